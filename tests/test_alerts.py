@@ -19,7 +19,7 @@ from zq.serving.metrics.definitions import COUNTED, PER_QUEUE, READ, STORE_GAUGE
 ETC = Path(__file__).parent.parent / "etc"
 ALERTS = ETC / "alerts.yml"
 DEFINED = COUNTED | STORE_TOTALS | STORE_GAUGES | READ
-OPTIONS = {option.dest for options in settings.OPTIONS.values() for option in options}
+OPTIONS = {option.name for options in settings.OPTIONS.values() for option in options}
 SCRAPED = {"instance", "job", "le"}
 """Labels that Prometheus adds."""
 WATCHED = {
@@ -109,7 +109,7 @@ def test_options_that_alerts_name_exist() -> None:
     """Every ``[section]`` does, and every option right behind one."""
     for rule in rules():
         for section, name in re.findall(r"\[([\w:]+)\] (\w+)", rule["annotations"]["description"]):
-            assert name in [option.dest for option in settings.OPTIONS[section]], f"{rule['alert']}: [{section}] {name}"
+            assert name in [option.name for option in settings.OPTIONS[section]], f"{rule['alert']}: [{section}] {name}"
 
 
 @every_row("expression", sorted(set(targets())))

@@ -29,7 +29,7 @@ ABOVE_STORES = [
     "zq.storage.api",
     "zq.storage.capabilities",
 ]
-PROMISE = [*VALUES, *(f"zq.storage.{name}" for name in ("api", "browsing", "capabilities", "concurrency"))]
+PROMISE = [*VALUES, *(f"zq.storage.{name}" for name in ("api", "browsing", "capabilities", "concurrency", "options"))]
 ROCKSDB = [
     f"zq.storage.rocksdb.{name}"
     for name in ("admission", "files", "rescue", "store", "survey", "tuning", "write_ahead")
@@ -60,6 +60,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.storage.browsing": [*VALUES, "zq.storage.api", "zq.storage.capabilities"],
     "zq.storage.capabilities": VALUES,
     "zq.storage.concurrency": ["zq.errors"],
+    "zq.storage.options": VALUES,
     "zq.storage": [*VALUES, "zq.storage.api", "zq.storage.browsing", "zq.storage.capabilities"],
     "zq.storage.inline": [],
     "zq.storage.memory": [*PROMISE, "zq.storage.ordered", "zq.storage.ordered.store"],
@@ -113,7 +114,7 @@ MAY_IMPORT: dict[str, list[str]] = {
             "zq.auth.tokens",
         ),
     ],
-    "zq.console": ["zq.http"],
+    "zq.console": ["zq.http", "zq.model"],
     "zq.audit": ["zq.errors"],
     "zq.auth.policy": [*VALUES, "zq.audit"],
     "zq.testing": [
@@ -134,7 +135,16 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.subscriptions": [*ABOVE_STORES, "zq.core", "zq.http", "zq.auth.signatures"],
     "zq.websocket": [*ABOVE_STORES, "zq.core", "zq.http", "zq.auth.signatures"],
     "zq.serving": [
-        *(*ABOVE_STORES, "zq.audit", "zq.logs", "zq.storage", "zq.storage.inline", "zq.core", "zq.http"),
+        *(
+            *ABOVE_STORES,
+            "zq.audit",
+            "zq.logs",
+            "zq.storage",
+            "zq.storage.inline",
+            "zq.storage.options",
+            "zq.core",
+            "zq.http",
+        ),
         *("zq.http.heads", "zq.auth", "zq.auth.policy", "zq.auth.signatures", "zq.auth.tokens"),
         *("zq.administration", "zq.console", "zq.figures", "zq.pools", "zq.sqs", "zq.subscriptions", "zq.websocket"),
     ],
@@ -154,10 +164,7 @@ VENDORS: dict[str, list[str]] = {
     "rocksdict": ["zq.storage.rocksdb"],
     "obstore": ["zq.storage.object.cloud"],
     "sortedcontainers": ["zq.storage.memory"],
-    "oslo_config": [
-        *("zq.serving.settings", "zq.auth.policy"),
-        *(f"zq.{feature}.settings" for feature in ("console", "sqs", "subscriptions", "websocket")),
-    ],
+    "oslo_config": ["zq.serving.settings", "zq.auth.policy"],
     "oslo_policy": ["zq.auth.policy"],
     "gunicorn": ["zq.serving"],
     "granian": ["zq.serving"],

@@ -330,7 +330,7 @@ def test_prometheus_is_told_where_the_alerts_are() -> None:
     told = yaml.safe_load(only("api-ref/metrics.md", "yaml"))
     assert all((ROOT / "etc" / name).exists() for name in told["rule_files"])
     (job,) = told["scrape_configs"]
-    assert job["static_configs"][0]["targets"] == [f"localhost:{settings.load().metrics_port}"]
+    assert job["static_configs"][0]["targets"] == [f"localhost:{settings.load().metrics.port}"]
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def test_every_route_and_method_is_documented(storage: Storage, clock: ManualClo
 
 def test_every_option_is_documented() -> None:
     """By its name in code style, and its section in brackets."""
-    names = [option.dest for options in settings.OPTIONS.values() for option in options]
+    names = [option.name for options in settings.OPTIONS.values() for option in options]
     sections = [f"[{section}]" for section in settings.OPTIONS]
     reference = text()
     code = " ".join(re.findall(r"`[^`\n]+`", reference))

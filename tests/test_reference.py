@@ -9,7 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zq.serving.settings.reference import renewed
+from zq.serving.settings.reference import renew
+from zq.wire.metadata import KEYS
 
 FOLDER = Path(__file__).parent.parent / "api-ref"
 METHODS = ("get", "head", "put", "post", "patch", "delete")
@@ -26,6 +27,7 @@ class Row(Struct, frozen=True):
     links: tuple[str, ...]
 
 
+NAMES_OF_TOPICS = ("OF_TOPICS", "NOT_OF_TOPICS")
 GUARDED = frozenset({"401", "429"})
 """What every operation answers that needs a credential: ``authentication.md``."""
 
@@ -85,10 +87,19 @@ def test_an_operation_is_described_in_one_place() -> None:
     assert lost == []
 
 
-def test_the_options_are_those_of_the_server() -> None:
-    """``python -m zq.serving.settings.reference api-ref/configuration.md`` brings the page up to date."""
-    page = (FOLDER / "configuration.md").read_text()
-    assert renewed(page) == page
+def test_options_and_reserved_keys_are_those_of_the_server() -> None:
+    """``python -m zq.serving.settings.reference api-ref/configuration.md api-ref/queues.md`` brings them up to date."""
+    for name in ("configuration.md", "queues.md"):
+        page = (FOLDER / name).read_text()
+        assert renew(name, page) == page
+
+
+def test_the_console_has_the_keys_that_topics_use() -> None:
+    """The OpenAPI document does not say which of the keys have an effect on topics."""
+    source = (FOLDER.parent / "zq" / "console" / "static" / "pages" / "metadata.js").read_text()
+    listed, shown = (re.findall(rf"^const {name} = (.+);$", source, re.MULTILINE)[0] for name in NAMES_OF_TOPICS)
+    assert json.loads(listed) == [name for name, (_, key) in KEYS.items() if key.topics]
+    assert [json.loads(shown)] == [name for name, (_, key) in KEYS.items() if key.shown_on_topics and not key.topics]
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:

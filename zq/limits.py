@@ -6,13 +6,14 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
-from typing import Final, TypeGuard
+from typing import Annotated, Final, TypeGuard
 
 from msgspec import Struct
 
 from zq.errors import Invalid, InvalidBody, InvalidName, InvalidTopicName
 from zq.model import QueueRef
 from zq.model.attributes import TRACE_NAMES, AttributeValue
+from zq.model.options import Natural, Option, Positive
 from zq.model.topics import PATTERN, Pattern, Retention, TopicRef
 
 # Minimum ttl or grace in seconds.
@@ -114,34 +115,64 @@ Find = Callable[[QueueRef], object]
 class Limits(Struct, frozen=True, kw_only=True):
     """The configurable limits and defaults, named as in section ``[transport]``."""
 
-    default_message_ttl: int = 3600
-    default_message_delay: int = 0
-    default_claim_ttl: int = 300
-    default_claim_grace: int = 60
-    max_message_ttl: int = 1_209_600
-    max_message_delay: int = 900
-    max_claim_ttl: int = 43_200
-    max_claim_grace: int = 43_200
-    max_queues_per_page: int = 20
-    max_pools_per_page: int = 20
-    max_flavors_per_page: int = 20
-    max_messages_per_page: int = 1000
-    max_messages_per_claim_or_pop: int = 1000
-    max_answer_bytes: int = 4194304
-    max_queue_metadata: int = 65536
-    max_messages_post_size: int = 262144
-    max_messages_per_post: int = 1000
-    min_length_client_id: int = 10
-    max_length_client_id: int = 36
-    max_wait: int = 30
-    stage_ttl: int = 3600
-    max_stage_bytes: int = 268435456
-    max_stage_messages: int = 100_000
-    max_commit_messages: int = 1_000_000
-    commit_slice: int = 2000
-    max_metadata_walk: int = 1000
-    producer_ttl: int = 2_592_000
-    idempotency_window: int = 86400
+    default_message_ttl: Annotated[int, Option(MIN_TTL, "max_message_ttl", reload=True)] = 3600
+    """Default TTL of a message in seconds, unless queue_ttl matches or the queue has a default of its own."""
+    default_message_delay: Annotated[int, Option(0, "max_message_delay")] = 0
+    """Default delay of a message in seconds, unless the queue has a default of its own."""
+    default_claim_ttl: Annotated[int, Option(MIN_TTL, "max_claim_ttl")] = 300
+    """Default TTL of a claim in seconds."""
+    default_claim_grace: Annotated[int, Option(MIN_TTL, "max_claim_grace")] = 60
+    """Default grace of a claim: seconds by which claimed messages outlive the claim."""
+    max_message_ttl: Annotated[int, Option(MIN_TTL, MAX_LIFE)] = 1_209_600
+    """Maximum message TTL in seconds."""
+    max_message_delay: Annotated[int, Option(0, MAX_LIFE)] = 900
+    """Maximum message delay in seconds."""
+    max_claim_ttl: Annotated[int, Option(MIN_TTL, MAX_LIFE)] = 43_200
+    """Maximum claim TTL in seconds."""
+    max_claim_grace: Annotated[int, Option(MIN_TTL, MAX_LIFE)] = 43_200
+    """Maximum claim grace in seconds."""
+    max_queues_per_page: Positive = 20
+    """Maximum number of queues per page."""
+    max_pools_per_page: Positive = 20
+    """Maximum number of pools per page."""
+    max_flavors_per_page: Positive = 20
+    """Maximum number of flavors per page."""
+    max_messages_per_page: Annotated[int, Option(1, sample=20)] = 1000
+    """Maximum number of messages per page, or of ids per deletion or replay. Default: 1000. Zaqar's limit is 20."""
+    max_messages_per_claim_or_pop: Annotated[int, Option(1, sample=20)] = 1000
+    """Maximum number of messages per claim, pop or settlement. Default: 1000. Zaqar's limit is 20."""
+    max_answer_bytes: Annotated[int, Option("max_messages_post_size")] = 4194304
+    """Maximum bytes of message bodies per response: a claim or pop returns fewer messages and a page is shorter, but
+    each has at least one message."""
+    max_queue_metadata: Natural = 65_536
+    """Maximum size of queue metadata in bytes."""
+    max_messages_post_size: Natural = 262144
+    """Maximum body size of a post in bytes."""
+    max_messages_per_post: Positive = 1000
+    """Maximum number of messages per post, stage request or publish request."""
+    min_length_client_id: Annotated[int, Option(1, "max_length_client_id")] = 10
+    """Minimum length of a Client-ID with client_id_uuid_safe = off."""
+    max_length_client_id: Natural = 36
+    """Maximum length of a Client-ID with client_id_uuid_safe = off."""
+    max_wait: Annotated[int, Option(0, MAX_WAIT)] = 30
+    """Maximum seconds that a request may wait for messages."""
+    stage_ttl: Annotated[int, Option(MIN_TTL, MAX_REMEMBERED)] = 3600
+    """Seconds after which an unpublished stage is discarded."""
+    max_stage_bytes: Natural = 268435456
+    """Maximum bytes of message bodies per stage."""
+    max_stage_messages: Positive = 100_000
+    """Maximum number of messages per stage."""
+    max_commit_messages: Positive = 1_000_000
+    """Maximum number of messages that one commit publishes and deletes."""
+    commit_slice: Positive = 2000
+    """Maximum number of messages that one storage transaction of a commit publishes and deletes; a larger commit runs
+    in several transactions."""
+    max_metadata_walk: Positive = 1000
+    """Maximum number of queues or topics that a filtered listing reads per request."""
+    producer_ttl: Annotated[int, Option(MIN_TTL, MAX_REMEMBERED)] = 2_592_000
+    """Seconds for which a producer's last commit is remembered."""
+    idempotency_window: Annotated[int, Option(MIN_TTL, MAX_WINDOW)] = 86_400
+    """Seconds for which an Idempotency-Key is remembered."""
 
 
 def check_range(field: str, value: int, low: int, high: int, error: type[Invalid] = Invalid) -> int:

@@ -167,7 +167,7 @@ def test_a_claim_goes_back_if_its_command_cannot_be_started(zq: Zq, tmp_path: Pa
 def test_what_was_done_later_is_not_undone() -> None:
     """A message that failed at first counts only until it succeeds."""
     tally = WorkCounts(wanted=True)
-    first, second = Message("a", 60, 0, Raw(b"1")), Message("b", 60, 0, Raw(b"2"))
+    first, second = Message("a", 60, 0, raw=Raw(b"1")), Message("b", 60, 0, raw=Raw(b"2"))
     tally.add([first, second], done=False)
     tally.add([first], done=True)
     assert (str(tally), tally.undone) == ("1 done, 2 released.", {"b"})

@@ -45,9 +45,9 @@ def test_every_verb_says_what_it_takes_and_returns(target: Any) -> None:
 
 def test_a_notebook_shows_the_body_and_no_password() -> None:
     """A message's body, shortened; a client's address without what it was opened with."""
-    message = Message("51f0", 60, 3, msgspec.Raw(b'{"order": 1}'), claim_count=2)
+    message = Message("51f0", 60, 3, raw=msgspec.Raw(b'{"order": 1}'), claim_count=2)
     assert repr(message) == "Message(id='51f0', body={\"order\": 1}, ttl=60, age=3, claim_count=2)"
-    assert len(repr(Message("51f0", 60, 3, msgspec.Raw(b'"' + b"x" * 5000 + b'"')))) < 300
+    assert len(repr(Message("51f0", 60, 3, raw=msgspec.Raw(b'"' + b"x" * 5000 + b'"')))) < 300
     assert repr(Client("http://me:secret@host:8888", "acme")) == "Client(http://host:8888, project='acme')"
 
 

@@ -10,11 +10,11 @@ from tests.client.client_kinds import bodies, client_of
 from tests.client.misbehaving import BUSY, Proxy
 from tests.client.test_client_consume import SHORT, left
 from zq.client import Draft, PostStopped
-from zq.core.metadata import metadata_schema, topic_defaults
+from zq.core.metadata import metadata_schema
 from zq.errors import Invalid
 from zq.limits import Limits
 from zq.sqs.extension import EXTENSION
-from zq.wire import QUEUE_RULES, TOPIC_RULES
+from zq.wire.metadata import KNOWN_KEYS, shown_defaults
 
 JOBS = "/v2/queues/jobs"
 
@@ -25,9 +25,10 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_the_client_knows_the_rules_that_the_server_knows() -> None:
-    """It cannot import them from there."""
-    assert set(QUEUE_RULES) == set(metadata_schema(Limits(), EXTENSION.protocol_keys)["properties"])
-    assert set(TOPIC_RULES) == set(topic_defaults(Limits()))
+    """Those of features, too; pools check ``_flavor``, which is not in the schema."""
+    schema = metadata_schema(Limits(), EXTENSION.protocol_keys)["properties"]
+    assert set(KNOWN_KEYS["queues"]) == {*schema, "_flavor"}
+    assert set(KNOWN_KEYS["topics"]) == {*shown_defaults(Limits(), topic=True), "_enable_encrypt_messages"}
 
 
 def test_unknown_rules_are_warned_of_once_and_stored(queue: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -249,7 +249,7 @@ def ask(store: Storage, operation: Any, mode: GenerationMode, *, examples: int, 
     """
     checks = CHECKS if mode is GenerationMode.POSITIVE else [*CHECKS, schemathesis.checks.negative_data_rejection]
     clock = ManualClock(store.now())
-    share = partial(ShareOptions, secrets=("k" * 32,))
+    share = partial(ShareOptions, secret_key="k" * 32)
     policy = SubscriptionPolicy(sealer=SecretSealer(share))
     broker, use_cases = core_with_subscriptions(store, clock, policy, limits=LIMITS, checksum=True)
     features = [

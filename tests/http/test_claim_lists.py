@@ -12,7 +12,7 @@ from zq.clock import ManualClock
 from zq.model import ClaimRequest, Draft, Lease
 from zq.storage.api import Storage
 from zq.subscriptions.model import Source
-from zq.wire import answers
+from zq.wire import encoding
 
 PROJECT = "/v2/claims"
 QUEUE = "/v2/queues/jobs"
@@ -56,8 +56,8 @@ def test_a_claim_is_listed_with_who_holds_it(api: Api, clock: ManualClock) -> No
         "ttl": 120,
         "client": CLIENT.replace("-", ""),
         "agent": "tool/1",
-        "created": answers.timestamp(made),
-        "ends": answers.timestamp(made + 120),
+        "created": encoding.timestamp(made),
+        "ends": encoding.timestamp(made + 120),
     }
     assert walk(api, PROJECT) == [listed]
     assert len(api.get(listed["href"], 200).json["messages"]) == 2
@@ -84,7 +84,7 @@ def test_a_holder_stays_who_made_the_claim(api: Api, clock: ManualClock) -> None
     other.call("PATCH", f"{URL}/job.1", 204, {"ttl": 90})
     [listed] = walk(api, URL)
     assert (listed["agent"], listed["client"]) == ("first", CLIENT.replace("-", ""))
-    assert listed["ends"] == answers.timestamp(clock.now() + 90)
+    assert listed["ends"] == encoding.timestamp(clock.now() + 90)
     clock.advance(91)
     assert walk(api, URL) == []
     other.put(f"{URL}/job.1?limit=2", 201, {"ttl": 60}, {"User-Agent": "second"})

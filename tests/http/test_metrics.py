@@ -16,8 +16,9 @@ from zq.clock import Clock, ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
 from zq.serving.metrics.counting import Metrics
-from zq.serving.metrics.definitions import COUNTED, PREFIX, READ, STORE_GAUGES, STORE_TOTALS, Options
+from zq.serving.metrics.definitions import COUNTED, PREFIX, READ, STORE_GAUGES, STORE_TOTALS
 from zq.serving.metrics.timed import measure_verbs
+from zq.serving.settings.sections import MetricsOptions
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.capabilities import Snapshots
@@ -26,7 +27,7 @@ NOBODY = {"Client-ID": None, "X-Project-ID": None}
 QUEUE = "/v2/queues/jobs"
 MESSAGES, CLAIMS = f"{QUEUE}/messages", f"{QUEUE}/claims"
 LEASE = {"ttl": 60, "grace": 60}
-PER_QUEUE = Options(per_queue=True, max_queues=100_000)
+PER_QUEUE = MetricsOptions(per_queue=True, max_queues=100_000)
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +40,7 @@ class Watched:
     """An app that counts, and its page."""
 
     def __init__(
-        self, storage: Storage, clock: Clock, project_suffix: str = "", options: Options | None = None
+        self, storage: Storage, clock: Clock, project_suffix: str = "", options: MetricsOptions | None = None
     ) -> None:
         self.metrics = Metrics(storage, clock, store="some", engine="none", max_waiters=3, options=options)
         self.broker = Broker(measure_verbs(storage, self.metrics), clock, max_waiters=3, events=self.metrics)

@@ -42,7 +42,7 @@ NOTHING = dict.fromkeys(
     ("queues", "topics", "tokens", "stages", "fences", "producers", "stored_messages", "stored_bytes"), 0
 )
 
-SHARE = ShareOptions(secrets=("k" * 32,))
+SHARE = ShareOptions(secret_key="k" * 32)
 Bounded = Callable[..., Scoped]
 
 

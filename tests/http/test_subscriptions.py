@@ -24,7 +24,7 @@ from zq.subscriptions.notices import decode_notice
 from zq.subscriptions.policy import SubscriptionPolicy
 from zq.subscriptions.sealing import SecretSealer
 
-OPTIONS = {"share": lambda: ShareOptions(secrets=("s" * 32,))}
+OPTIONS = {"share": lambda: ShareOptions(secret_key="s" * 32)}
 SEALER = SecretSealer(OPTIONS["share"])
 TARGET = "http://trigger.me"
 HEAT = 220367260800

@@ -78,7 +78,7 @@ def test_the_unit_starts_a_server_and_gives_it_time_to_end() -> None:
     assert Path(program).name == "zq-server"
     assert server._parser().parse_args(flags).config == "/etc/zq/zq.conf"
     defaults = settings.load()
-    assert int(directive("TimeoutStopSec")) > defaults.drain_delay + defaults.graceful_timeout
+    assert int(directive("TimeoutStopSec")) > defaults.server.drain_delay + defaults.server.graceful_timeout
     assert directive("WorkingDirectory") == f"/var/lib/{directive('StateDirectory')}"
 
 
@@ -103,17 +103,17 @@ def test_the_unit_is_closed() -> None:
 def test_the_options_of_the_pod_are_ours_and_its_ports_are_theirs(manifests: dict[str, Any], chosen: Settings) -> None:
     """Probes, metrics and requests each have the port that the options say, and each is named where it is used."""
     startup.check_exposure(chosen)
-    assert chosen.probes_bind is not None
+    assert chosen.probes_address is not None
     pod, one = manifests["StatefulSet"]["spec"]["template"]["spec"], container(manifests)
     ports = {port["name"]: port["containerPort"] for port in one["ports"]}
-    assert ports == {"http": chosen.port, "probes": chosen.probes_bind[1], "metrics": chosen.metrics_port}
+    assert ports == {"http": chosen.server.port, "probes": chosen.probes_address[1], "metrics": chosen.metrics.port}
     annotations = manifests["StatefulSet"]["spec"]["template"]["metadata"]["annotations"]
-    assert annotations["prometheus.io/port"] == str(chosen.metrics_port)
+    assert annotations["prometheus.io/port"] == str(chosen.metrics.port)
     used = [rule["port"] for part in manifests["NetworkPolicy"]["spec"]["ingress"] for rule in part["ports"]]
     used += [port["targetPort"] for port in manifests["Service"]["spec"]["ports"]]
     used += [one[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "liveness", "readiness")]
     assert set(used) == set(ports)
-    assert pod["terminationGracePeriodSeconds"] > chosen.drain_delay + chosen.graceful_timeout
+    assert pod["terminationGracePeriodSeconds"] > chosen.server.drain_delay + chosen.server.graceful_timeout
 
 
 def test_the_pod_finds_its_file_and_its_store_on_volumes(manifests: dict[str, Any], chosen: Settings) -> None:
@@ -127,7 +127,7 @@ def test_the_pod_finds_its_file_and_its_store_on_volumes(manifests: dict[str, An
     assert program == "zq-server"
     assert mounts[str(file.parent)] == "config"
     assert file.name in manifests["ConfigMap"]["data"]
-    assert mounts[str(Path(chosen.uri.removeprefix("rocksdb://")).parent)] in claimed
+    assert mounts[str(Path(chosen.storage.uri.removeprefix("rocksdb://")).parent)] in claimed
     assert one["securityContext"]["readOnlyRootFilesystem"] is True
     assert one["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == 8888
@@ -138,13 +138,13 @@ def test_a_server_with_the_pod_s_file_answers_its_probes(
     manifests: dict[str, Any], chosen: Settings, tmp_path: Path
 ) -> None:
     """On free ports and with a folder of the test, else as it stands there."""
-    assert chosen.probes_bind is not None
-    ports = {chosen.probes_bind[1]: free_port(), chosen.metrics_port: free_port()}
+    assert chosen.probes_address is not None
+    ports = {chosen.probes_address[1]: free_port(), chosen.metrics.port: free_port()}
     config = manifests["ConfigMap"]["data"]["zq.conf"].replace("/var/lib/zq", str(tmp_path))
     config = config.replace("0.0.0.0", "127.0.0.1").replace(
-        str(chosen.probes_bind[1]), str(ports[chosen.probes_bind[1]])
+        str(chosen.probes_address[1]), str(ports[chosen.probes_address[1]])
     )
-    metrics = {"OS_METRICS__PORT": str(ports[chosen.metrics_port]), "OS_METRICS__ON_MAIN_PORT": "false"}
+    metrics = {"OS_METRICS__PORT": str(ports[chosen.metrics.port]), "OS_METRICS__ON_MAIN_PORT": "false"}
     names = {port["name"]: ports.get(port["containerPort"]) for port in container(manifests)["ports"]}
     with ZqServer("", config=config, env=metrics):
         for kind in ("startup", "liveness", "readiness"):

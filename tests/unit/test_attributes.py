@@ -10,7 +10,7 @@ from zq.client import Draft
 from zq.client.posting import pack
 from zq.errors import InvalidBody
 from zq.model.attributes import NO_ATTRIBUTES, Attributes, AttributeValue, decode_attributes, encode_attributes
-from zq.wire.attributes import JsonValue, attribute_values, attributes_out
+from zq.wire.attributes import JsonValue, attribute_values, format_attributes
 
 # The stored form as 0.1.0 wrote it.
 FORMER = (
@@ -47,5 +47,5 @@ def test_values_of_other_types_are_refused_by_the_client() -> None:
 def test_a_shown_number_is_posted_with_the_same_text(text: str) -> None:
     """As a JSON number if that keeps the text, else with its type."""
     stored = {"a": AttributeValue("Number", text)}
-    shown = msgspec.json.encode(attributes_out(Attributes(stored)).attributes)
+    shown = msgspec.json.encode(format_attributes(Attributes(stored))["attributes"])
     assert attribute_values(msgspec.json.decode(shown, type=dict[str, JsonValue])) == stored

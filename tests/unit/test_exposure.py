@@ -178,13 +178,13 @@ def test_a_dollar_is_written_twice(tmp_path: Path) -> None:
     with pytest.raises(StartRefused, match=r"a \$ itself is written \$\$"):
         settings.load(str(file))
     file.write_text("[storage]\nuri = redis://:a$$b@host/0\n")
-    assert settings.load(str(file)).uri == "redis://:a$b@host/0"
+    assert settings.load(str(file)).storage.uri == "redis://:a$b@host/0"
 
 
 def test_allowed_hosts_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """In lower case; a port, a scheme or a blank is refused with the option's name."""
-    assert chosen(monkeypatch, allowed_hosts="A.example, b").allowed_hosts == ("a.example", "b")
-    assert chosen(monkeypatch, allowed_hosts="*").allowed_hosts == ("*",)
+    assert chosen(monkeypatch, allowed_hosts="A.example, b").server.allowed_hosts == ("a.example", "b")
+    assert chosen(monkeypatch, allowed_hosts="*").server.allowed_hosts == ("*",)
     for wrong in ("a:80", "http://a", "a b", "*.a", "é"):
         with pytest.raises(StartRefused, match="allowed_hosts"):
             chosen(monkeypatch, allowed_hosts=wrong)

@@ -96,7 +96,7 @@ def test_a_credential_of_a_store_that_does_not_answer_is_neither_valid_nor_inval
     documents: Any = store.documents
     token = head(f"Bearer {format_token('0' * 10, '0' * 43)}")
     assert judging(BearerStrategy(TokenVerifier(documents, clock), bare=True)).look_up(token) is None
-    signatures = Signatures(lambda: ShareOptions(secrets=("s" * 32,)), documents, clock)
+    signatures = Signatures(lambda: ShareOptions(secret_key="s" * 32), documents, clock)
     signed = {"HTTP_URL_SIGNATURE": "0" * 64, "HTTP_X_PROJECT_ID": "acme", "HTTP_URL_PATHS": "/v2/queues/q/messages"}
     assert Authentication(None, None, False, signatures).look_up(head() | signed) is None
     request = AWSRequest("POST", "http://localhost/", headers={"X-Amz-Target": "AmazonSQS.ListQueues"}, data=b"{}")

@@ -15,7 +15,7 @@ from zq.model import Claim, CommitResult, Draft, Message, Outcome, Page, Queue, 
 from zq.model.stats import Depth, Measure
 from zq.serving.metrics.collector import PAGE, CachedCall
 from zq.serving.metrics.counting import MAX_BUFFERED, Metrics, observe_into
-from zq.serving.metrics.definitions import Options
+from zq.serving.settings.sections import MetricsOptions
 
 NOW = 1000.0
 A, B, C = QueueRef("acme", "a"), QueueRef("acme", "b"), QueueRef("other", "a")
@@ -58,7 +58,7 @@ class Figures:
 
 def counting(store: Figures, **options: int | bool) -> Metrics:
     clock = ManualClock(NOW)
-    return Metrics(store, clock, store="list", engine="none", max_waiters=40, options=Options(**options))
+    return Metrics(store, clock, store="list", engine="none", max_waiters=40, options=MetricsOptions(**options))
 
 
 @pytest.fixture
@@ -263,14 +263,14 @@ def test_queues_have_lines_of_their_own_on_request(store: Figures, metrics: Metr
     """From the next page on, and no longer than that; as many as the option says."""
     store.rows = [(A, Depth(1)), (C, Depth(2, oldest_ready=NOW - 4))]
     metrics.page()
-    metrics.configure(Options(per_queue=True, max_queues=5, max_counted=77))
+    metrics.configure(MetricsOptions(per_queue=True, max_queues=5, max_counted=77))
     page = shown(metrics)
     assert store.asked[-1] == "depths 5 77"
     assert page["queue_messages{project=acme,queue=a,state=ready}"] == 1
     assert page["queue_messages{project=other,queue=a,state=ready}"] == 2
     assert page["queue_oldest_ready_seconds{project=other,queue=a}"] == 4
     assert "queue_messages{state=ready}" not in page
-    metrics.configure(Options())
+    metrics.configure(MetricsOptions())
     assert shown(metrics)["queue_messages{state=ready}"] == 3
 
 
@@ -283,7 +283,7 @@ def test_dead_letters_have_an_age_of_their_own(store: Figures, metrics: Metrics)
     page = shown(metrics)
     assert page["queue_oldest_ready_seconds"] == 2
     assert page["queue_oldest_dead_letter_seconds"] == 9
-    metrics.configure(Options(per_queue=True))
+    metrics.configure(MetricsOptions(per_queue=True))
     page = shown(metrics)
     assert page["queue_oldest_dead_letter_seconds{project=acme,queue=dead}"] == 9
     assert page["queue_oldest_ready_seconds{project=other,queue=dead}"] == 2

@@ -8,6 +8,7 @@ import pytest
 from zq.errors import StartRefused
 from zq.serving import settings
 from zq.serving.settings.engine import engine_of
+from zq.serving.settings.options import OPTIONS, DeclaredOption
 
 
 @pytest.mark.parametrize(
@@ -16,7 +17,7 @@ from zq.serving.settings.engine import engine_of
         ("transport", "max_wait", "3601", "from 0 to 3600"),
         ("transport", "max_answer_bytes", "262143", "at least 262144, which is max_messages_post_size; it is 262143"),
         ("transport", "max_answer_bytes", "4M", "max_answer_bytes"),
-        ("transport", "max_messages_per_page", "0", "at least 1; it is 0"),
+        ("transport", "max_messages_per_page", "0", "at least 1; it is '0'"),
         ("transport", "stage_ttl", "59", "from 60"),
         ("transport", "producer_ttl", "0", "from 60"),
         ("transport", "idempotency_window", "59", "from 60"),
@@ -97,9 +98,9 @@ def test_waiters_and_streams_together_leave_threads_for_work(monkeypatch: pytest
 
 def test_granian_serves_where_it_is_there_and_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not where client certificates say who asks, which it does not tell; what is chosen stays."""
-    assert (settings.load().engine, settings.load().max_waiters) == ("granian", 10_000)
+    assert (settings.load().server.engine, settings.load().max_waiters) == ("granian", 10_000)
     monkeypatch.setattr("zq.serving.settings.engine.find_spec", lambda _: None)
-    assert (settings.load().engine, settings.load().max_waiters) == ("gunicorn", 40)
+    assert (settings.load().server.engine, settings.load().max_waiters) == ("gunicorn", 40)
     monkeypatch.undo()
     assert engine_of("auto", "certificates.toml") == "gunicorn"
     assert [engine_of(chosen, "") for chosen in ("gunicorn", "granian")] == ["gunicorn", "granian"]
@@ -113,7 +114,7 @@ def test_a_log_of_topics_holds_two_of_the_largest_posts(monkeypatch: pytest.Monk
         settings.load()
     setting(monkeypatch, "topics", topic_log_bytes=4_000_000)
     loaded = settings.load()
-    assert (loaded.topic_log_bytes, loaded.topic_log_messages) == (4_000_000, 1000)
+    assert (loaded.topics.topic_log_bytes, loaded.topics.topic_log_messages) == (4_000_000, 1000)
 
 
 @pytest.mark.parametrize(("group", "option"), [("server", "bind"), ("log", "level"), ("storage", "uri")])
@@ -177,3 +178,16 @@ def test_variables_that_look_like_ours_are_warned_of() -> None:
         "OS_STORAGE:ROCKSDB__SYNC?",
         "The variable OS_server__port is ignored, since it names no option; did you mean OS_SERVER__PORT?",
     ]
+
+
+@pytest.mark.parametrize(
+    "option", [option for options in OPTIONS.values() for option in options], ids=lambda option: option.label
+)
+def test_a_declared_option_has_a_description_and_a_valid_default(option: DeclaredOption) -> None:
+    """A bound that is the value of another option is checked with the defaults of all options."""
+    assert option.description.endswith(".")
+    low, high = option.bounds
+    if option.is_number and option.default is not None:
+        assert low is None or low <= option.default
+        assert high is None or option.default <= high
+    assert not option.option.choices or option.default in option.option.choices

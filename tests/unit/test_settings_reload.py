@@ -36,9 +36,9 @@ def test_what_is_new_in_the_file_is_taken_over(file: Path) -> None:
         "[transport] default_message_ttl = 70",
     ]
     current = configuration.current
-    assert (current.sweep_interval, current.expiry.sweep, current.queue_ttl) == (5.0, False, (("*", 600),))
+    assert (current.expiry.sweep_interval, current.expiry.sweep, current.queue_ttl) == (5.0, False, (("*", 600),))
     assert current.limits.default_message_ttl == 70
-    assert current.topic_log_bytes == 2_000_000
+    assert current.topics.topic_log_bytes == 2_000_000
     assert configuration.reload() == []
 
 
@@ -86,7 +86,7 @@ def test_what_cannot_change_is_logged_and_left(file: Path, caplog: pytest.LogCap
         "[server] port stays 8888: it becomes 9000 at the next start.",
         "[storage] uri stays 'rocksdb:var/zq': it becomes 'redis://***@host/0' at the next start.",
     ]
-    assert (configuration.current.uri, configuration.current.port) == ("rocksdb:var/zq", 8888)
+    assert (configuration.current.storage.uri, configuration.current.server.port) == ("rocksdb:var/zq", 8888)
     file.write_text(FIRST)
     configuration.reload()
     assert configuration.left == []
@@ -110,7 +110,7 @@ def test_the_environment_goes_before_the_file(file: Path, monkeypatch: pytest.Mo
     configuration = Configuration(str(file))
     file.write_text("[expiry]\nsweep_interval = 3\nqueue_ttl = c: 80\n")
     assert configuration.reload() == []
-    assert configuration.current.sweep_interval == 9
+    assert configuration.current.expiry.sweep_interval == 9
     assert configuration.current.queue_ttl == (("a*", 60), ("b", 70))
 
 

@@ -85,7 +85,7 @@ def test_a_revocation_holds_everywhere_within_five_seconds() -> None:
     clock, passed = ManualClock(1e9), [0.0]
     with closing(connect("memory:")) as storage:
         here, elsewhere = (
-            Signatures(lambda: ShareOptions(secrets=("s" * 32,)), storage.documents, clock, lambda: passed[0])
+            Signatures(lambda: ShareOptions(secret_key="s" * 32), storage.documents, clock, lambda: passed[0])
             for _ in range(2)
         )
         expires = clock.now() + 60

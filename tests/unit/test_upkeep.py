@@ -51,14 +51,15 @@ def storage(tmp_path) -> Iterator[OrderedStorage]:
     storage.close()
 
 
-def upkeep(storage: OrderedStorage, expiry: Expiry, interval: float = 3600) -> tuple[Upkeep, Heard]:
+def upkeep(storage: OrderedStorage, interval: float = 3600, **options: int) -> tuple[Upkeep, Heard]:
     heard = Heard()
-    return Upkeep(storage, StoreClock(storage.now), expiry, interval, LatencyMonitor(), heard), heard
+    expiry = Expiry(sweep_interval=interval, **options)
+    return Upkeep(storage, StoreClock(storage.now), expiry, LatencyMonitor(), heard), heard
 
 
 def test_a_round_ends_at_its_bound_and_says_so(storage: OrderedStorage) -> None:
     """250 messages in rounds of 100: two that had to end, and one that came to an end."""
-    kept, heard = upkeep(storage, Expiry(sweep_batch_size=30, sweep_max_deletes=100))
+    kept, heard = upkeep(storage, sweep_batch_size=30, sweep_max_deletes=100)
     assert [kept.run_round(), kept.run_round(), kept.run_round()] == [True, True, False]
     assert heard.rounds == [(100, True), (100, True), (50, False)]
     assert heard.gone == COUNT
@@ -67,10 +68,10 @@ def test_a_round_ends_at_its_bound_and_says_so(storage: OrderedStorage) -> None:
 
 def test_a_round_that_had_to_end_is_followed_by_the_next_at_once(storage: OrderedStorage) -> None:
     """Though the interval is an hour once it has begun."""
-    kept, heard = upkeep(storage, Expiry(sweep_batch_size=10, sweep_max_deletes=10), interval=0.1)
+    kept, heard = upkeep(storage, 0.1, sweep_batch_size=10, sweep_max_deletes=10)
     kept.start()
     wait_for(lambda: heard.rounds, 60, "the first round")
-    kept.configure(Expiry(sweep_batch_size=10, sweep_max_deletes=10), 3600)
+    kept.configure(Expiry(sweep_interval=3600, sweep_batch_size=10, sweep_max_deletes=10))
     wait_for(lambda: heard.gone == COUNT, 60, "every message is gone")
     kept.stop()
     assert len(heard.rounds) >= COUNT / 10
@@ -78,18 +79,18 @@ def test_a_round_that_had_to_end_is_followed_by_the_next_at_once(storage: Ordere
 
 def test_options_that_change_count_from_the_next_round_on(storage: OrderedStorage) -> None:
     """The bound of a round here."""
-    kept, heard = upkeep(storage, Expiry(sweep_max_deletes=10))
+    kept, heard = upkeep(storage, sweep_max_deletes=10)
     kept.run_round()
-    kept.configure(Expiry(sweep_max_deletes=1000), 3600)
+    kept.configure(Expiry(sweep_interval=3600, sweep_max_deletes=1000))
     kept.run_round()
     assert heard.rounds == [(10, True), (COUNT - 10, False)]
 
 
 def test_a_shorter_interval_counts_at_once(storage: OrderedStorage) -> None:
     """The long one that has begun is not waited for."""
-    kept, heard = upkeep(storage, Expiry(), interval=3600)
+    kept, heard = upkeep(storage)
     kept.start()
-    kept.configure(Expiry(), 0.1)
+    kept.configure(Expiry(sweep_interval=0.1))
     wait_for(lambda: len(heard.rounds) >= 3, 60, "rounds of the new interval")
     kept.stop()
     assert heard.gone == COUNT

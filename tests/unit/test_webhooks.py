@@ -102,7 +102,7 @@ def test_the_library_takes_what_is_new_once() -> None:
 
 
 def _sealer(*keys: str) -> SecretSealer:
-    return SecretSealer(lambda: ShareOptions(secrets=keys))
+    return SecretSealer(lambda: ShareOptions(secret_key=keys[0] if keys else "", old_secret_keys=keys[1:]))
 
 
 def test_a_secret_is_opened_by_the_key_that_sealed_it() -> None:

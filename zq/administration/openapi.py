@@ -3,6 +3,7 @@
 
 from zq.http.openapi.access import IDS, STATE, USE, object_of
 from zq.http.openapi.operations import TEXT, Json, answer, body, integer, operation, query, reference
+from zq.http.openapi.structs import page_schema
 from zq.model.quotas import MAX_QUOTA
 
 
@@ -28,7 +29,7 @@ def operations() -> Json:
 
 def _projects() -> Json:
     named = query("project", IDS, "The project.", required=True)
-    one = {200: answer("The project.", "Project")}
+    one = {200: "Project"}
     paging = [
         query("marker", TEXT, "Marker of the page, from the link in the previous page."),
         query("limit", integer(1, 100, default=20), "Maximum number of projects in the page."),
@@ -38,7 +39,7 @@ def _projects() -> Json:
             "get": operation(
                 "list_projects",
                 "List projects that have created something or have been configured",
-                {200: answer("A page.", "ProjectPage")},
+                {200: "ProjectPage"},
                 parameters=paging,
             )
         },
@@ -71,13 +72,9 @@ def schemas() -> Json:
         "state": STATE,
         "deleting": {"type": "boolean"},
     }
-    page = {
-        "projects": {"type": "array", "items": reference("schemas", "Project")},
-        "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
-    }
     return {
         "Project": object_of(said | USE),
-        "ProjectPage": object_of(page),
+        "ProjectPage": page_schema("projects", "Project"),
         "Rekeyed": object_of({"projects": integer(0, MAX_QUOTA), "left": integer(0, MAX_QUOTA)}),
         "ProjectChange": {
             "type": "object",

@@ -17,7 +17,7 @@ from zq.http.quota import require_quotas, usage
 from zq.http.tenant import Audience
 from zq.limits import project_id
 from zq.model.quotas import Project, State, validate_limits
-from zq.wire import answers
+from zq.wire import encoding
 
 
 class ProjectChange(msgspec.Struct):
@@ -51,14 +51,11 @@ class ProjectCollection(_Projects):
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         limit = query.integer(req, "limit")
         page = self._quotas.list(query.text(req, "marker"), limit)
-        links = []
-        if page.next is not None:
-            links = [
-                answers.next_link(
-                    "/v2/admin/projects", query.format_parameters({"limit": limit}) | {"marker": page.next}
-                )
-            ]
-        resp.data = wire.encode({"projects": [self._representation(*each) for each in page.items], "links": links})
+        items, link = (
+            [self._representation(*each) for each in page.items],
+            query.next_page_query(page.next, limit=limit),
+        )
+        resp.data = encoding.page("projects", items, "/v2/admin/projects", link)
 
 
 class ProjectItem(_Projects):

@@ -109,7 +109,7 @@ def show(session: Session, id: str) -> None:
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @pass_session
 def revoke(session: Session, ids: tuple[str, ...]) -> None:
-    """Revoke tokens. All servers refuse them within five seconds."""
+    """Revoke tokens. All servers reject them within five seconds."""
     for id in ids:
         session.client.revoke_token(id)
 
@@ -160,5 +160,5 @@ def share(
 
 
 def property_cell(value: object) -> object:
-    """Return the table cell of a token's property. ``None`` is shown as "everything", as for missing scopes."""
+    """Return the table cell of a token's property. ``None``, such as missing scopes, is shown as "everything"."""
     return " ".join(value) if isinstance(value, list) else "everything" if value is None else value

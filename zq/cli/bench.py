@@ -69,7 +69,7 @@ def delete(queue: Queue, name: str, messages: list[str]) -> int:
 
 
 def measure(verb: str, requests: Sequence[Callable[[], int]], concurrency: int) -> dict[str, Any]:
-    """Run requests concurrently and return a table row with throughput and latency."""
+    """Run requests concurrently. Return a table row with the operation's name ``verb``, throughput and latency."""
     begun = time.perf_counter()
     with progress_bar(verb, len(requests)) as bar, ThreadPoolExecutor(concurrency, "zq-bench") as pool:
         results = list(report_progress(bar, pool.map(run_timed, requests)))
@@ -99,5 +99,5 @@ def run_timed(request: Callable[[], int]) -> tuple[int, float]:
 
 
 def percentile(spans: list[float], part: int) -> float:
-    """Return a percentile of sorted durations, or 0 for an empty list."""
+    """Return the percentile ``part`` (0 to 100) of sorted durations, or 0 for an empty list."""
     return spans[max(0, -(-len(spans) * part // 100) - 1)] if spans else 0.0

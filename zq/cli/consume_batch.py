@@ -76,7 +76,7 @@ class MessageBudget:
 
 
 def fill_placeholder(words: Sequence[str], name: str) -> list[str]:
-    """Replace ``{}`` by the id in all words."""
+    """Return the words with each ``{}`` replaced by ``name``."""
     return [word.replace("{}", name) for word in words]
 
 

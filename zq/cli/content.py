@@ -58,8 +58,8 @@ class Item(NamedTuple):
 
     Attributes:
         body: Message body; ``None`` for a blank line or a header.
-        line: Number of its last line.
-        offset: Offset of its end.
+        line: Number of the item's last line.
+        offset: Offset of the item's end.
     """
 
     body: Raw | None
@@ -139,7 +139,7 @@ def split_lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
 def read_items(
     pieces: Iterable[bytes | None], form: InputFormat, line: int = 0, offset: int = 0, header: list[str] | None = None
 ) -> Iterator[Item | None]:
-    """Parse the input into items. Raises ``InvalidInput``.
+    """Parse the input into items. Raises ``InvalidInput`` for a line or row that is not valid.
 
     Args:
         line: Number of lines before the input.
@@ -163,7 +163,10 @@ def strip_bom(found: bytes, line: int) -> bytes:
 
 
 def parse_line(line: bytes, number: int, text: bool) -> Raw | None:
-    """Parse a line into a message body, or ``None`` if the line is blank. Raises ``InvalidInput``."""
+    """Parse a line into a message body, or ``None`` if the line is blank.
+
+    Raises ``InvalidInput`` if the line is not UTF-8 or not JSON.
+    """
     line = line.strip() if not text else line.rstrip(b"\r\n")
     if not line:
         return None
@@ -193,7 +196,10 @@ def read_csv_header(file: BinaryIO, delimiter: str) -> list[str] | None:
 
 
 class CsvRows:
-    """A CSV parser that yields each row as a JSON object, whose keys are the header. Raises ``InvalidInput``."""
+    """A CSV parser that yields each row as a JSON object, whose keys are the header.
+
+    Raises ``InvalidInput`` for a row that is not valid.
+    """
 
     def __init__(
         self,
@@ -260,7 +266,7 @@ def read_stdin_bodies(
 ) -> Iterator[Raw | None]:
     """Yield the message bodies in standard input, and ``None`` if no input arrives for a while.
 
-    Raises ``InvalidBody``.
+    Raises ``InvalidInput`` for a line or row that is not valid.
 
     Args:
         is_requested: Whether the user requested standard input.
@@ -274,7 +280,10 @@ def read_stdin_bodies(
 
 
 def read_stdin(stopped: Callable[[], bool], is_requested: bool) -> Iterator[bytes | None]:
-    """Yield chunks of standard input, and ``None`` if no input arrives for a while. Raises ``ReadingStopped``."""
+    """Yield chunks of standard input, and ``None`` if no input arrives for a while.
+
+    Raises ``ReadingStopped`` when ``stopped`` returns ``True``.
+    """
     source, empty = sys.stdin.buffer, 0
     while not stopped():
         if not is_stdin_ready():

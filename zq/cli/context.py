@@ -136,7 +136,7 @@ def active_profile(session: Session, document: ProfileFile) -> str:
 
 
 def parse_member(text: str) -> tuple[str, str]:
-    """Parse MEMBER=VALUE. Raises ``UsageError``."""
+    """Parse MEMBER=VALUE. Raises ``UsageError`` for an unknown member."""
     member, equals, value = text.partition("=")
     if not equals or member not in MEMBERS:
         raise click.UsageError(f"{member} is not one of {', '.join(MEMBERS)}. Give MEMBER=VALUE.")

@@ -57,7 +57,7 @@ class MessageLine(Struct, tag="message", tag_field="is"):
     """The line of an export that contains a message.
 
     Attributes:
-        of: Whether the message is in a queue or topic.
+        of: Kind of the resource that contains the message: queue or topic.
         name: Name of the queue or topic.
         ttl: Remaining ttl in seconds; ``None`` = the default of the queue or topic.
         delay: Remaining delay in seconds; ``None`` = the default of the queue.
@@ -110,7 +110,10 @@ def export(session: Session, path: Path | None) -> None:
 
 @contextmanager
 def open_replacement(path: Path) -> Generator[BinaryIO, None, None]:
-    """Open a temporary file that replaces the file at ``path`` when the block ends. Write to a device directly."""
+    """Open a temporary file that replaces the file at ``path`` when the block ends.
+
+    If ``path`` is a device, open the device instead.
+    """
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
             yield file
@@ -244,7 +247,10 @@ def import_file(session: Session, path: Path) -> None:
 
 
 class ExportReader:
-    """An iterator over the lines of an export, which raises ``InvalidBody``. ``offset`` is the number of bytes read."""
+    """An iterator over the lines of an export. ``offset`` is the number of bytes read.
+
+    Raises ``InvalidBody`` for a line that is not valid.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self.offset = 0
@@ -268,7 +274,7 @@ def resource_handle(client: Client, key: ResourceKey) -> Queue | Topic:
 
 
 def try_change(change: Callable[[Client, ResourceLine], None], client: Client, line: ResourceLine) -> bool:
-    """Apply a change to a queue or topic. If the server refuses the change, print a note and return ``False``."""
+    """Apply a change to a queue or topic. If the server rejects the change, print a note and return ``False``."""
     try:
         change(client, line)
     except RESOURCE_ERRORS as error:
@@ -333,7 +339,7 @@ class Importer:
         self._ignores_delays: dict[str, bool] = {}
 
     def send(self, batch: list[MessageLine]) -> int:
-        """Post a batch and return the number of accepted messages. If the server refuses the batch, bisect it."""
+        """Post a batch and return the number of accepted messages. If the server rejects the batch, bisect it."""
         try:
             self._post(batch)
         except SKIPPED_ERRORS as error:
@@ -360,7 +366,7 @@ class Importer:
             raise Failure(f"{count:,} messages lost their ttl or delay.")
 
     def _send_bare(self, message: MessageLine, refused: Invalid) -> int:
-        """Post a refused message without ttl and delay, which also makes it smaller. Return the number of messages."""
+        """Post a rejected message without ttl and delay, which also makes it smaller. Return the number of messages."""
         name = f"Message {message.id} of {message.of} {message.name}"
         try:
             self._post([replace(message, ttl=None, delay=None)])

@@ -47,7 +47,10 @@ dlq_group = Group("dlq", help="Manage dead letters: messages that were claimed t
 
 
 def find_dead_letter_queue(session: Session, queue: str) -> Queue:
-    """Return the dead-letter queue of ``queue``, or ``queue`` if it is a dead-letter queue. Raises ``NotFound``."""
+    """Return the dead-letter queue of ``queue``, or ``queue`` itself if it is one.
+
+    Raises ``NotFound`` if ``queue`` has no dead-letter queue and is not one.
+    """
     handle = session.queue(queue)
     named = handle.metadata().get("_dead_letter_queue")
     if isinstance(named, str):

@@ -29,18 +29,21 @@ Ids = tuple[str, ...]
 
 
 def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
-    """Return the option ``--limit``. ``more`` is added to its help text and permits 0."""
+    """Return a decorator that adds the option ``--limit``.
+
+    If ``more`` is not empty, append it to the help text and accept the value 0.
+    """
     text = f"Maximum number{more} (default {default})."
     return click.option("--limit", type=Count(0) if more else BATCH, default=default, help=text)
 
 
 def parse_body(text: str, never: bool = False) -> Raw:
-    """Convert a command-line argument to a message body: JSON, or a string if it is not JSON.
+    """Convert a command-line argument to a message body: JSON if it parses, else a string.
 
-    Raises ``UsageError`` for an invalid object or array.
+    Raises ``UsageError`` if the argument begins like a JSON object or array but does not parse.
 
     Args:
-        never: Always convert to a string.
+        never: Whether to convert the argument to a string without parsing it.
     """
     if not never:
         try:

@@ -16,7 +16,7 @@ MAX_OFFERED: Final = 200
 
 
 def name_completer(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a completion function for the names of queues or topics. If the server is down, it offers no names."""
+    """Return a completion function for the names of queues or topics. If the server is down, no names are offered."""
 
     def complete(context: click.Context, _parameter: click.Parameter, prefix: str) -> list[str]:
         session = Session({**option_values(context), "retry": 0.0})
@@ -33,7 +33,7 @@ def name_completer(kind: str) -> Callable[[click.Context, click.Parameter, str],
 
 
 def name_argument(parameter: str, kind: str, **options: Any) -> Callable[[Any], Any]:
-    """Return an argument for a queue or topic name, with shell completion."""
+    """Return a decorator that adds an argument for a queue or topic name, with shell completion."""
     return click.argument(parameter, shell_complete=name_completer(kind), **options)
 
 
@@ -51,7 +51,7 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 def check_not_missing(session: Session, queue: str, found: Iterable[T]) -> Iterator[T]:
-    """Yield the items of a queue. Raises ``NotFound`` if there are no items because the queue does not exist."""
+    """Yield the items in ``found``. If there are none because the queue does not exist, raise ``NotFound``."""
     empty = True
     for item in found:
         empty = False

@@ -66,7 +66,7 @@ class Output:
         """Show a list. Without a table or query, each item is written as soon as it is available.
 
         Args:
-            full: Show whole ids and bodies, even if the user has not requested that.
+            full: Show whole ids and bodies, even without the option ``--full``.
         """
         if self.uses_tables:
             self._table(columns, [cells(item) for item in items], full or self.full)
@@ -282,7 +282,7 @@ def build_table(
 
 
 def show(drawn: "Table") -> None:
-    """Print a table. If the terminal is too narrow, the terminal wraps its lines."""
+    """Print a table. If the terminal is narrower than the columns, the terminal wraps the lines."""
     screen = create_console()
     least = sum((column.min_width or 0) + 1 for column in drawn.columns)
     screen.width = max(screen.width, least) if screen.is_terminal else PIPE_WIDTH
@@ -290,7 +290,7 @@ def show(drawn: "Table") -> None:
 
 
 def replace_controls(text: str) -> str:
-    """Replace control characters."""
+    """Replace control characters by U+FFFD."""
     return text.translate(CONTROLS)
 
 

@@ -138,7 +138,7 @@ class PostOptions(Struct, frozen=True):
 
 
 def input_format(path: Path | None, text: bool, rows: bool, delimiter: str | None) -> InputFormat:
-    """Return the input format that the options select. Raises ``UsageError``."""
+    """Return the input format that the options select. Raises ``UsageError`` if the options conflict."""
     if text and rows:
         raise click.UsageError("Give either --text or --csv.")
     named = path is not None and path.name.lower().removesuffix(".gz").endswith(".csv")

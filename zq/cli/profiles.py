@@ -114,7 +114,7 @@ def _with_login(found: Connection, profile: str | None, path: Path) -> Connectio
 
 
 def connection(given: Mapping[str, Any], profile: str | None, file: Path | None, stored: bool = True) -> Connection:
-    """Combine the given settings with the profile and the login. Raises ``UsageError``.
+    """Combine the given settings with the profile and the login. Raises ``UsageError`` for an invalid setting.
 
     A stored token is used only for the URL for which it was stored.
 
@@ -140,7 +140,10 @@ def profile_additions(given: Mapping[str, Any], own: Mapping[str, str]) -> dict[
 
 
 def check_connection(found: Connection) -> Connection:
-    """Validate and return the connection. Raises ``UsageError``. Print a note if the token is sent unencrypted."""
+    """Return the connection. Print a note if the token is sent unencrypted.
+
+    Raises ``UsageError`` if a setting is not valid.
+    """
     try:
         parts = urlsplit(found.url)
         fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -170,7 +173,10 @@ def _warn_of_readers(path: Path) -> None:
 
 
 def read_profile(profile: str | None, file: Path | None) -> dict[str, str]:
-    """Return the members of ``profile``, of the file's default profile, or of the profile ``default``."""
+    """Return the members of the active profile, or ``{}`` if there is none.
+
+    The active profile is ``profile`` if given, else the file's default profile if set, else the profile ``default``.
+    """
     path = file or config_file()
     document = read_profiles(path)
     if document is None:
@@ -182,7 +188,10 @@ def read_profile(profile: str | None, file: Path | None) -> dict[str, str]:
 
 
 def read_profiles(path: Path) -> ProfileFile | None:
-    """Read the configuration file. Return ``None`` if it does not exist. Raises ``UsageError``."""
+    """Read the configuration file. Return ``None`` if the file does not exist.
+
+    Raises ``UsageError`` if the file is unreadable or not valid.
+    """
     try:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), ProfileFile)
     except FileNotFoundError:
@@ -196,7 +205,7 @@ def read_profiles(path: Path) -> ProfileFile | None:
 
 
 def members(document: ProfileFile, name: str, path: Path) -> dict[str, str]:
-    """Validate and return the members of a profile. Raises ``UsageError``."""
+    """Return the members of a profile. Raises ``UsageError`` if the profile is missing or not valid."""
     if name not in document.profiles:
         raise click.UsageError(f"{path} has no profile {name}.")
     found, where = document.profiles[name], f"{path}, profile {name}"

@@ -33,7 +33,7 @@ RATE_UPDATES: Final = 10
 
 @contextmanager
 def progress_bar(what: str, total: float | None) -> Generator[Callable[[float, int], None], None, None]:
-    """Show a progress bar on a terminal after a second.
+    """Show a progress bar labelled ``what`` if the block takes more than a second on a terminal.
 
     Yields a function that updates the bar with the completed part of ``total`` and the number of messages.
     """

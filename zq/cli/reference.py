@@ -21,7 +21,7 @@ WIDTH: Final = 100
 
 
 def generate() -> str:
-    """Return the generated part of the page."""
+    """Return the generated part of ``api-ref/cli.md``: the exit codes and the help of each command."""
     codes = {0: "done", 1: "anything else failed"}
     codes |= {code: meaning for code, meaning in EXIT_CODES.values() if meaning}
     codes[INTERRUPTED] = "interrupted by Ctrl-C"

@@ -116,7 +116,7 @@ members_argument = click.argument("members", type=KeyValue(), nargs=-1, metavar=
 
 
 def names_argument(required: bool) -> Callable[[Any], Any]:
-    """Return an argument for several names."""
+    """Return a decorator that adds an argument for several names."""
     return click.argument("name", nargs=-1, required=required, shell_complete=complete)
 
 
@@ -172,7 +172,10 @@ def resume(resources: ResourceAccess, name: str) -> None:
 
 
 def change_queue(resources: ResourceAccess, name: str, verb: Callable[[Queue], Row]) -> Row:
-    """Change a queue and return its new metadata. Raises ``NotFound`` with a suggestion."""
+    """Apply ``verb`` to a queue and return the queue's new metadata.
+
+    Raises ``NotFound`` with a similar name if the queue does not exist.
+    """
     try:
         return verb(resources.session.client.queue(name))
     except QueueNotFound:
@@ -237,6 +240,10 @@ def for_each(
 ) -> None:
     """Ask for confirmation on a terminal, then apply ``verb`` to each existing queue or topic.
 
+    Args:
+        done: Member that is set in the printed result of each name, such as "deleted".
+        question: Confirmation prompt with ``{}`` for the names; "" = do not ask.
+
     Raises ``Abort`` if the user declines, and ``NotFound`` if a queue or topic does not exist.
     """
     absent = [one for one in names if not resources(one).exists()]
@@ -284,7 +291,7 @@ def list_all(
 def with_counts(resources: ResourceAccess, found: Iterator[Listed], unread: UnreadableResources) -> Iterator[Row]:
     """Yield table rows with message counts, in the order of the listing. Unreadable counts are ``None``.
 
-    Counts are requested concurrently, and only once for each queue, even if it is a dead-letter queue of others.
+    Counts are requested concurrently. If several queues share a dead-letter queue, its counts are requested only once.
     """
     queues = resources.kind == "queues"
     with ThreadPoolExecutor(COUNT_REQUESTS, "zq-list") as pool:
@@ -320,7 +327,7 @@ def dead_letter_queue(one: Listed) -> str:
 
 
 def format_metadata(metadata: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """Format metadata without defaults as arguments of ``zq queue create``."""
+    """Format the metadata that differ from ``defaults`` as arguments of ``zq queue create``."""
     own = {key: value for key, value in metadata.items() if key not in defaults or defaults[key] != value}
     return " ".join(f"{key}={as_text(value)}" for key, value in own.items())
 

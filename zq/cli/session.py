@@ -42,7 +42,7 @@ def option_values(context: click.Context) -> dict[str, Any]:
 
 
 def option_origins(context: click.Context) -> dict[str, str]:
-    """Return the origin of each value: an option or variable, such as "--project" or "ZQ_PROJECT"."""
+    """Return a mapping from option name to the option or variable that set it, such as "--url" or "ZQ_URL"."""
     found: dict[str, str] = context.meta.setdefault(ORIGINS, {})
     return found
 
@@ -171,11 +171,14 @@ class Session:
 
     @cached_property
     def connection(self) -> Connection:
-        """The server, project and credentials to use. Raises ``UsageError``."""
+        """The server, project and credentials to use. Raises ``UsageError`` if a setting is not valid."""
         return self.connection_with({})
 
     def connection_with(self, over: Mapping[str, str | None]) -> Connection:
-        """Return the connection with the members in ``over``, which override all options. Raises ``UsageError``."""
+        """Return the connection with the members in ``over``, which override all options.
+
+        Raises ``UsageError`` if a setting is not valid.
+        """
         chosen = {name: value for name, value in over.items() if value}
         found = connection({**self.chosen, **chosen}, self.chosen.get("profile"), self.chosen.get("config"))
         if not found.project and not found.token:
@@ -228,7 +231,7 @@ class Session:
             self.client.close()
 
     def _note_request(self, request: Any) -> Any:
-        """Print a note for a request with ``--verbose``. Passed to the client as its authentication hook."""
+        """If ``--verbose`` is set, print a note for the request. The client calls this as its authentication hook."""
         if self.verbose:
             note(f"> {request.method} {strip_user(str(request.url))}")
         return request
@@ -259,7 +262,7 @@ class NoteHandler(logging.Handler):
 
 
 def print_client_logs() -> None:
-    """Print the log records of the client as notes from now on."""
+    """Configure logging to print the client's log records on standard error, as notes."""
     for name, level in (("zq.client", logging.INFO), ("httpx", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.setLevel(level)

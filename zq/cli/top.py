@@ -108,9 +108,9 @@ class Sampler:
         return rows
 
     def _first(self) -> dict[str, str | None]:
-        """Return the first queues in the server's sort order, with their paused operations.
+        """Return a mapping from the first queues in the server's sort order to their paused operations.
 
-        The result is empty if the server cannot sort.
+        The mapping is empty if the server cannot sort.
         """
         try:
             rows = self._client.queue_figures(sort=self._sort, name=self._part)
@@ -135,7 +135,11 @@ def queue_metrics(name: str, now: Sample, before: Sample | None) -> QueueMetrics
 
 
 def total_metrics(rows: Sequence[QueueMetrics], more: bool) -> QueueMetrics:
-    """Return the totals of all queues. Queues with unknown rates do not count in the total rates."""
+    """Return the totals of the queues in ``rows``. Queues with unknown rates do not count in the total rates.
+
+    Args:
+        more: Whether the server has queues that are not in ``rows``.
+    """
     name = f"{'first ' if more else ''}{len(rows):,} queue{'' if len(rows) == 1 else 's'}"
     total, free, claimed = (sum(getattr(row, member) for row in rows) for member in ("total", "free", "claimed"))
     oldest = max((row.oldest for row in rows if row.oldest is not None), default=None)
@@ -163,6 +167,7 @@ def metrics_table(rows: Sequence[QueueMetrics], more: bool, sort: str, most: int
     """Return the table of the totals and the first queues.
 
     Args:
+        more: Whether the server has queues that are not in ``rows``.
         most: Maximum number of queues. Default: as many as fit on the terminal.
         keys: Show the keyboard keys.
     """
@@ -185,8 +190,8 @@ def cells(row: QueueMetrics) -> Sequence[object]:
 def keyboard() -> Generator[ReadKey, None, None]:
     """Switch the terminal to unbuffered input without echo, and yield a function that reads a key.
 
-    The terminal is restored when the block ends. SIGTERM would skip that, so it raises ``KeyboardInterrupt`` during the
-    block. Without a Unix terminal, the function returns no keys.
+    When the block ends, the terminal is restored. During the block, SIGTERM raises ``KeyboardInterrupt``, because the
+    process would otherwise end without restoring the terminal. Without a Unix terminal, the function returns no keys.
     """
     if not sys.stdin.isatty() or find_spec("termios") is None:
         yield sleep_without_key

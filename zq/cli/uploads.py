@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resumable posts of files.
 
-The progress of posting ``events.ndjson`` is kept in the resume file ``events.ndjson.zq``: the line and offset up to
+The progress of posting ``events.ndjson`` is stored in the resume file ``events.ndjson.zq``: the line and offset up to
 which all messages are stored, and all values that determine the batches. A resumed post gives the same batches with the
 same idempotency keys, so batches that were stored after that offset are not stored twice. A lock on the resume file
 ensures that only one process posts the file. Lines and offsets refer to decompressed content.
@@ -107,7 +107,7 @@ def _lock(file: BinaryIO) -> None:
 
 
 def _kept_open(file: BinaryIO) -> BinaryIO:
-    """Return the file. Close it first where no lock depends on it (Windows)."""
+    """Return the file, which stays open to hold the lock. On Windows, where there is no lock, close the file."""
     if not fcntl:
         file.close()
     return file
@@ -240,7 +240,7 @@ class Sender:
         self._saved_at = time.monotonic()
 
     def send(self, progress: Callable[[Upload, int], None]) -> None:
-        """Send all batches. If sending fails, keep the resume file unless certainly no message was stored.
+        """Send all batches. If sending fails, keep the resume file unless it is certain that no message was stored.
 
         Args:
             progress: Called after each batch with the progress and the number of bytes read.
@@ -277,7 +277,7 @@ class Sender:
             progress(self.upload, read)
 
     def _has_stored_nothing(self) -> bool:
-        """Return ``True`` if certainly no message was stored. Call this after all batches have ended."""
+        """Return ``True`` if it is certain that no message was stored. Call this after all batches have ended."""
         known = self.upload.line or self.upload.resumed
         return not known and all(is_certainly_not_stored(sent) for *_, sent in self._running)
 

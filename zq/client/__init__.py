@@ -9,31 +9,26 @@ from zq.client.values import (
     Claim,
     DeadDelivery,
     Delivery,
-    Depth,
     Draft,
     Event,
     Finished,
     Gap,
-    JobCommit,
-    JobFence,
-    JobStage,
     Listed,
     LiveClaim,
     Located,
     Message,
-    ProjectSubscription,
     RedriveDryRun,
     Redriven,
     ReplayDryRun,
     Stats,
     Stretch,
-    Subscribed,
-    Subscription,
     UndecodableBody,
     Worked,
 )
+from zq.wire.answers import Depth, JobCommit, JobFence, JobStage
 from zq.wire.attributes import TypedValue
 from zq.wire.extensions import Buried, Moved, Released
+from zq.wire.subscriptions import ProjectSubscription, Subscribed, Subscription
 
 __all__ = [
     "AsyncClient",

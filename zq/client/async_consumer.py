@@ -20,7 +20,7 @@ from zq.errors import TooManyRequests
 
 
 class AsyncConsumer(ConsumerBase):
-    """An asynchronous iterable over the messages of a queue. ``async with`` settles and releases its claims."""
+    """An asynchronous iterable over a queue's messages. On exit, ``async with`` settles and releases its claims."""
 
     def __init__(self, transport: AsyncTransport, options: ConsumerOptions, on_lost: OnLost | None) -> None:
         super().__init__(options, on_lost, contextlib.nullcontext())
@@ -47,7 +47,10 @@ class AsyncConsumer(ConsumerBase):
             await self._messages.aclose()
 
     async def work(self, handler: Callable[[Delivery], Awaitable[object]], concurrency: int) -> Worked:
-        """Await ``handler`` for each message, in up to ``concurrency`` tasks. If it raises, release the message."""
+        """Await ``handler`` for each message, in up to ``concurrency`` tasks. Return the message counts.
+
+        If the handler raises, the message is released.
+        """
         slots, running = asyncio.Semaphore(check_concurrency(concurrency)), set[asyncio.Future[object]]()
         async with self._open():
             try:

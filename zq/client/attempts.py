@@ -88,7 +88,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return f"Settings({self.safe_url()})"
 
     def sign(self, request: httpx.Request) -> None:
-        """Add the token to a request to this server. Requests to other servers are not changed."""
+        """Add the token to a request to the client's server. Do not change requests to other servers."""
         server = httpx.URL(self.url)
         if self.token is not None and (request.url.scheme, request.url.netloc) == (server.scheme, server.netloc):
             request.headers.update(self.token.headers())
@@ -109,7 +109,7 @@ def make_settings(
     timeout: float,
     retries: Retries,
 ) -> Settings:
-    """Validate the arguments of a client and return its settings. Raises ``Invalid``.
+    """Return the settings of a client. Raises ``Invalid`` if ``url``, ``project`` or ``client_id`` is not valid.
 
     Args:
         project: Project id; "" = the credential's project.
@@ -189,7 +189,7 @@ class Attempts:
 
     @contextmanager
     def attempt(self) -> Generator[None, None, None]:
-        """Translate connection errors into ``Retry``, or into ``Unavailable`` if a retry is not safe."""
+        """Translate connection errors of the block into ``Retry``, or into ``Unavailable`` if a retry is not safe."""
         try:
             yield
         except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
@@ -228,7 +228,7 @@ class Attempts:
         raise error
 
     def split_pause(self, pause: float) -> Iterator[float]:
-        """Split a pause into short sleeps. Raises the last failure when the caller's patience has run out."""
+        """Split a pause into short sleeps. Raises the last error if ``Call.patience`` returns 0 or less."""
         yield from split_sleep(pause, self._is_out_of_patience)
         failure = self._rate_limit_failure or self._failed
         if failure is not None and self._is_out_of_patience():

@@ -33,7 +33,7 @@ import msgspec
 from msgspec import Struct
 
 from zq.errors import Invalid, InvalidHeader, InvalidName, Unavailable, ZqError
-from zq.wire import refusals
+from zq.wire import answers, refusals
 
 if TYPE_CHECKING:
     import httpx
@@ -82,7 +82,7 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
         local_response: Response to use instead of sending the request.
         undo: Call to attempt once, with a short timeout, if this call may have been applied but has no result.
         check: Call to attempt once, with a short timeout, before this call. Errors of its ``read`` fail this call;
-            connection errors and refusals are ignored.
+            connection errors and error responses are ignored.
     """
 
     method: str
@@ -100,10 +100,37 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
 
 
 class Page(Struct, Generic[T_co], frozen=True):
-    """A page of a listing, with the call for the next page or ``None``."""
+    """A page of a listing. ``next`` is the call for the next page, or ``None`` for the last page."""
 
     items: list[T_co]
     next: "Call[Page[T_co]] | None"
+
+
+def decode_as(kind: type[T]) -> "Callable[[Response], T]":
+    """Return the reader of a response body that has this type."""
+    decoder = msgspec.json.Decoder(kind)
+    return lambda response: decoder.decode(response.body)
+
+
+# The reader of a response body that is any object.
+read_object: Final = decode_as(dict[str, Any])
+
+
+def pages(member: str, kind: type[T], target: str, params: Params) -> "Call[Page[T]]":
+    """Return the call for the first page of a listing in one member of the response body.
+
+    A link shows that more pages follow.
+    """
+
+    def read(response: Response) -> Page[T]:
+        found = msgspec.json.decode(response.body, type=dict[str, msgspec.Raw])
+        items = msgspec.json.decode(found[member], type=list[kind])  # type: ignore[valid-type]
+        links = msgspec.json.decode(found["links"], type=list[answers.Link])
+        # The path of the link is not used, because it does not quote names that consist of dots.
+        following = [f"{target.partition('?')[0]}?{link.href.partition('?')[2]}" for link in links]
+        return Page(items, pages(member, kind, following[0], {}) if following else None)
+
+    return Call(method="GET", path=target, params=params, read=read)
 
 
 class Transport(Protocol):
@@ -263,7 +290,10 @@ async def _iterate_pages_async(transport: AsyncTransport, first: Call[Page[T]]) 
 
 
 def path(*segments: str) -> str:
-    """Quote the segments and join them to a path below ``/v2/``. Raises ``InvalidName``."""
+    """Quote the segments and join them to a path below ``/v2/``.
+
+    Raises ``InvalidName`` if a segment is empty or contains a slash.
+    """
     if not all(segments) or "/" in "".join(segments):
         # Servers decode a path before they split it, so even a quoted slash would lead to another resource.
         raise InvalidName("A name must not be empty and must not contain a slash.")
@@ -294,7 +324,7 @@ def check_concurrency(concurrency: int) -> int:
 def may_be_applied(error: BaseException) -> bool:
     """Return whether the server may have applied a failed call.
 
-    A call was certainly not applied if the server refused its first attempt.
+    A call was certainly not applied if the server rejected its first attempt.
     """
     return type(error) in (Unavailable, ZqError) or not isinstance(error, ZqError) or error.__cause__ is not None
 
@@ -316,20 +346,12 @@ class ErrorRecorder:
         return True
 
 
-class ErrorBody(Struct):
-    """The body of an error response."""
-
-    title: str = ""
-    description: str = ""
-    limit: str = ""
-
-
 def error_from(response: "httpx.Response") -> ZqError:
     """Convert an error response into the exception that the server raised."""
     try:
-        body = msgspec.json.decode(response.content, type=ErrorBody)
+        body = msgspec.json.decode(response.content, type=answers.Error)
     except READ_ERRORS:  # a proxy's error page
-        body = ErrorBody()
+        body = answers.Error()
     title = body.title or response.reason_phrase
     reason = title.removeprefix(f"{response.status_code} ")
     sentence = body.description or f"The server answered {response.status_code} {reason}."

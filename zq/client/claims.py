@@ -2,7 +2,8 @@
 """API calls about claims, for queue handles and consumers."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from datetime import datetime
+from typing import Final, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -12,18 +13,20 @@ from zq import wire
 from zq.client.calls import (
     EMPTY_RESPONSE,
     Call,
-    Page,
     Response,
+    decode_as,
     idempotency_header,
     parse_retry_after,
     path,
     read_empty,
 )
-from zq.client.values import Claim, Delivery, LiveClaim, Message
+from zq.client.values import Claim, Delivery, Message
 from zq.model import Fence, SettleResult
-from zq.wire import extensions
+from zq.wire import answers, extensions
 
 T = TypeVar("T")
+_claimed: Final = msgspec.json.Decoder(answers.Messages[Message])
+_delivered: Final = msgspec.json.Decoder(answers.Messages[Delivery])
 
 
 class ClaimedDeliveries(Struct, frozen=True):
@@ -38,27 +41,6 @@ class ClaimedDeliveries(Struct, frozen=True):
     pause: float = 0.0
 
 
-class _Claimed(Struct):
-    messages: list[Message]
-
-
-class _Delivered(Struct):
-    messages: list[Delivery]
-
-
-class _ShownClaim(Struct):
-    messages: list[Message]
-    age: int
-    ttl: int
-    client: str | None = None
-    agent: str | None = None
-
-
-class _ListedClaims(Struct):
-    claims: list[LiveClaim]
-    links: list[dict[str, str]]
-
-
 def claim_call(
     queue: str,
     name: str | None,
@@ -70,10 +52,10 @@ def claim_call(
     wait: float,
     fence: Fence | None = None,
 ) -> Call[T]:
-    """Return the call that creates a claim, or gets the claim if ``name`` exists.
+    """Return the call that creates a claim, or gets the claim with the id ``name`` if there is one.
 
     Args:
-        name: Claim id. With ``None``, the call uses a new id, and releases the claim if it gets no response.
+        name: Claim id. ``None`` = a new id. If the server then does not respond, the client releases the claim.
         read: Reads the response; called with the claim id.
         wait: Seconds to wait for the first message.
     """
@@ -90,28 +72,17 @@ def claim_call(
 
 
 def read_claim(name: str, response: Response) -> Claim:
-    """Read the response to a claim request."""
+    """Read the response to a claim request. ``name`` is the claim id."""
     if response.status == 204:
         return Claim("", [])
-    return Claim(name, msgspec.json.decode(response.body, type=_Claimed).messages)
+    return Claim(name, _claimed.decode(response.body).messages)
 
 
 def read_deliveries(name: str, response: Response) -> ClaimedDeliveries:
-    """Read the response to a consumer's claim request."""
+    """Read the response to a consumer's claim request. ``name`` is the claim id."""
     if response.status == 204:
         return ClaimedDeliveries(name, [], parse_retry_after(response.headers))
-    return ClaimedDeliveries(name, msgspec.json.decode(response.body, type=_Delivered).messages)
-
-
-def list_call(where: str, page: int | None) -> Call[Page[LiveClaim]]:
-    """Return the call for the first page of live claims. Pages before the last one may be empty."""
-
-    def read(response: Response) -> Page[LiveClaim]:
-        found = msgspec.json.decode(response.body, type=_ListedClaims)
-        queries = [link["href"].partition("?")[2] for link in found.links]
-        return Page(found.claims, Call(method="GET", path=f"{where}?{queries[0]}", read=read) if queries else None)
-
-    return Call(method="GET", path=where, params={"limit": page}, read=read)
+    return ClaimedDeliveries(name, _delivered.decode(response.body).messages)
 
 
 def get_call(queue: str, claim: str) -> Call[Claim]:
@@ -152,7 +123,7 @@ def settle_call(
         params=fence_params(fence),
         headers=idempotency_header(key),
         body=wire.encode(terms),
-        read=lambda response: msgspec.json.decode(response.body, type=SettleResult),
+        read=decode_as(SettleResult),
     )
 
 
@@ -167,7 +138,7 @@ def _terms(ttl: int | None, grace: int | None) -> bytes:
 
 def _reader_of(claim: str) -> Callable[[Response], Claim]:
     def read(response: Response) -> Claim:
-        shown = msgspec.json.decode(response.body, type=_ShownClaim)
-        return Claim(claim, shown.messages, shown.age, shown.ttl, shown.client, shown.agent)
+        shown = msgspec.json.decode(response.body, type=answers.Claim[Message, datetime])
+        return Claim(claim, shown.messages, shown.age, shown.ttl, shown.client or None, shown.agent or None)
 
     return read

@@ -15,34 +15,26 @@ from zq.client.calls import (
     Page,
     Params,
     Repeat,
-    Response,
     Retries,
+    decode_as,
     listing,
     operation,
+    pages,
     path,
     read_empty,
+    read_object,
 )
-from zq.client.claims import fence_params, list_call
+from zq.client.claims import fence_params
 from zq.client.credentials import resolve_token
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
 from zq.client.resources import resource_page
 from zq.client.streams import EventReader, stream, stream_async
-from zq.client.subscriptions import project_subscriptions_call
-from zq.client.values import (
-    Event,
-    Gap,
-    JobCommit,
-    JobFence,
-    JobStage,
-    LastCommit,
-    Listed,
-    LiveClaim,
-    Located,
-    ProjectSubscription,
-)
+from zq.client.values import Event, Gap, Listed, LiveClaim, Located
 from zq.errors import Invalid
 from zq.model import CommitResult, Fence
 from zq.wire import extensions
+from zq.wire.answers import Epoch, JobCommit, JobFence, JobStage, LastCommit
+from zq.wire.subscriptions import ProjectSubscription
 
 if TYPE_CHECKING:
     from zq.client.attempts import Auth
@@ -114,7 +106,7 @@ class ClientOperations:
     @operation
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
         """Return the project's metrics and their history over the last ``window`` seconds (300, 600 or 10800)."""
-        return Call(method="GET", path=path("figures"), params={"window": window}, read=_read_object)
+        return Call(method="GET", path=path("figures"), params={"window": window}, read=read_object)
 
     @listing
     def queue_figures(
@@ -128,12 +120,12 @@ class ClientOperations:
             page: Number of queues per request, at most 100.
         """
         params: Params = {"sort": sort, "order": order, "name": name, "limit": page}
-        return _pages("queues", dict[str, Any], path("figures", "queues"), params)
+        return pages("queues", dict[str, Any], path("figures", "queues"), params)
 
     @operation
     def servers(self) -> Call[list[dict[str, Any]]]:
         """Return the latest report of each server process. Requires the administrator role."""
-        return Call(method="GET", path=path("servers"), read=lambda response: _read_object(response)["servers"])
+        return Call(method="GET", path=path("servers"), read=lambda response: read_object(response)["servers"])
 
     @operation
     def limits(self) -> Call[dict[str, int]]:
@@ -143,12 +135,15 @@ class ClientOperations:
 
     @operation
     def find(self, message: str) -> Call[Located]:
-        """Find a live or finished message by id in all queues of the project. Raises ``MessageNotFound``."""
+        """Find a live or finished message by id in all queues of the project.
+
+        Raises ``MessageNotFound`` if no queue has the message.
+        """
         return Call(
             method="GET",
             path=path("messages", message),
             params={"detailed": True},
-            read=lambda response: msgspec.json.decode(response.body, type=Located),
+            read=decode_as(Located),
         )
 
     @listing
@@ -158,7 +153,7 @@ class ClientOperations:
         Args:
             page: Number of claims per request.
         """
-        return list_call(path("claims"), page)
+        return pages("claims", LiveClaim, path("claims"), {"limit": page})
 
     @listing
     def subscriptions(self, /, *, page: int | None = None) -> Call[Page[ProjectSubscription]]:
@@ -167,7 +162,7 @@ class ClientOperations:
         Args:
             page: Number of subscriptions per request.
         """
-        return project_subscriptions_call(page)
+        return pages("subscriptions", ProjectSubscription, path("subscriptions"), {"limit": page})
 
     @operation
     def ping(self) -> Call[None]:
@@ -177,7 +172,7 @@ class ClientOperations:
     @operation
     def whoami(self) -> Call[dict[str, Any]]:
         """Return the caller's ``project``, ``user``, ``roles``, ``scopes``, ``credential`` and ``expires``."""
-        return Call(method="GET", path=path("whoami"), read=_read_object)
+        return Call(method="GET", path=path("whoami"), read=read_object)
 
     @operation
     def me(self) -> Call[dict[str, Any]]:
@@ -186,7 +181,7 @@ class ClientOperations:
         Keys of permissions: ``project``, ``projects`` (``None`` = all), ``roles``, ``rules`` and ``admin``. Keys of
         properties: ``auth``, ``console`` and ``version``.
         """
-        return Call(method="GET", path=path("me"), read=_read_object)
+        return Call(method="GET", path=path("me"), read=read_object)
 
     @operation
     def revoke_shares(self) -> Call[None]:
@@ -195,8 +190,11 @@ class ClientOperations:
 
     @operation
     def quota(self) -> Call[dict[str, Any]]:
-        """Return the project's quotas (``limits``) and usage (``used``). Raises ``NotBuilt`` without authentication."""
-        return Call(method="GET", path=path("quota"), read=_read_object)
+        """Return the project's quotas (``limits``) and usage (``used``).
+
+        Raises ``NotBuilt`` if the server does not authenticate callers.
+        """
+        return Call(method="GET", path=path("quota"), read=read_object)
 
     @listing
     def tokens(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:
@@ -205,12 +203,12 @@ class ClientOperations:
         Args:
             page: Number of tokens per request.
         """
-        return _pages("tokens", dict[str, Any], path("tokens"), {"limit": page})
+        return pages("tokens", dict[str, Any], path("tokens"), {"limit": page})
 
     @operation
     def token(self, id: str) -> Call[dict[str, Any]]:
-        """Return a token of the project without its secret. Raises ``NotFound``."""
-        return Call(method="GET", path=path("tokens", id), read=_read_object)
+        """Return a token of the project without its secret. Raises ``NotFound`` for an unknown id."""
+        return Call(method="GET", path=path("tokens", id), read=read_object)
 
     @operation
     def create_token(
@@ -228,17 +226,15 @@ class ClientOperations:
         terms: dict[str, Any] = {"name": name, "roles": [*roles]}
         terms |= {} if scopes is None else {"scopes": [*scopes]}
         terms |= {} if days is None else {"days": days}
-        return Call(
-            method="POST", path=path("tokens"), body=wire.encode(terms), read=_read_object, repeat=Repeat.UNSENT
-        )
+        return Call(method="POST", path=path("tokens"), body=wire.encode(terms), read=read_object, repeat=Repeat.UNSENT)
 
     @operation
     def rotate_token(self, id: str) -> Call[dict[str, Any]]:
-        """Replace a token. Return the new token with its secret, like ``create_token``. Raises ``NotFound``.
+        """Replace a token. Return the new token with its secret, like ``create_token``.
 
-        The old token expires within a day.
+        The old token expires within a day. Raises ``NotFound`` for an unknown id.
         """
-        return Call(method="POST", path=path("tokens", id, "rotate"), read=_read_object, repeat=Repeat.UNSENT)
+        return Call(method="POST", path=path("tokens", id, "rotate"), read=read_object, repeat=Repeat.UNSENT)
 
     @operation
     def revoke_token(self, id: str) -> Call[None]:
@@ -254,15 +250,15 @@ class ClientOperations:
             page: Number of entries per request.
         """
         since_text = None if since is None else since.isoformat()
-        return _pages("entries", dict[str, Any], path("audit"), {"limit": page, "since": since_text})
+        return pages("entries", dict[str, Any], path("audit"), {"limit": page, "since": since_text})
 
     @operation
     def fence(self, name: str) -> Call[Fence]:
-        """Advance a fence and return its new epoch. The server then refuses requests with an earlier epoch."""
+        """Advance a fence and return its new epoch. The server then rejects requests with an earlier epoch."""
         return Call(
             method="POST",
             path=path("fences", name),
-            read=lambda response: Fence(name, msgspec.json.decode(response.body, type=dict[str, int])["epoch"]),
+            read=lambda response: Fence(name, msgspec.json.decode(response.body, type=Epoch).epoch),
         )
 
     @listing
@@ -272,7 +268,7 @@ class ClientOperations:
         Args:
             page: Number of fences per request.
         """
-        return _pages("fences", JobFence, path("fences"), {"limit": page})
+        return pages("fences", JobFence, path("fences"), {"limit": page})
 
     @listing
     def stages(self, /, *, page: int | None = None) -> Call[Page[JobStage]]:
@@ -281,7 +277,7 @@ class ClientOperations:
         Args:
             page: Number of stages per request.
         """
-        return _pages("stages", JobStage, path("stages"), {"limit": page})
+        return pages("stages", JobStage, path("stages"), {"limit": page})
 
     @listing
     def commits(self, /, *, page: int | None = None) -> Call[Page[JobCommit]]:
@@ -290,7 +286,7 @@ class ClientOperations:
         Args:
             page: Number of producers per request.
         """
-        return _pages("commits", JobCommit, path("commits"), {"limit": page})
+        return pages("commits", JobCommit, path("commits"), {"limit": page})
 
     @operation
     def drop_stage(self, name: str) -> Call[None]:
@@ -331,11 +327,11 @@ class ClientOperations:
 
     @operation
     def committed(self, producer: str) -> Call[LastCommit]:
-        """Return the producer's last committed batch. Raises ``ProducerNotFound``."""
+        """Return the producer's last committed batch. Raises ``ProducerNotFound`` if the producer has no commit."""
         return Call(
             method="GET",
             path=path("commits", producer),
-            read=lambda response: msgspec.json.decode(response.body, type=LastCommit),
+            read=decode_as(LastCommit),
         )
 
 
@@ -343,26 +339,6 @@ def _counted_stage(stage: object) -> extensions.CountedStage:
     if not (isinstance(stage, tuple) and len(stage) == 2 and isinstance(stage[1], int)):
         raise Invalid(f"publish must contain pairs of a stage and its message count, not {stage!r}.")
     return extensions.CountedStage(*stage)
-
-
-def _read_object(response: Response) -> dict[str, Any]:
-    return msgspec.json.decode(response.body, type=dict[str, Any])
-
-
-def _pages(member: str, kind: type[T], target: str, params: Params) -> Call[Page[T]]:
-    """Return the call for the first page of a listing, whose items are in ``member`` of the response body."""
-
-    def read(response: Response) -> Page[T]:
-        found = _read_object(response)
-        items = [msgspec.convert(item, kind) for item in found[member]]
-        link = f"{target.partition('?')[0]}?{_query(found['links'])}"
-        return Page(items, _pages(member, kind, link, {}) if found["links"] else None)
-
-    return Call(method="GET", path=target, params=params, read=read)
-
-
-def _query(links: list[dict[str, str]]) -> str:
-    return links[0]["href"].partition("?")[2] if links else ""
 
 
 class Client(ClientOperations, Blocking):

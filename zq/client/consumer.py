@@ -78,7 +78,10 @@ class ConsumerBase:
             self._state.record_failure(request, error, time.monotonic())
 
     def _pause_after_limit(self, error: TooManyRequests) -> float:
-        """Return the seconds until the rate limit permits the next claim. Raises ``error`` if the claim may exist."""
+        """Return the seconds until the rate limit permits the next claim.
+
+        Raises ``error`` if the server may have created the claim.
+        """
         if may_be_applied(error):
             raise error
         return float(error.retry_after)
@@ -125,7 +128,7 @@ class ConsumerBase:
 
 
 class Consumer(ConsumerBase):
-    """An iterable over the messages of a queue. ``with`` settles and releases its claims."""
+    """An iterable over the messages of a queue. On exit, ``with`` settles and releases its claims."""
 
     def __init__(self, transport: Transport, options: ConsumerOptions, on_lost: OnLost | None) -> None:
         self._changed = threading.Condition()
@@ -150,7 +153,10 @@ class Consumer(ConsumerBase):
             self._messages.close()
 
     def work(self, handler: Callable[[Delivery], object], concurrency: int) -> Worked:
-        """Call ``handler`` for each message, in up to ``concurrency`` threads. If it raises, release the message."""
+        """Call ``handler`` for each message, in up to ``concurrency`` threads. Return the message counts.
+
+        If the handler raises, the message is released.
+        """
         slots = threading.Semaphore(check_concurrency(concurrency))
         with self._open(), ThreadPoolExecutor(concurrency, "zq-work") as pool:
             while slots.acquire() and (delivery := self._take()) is not None:

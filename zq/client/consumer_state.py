@@ -10,11 +10,10 @@ from collections.abc import Callable
 from math import inf
 from typing import Annotated, Any, Final
 
-import msgspec
 from msgspec import UNSET, Meta, Struct
 from msgspec.structs import replace
 
-from zq.client.calls import Call, may_be_applied
+from zq.client.calls import Call, decode_as, may_be_applied
 from zq.client.claims import ClaimedDeliveries, claim_call, read_deliveries, renew_call, settle_call
 from zq.client.values import Decision, Delivery
 from zq.errors import ClaimLapsed, Invalid, NotFound, TooManyRequests
@@ -42,9 +41,7 @@ class ConsumerLimits(Struct):
 
 
 # The call that gets the server limits.
-LIMITS: Final = Call(
-    method="GET", path="/v2/limits", read=lambda response: msgspec.json.decode(response.body, type=ConsumerLimits)
-)
+LIMITS: Final = Call(method="GET", path="/v2/limits", read=decode_as(ConsumerLimits))
 
 
 class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,7 +85,7 @@ class ActiveClaim:
 
     Attributes:
         waiting: Messages that the consumer has not taken yet.
-        working: Messages in progress, by object identity.
+        working: Mapping from ``id(delivery)`` to each message in progress.
         since: Time since which decisions have been waiting for a settlement.
         ends: Expiry time of the claim.
         due: Time of the next renewal.
@@ -203,7 +200,7 @@ class ConsumerState:
 
     @property
     def is_backlogged(self) -> bool:
-        """Whether to settle claims before creating the next one."""
+        """Whether to settle claims before creating the next claim."""
         return sum(not claim.has_work for claim in self._claims) >= MAX_UNSETTLED
 
     def finish(self, delivery: Delivery, otherwise: Decision, now: float) -> bool:
@@ -237,7 +234,7 @@ class ConsumerState:
                 self.finish(delivery, Released(delivery.id), now)
 
     def next_settlement(self, now: float) -> PendingRequest | float:
-        """Return the settlement to send now, or the time of the next one.
+        """Return the settlement to send now, or the time at which the next settlement is due.
 
         The caller must report the outcome with ``record_success``, ``record_failure`` or ``record_interruption``.
         """
@@ -252,7 +249,7 @@ class ConsumerState:
         return min(moments)
 
     def next_renewal(self, now: float) -> PendingRequest | float:
-        """Return the renewal to send now, or the time of the next one; see ``next_settlement``."""
+        """Return the renewal to send now, or the time at which the next one is due; see ``next_settlement``."""
         options, moments = self.options, [inf]
         for claim in self._claims:
             if claim.has_work and not (claim.renewing or claim.is_lapsed):
@@ -263,7 +260,7 @@ class ConsumerState:
         return min(moments)
 
     def record_success(self, request: PendingRequest, settled: SettleResult | None, sent_at: float) -> None:
-        """Record a successful request. ``sent_at`` is the time before it was sent."""
+        """Record a successful request. ``sent_at`` is the time just before the request was sent."""
         if settled is None:
             request.claim.renew(sent_at, self.options.ttl)
         else:
@@ -272,7 +269,7 @@ class ConsumerState:
             self.lost += [delivery for delivery, _ in request.decided if delivery.id in lost]
 
     def record_failure(self, request: PendingRequest, error: Exception, now: float) -> None:
-        """Record a failed request and schedule what must be sent instead."""
+        """Record a failed request and schedule the retry or the requests that replace the failed one."""
         claim, decided = request.claim, request.decided
         if decided:
             claim.settling = False
@@ -299,7 +296,7 @@ class ConsumerState:
         request.claim.renewing = False
 
     def take_unreported(self) -> tuple[list[Delivery], list[Exception]]:
-        """Return the lost messages and failures since the last call."""
+        """Return the lost messages and the errors that were recorded since the last call."""
         found = self.lost, self.failures
         self.lost, self.failures = [], []
         return found
@@ -327,7 +324,7 @@ class ConsumerState:
         return PendingRequest(claim, settle_call(self.options.queue, claim.id, _terms(decided)), decided)
 
     def _renewal_failed(self, claim: ActiveClaim, error: Exception, now: float) -> None:
-        """Record a failed renewal once, and retry it with a back-off unless the server refused it."""
+        """Schedule a retry with a back-off unless the server rejected the renewal. Record only the first failure."""
         if not claim.retry_pause:
             self.failures.append(error)
         claim.retry_pause = claim.retry_pause * 2 or max(SETTLE_DELAY, self.options.ttl / 10)

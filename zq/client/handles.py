@@ -27,7 +27,7 @@ from zq.client.posting import (
     with_first_id,
 )
 from zq.client.queues import QueueOperations
-from zq.client.resources import Ids, ResourceOperations, message_pages, message_stretch
+from zq.client.resources import MESSAGES, Ids, ResourceOperations, message_pages, stretch_call
 from zq.client.streams import EventReader, stream, stream_async
 from zq.client.subscriptions import SubscriptionOperations
 from zq.client.values import Delivery, Event, Gap, Message, Stretch, Worked
@@ -68,12 +68,12 @@ class TopicOperations(SubscriptionOperations):
             page: Number of messages per request.
         """
         params = {"marker": after, "limit": page, "detailed": True}
-        return message_pages(self._path("messages"), params)
+        return message_pages(MESSAGES, self._path("messages"), params)
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
-        """Return a page of messages after a sequence, with its end position and the gap before it, if any."""
-        return message_stretch(self._path("messages"), {"marker": after, "limit": page, "detailed": True})
+        """Return a page of messages after the sequence ``after``, with the end position and any gap before the page."""
+        return stretch_call(MESSAGES, self._path("messages"), {"marker": after, "limit": page, "detailed": True})
 
 
 class Publishing(TypedDict, total=False):
@@ -132,7 +132,7 @@ class Queue(QueueOperations, Blocking):
     """A queue of a ``Client``."""
 
     def post_many(self, bodies: Iterable[Any], **options: Unpack[Posting]) -> int:
-        """Post messages in batches and return their number. Raises ``PostStopped``."""
+        """Post messages in batches and return their number. Raises ``PostStopped`` if a batch fails."""
         return _post_many(self, bodies, options)
 
     def consume(self, **options: Unpack[Consuming]) -> Consumer:
@@ -146,7 +146,7 @@ class Queue(QueueOperations, Blocking):
     def work(
         self, handler: Callable[[Delivery], object], concurrency: int = CONCURRENCY, **options: Unpack[Consuming]
     ) -> Worked:
-        """Call ``handler`` in a thread for each message until the loop ends, and return the outcome.
+        """Call ``handler`` in a thread for each message until the consumer stops. Return the message counts.
 
         If the handler raises, the message is released and the error is logged.
         """
@@ -181,7 +181,7 @@ class Topic(TopicOperations, Blocking):
     """A topic of a ``Client``."""
 
     def publish_many(self, bodies: Iterable[Any], **options: Unpack[Publishing]) -> int:
-        """Publish messages in batches and return their number. Raises ``PostStopped``."""
+        """Publish messages in batches and return their number. Raises ``PostStopped`` if a batch fails."""
         return _post_many(self, bodies, options)
 
     def stream(self, after: int | str | None = None) -> Generator[Event | Gap, None, None]:
@@ -208,7 +208,7 @@ class AsyncTopic(TopicOperations, Asynchronous):
 
 
 def visible_metadata(resource: Queue | Topic) -> dict[str, Any]:
-    """Return the metadata of a queue or topic, or ``{}`` if the credential may not read it."""
+    """Return the metadata of a queue or topic, or ``{}`` if the credential does not permit reading."""
     try:
         return resource.metadata()
     except NotAuthorized:

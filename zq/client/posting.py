@@ -25,6 +25,7 @@ from zq.client.calls import (
 )
 from zq.client.values import Draft
 from zq.errors import InvalidBody, ZqError
+from zq.wire.answers import PostedHrefs, Staged
 from zq.wire.attributes import Attribute, json_values
 from zq.wire.numbers import check_finite, check_numbers
 
@@ -71,7 +72,7 @@ class PostStopped(ZqError):
 
 
 class Packer:
-    """An encoder that packs messages into batches of at most ``size`` bytes and ``most`` messages.
+    """An encoder that packs up to ``most`` messages into a batch of up to ``size`` bytes.
 
     A message that is larger than ``size`` gets a batch of its own. With an infinite ``linger``, the same messages
     always give the same batches.
@@ -192,7 +193,14 @@ class PostResult(ErrorRecorder):
 
 
 def post_call(kind: str, name: str, batch: bytes, key: str | None, **params: str) -> Call[list[str]]:
-    """Return the call that posts the messages of a request body atomically and returns their ids."""
+    """Return the call that posts the messages of a request body atomically and returns their ids.
+
+    Args:
+        kind: "queues" or "topics".
+        name: Name of the queue or topic.
+        batch: Request body.
+        key: Idempotency key; ``None`` = a new key.
+    """
     return Call(
         method="POST",
         path=path(kind, name, "messages"),
@@ -214,21 +222,24 @@ def with_first_id(call: Call[list[str]]) -> Call[str]:
 
 
 def staged_call(kind: str, name: str, batch: bytes, key: str | None, stage: str) -> Call[int]:
-    """Return the call that stages the messages of a request body atomically and returns their number."""
+    """Return the call that stages the messages of a request body atomically and returns their number.
+
+    For the arguments, see ``post_call``.
+    """
     return Call(
         method="POST",
         path=path(kind, name, "messages"),
         params={"stage": stage},
         headers=idempotency_header(key),
         body=batch,
-        read=lambda response: msgspec.json.decode(response.body, type=dict[str, int])["staged"],
+        read=lambda response: msgspec.json.decode(response.body, type=Staged).staged,
     )
 
 
 def batch_call(kind: str, name: str, batch: Batch, key: str | None, stage: str | None = None) -> Call[None]:
     """Return the call that posts or stages a batch. The call fails if the server stores only a part of the batch.
 
-    The batch's idempotency key is derived from ``key``.
+    The batch's idempotency key is derived from ``key``. For the other arguments, see ``post_call``.
     """
     own = f"{key}.{batch.first}" if key else None
     posted, staged = post_call(kind, name, batch.body, own), staged_call(kind, name, batch.body, own, stage or "")
@@ -296,11 +307,7 @@ BATCH_LIMITS_CALL: Final = Call(method="GET", path="/v2/limits", read=lambda res
 
 
 def _ids(response: Response) -> list[str]:
-    return [href.rpartition("/")[2] for href in msgspec.json.decode(response.body, type=_Posted).resources]
-
-
-class _Posted(Struct):
-    resources: list[str]
+    return [href.rpartition("/")[2] for href in msgspec.json.decode(response.body, type=PostedHrefs).resources]
 
 
 def _merge_ranges(ranges: list[range]) -> list[range]:

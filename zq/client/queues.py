@@ -10,20 +10,24 @@ from msgspec import UNSET
 
 from zq import wire
 from zq.client import claims, posting
-from zq.client.calls import EMPTY_RESPONSE, Call, Page, Params, Repeat, listing, operation, read_empty
-from zq.client.resources import (
-    Ids,
-    finished_pages,
-    finished_stretch,
-    id_list,
-    message_pages,
-    message_stretch,
-    messages_call,
+from zq.client.calls import (
+    EMPTY_RESPONSE,
+    Call,
+    Page,
+    Params,
+    Repeat,
+    Response,
+    decode_as,
+    listing,
+    operation,
+    pages,
+    read_empty,
+    read_object,
 )
+from zq.client.resources import FINISHED, MESSAGES, Ids, id_list, message_pages, messages_call, stretch_call
 from zq.client.subscriptions import SubscriptionOperations
 from zq.client.values import (
     Claim,
-    Depth,
     Draft,
     Finished,
     LiveClaim,
@@ -37,6 +41,7 @@ from zq.client.values import (
 from zq.errors import Invalid
 from zq.model import Fence, SettleResult
 from zq.wire import extensions
+from zq.wire.answers import Depth, Replayed
 from zq.wire.attributes import Attribute
 
 T = TypeVar("T")
@@ -115,10 +120,12 @@ class QueueOperations(SubscriptionOperations):
 
     @operation
     def delete_message(self, message: str, *, claim: str | None = None) -> Call[None]:
-        """Delete a message. Raises ``MessageClaimed`` and ``ClaimNotHeld``.
+        """Delete a message.
 
         Args:
             claim: Id of the claim that holds the message. Required if the message is claimed.
+
+        Raises ``MessageClaimed`` if ``claim`` is missing, and ``ClaimNotHeld`` if the claim does not hold the message.
         """
         params = {"claim_id": claim}
         return Call(method="DELETE", path=self._path("messages", message), params=params, read=read_empty)
@@ -144,7 +151,7 @@ class QueueOperations(SubscriptionOperations):
         methods: Sequence[str] = ("GET",),
         expires: datetime | None = None,
     ) -> Call[dict[str, Any]]:
-        """Create a signed URL of the queue, for callers without an account. Raises ``NotAuthorized``.
+        """Create a signed URL of the queue, for callers without an account.
 
         Args:
             paths: Resources that the URL gives access to: "messages", "claims", "subscriptions".
@@ -160,7 +167,7 @@ class QueueOperations(SubscriptionOperations):
             method="POST",
             path=self._path("share"),
             body=wire.encode(terms),
-            read=lambda response: msgspec.json.decode(response.body, type=dict[str, Any]),
+            read=read_object,
         )
 
     @operation
@@ -169,28 +176,30 @@ class QueueOperations(SubscriptionOperations):
         return Call(
             method="GET",
             path=self._path("depth"),
-            read=lambda response: msgspec.json.decode(response.body, type=Depth),
+            read=decode_as(Depth),
         )
 
     @operation
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
         """Return message counts and rates over the last ``window`` seconds (300, 600 or 10800).
 
-        Missing values are ``None``.
+        Unknown values are ``None``.
         """
         return Call(
             method="GET",
             path=self._path("figures"),
             params={"window": window},
-            read=lambda response: msgspec.json.decode(response.body, type=dict[str, Any]),
+            read=read_object,
         )
 
     @operation
     def pause(self, what: Literal["claims", "posts", "all"] = "all") -> Call[dict[str, Any]]:
-        """Pause claims and pops, posts, or both. Return the metadata. Raises ``QueueNotFound``.
+        """Pause claims and pops (``"claims"``), posts, or both. Return the queue's new metadata.
 
         Until ``resume`` is called, paused claims and pops return no messages, and paused posts raise ``QueuePaused``.
         Existing claims can still be settled, renewed and released.
+
+        Raises ``QueueNotFound`` if the queue does not exist.
         """
         return self._patch([{"op": "add", "path": PAUSED, "value": what}])
 
@@ -198,7 +207,7 @@ class QueueOperations(SubscriptionOperations):
     def resume(self) -> Call[dict[str, Any]]:
         """Resume a paused queue and return its metadata. Has no effect if the queue is not paused.
 
-        Raises ``QueueNotFound``.
+        Raises ``QueueNotFound`` if the queue does not exist.
         """
         # Removing an absent key fails, so the key is added first: a retry of the request then succeeds.
         return self._patch([{"op": "add", "path": PAUSED, "value": None}, {"op": "remove", "path": PAUSED}])
@@ -221,7 +230,7 @@ class QueueOperations(SubscriptionOperations):
 
         Args:
             limit: Maximum number of messages.
-            grace: Seconds for which messages outlive the claim if they would expire during it.
+            grace: Minimum time in seconds for which the messages outlive the claim. The server extends shorter ttls.
             wait: Seconds to wait for the first message.
             name: Claim id. Default: a new id.
             fence: Fence whose epoch the server checks.
@@ -232,7 +241,7 @@ class QueueOperations(SubscriptionOperations):
 
     @operation
     def held(self, claim: str) -> Call[Claim]:
-        """Return a claim with its messages and its holder. Raises ``ClaimNotFound``."""
+        """Return a claim with its messages and its holder. Raises ``ClaimNotFound`` if the claim has expired."""
         return claims.get_call(self.name, claim)
 
     @listing
@@ -242,13 +251,13 @@ class QueueOperations(SubscriptionOperations):
         Args:
             page: Number of claims per request.
         """
-        return claims.list_call(self._path("claims"), page)
+        return pages("claims", LiveClaim, self._path("claims"), {"limit": page})
 
     @operation
     def renew(
         self, claim: str, *, ttl: int | None = None, grace: int | None = None, fence: Fence | None = None
     ) -> Call[None]:
-        """Renew the claim for another ``ttl`` seconds. Raises ``ClaimNotFound``."""
+        """Renew the claim for another ``ttl`` seconds. Raises ``ClaimNotFound`` if the claim has expired."""
         return claims.renew_call(self.name, claim, ttl, grace, fence)
 
     @operation
@@ -268,7 +277,9 @@ class QueueOperations(SubscriptionOperations):
         key: str | None = None,
         fence: Fence | None = None,
     ) -> Call[SettleResult]:
-        """Delete, release, move and bury messages of a claim atomically. Raises ``ClaimNotFound``.
+        """Delete, release, move and bury messages of a claim atomically.
+
+        Raises ``ClaimNotFound`` if the claim has expired.
 
         Args:
             delete: Message ids; ``"*"`` = all messages of the claim that no other argument contains.
@@ -294,7 +305,8 @@ class QueueOperations(SubscriptionOperations):
             ids: Ids of the messages to move. Default: the oldest messages.
             origin: Move only messages that came from this queue.
         """
-        return self._redrive_call(_redrive_terms(to, limit, ids, origin), Redriven)
+        terms = _redrive_terms(to, limit, ids, origin)
+        return self._replay_call(self._path("redrive"), terms, decode_as(Redriven))
 
     @operation
     def redrive_dry_run(
@@ -306,19 +318,17 @@ class QueueOperations(SubscriptionOperations):
         origin: str | None = None,
     ) -> Call[RedriveDryRun]:
         """Predict the result of ``redrive`` without moving messages."""
-        return self._redrive_call(_redrive_terms(to, limit, ids, origin, dry_run=True), RedriveDryRun)
-
-    def _redrive_call(self, terms: extensions.RedriveTerms, kind: type[T]) -> Call[T]:
-        return self._replay_call(self._path("redrive"), terms, lambda raw: msgspec.json.decode(raw, type=kind))
+        terms = _redrive_terms(to, limit, ids, origin, dry_run=True)
+        return self._replay_call(self._path("redrive"), terms, decode_as(RedriveDryRun))
 
     def _replay_call(
-        self, path: str, terms: extensions.RedriveTerms | extensions.ReplayTerms, read: Callable[[bytes], T]
+        self, path: str, terms: extensions.RedriveTerms | extensions.ReplayTerms, read: Callable[[Response], T]
     ) -> Call[T]:
         return Call(
             method="POST",
             path=path,
             body=wire.encode(terms),
-            read=lambda response: read(response.body),
+            read=read,
             repeat=Repeat.SAFE if terms.dry_run else Repeat.UNSENT,
         )
 
@@ -334,7 +344,9 @@ class QueueOperations(SubscriptionOperations):
         """Post copies of finished messages, selected by id or by time. Return the number of copies."""
         terms = _replay_terms(ids, since, until, limit)
         path = self._path("history", "replay")
-        return self._replay_call(path, terms, lambda raw: msgspec.json.decode(raw, type=dict[str, int])["replayed"])
+        return self._replay_call(
+            path, terms, lambda response: msgspec.json.decode(response.body, type=Replayed).replayed
+        )
 
     @operation
     def replay_dry_run(
@@ -348,7 +360,7 @@ class QueueOperations(SubscriptionOperations):
         """Predict the result of ``replay`` without posting messages."""
         terms = _replay_terms(ids, since, until, limit, dry_run=True)
         path = self._path("history", "replay")
-        return self._replay_call(path, terms, lambda raw: msgspec.json.decode(raw, type=ReplayDryRun))
+        return self._replay_call(path, terms, decode_as(ReplayDryRun))
 
     @listing
     def history(
@@ -365,12 +377,12 @@ class QueueOperations(SubscriptionOperations):
 
         Args:
             living: Include live messages, and list all messages in the order of posting.
-            bodies: "start" = ``body_start`` and ``body_bytes`` instead of the body.
+            bodies: "start" = return only the start of each body and its size (``body_start``, ``body_bytes``).
             newest_first: Reverse the order. It excludes ``living``.
             page: Number of messages per request.
         """
         params = {**_history_params(since, until, living, page), "order": "desc" if newest_first else None}
-        return finished_pages(self._path("history"), {**params, "bodies": _bodies_parameter(bodies)})
+        return message_pages(FINISHED, self._path("history"), {**params, "bodies": _bodies_parameter(bodies)})
 
     @listing
     def list(
@@ -389,8 +401,8 @@ class QueueOperations(SubscriptionOperations):
             own: Include messages that this client posted.
             claimed: Include claimed messages.
             delayed: Include delayed messages.
-            state: List only messages in this state. Ready and delayed messages are listed in the order of claims.
-            bodies: "start" = ``body_start`` and ``body_bytes`` instead of the body.
+            state: List only messages in this state. Ready and delayed messages are listed in claim order.
+            bodies: "start" = return only the start of each body and its size (``body_start``, ``body_bytes``).
             page: Number of messages per request.
         """
         if state is not None and (claimed or delayed or not own):
@@ -398,13 +410,15 @@ class QueueOperations(SubscriptionOperations):
         flags: Params = {"echo": own, "include_claimed": claimed, "include_delayed": delayed}
         shown: Params = flags if state is None else {"state": state}
         params = {**shown, "limit": page, "bodies": _bodies_parameter(bodies), "detailed": True}
-        return message_pages(self._path("messages"), params)
+        return message_pages(MESSAGES, self._path("messages"), params)
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
-        """Return a page of live messages whose sequence is greater than ``after``, with its end position."""
+        """Return a page of live messages after the sequence ``after``, with the page's end position."""
         flags: Params = {"echo": True, "include_claimed": True, "include_delayed": True}
-        return message_stretch(self._path("messages"), {**flags, "marker": after, "limit": page, "detailed": True})
+        return stretch_call(
+            MESSAGES, self._path("messages"), {**flags, "marker": after, "limit": page, "detailed": True}
+        )
 
     @operation
     def history_stretch(
@@ -416,9 +430,9 @@ class QueueOperations(SubscriptionOperations):
         living: bool = False,
         page: int | None = None,
     ) -> Call[Stretch[Finished]]:
-        """Return a page of ``history`` after the marker ``after``, with its end position."""
+        """Return a page of ``history`` after the marker ``after``, with the page's end position."""
         params = _history_params(since, until, living, page)
-        return finished_stretch(self._path("history"), {**params, "marker": after})
+        return stretch_call(FINISHED, self._path("history"), {**params, "marker": after})
 
     def _post(self, bodies: Iterable[Any], ttl: int | None, delay: int | None, key: str | None) -> Call[Ids]:
         given = [*bodies]

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations common to queues and topics (metadata, stats, purge), and decoders of message listings."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final, Generic, TypeVar
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from zq import wire
-from zq.client.calls import Call, Page, Params, Repeat, Response, operation, path, read_empty
+from zq.client.calls import Call, Page, Params, Repeat, Response, decode_as, operation, path, read_empty, read_object
 from zq.client.values import Finished, Gap, Listed, Message, Messages, Stats, Stretch
 from zq.errors import Invalid
+from zq.wire import answers
 from zq.wire.numbers import checked_json
 
 T = TypeVar("T")
@@ -22,27 +22,16 @@ Ids = list[str]
 PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
 
 
-class MessagePage(Struct, Generic[M]):
-    """The response body of a message listing."""
+class MessagePage(answers.HistoryPage[M], Generic[M]):
+    """The response body of a message listing. Only a page of a topic has the members after ``links``."""
 
-    messages: list[M]
-    links: list[dict[str, str]] = []
     gap: Gap | None = None
     position: int | None = None
 
 
-_messages: Final = msgspec.json.Decoder(MessagePage[Message])
-_finished: Final = msgspec.json.Decoder(MessagePage[Finished])
-
-
-def page_from_links(
-    path: str, items: list[T], links: list[dict[str, str]], read: Callable[[Response], Page[T]]
-) -> Page[T]:
-    """Return a page whose next page has the query of the first link. An empty page is the last one."""
-    if not (items and links):
-        return Page(items, None)
-    # The path of the link is not used, because it does not quote names that consist of dots.
-    return Page(items, Call(method="GET", path=f"{path}?{links[0]['href'].partition('?')[2]}", read=read))
+_unlinked: Final = msgspec.json.Decoder(answers.Messages[Message])
+MESSAGES: Final = msgspec.json.Decoder(MessagePage[Message])
+FINISHED: Final = msgspec.json.Decoder(MessagePage[Finished])
 
 
 def id_list(ids: Iterable[str]) -> Ids:
@@ -60,46 +49,34 @@ def messages_call(
         method=method,
         path=path,
         params=params,
-        read=lambda response: _messages.decode(response.body).messages,
+        read=lambda response: _unlinked.decode(response.body).messages,
         repeat=repeat,
         wait=wait,
     )
 
 
-def message_pages(path: str, params: Params) -> Call[Page[Message]]:
-    """Return the call for the first page of a message listing."""
-    return _listing(path, params, _messages)
+def stretch_call(decoder: "msgspec.json.Decoder[MessagePage[M]]", path: str, params: Params) -> Call[Stretch[M]]:
+    """Return the call for a page of messages or history with its end position."""
 
-
-def finished_pages(path: str, params: Params) -> Call[Page[Finished]]:
-    """Return the call for the first page of a history listing."""
-    return _listing(path, params, _finished)
-
-
-def message_stretch(path: str, params: Params) -> Call[Stretch[Message]]:
-    """Return the call for a page of messages with its end position."""
-    return _stretch(path, params, _messages)
-
-
-def finished_stretch(path: str, params: Params) -> Call[Stretch[Finished]]:
-    """Return the call for a page of history with its end position."""
-    return _stretch(path, params, _finished)
-
-
-def _stretch(path: str, params: Params, decoder: "msgspec.json.Decoder[MessagePage[M]]") -> Call[Stretch[M]]:
     def read(response: Response) -> Stretch[M]:
         page = decoder.decode(response.body)
         if not page.messages:
             return Stretch([], None, page.gap, page.position)
-        return Stretch(page.messages, int(parse_qs(urlsplit(page.links[0]["href"]).query)["marker"][0]), page.gap)
+        return Stretch(page.messages, int(parse_qs(urlsplit(page.links[0].href).query)["marker"][0]), page.gap)
 
     return Call(method="GET", path=path, params=params, read=read)
 
 
-def _listing(path: str, params: Params, decoder: "msgspec.json.Decoder[MessagePage[M]]") -> Call[Page[M]]:
+def message_pages(decoder: "msgspec.json.Decoder[MessagePage[M]]", path: str, params: Params) -> Call[Page[M]]:
+    """Return the call for the first page of a listing of messages or history. An empty page is the last one."""
+
     def read(response: Response) -> Page[M]:
         page = decoder.decode(response.body)
-        return page_from_links(path, page.messages, page.links, read)
+        if not (page.messages and page.links):
+            return Page(page.messages, None)
+        # The path of the link is not used, because it does not quote names that consist of dots.
+        query = page.links[0].href.partition("?")[2]
+        return Page(page.messages, Call(method="GET", path=f"{path}?{query}", read=read))
 
     return Call(method="GET", path=path, params=params, read=read)
 
@@ -132,7 +109,7 @@ class ResourceOperations:
     @operation
     def metadata(self) -> Call[dict[str, Any]]:
         """Return the metadata. Reserved keys that are not set have their defaults, even if the queue does not exist."""
-        return Call(method="GET", path=self._path(), read=_read_object)
+        return Call(method="GET", path=self._path(), read=read_object)
 
     @operation
     def update(self, metadata: Mapping[str, Any] | None = None, *, remove: Iterable[str] = ()) -> Call[dict[str, Any]]:
@@ -184,7 +161,7 @@ class ResourceOperations:
             method="GET",
             path=self._path("messages", message),
             params={"detailed": True},
-            read=lambda response: msgspec.json.decode(response.body, type=Message),
+            read=decode_as(Message),
         )
 
     @operation
@@ -196,14 +173,14 @@ class ResourceOperations:
 
     def _patch(self, operations: list[dict[str, Any]], repeat: Repeat = Repeat.SAFE) -> Call[dict[str, Any]]:
         body = checked_json(operations)
-        return Call(method="PATCH", path=self._path(), headers=PATCH_TYPE, body=body, read=_read_object, repeat=repeat)
+        return Call(method="PATCH", path=self._path(), headers=PATCH_TYPE, body=body, read=read_object, repeat=repeat)
 
     def _path(self, *below: str) -> str:
         return path(self.kind, self.name, *below)
 
 
 def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Params) -> Call[Page[Listed]]:
-    """Return the call for the first page of a listing of queues or topics."""
+    """Return the call for the first page of a listing of queues or topics. ``kind`` is "queues" or "topics"."""
     params = {"limit": page_size, "detailed": True if detailed else None, **filters}
 
     def read(response: Response) -> Page[Listed]:
@@ -219,18 +196,14 @@ def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Par
 
 
 def _marker(response: Response) -> str | None:
-    for link in _read_object(response).get("links", []):
+    for link in read_object(response).get("links", []):
         if link["rel"] == "next":
             return dict(parse_qsl(urlsplit(link["href"]).query)).get("marker")
     return None
 
 
 def _listed(kind: str, response: Response) -> list[Listed]:
-    return [Listed(entry["name"], entry.get("metadata")) for entry in _read_object(response)[kind]]
-
-
-def _read_object(response: Response) -> dict[str, Any]:
-    return msgspec.json.decode(response.body, type=dict[str, Any])
+    return [Listed(entry["name"], entry.get("metadata")) for entry in read_object(response)[kind]]
 
 
 def _pointer(key: str) -> str:

@@ -19,7 +19,7 @@ _first_awaited: Final[list[None]] = []
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], None]) -> Generator[None, None, None]:
-    """Call ``stop`` on the first signal, and use the previous handlers for the second signal.
+    """Call ``stop`` on the first signal, then restore the previous signal handlers.
 
     Outside the main thread, the context manager has no effect. An ignored signal stays ignored.
     """
@@ -55,7 +55,10 @@ def _restore_handlers() -> None:
 
 
 def _on_signal(number: int, _frame: object) -> None:
-    """Stop the loops on the first signal. Raise the second signal again with the previous handlers."""
+    """Stop the loops on the first signal. Pass the second signal to the previous handlers.
+
+    If there are no loops, pass the first signal too.
+    """
     first = bool(_first_awaited)
     _first_awaited.clear()
     if first:

@@ -5,49 +5,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from zq import wire
-from zq.client.calls import Call, Page, Params, Repeat, Response, listing, operation, path, read_empty
-from zq.client.resources import ResourceOperations, id_list, page_from_links
-from zq.client.values import DeadDelivery, ProjectSubscription, Redriven, Subscribed, Subscription
+from zq.client.calls import Call, Page, Params, Repeat, Response, decode_as, listing, operation, pages, read_empty
+from zq.client.resources import ResourceOperations, id_list
+from zq.client.values import DeadDelivery, Redriven
 from zq.wire.numbers import checked_json
+from zq.wire.subscriptions import Secret, Subscribed, Subscription, Tested
 
 T = TypeVar("T")
 _SEGMENT: Final = "subscriptions"
-
-
-class _Subscriptions(Struct):
-    subscriptions: list[Subscription]
-    links: list[dict[str, str]]
-
-
-class _ProjectSubscriptions(Struct):
-    subscriptions: list[ProjectSubscription]
-    links: list[dict[str, str]]
-
-
-class _Deliveries(Struct):
-    deliveries: list[DeadDelivery]
-    links: list[dict[str, str]]
-
-
-class _Tested(Struct):
-    message_id: str
-
-
-class _Secret(Struct):
-    secret: str
-
-
-def project_subscriptions_call(page: int | None) -> Call[Page[ProjectSubscription]]:
-    """Return the call that lists the subscriptions of the project."""
-
-    def read(response: Response) -> Page[ProjectSubscription]:
-        found = msgspec.json.decode(response.body, type=_ProjectSubscriptions)
-        return page_from_links(path(_SEGMENT), found.subscriptions, found.links, read)
-
-    return Call(method="GET", path=path(_SEGMENT), params={"limit": page}, read=read)
 
 
 class SubscriptionOperations(ResourceOperations):
@@ -57,7 +24,7 @@ class SubscriptionOperations(ResourceOperations):
     def subscribe(
         self, subscriber: str, *, ttl: int | None = None, options: Mapping[str, Any] | None = None
     ) -> Call[Subscribed]:
-        """Subscribe a URI to the messages. Raises ``SubscriptionExists``.
+        """Subscribe a URI to the messages. Raises ``SubscriptionExists`` if the URI is already subscribed.
 
         Deliveries begin when the subscriber has confirmed the subscription. If the subscriber has not confirmed an
         earlier subscription, the server sends the confirmation request again. If the response is lost, repeat the call
@@ -71,7 +38,7 @@ class SubscriptionOperations(ResourceOperations):
             method="POST",
             path=self._path(_SEGMENT),
             body=checked_json({name: value for name, value in terms.items() if value is not None}),
-            read=lambda response: msgspec.json.decode(response.body, type=Subscribed),
+            read=decode_as(Subscribed),
             repeat=Repeat.UNSENT,
         )
 
@@ -82,20 +49,13 @@ class SubscriptionOperations(ResourceOperations):
         Args:
             page: Number of subscriptions per request.
         """
-
-        def read(response: Response) -> Page[Subscription]:
-            found = msgspec.json.decode(response.body, type=_Subscriptions)
-            return page_from_links(self._path(_SEGMENT), found.subscriptions, found.links, read)
-
-        return Call(method="GET", path=self._path(_SEGMENT), params={"limit": page}, read=read)
+        return pages("subscriptions", Subscription, self._path(_SEGMENT), {"limit": page})
 
     @operation
     def subscription(self, id: str) -> Call[Subscription]:
         """Return a subscription."""
         where = self._path(_SEGMENT, id)
-        return Call(
-            method="GET", path=where, read=lambda response: msgspec.json.decode(response.body, type=Subscription)
-        )
+        return Call(method="GET", path=where, read=decode_as(Subscription))
 
     @operation
     def update_subscription(
@@ -106,7 +66,9 @@ class SubscriptionOperations(ResourceOperations):
         ttl: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Call[None]:
-        """Change a subscription; ``None`` keeps a property. Raises ``SubscriptionExists``.
+        """Change a subscription. ``None`` leaves a property unchanged.
+
+        Raises ``SubscriptionExists`` if another subscription has the URI ``subscriber``.
 
         A new subscriber must confirm again and gets a new secret, which ``rotate_secret`` replaces with one that you
         know. The old ``post_headers`` are not sent to the new subscriber.
@@ -136,7 +98,7 @@ class SubscriptionOperations(ResourceOperations):
         return Call(
             method="POST",
             path=self._path(_SEGMENT, id, "secret"),
-            read=lambda response: msgspec.json.decode(response.body, type=_Secret).secret,
+            read=lambda response: msgspec.json.decode(response.body, type=Secret).secret,
             repeat=Repeat.UNSENT,
         )
 
@@ -159,13 +121,7 @@ class SubscriptionOperations(ResourceOperations):
         return self._deliveries(id, {"limit": page, "state": "waiting"})
 
     def _deliveries(self, id: str, params: Params) -> Call[Page[DeadDelivery]]:
-        where = self._path(_SEGMENT, id, "deliveries")
-
-        def read(response: Response) -> Page[DeadDelivery]:
-            found = msgspec.json.decode(response.body, type=_Deliveries)
-            return page_from_links(where, found.deliveries, found.links, read)
-
-        return Call(method="GET", path=where, params=params, read=read)
+        return pages("deliveries", DeadDelivery, self._path(_SEGMENT, id, "deliveries"), params)
 
     @operation
     def test_subscription(self, id: str) -> Call[str]:
@@ -176,7 +132,7 @@ class SubscriptionOperations(ResourceOperations):
         return Call(
             method="POST",
             path=self._path(_SEGMENT, id, "deliveries"),
-            read=lambda response: msgspec.json.decode(response.body, type=_Tested).message_id,
+            read=lambda response: msgspec.json.decode(response.body, type=Tested).message_id,
             repeat=Repeat.UNSENT,
         )
 
@@ -187,7 +143,7 @@ class SubscriptionOperations(ResourceOperations):
             method="POST",
             path=self._path(_SEGMENT, id, "deliveries", "redrive"),
             body=wire.encode({} if limit is None else {"limit": limit}),
-            read=lambda response: msgspec.json.decode(response.body, type=Redriven),
+            read=decode_as(Redriven),
             repeat=Repeat.UNSENT,
         )
 

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from zq.errors import InvalidBody
-from zq.wire.attributes import Attribute, AttributesOut
+from zq.wire import answers, subscriptions
+from zq.wire.attributes import Attribute
 from zq.wire.extensions import Buried, Moved, Released
 from zq.wire.numbers import check_numbers, checked_json
 
@@ -32,32 +33,12 @@ class UndecodableBody(InvalidBody, ValueError):
         self.message_id = message_id
 
 
-class Message(AttributesOut, frozen=True, dict=True, omit_defaults=True):
-    """A message that the server returned. ``body`` is decoded on first access.
-
-    The fields after ``checksum`` are set only in detailed responses.
-    """
-
-    id: str
-    ttl: int
-    age: int
+class Message(answers.Message[datetime], kw_only=True, frozen=True, dict=True, omit_defaults=True, gc=True):
     raw: Raw = field(name="body", default=NO_BODY)
     """Body as JSON. Empty in a listing with ``bodies="start"``."""
-    href: str = ""
-    checksum: str = ""
-    claim_count: int = 0
     sequence: int = 0
-    created: datetime | None = None
-    expires: datetime | None = None
-    available_at: datetime | None = None
-    origin: str = ""
+    claim_count: int = 0
     origin_claim_count: int = 0
-    reason: str = ""
-    body_start: str = ""
-    """First 256 characters of the body, in a listing with ``bodies="start"``."""
-    body_bytes: int = 0
-    """Size of the whole body in bytes, in a listing with ``bodies="start"``."""
-    group: str = ""
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -103,7 +84,7 @@ class Message(AttributesOut, frozen=True, dict=True, omit_defaults=True):
 Messages = list[Message]
 
 
-class Delivery(Message, frozen=True, dict=True, omit_defaults=True):
+class Delivery(Message, frozen=True, dict=True, omit_defaults=True, gc=True):
     """A claimed message, passed to a handler. The last decision is applied when the handler returns."""
 
     @cached_property
@@ -140,7 +121,7 @@ class Delivery(Message, frozen=True, dict=True, omit_defaults=True):
         self.decisions.append(decision)
 
 
-class Event(Message, frozen=True, dict=True, omit_defaults=True):
+class Event(Message, kw_only=True, frozen=True, dict=True, omit_defaults=True, gc=True):
     """A message that a stream received from a topic."""
 
     topic: str = ""
@@ -174,23 +155,15 @@ class Stretch(Struct, Generic[M_co], frozen=True):
     """End position of the search, for an empty page of a topic."""
 
 
-class Finished(Message, frozen=True, dict=True, omit_defaults=True):
+class Finished(Message, kw_only=True, frozen=True, dict=True, omit_defaults=True, gc=True):
     """A message in a listing of a queue's history. ``outcome`` is "" for a live message."""
 
     finished: datetime | None = None
     outcome: str = ""
 
 
-class Located(Struct, frozen=True):
-    """A message found by id, with its queue and state.
-
-    Attributes:
-        state: ``ready``, ``delayed``, ``claimed`` or ``finished``.
-    """
-
-    queue: str
-    state: str
-    message: Finished
+class Located(answers.Located[Finished], frozen=True):
+    pass
 
 
 class Claim(Struct, frozen=True):
@@ -206,64 +179,12 @@ class Claim(Struct, frozen=True):
     """User-Agent of the holder. ``None`` if unknown or not requested."""
 
 
-class LiveClaim(Struct, frozen=True):
-    """A claim in a listing.
-
-    Attributes:
-        client: Client id of the holder; ``None`` if unknown.
-        agent: First 64 characters of the holder's User-Agent; ``None`` if unknown.
-        age: Seconds since ``created``.
-        created: Time of the last renewal, or of the creation.
-        ends: Expiry time.
-        messages: Number of messages in the claim.
-    """
-
-    queue: str
-    id: str
-    client: str | None
-    agent: str | None
-    age: int
-    ttl: int
-    created: datetime
-    ends: datetime
-    messages: int
-    href: str = ""
+class LiveClaim(answers.LiveClaim[datetime], frozen=True):
+    pass
 
 
-class Edge(Struct, frozen=True):
-    """The oldest or newest message of a queue or topic."""
-
-    href: str
-    age: int
-    created: datetime
-    sequence: int = 0
-
-
-class Depth(Struct, frozen=True):
-    """The number of messages per state. The counts stop at the server's ``max_counted`` and may be one second old.
-
-    Attributes:
-        backlog: Number of ready and claimed messages.
-        oldest_ready_seconds: Seconds since the oldest ready message became ready.
-    """
-
-    ready: int
-    claimed: int
-    delayed: int
-    backlog: int
-    oldest_ready_seconds: float
-
-
-class Stats(Struct, frozen=True):
-    """The message counts of a queue or topic."""
-
-    claimed: int
-    free: int
-    total: int
-    oldest: Edge | None = None
-    newest: Edge | None = None
-    entered: int | None = None
-    """Counter of posted messages with an arbitrary start. Only differences are meaningful. ``None`` = unknown."""
+class Stats(answers.Stats[datetime], frozen=True, omit_defaults=True):
+    pass
 
 
 class Listed(Struct, frozen=True):
@@ -291,7 +212,7 @@ class Draft(Struct, frozen=True):
     """A message to post, with its own ttl, delay, group or attributes.
 
     Attributes:
-        attributes: Strings, numbers, bytes or ``TypedValue`` by name.
+        attributes: Mapping from name to a string, number, bytes or ``TypedValue``.
     """
 
     body: Any
@@ -301,174 +222,19 @@ class Draft(Struct, frozen=True):
     attributes: Mapping[str, Attribute] | None = None
 
 
-class LastCommit(Struct, frozen=True):
-    """The last committed batch of a producer.
-
-    Attributes:
-        published: Number of published messages.
-        deleted: Number of deleted messages.
-    """
-
-    batch: int
-    published: int
-    deleted: int
-
-
-class JobStage(Struct, frozen=True):
-    """A stage in a listing.
-
-    Attributes:
-        bytes: Total size of the message bodies.
-        dropped_in: Seconds until the stage expires.
-    """
-
-    name: str
-    messages: int
-    bytes: int
-    expires: str
-    dropped_in: int
-
-
-class JobFence(Struct, frozen=True):
-    """A fence in a listing.
-
-    Attributes:
-        epoch: Current epoch.
-        advanced: Time at which the epoch began; ``None`` = unknown.
-        age: Seconds since ``advanced``; ``None`` = unknown.
-    """
-
-    name: str
-    epoch: int
-    advanced: str | None
-    age: int | None
-
-
-class JobCommit(Struct, frozen=True):
-    """The last committed batch of a producer, in a listing.
-
-    Attributes:
-        published: Number of published messages.
-        deleted: Number of deleted messages.
-        open: Whether the server is still applying the commit.
-        decided: Time of the commit; ``None`` = unknown.
-        age: Seconds since ``decided``; ``None`` = unknown.
-    """
-
-    producer: str
-    batch: int
-    published: int
-    deleted: int
-    open: bool
-    decided: str | None
-    age: int | None
-
-
-class Redriven(Struct, frozen=True):
-    """The result of a redrive.
-
-    Attributes:
-        remaining: Number of messages left in the queue, exact up to 10,000.
-        lost: Requested ids whose messages are not ready.
-    """
-
-    moved: int
-    remaining: int
+class Redriven(answers.Redriven, frozen=True):
     lost: list[str] = []
 
 
-class RedriveDryRun(Struct, frozen=True):
-    """The expected result of a redrive.
-
-    Attributes:
-        would_move: Number of messages that would be moved.
-        origins: Number of messages by origin queue.
-        without_origin: Number of messages without an origin.
-        missing_origin: Number of messages by origin queue that does not exist.
-        counted: Number of inspected messages.
-        lost: Requested ids whose messages are not ready.
-    """
-
-    would_move: int
-    origins: dict[str, int]
-    without_origin: int
-    missing_origin: dict[str, int]
-    counted: int
+class RedriveDryRun(answers.RedriveDryRun, frozen=True):
     lost: list[str] = []
 
 
-class ReplayDryRun(Struct, frozen=True):
-    """The expected result of a replay.
-
-    Attributes:
-        would_replay: Number of copies that would be posted.
-        counted: Number of inspected history entries.
-        lost: Requested ids without a history entry.
-    """
-
-    would_replay: int
-    counted: int
+class ReplayDryRun(answers.ReplayDryRun, frozen=True):
     lost: list[str] = []
 
 
-class Subscribed(Struct, frozen=True):
-    """The result of ``subscribe``.
-
-    Attributes:
-        secret: Key for verifying webhook signatures; "" for an existing subscription.
-    """
-
-    id: str = field(name="subscription_id")
-    secret: str = field(default="")
-
-    def __repr__(self) -> str:
-        return f"Subscribed(id={self.id!r})"
-
-
-class Subscription(Struct, frozen=True):
-    """A subscription. Secret options (headers and trust) are shown as ``***``."""
-
-    id: str
-    source: str
-    """Name of the queue or topic."""
-    subscriber: str
-    """URI to which messages are delivered."""
-    ttl: int
-    """Lifetime in seconds."""
-    age: int
-    """Seconds since creation."""
-    options: dict[str, Any]
-    confirmed: bool
-    """Whether the subscriber has confirmed."""
-
-
-class ProjectSubscription(Subscription, frozen=True):
-    """A subscription in the listing of its project.
-
-    Attributes:
-        kind: Kind of the source: ``queue`` or ``topic``.
-        waiting: Number of pending deliveries, counted up to 1,000.
-        dead: Number of failed deliveries, counted up to 1,000.
-    """
-
-    kind: str
-    waiting: int
-    dead: int
-
-
-class DeadDelivery(Struct, frozen=True, dict=True):
-    """A failed or pending delivery. ``reason`` is set only for failed deliveries."""
-
-    id: str
-    message_id: str
-    kind: str = field(name="Message_Type")
-    """``Notification``, or the type of a confirmation request that could not be delivered."""
-    attempts: int
-    reason: str
-    age: int
-    """Seconds since the delivery was stored."""
-    ttl: int
-    """Retention in seconds."""
+class DeadDelivery(subscriptions.Delivery, kw_only=True, frozen=True, dict=True):
     raw: Raw = field(name="body", default=Raw(b"null"))
 
     @cached_property

@@ -11,14 +11,12 @@ from msgspec.structs import replace
 
 from zq.client.calls import READ_ERRORS, Call, Response, path
 from zq.errors import Invalid
-from zq.wire import QUEUE_RULES, TOPIC_RULES
+from zq.wire.metadata import KNOWN_KEYS
 
 T = TypeVar("T")
 LOG = logging.getLogger("zq.client")
 # Start of the ``Warning`` header in the response to a post whose delay was ignored.
 DELAY_IGNORED: Final = '299 - "delay is ignored'
-# Reserved metadata keys of queues and topics.
-RULES: Final = {"queues": QUEUE_RULES, "topics": TOPIC_RULES}
 
 
 class Warnings:
@@ -31,9 +29,10 @@ class Warnings:
 
     def warn_of_unknown_keys(self, kind: str, metadata: Iterable[str]) -> None:
         """Log a warning for each key that looks reserved (leading underscore) but is unknown."""
+        known = KNOWN_KEYS[kind]
         for name in metadata:
-            if name.startswith("_") and name not in RULES[kind] and self._first(kind, name):
-                LOG.warning("%s is not a reserved metadata key of %s%s", name, kind, did_you_mean(name, RULES[kind]))
+            if name.startswith("_") and name not in known and self._first(kind, name):
+                LOG.warning("%s is not a reserved metadata key of %s%s", name, kind, did_you_mean(name, known))
 
     def with_delay_check(self, queue: str, post: Call[T]) -> Call[T]:
         """Add a check to a post with a delay. The check raises ``Invalid`` if the queue ignores delays.
@@ -65,7 +64,7 @@ class Warnings:
         return Call(method="GET", path=path("queues", queue), read=read)
 
     def check_delay(self, queue: str, metadata: dict[str, Any]) -> None:
-        """Raise ``Invalid`` if a queue with this metadata ignores delays. Unknown metadata is empty and passes."""
+        """Raise ``Invalid`` if a queue with this metadata ignores delays. If the metadata is unknown, pass ``{}``."""
         if not self._checks_delays:
             return
         if metadata.get("_default_message_delay") == 0:

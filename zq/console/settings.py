@@ -1,41 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of the configuration section [console]."""
 
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct
-from oslo_config import cfg
 
 from zq.http.features import Section
-
-CONSOLE: Final[list[cfg.Opt]] = [
-    cfg.BoolOpt("enabled", default=True, help="Serve the web console at /console/ and redirect browsers there from /."),
-    cfg.BoolOpt(
-        "read_only",
-        default=False,
-        help="Hide all actions in the console that change data. This is no access control: use tokens with a reader "
-        "role.",
-    ),
-    cfg.StrOpt(
-        "grafana_url",
-        default="",
-        regex=r"^(https?://\S+)?$",
-        help="URL of the console's Grafana link, such as https://grafana.example.org/d/zq; empty: no link.",
-    ),
-]
+from zq.model.options import Flag, Option
 
 
 class ConsoleOptions(Struct, frozen=True):
     """The options of the section [console]."""
 
-    enabled: bool = True
-    read_only: bool = False
-    grafana_url: str = ""
+    enabled: Flag = True
+    """Serve the web console at /console/ and redirect browsers there from /."""
+    read_only: Flag = False
+    """Hide all actions in the console that change data. This is no access control: use tokens with a reader role."""
+    grafana_url: Annotated[str, Option(pattern=r"^(https?://\S+)?$")] = ""
+    """URL of the console's Grafana link, such as https://grafana.example.org/d/zq; empty: no link."""
 
 
 SECTION: Final = Section(
     "console",
-    CONSOLE,
-    lambda conf: ConsoleOptions(**conf.console),
+    ConsoleOptions,
     line=lambda options, url: f"Console: {url}/console/." if options.enabled else "",
 )

@@ -10,15 +10,16 @@ from msgspec import Struct
 from zq import wire
 from zq.clock import Clock
 from zq.core.followers import Followers
-from zq.core.metadata import ENCRYPTS, SEALED
+from zq.core.metadata import SEALED
 from zq.core.quotas import AnyQuotas
-from zq.core.rules import DefaultTtls, ReadThroughCache, Rules, RulesCache, post_size
+from zq.core.rules import DefaultTtls, ReadThroughCache, Rules, RulesCache
 from zq.limits import Limits
 from zq.model import Page, QueueRef, Seconds, Stats
 from zq.model.documents import Document, DocumentRef
 from zq.model.topics import TOPIC, TopicRef
 from zq.storage.api import DocumentController, QueueController, Storage
 from zq.storage.capabilities import MissingCapability
+from zq.wire.metadata import ReservedKeys, parse_keys
 
 NO_METADATA: Final = b"{}"
 
@@ -115,10 +116,10 @@ class TopicCreation:
         stored = self._topics.get(topic)
         while stored is None and not self._created(topic):
             stored = self._topics.get(topic)  # another server has created it
-        metadata = wire.json_object(stored.metadata) if stored else {}
+        keys = ReservedKeys(**parse_keys(wire.json_object(stored.metadata) if stored else {}, self._limits))
         # The option queue_ttl applies to queues only.
-        ttl = metadata.get("_default_message_ttl") or self._default_ttls.default
-        return TopicRules(ttl, post_size(metadata, self._limits), bool(metadata.get(ENCRYPTS)))
+        ttl = keys.default_message_ttl or self._default_ttls.default
+        return TopicRules(ttl, keys.max_messages_post_size, keys.enable_encrypt_messages)
 
     def _created(self, topic: TopicRef) -> bool:
         with self._quotas.admit_topic(topic):

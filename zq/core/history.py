@@ -4,7 +4,7 @@
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, UnsetType
 
 from zq import turns
 from zq.clock import Clock
@@ -18,6 +18,7 @@ from zq.events import Events
 from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, check_count, check_range, check_unique
 from zq.model import Draft, HistoryEntry, Page, QueueRef, Seconds, Span, new_ids
 from zq.storage.api import Storage
+from zq.wire.answers import ReplayDryRun
 from zq.wire.extensions import ReplayTerms, parse_time
 
 # Maximum number of messages that a replay posts at a time.
@@ -26,20 +27,6 @@ CHUNK = 100
 CHUNK_BYTES = 4_000_000
 # The start of the year 10000: later than every ISO 8601 time.
 LATEST: Seconds = 253_402_300_800.0
-
-
-class ReplayDryRun(Struct, frozen=True):
-    """The expected result of a replay.
-
-    Attributes:
-        would_replay: Number of messages that the replay would post.
-        counted: Number of history entries that were inspected.
-        lost: The requested ids without a history entry, in request order; unset if no ids were requested.
-    """
-
-    would_replay: int
-    counted: int
-    lost: list[str] | UnsetType = UNSET
 
 
 class History:
@@ -203,11 +190,11 @@ class History:
             if clear is None:
                 continue
             body, checksum, attributes = old.body, old.checksum, old.attributes
-            if rules.encrypts or is_sealed(old):
+            if rules.enable_encrypt_messages or is_sealed(old):
                 summed = bool(checksum)
                 body, checksum = self._sealing.encode_body(queue.project, id, clear.body, seals=True, checksum=summed)
                 attributes = self._sealing.encode_attributes(queue.project, id, clear.attributes, seals=True)
-            drafts.append(Draft(id, body, ttl, rules.default_delay, client, checksum, attributes, old.group))
+            drafts.append(Draft(id, body, ttl, rules.default_message_delay, client, checksum, attributes, old.group))
         if not drafts:
             return []
         refusal = self._quotas.reserve_storage(queue.project, drafts)

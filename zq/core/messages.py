@@ -101,7 +101,7 @@ class Messages:
         cached rules do not allow the post, the current rules are read from the store.
         """
         remembered = self._rules_cache.remembered(queue)
-        if remembered is not None and size <= remembered.max_post_size and not remembered.posts_paused:
+        if remembered is not None and size <= remembered.max_messages_post_size and not remembered.posts_paused:
             return remembered
         return self._creation.rules(queue)
 
@@ -135,7 +135,7 @@ class Messages:
         posted = wire.parse_post(raw)
         check_count("messages", len(posted), self._limits.max_messages_per_post)
         while True:
-            check_body_size(len(raw), rules.max_post_size)
+            check_body_size(len(raw), rules.max_messages_post_size)
             now = self._clock.now()
             try:
                 drafts = self._drafts(posted, client, queue, rules, now, trace)
@@ -184,7 +184,7 @@ class Messages:
         if rules.posts_paused:
             rules = self._rules_cache.fresh(queue)
         self._quotas.check_targets([queue])
-        check_body_size(len(raw), rules.max_post_size)
+        check_body_size(len(raw), rules.max_messages_post_size)
         now = self._clock.now()
         drafts = self._drafts(posted, client, queue, rules, now, trace)
         try:
@@ -271,7 +271,7 @@ class Messages:
             after = self._after(queue, marker, now)
             if after is None:
                 return MessagePage(Page([], None), include_delayed, now)
-            delayed = include_delayed or not rules.default_delay
+            delayed = include_delayed or not rules.default_message_delay
             wanted = ListFilter("" if echo else client, include_claimed, delayed)
             most_bytes = self._limits.max_answer_bytes
             page = list_messages(self._messages, queue, after, size, wanted, now, most_bytes, rules.metadata)
@@ -439,25 +439,25 @@ class Messages:
         Args:
             ids: Ids of the drafts; empty = new ids.
         """
-        limits, default_ttl, default_delay = self._limits, self._rules_cache.ttl(queue, rules), rules.default_delay
-        is_plain = not (rules.encrypts or self._checksum)
+        limits, default_ttl, seals = self._limits, self._rules_cache.ttl(queue, rules), rules.enable_encrypt_messages
+        is_plain = not (seals or self._checksum)
         drafts: list[Draft] = []
         for part in slices(list(zip(posted, ids or new_ids(len(posted), now), strict=True))):
             for message, id in part:
-                ttl, delay, body, checksum = default_ttl, default_delay, bytes(message.body), ""
+                ttl, delay, body, checksum = default_ttl, rules.default_message_delay, bytes(message.body), ""
                 if message.ttl is not UNSET:
                     ttl = check_range("ttl", message.ttl, MIN_TTL, limits.max_message_ttl)
                 if delay and (own := wire.parse_delay(message.delay)) is not None:
                     delay = check_range("delay", own, MIN_DELAY, limits.max_message_delay)
                 if not is_plain:
                     body, checksum = self._sealing.encode_body(
-                        queue.project, id, body, seals=rules.encrypts, checksum=self._checksum
+                        queue.project, id, body, seals=seals, checksum=self._checksum
                     )
                 group = "" if message.group is UNSET else check_group_name(message.group)
                 attributes = b""
                 if trace or message.attributes is not UNSET:
                     attributes = _attributes(message, trace)
-                    attributes = self._sealing.encode_attributes(queue.project, id, attributes, seals=rules.encrypts)
+                    attributes = self._sealing.encode_attributes(queue.project, id, attributes, seals=seals)
                 drafts.append(Draft(id, body, ttl, delay, client, checksum, attributes, group))
         return drafts
 

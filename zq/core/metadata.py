@@ -14,54 +14,18 @@ from msgspec import UNSET
 from zq import wire
 from zq.core.extensions import ProtocolKey, uses_protocol
 from zq.errors import InvalidBody, MetadataConflict, NotBuilt
-from zq.limits import (
-    LONG_QUEUE_NAME,
-    MIN_DELAY,
-    MIN_TTL,
-    QUEUE_RULE,
-    Limits,
-    check_nesting,
-    is_long_queue_name,
-)
-from zq.model import Grouping
+from zq.limits import QUEUE_RULE, Limits, check_nesting, is_long_queue_name
 from zq.model.hidden import MARK
+from zq.wire.metadata import KEYS, RETRY_POLICY, build_key_schemas, shown_defaults
 
 Metadata = dict[str, Any]
 
-RETRY_INTEGERS: Final = (
-    "retries_with_no_delay",
-    "minimum_delay_retries",
-    "minimum_delay",
-    "maximum_delay",
-    "maximum_delay_retries",
-)
 # Key of the time since which all bodies are encrypted; set if the queue or topic was created with encryption.
 SEALED: Final = "~sealed"
 # Internal keys, which clients can neither read nor write.
 OWN: Final = frozenset({MARK, SEALED})
-# JSON Schema of ``_retry_policy``.
-RETRY_POLICY: Final[Metadata] = {
-    "properties": {
-        **{name: {"type": "integer"} for name in RETRY_INTEGERS},
-        "retry_backoff_function": {"enum": ["linear", "arithmetic", "geometric", "exponential"]},
-        "ignore_subscription_override": {"type": "boolean"},
-    },
-    "type": "object",
-}
-
-# Key that pauses claims, posts or both.
-PAUSED: Final = "_paused"
-PAUSES: Final = ("claims", "posts", "all")
-NO_TOPIC: Final = "only queues can be paused."
-
 # Key that selects the message group mode. It cannot be changed after creation.
 GROUPED: Final = "_grouped"
-GROUPINGS: Final[Metadata] = {
-    "enum": [*filter(None, Grouping), None],
-    "description": "must be ordered, fair or null",
-}
-NO_TOPIC_GROUPS: Final = "only queues support message groups."
-
 # Key that enables message encryption.
 ENCRYPTS: Final = "_enable_encrypt_messages"
 NOT_ENCRYPTED: Final = "this server cannot encrypt messages because message_encryption_key_file is not set."
@@ -71,7 +35,6 @@ class MetadataSchema:
     """The metadata schema of one kind of resource, "queue" or "topic".
 
     Args:
-        shown: Defaults that clients see for unset keys.
         ttl: Returns the default ttl of a resource by name.
         unbuilt: Keys that this server does not support, with the reason for each.
     """
@@ -80,16 +43,17 @@ class MetadataSchema:
         self,
         kind: str,
         limits: Limits,
-        shown: Metadata,
         ttl: Callable[[str], int],
         unbuilt: Mapping[str, str] = MappingProxyType({}),
         protocol_keys: Sequence[ProtocolKey] = (),
     ) -> None:
         self.kind = kind
         self._protocol_keys = protocol_keys
-        self._shown = shown
+        is_topic = kind == "topic"
+        self._shown = shown_defaults(limits, is_topic)
         self._ttl = ttl
-        self._unbuilt = dict(unbuilt)
+        refused = {name: key.refusal for name, (_, key) in KEYS.items() if is_topic and key.refusal}
+        self._unbuilt = refused | dict(unbuilt)
         self._validator = Draft4Validator(metadata_schema(limits, protocol_keys))
 
     def shown(self, name: str, metadata: Metadata) -> Metadata:
@@ -163,65 +127,10 @@ def _key(operation: wire.Operation) -> str:
     return parts[1].replace("~1", "/").replace("~0", "~")
 
 
-def shown_defaults(limits: Limits) -> Metadata:
-    """Return the defaults that clients see for unset reserved keys of a queue (contract 6.1)."""
-    return {
-        "_max_messages_post_size": limits.max_messages_post_size,
-        "_default_message_ttl": limits.default_message_ttl,
-        "_default_message_delay": limits.default_message_delay,
-        "_dead_letter_queue": None,
-        "_dead_letter_queue_messages_ttl": None,
-        "_max_claim_count": None,
-        "_enable_encrypt_messages": False,
-    }
-
-
-def topic_defaults(limits: Limits) -> Metadata:
-    """Return the defaults that clients see for unset reserved keys of a topic (contract 13)."""
-    defaults = shown_defaults(limits)
-    return {key: defaults[key] for key in wire.TOPIC_RULES}
-
-
 def metadata_schema(limits: Limits, protocol_keys: Sequence[ProtocolKey] = ()) -> Metadata:
     """Return the JSON Schema of the metadata of a queue or topic."""
-
-    def integer(low: int, high: int) -> Metadata:
-        described = f"must be an integer from {low} to {high}, or null"
-        return {"type": ["integer", "null"], "minimum": low, "maximum": high, "description": described}
-
-    return {
-        "type": "object",
-        "properties": {
-            "_max_messages_post_size": integer(1, limits.max_messages_post_size),
-            "_default_message_ttl": integer(MIN_TTL, limits.max_message_ttl),
-            "_default_message_delay": integer(MIN_DELAY, limits.max_message_delay),
-            "_dead_letter_queue_messages_ttl": integer(MIN_TTL, limits.max_message_ttl),
-            "_dead_letter_queue": {
-                "type": ["string", "null"],
-                "pattern": f"^{LONG_QUEUE_NAME.pattern}$",
-                "description": f"{QUEUE_RULE}, or null",
-            },
-            "_max_claim_count": {"type": ["integer", "null"]},
-            "_enable_encrypt_messages": {"type": ["boolean", "null"]},
-            "_retry_policy": RETRY_POLICY,
-            "_redelivery_delay": integer(0, limits.max_message_delay),
-            "_redelivery_backoff": {
-                "enum": ["constant", "exponential", None],
-                "description": "must be constant, exponential or null",
-            },
-            "_redelivery_max_delay": integer(0, limits.max_message_ttl),
-            PAUSED: {
-                "enum": [*PAUSES, None],
-                "description": f"must be {', '.join(PAUSES)} or null",
-            },
-            GROUPED: GROUPINGS,
-            "_history_ttl": {
-                "anyOf": [{"enum": [0, None]}, integer(MIN_TTL, limits.max_message_ttl)],
-                "description": f"must be 0, an integer from {MIN_TTL} to {limits.max_message_ttl}, or null",
-            },
-            **{key.name: key.schema for key in protocol_keys},
-        },
-    }
+    own = {key.name: key.schema for key in protocol_keys}
+    return {"type": "object", "properties": build_key_schemas(limits) | own}
 
 
 def check_retry_policy(policy: object, field: str) -> None:

@@ -16,7 +16,6 @@ from zq.core.metadata import (
     NOT_ENCRYPTED,
     Metadata,
     MetadataSchema,
-    shown_defaults,
 )
 from zq.core.quotas import AnyQuotas
 from zq.core.resources import DEAD_LETTERS, READ_AHEAD, MetadataResource
@@ -60,9 +59,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
         unbuilt = {"_history_ttl": history.sentence} if isinstance(history, MissingCapability) else {}
         if not keys.enabled:
             unbuilt[ENCRYPTS] = NOT_ENCRYPTED
-        schema = MetadataSchema(
-            "queue", limits, shown_defaults(limits), rules_cache.default_ttls.of, unbuilt, protocol_keys
-        )
+        schema = MetadataSchema("queue", limits, rules_cache.default_ttls.of, unbuilt, protocol_keys)
         markers = Markers(storage.documents, clock, MAX_LONG_NAME)
         super().__init__(
             storage.queues, schema, markers, clock, limits, quotas, followers, rules_cache.forget, QueueNotFound

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, UnsetType
 
 from zq import turns
 from zq.clock import Clock
@@ -27,6 +27,7 @@ from zq.model import ListFilter, Message, Move, Outcome, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
+from zq.wire.answers import RedriveDryRun, Redriven
 from zq.wire.extensions import RedriveTerms
 
 # Number of messages moved at a time.
@@ -36,40 +37,6 @@ CHUNK_BYTES: Final = 4_000_000
 # Policy rule for moves to a queue. It is the rule for posts.
 MOVE_RULE: Final = "messages:create"
 NO_ORIGIN: Final = "to is missing: a message of the queue has no origin to which it could be moved back."
-
-
-class RedriveResult(Struct, frozen=True):
-    """The result of a redrive.
-
-    Attributes:
-        moved: Number of messages moved.
-        remaining: Number of messages that are still ready, counted up to ``MAX_BATCH``.
-        lost: The requested ids without a ready message, in request order; unset if no ids were requested.
-    """
-
-    moved: int
-    remaining: int
-    lost: list[str] | UnsetType = UNSET
-
-
-class RedriveDryRun(Struct, frozen=True):
-    """The expected result of a redrive.
-
-    Attributes:
-        would_move: Number of messages that the redrive would move.
-        origins: Number of messages per existing origin queue.
-        without_origin: Number of messages without an origin.
-        missing_origin: Number of messages per missing origin queue, which the redrive would create.
-        counted: Number of ready messages that were inspected.
-        lost: The requested ids without a ready message, in request order; unset if no ids were requested.
-    """
-
-    would_move: int
-    origins: dict[str, int]
-    without_origin: int
-    missing_origin: dict[str, int]
-    counted: int
-    lost: list[str] | UnsetType = UNSET
 
 
 class Routes:
@@ -106,7 +73,7 @@ class Routes:
                 if target not in self._targets:
                     self._targets[target] = self._rules_cache.fresh(QueueRef(self._project, target))
                 if not self._targets[target].posts_paused:
-                    moves.append(Move(message.id, target, delay=self._targets[target].default_delay))
+                    moves.append(Move(message.id, target, delay=self._targets[target].default_message_delay))
         return moves
 
     def check_paused(self) -> None:
@@ -127,7 +94,7 @@ class Redriving:
         self._events = events
         self._quotas = quotas
 
-    def redrive(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> RedriveResult:
+    def redrive(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> Redriven:
         """Move ready messages to ``terms.to``, or back to their origin queues.
 
         Without ``terms.ids``, the oldest messages are moved; with ``terms.origin``, only those from that queue. A
@@ -148,10 +115,10 @@ class Redriving:
         if not moved:
             routes.check_paused()
         self._events.finished(queue, Outcome.MOVED, moved)
-        return RedriveResult(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count, lost)
+        return Redriven(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count, lost)
 
     def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> RedriveDryRun:
-        """Return the expected result of ``redrive`` without moving messages.
+        """Return the expected result of ``redrive`` without a change. Without a limit, inspect ``MAX_BATCH`` messages.
 
         Without a limit, up to ``MAX_BATCH`` messages are inspected. Without ids, a redrive stops at the first message
         that has no target, but ``counted`` and ``origins`` include later messages.

@@ -14,18 +14,19 @@ from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 from cachetools import FIFOCache
-from msgspec import UNSET, Struct, structs
+from msgspec import UNSET, structs
 
 from zq import wire
 from zq.core.encryption import is_plain
 from zq.core.extensions import ProtocolKey, uses_protocol
-from zq.core.metadata import PAUSED, SEALED, Metadata
+from zq.core.metadata import SEALED
 from zq.core.redelivery import DeadLetters, Redelivery
 from zq.errors import ClaimNotFound, MetadataConflict, QueuePaused
-from zq.limits import Limits, is_long_queue_name
+from zq.limits import Limits
 from zq.model import Message, Move, QueueRef, Seconds
 from zq.model.hidden import MARK
 from zq.storage.api import Storage
+from zq.wire.metadata import ReservedKeys, parse_keys
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -107,34 +108,35 @@ class ReadThroughCache(Generic[K, V]):
             self._known.pop(key, None)
 
 
-class Rules(Struct, frozen=True):
+class Rules(ReservedKeys, frozen=True, kw_only=True):
     """The rules of a queue's messages, parsed from ``metadata``.
 
     Defaults are applied, except for the default ttl (see ``RulesCache.ttl``).
     """
 
     metadata: bytes
-    own_ttl: int | None
-    default_delay: int
-    max_post_size: int
-    dead_letter_queue: str
-    dead_letter_ttl: int | None
-    max_claim_count: int | None
     redelivery_delays: tuple[int, ...]
-    history_ttl: int
-    encrypts: bool = False
+    """Delay in seconds of a redelivery after the first, second, … claim."""
     subscribed: int = 0
     """Generation of the queue's subscriptions, see ``Subscribing``; 0 = no subscriptions."""
-    claims_paused: bool = False
-    posts_paused: bool = False
     sealed_since: Seconds = 0.0
     """Time since which all bodies of the queue are encrypted; 0 = bodies may be unencrypted."""
     uses_protocol: bool = False
     """Whether the queue has attributes of a protocol. If so, its dead letters take the default ttl of their queue."""
 
+    @property
+    def claims_paused(self) -> bool:
+        """Whether the queue refuses claims and pops."""
+        return self.paused in ("claims", "all")
+
+    @property
+    def posts_paused(self) -> bool:
+        """Whether the queue refuses posts."""
+        return self.paused in ("posts", "all")
+
     def ignores_delays(self, posted: Sequence[wire.Posted]) -> bool:
         """Return whether the queue ignores delays and a message has a delay other than 0."""
-        if not self.default_delay:
+        if not self.default_message_delay:
             for one in posted:
                 if one.delay is not UNSET and bytes(one.delay) != b"0":
                     return True
@@ -149,7 +151,7 @@ class Rules(Struct, frozen=True):
         if self.dead_letter_queue in ("", queue.name) or self.max_claim_count is None:
             return None
         target = QueueRef(queue.project, self.dead_letter_queue)
-        return DeadLetters(target, self.max_claim_count, self.dead_letter_ttl, self.history_ttl)
+        return DeadLetters(target, self.max_claim_count, self.dead_letter_queue_messages_ttl, self.history_ttl)
 
 
 class RulesCache:
@@ -278,7 +280,7 @@ class RulesCache:
 
     def ttl(self, queue: QueueRef, rules: Rules) -> int:
         """Return the default ttl of the queue's messages. It is not cached, because server options may change it."""
-        return rules.own_ttl or self.default_ttls.of(queue.name)
+        return rules.default_message_ttl or self.default_ttls.of(queue.name)
 
     def _stored(self, queue: QueueRef) -> Rules:
         stored = self._queues.get(queue)
@@ -286,32 +288,15 @@ class RulesCache:
 
     def _rules(self, raw: bytes) -> Rules:
         metadata = wire.json_object(raw)
-        target, count = metadata.get("_dead_letter_queue"), metadata.get("_max_claim_count")
-        paused = metadata.get(PAUSED)
+        keys = parse_keys(metadata, self._limits)
+        exponential = keys["redelivery_backoff"] == "exponential"
         return Rules(
+            **keys,
             metadata=raw,
-            own_ttl=metadata.get("_default_message_ttl") or None,
-            default_delay=metadata.get("_default_message_delay") or self._limits.default_message_delay,
-            max_post_size=post_size(metadata, self._limits),
-            dead_letter_queue=target if is_long_queue_name(target) else "",
-            dead_letter_ttl=metadata.get("_dead_letter_queue_messages_ttl"),
-            max_claim_count=None if count is None or count < 0 else count,
-            redelivery_delays=self._redelivery(metadata).delays(),
-            history_ttl=metadata.get("_history_ttl") or 0,
+            redelivery_delays=Redelivery(keys["redelivery_delay"], exponential, keys["redelivery_max_delay"]).delays(),
             subscribed=metadata.get(MARK) or 0,
             sealed_since=metadata.get(SEALED) or 0.0,
-            encrypts=bool(metadata.get("_enable_encrypt_messages")),
-            claims_paused=paused in ("claims", "all"),
-            posts_paused=paused in ("posts", "all"),
             uses_protocol=uses_protocol(self._protocol_keys, metadata),
-        )
-
-    def _redelivery(self, metadata: Metadata) -> Redelivery:
-        cap = metadata.get("_redelivery_max_delay")
-        return Redelivery(
-            delay=metadata.get("_redelivery_delay") or 0,
-            exponential=metadata.get("_redelivery_backoff") == "exponential",
-            cap=self._limits.max_message_delay if cap is None else cap,
         )
 
 
@@ -329,8 +314,3 @@ def _plain_targets(source: QueueRef, messages: Iterable[Message], by_id: Mapping
             if is_plain(moved):
                 plain.add(QueueRef(source.project, move.to))
     return plain
-
-
-def post_size(metadata: Metadata, limits: Limits) -> int:
-    """Return the maximum size of a post to the queue in bytes, capped by the server's current limit."""
-    return min(metadata.get("_max_messages_post_size") or limits.max_messages_post_size, limits.max_messages_post_size)

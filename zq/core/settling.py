@@ -132,12 +132,12 @@ class Settling:
 
     def _settlement(self, project: str, terms: extensions.SettleTerms, rules: Rules) -> Settlement:
         """Build the store's settlement from the request."""
-        buried = (rules.dead_letter_queue, rules.dead_letter_ttl)
+        buried = (rules.dead_letter_queue, rules.dead_letter_queue_messages_ttl)
         return Settlement(
             delete=() if isinstance(terms.delete, str) else terms.delete,
             rest=terms.delete == "*",
             release=[Release(given.id, None if given.delay is UNSET else given.delay) for given in terms.release],
-            move=[self._move(project, move, rules.encrypts) for move in terms.move]
+            move=[self._move(project, move, rules.enable_encrypt_messages) for move in terms.move]
             + [Move(given.id, *buried, reason=given.reason) for given in terms.bury],
             history=rules.history_ttl,
         )
@@ -167,17 +167,19 @@ class Settling:
         """Build the store's move from the request. Encrypt a new body if the source or target queue encrypts."""
         rules = self._rules_cache.recent(QueueRef(project, given.queue))
         body = None if given.body is UNSET else bytes(given.body)
-        if body is not None and len(body) > rules.max_post_size:
-            raise Invalid(f"body must be at most {rules.max_post_size} bytes in {given.queue}; it is {len(body)}.")
+        if body is not None and len(body) > rules.max_messages_post_size:
+            raise Invalid(
+                f"body must be at most {rules.max_messages_post_size} bytes in {given.queue}; it is {len(body)}."
+            )
         checksum = ""
         if body is not None:
-            seals = encrypts or rules.encrypts
+            seals = encrypts or rules.enable_encrypt_messages
             body, checksum = self._sealing.encode_body(project, given.id, body, seals=seals, checksum=self._checksum)
         return Move(
             id=given.id,
             to=given.queue,
             ttl=None if given.ttl is UNSET else given.ttl,
-            delay=rules.default_delay if given.delay is UNSET else given.delay,
+            delay=rules.default_message_delay if given.delay is UNSET else given.delay,
             body=body,
             checksum=checksum,
         )

@@ -10,17 +10,7 @@ from zq.core.data_keys import DataKeys
 from zq.core.extensions import ProtocolKey
 from zq.core.followers import Followers
 from zq.core.markers import Markers
-from zq.core.metadata import (
-    ENCRYPTS,
-    GROUPED,
-    NO_TOPIC,
-    NO_TOPIC_GROUPS,
-    NOT_ENCRYPTED,
-    PAUSED,
-    Metadata,
-    MetadataSchema,
-    topic_defaults,
-)
+from zq.core.metadata import ENCRYPTS, NOT_ENCRYPTED, Metadata, MetadataSchema
 from zq.core.quotas import AnyQuotas
 from zq.core.resources import READ_AHEAD, MetadataResource
 from zq.core.rules import DefaultTtls
@@ -47,11 +37,8 @@ class Topics(MetadataResource[TopicRef, Topic]):
         followers: Followers,
         protocol_keys: Sequence[ProtocolKey] = (),
     ) -> None:
-        unbuilt = {PAUSED: NO_TOPIC, GROUPED: NO_TOPIC_GROUPS}
-        if not keys.enabled:
-            unbuilt[ENCRYPTS] = NOT_ENCRYPTED
-        defaults, ttl = topic_defaults(limits), lambda _name: default_ttls.default
-        schema = MetadataSchema("topic", limits, defaults, ttl, unbuilt, protocol_keys)
+        unbuilt = {} if keys.enabled else {ENCRYPTS: NOT_ENCRYPTED}
+        schema = MetadataSchema("topic", limits, lambda _name: default_ttls.default, unbuilt, protocol_keys)
         markers = Markers(storage.documents, clock)
         super().__init__(store, schema, markers, clock, limits, quotas, followers, creation.forget, TopicNotFound)
 

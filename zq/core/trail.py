@@ -26,7 +26,7 @@ from zq.limits import DEFAULT_PAGE, check_range
 from zq.model import Page
 from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
-from zq.wire.answers import timestamp
+from zq.wire.encoding import timestamp
 from zq.wire.extensions import parse_time
 
 LOG = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from zq.http import query
 from zq.http.tenant import Audience
 from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
-from zq.wire import answers
+from zq.wire import encoding
 
 # Maximum number of rows in a page.
 MAX_PAGE: Final = 100
@@ -49,17 +49,9 @@ class QueueFigures(_Reports):
         ranking = _ranking_query(req, TOPIC_SORTS if kind == "topics" else SORTS, allowance)
         report = self._figures.topics if kind == "topics" else self._figures.queues
         found = report(req.context.project, ranking)
-        links = []
-        if (marker := found.pop("next")) is not None:
-            given = {
-                "kind": kind,
-                "sort": ranking.sort,
-                "order": ranking.order,
-                "name": ranking.name_filter,
-                "limit": ranking.limit,
-            }
-            links = [answers.next_link("/v2/figures/queues", query.format_parameters(given) | {"marker": marker})]
-        resp.data = wire.encode(_format_dates(found) | {"links": links})
+        given = {"sort": ranking.sort, "order": ranking.order, "name": ranking.name_filter, "limit": ranking.limit}
+        link = query.next_page_query(found.pop("next"), kind=kind, **given)
+        resp.data = wire.encode(_format_dates(found) | {"links": encoding.next_links("/v2/figures/queues", link)})
 
 
 class QueuePoints(_Reports):
@@ -121,5 +113,5 @@ def _window(req: falcon.Request) -> int:
 
 def _format_dates(found: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of the report in which the timestamps are ISO 8601 strings."""
-    moments = {name: answers.timestamp(found[name]) for name in ("as_of", "since") if name in found}
+    moments = {name: encoding.timestamp(found[name]) for name in ("as_of", "since") if name in found}
     return found | moments

@@ -55,7 +55,7 @@ class App(falcon.App[Any, Any]):
     def is_short(self, environ: Mapping[str, Any], body: bytes) -> bool:
         """Return whether the request may run on the event loop's thread, with a ``zq.storage.inline.Ticket``.
 
-        Before the edge runs it there, the edge checks that the caller's credential is cached.
+        The edge must also check that the caller's credential is cached.
         """
         return self._short.includes(environ, body) and self.is_prompt()
 

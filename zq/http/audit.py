@@ -3,11 +3,10 @@
 
 import falcon
 
-from zq import wire
 from zq.core.trail import Trail
 from zq.http import query
 from zq.model.identity import ADMIN
-from zq.wire import answers
+from zq.wire import encoding
 
 
 class AuditCollection:
@@ -22,8 +21,5 @@ class AuditCollection:
         limit, since = query.integer(req, "limit"), query.text(req, "since")
         project = "" if ADMIN in req.context.identity.roles else req.context.project
         page = self._trail.list(project, query.text(req, "marker"), limit, since)
-        links = []
-        if page.next is not None:
-            given = query.format_parameters({"limit": limit, "since": since})
-            links = [answers.next_link("/v2/audit", given | {"marker": page.next})]
-        resp.data = wire.encode({"entries": page.items, "links": links})
+        link = query.next_page_query(page.next, limit=limit, since=since)
+        resp.data = encoding.page("entries", page.items, "/v2/audit", link)

@@ -142,9 +142,9 @@ class Authorization:
                 check_state(state, req.method not in SAFE_METHODS)
 
     def enter(self, req: falcon.Request, project: str) -> State:
-        """Charge a request of another protocol to the rate limits. Return the project's state, which is not checked.
+        """Charge a request of another protocol to the rate limits. Return the project's state without checking it.
 
-        Raises ``TooManyRequests``.
+        Raises ``TooManyRequests`` if the project exceeds a rate limit.
         """
         if self.quotas is None:
             return ACTIVE
@@ -165,7 +165,7 @@ class Authorization:
         return allotment.state
 
     def resume(self, req: falcon.Request) -> None:
-        """Count a long poll as a running request again."""
+        """Count a long poll as a running request, because it has stopped waiting."""
         account: Account | None = getattr(req.context, "account", None)
         if account is not None:
             account.resume()

@@ -16,7 +16,7 @@ from zq.limits import MAX_AGENT
 from zq.model import Holder
 from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
-from zq.wire import answers
+from zq.wire import encoding
 
 
 class ClaimCollection:
@@ -69,7 +69,7 @@ class ClaimItem:
         detailed, starts = query.boolean(req, "detailed"), query.starts(req)
         weight.admit_page(req, weight.UNKNOWN)
         seen = self._claims.get(req.context.queue, claim)
-        resp.data = answers.claim(queue, seen.value, seen.now, bool(detailed), starts)
+        resp.data = encoding.claim(queue, seen.value, seen.now, bool(detailed), starts)
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
         fence = query.fence(req)
@@ -81,7 +81,7 @@ class ClaimItem:
         respond(req, resp, release, partial(_show_nothing, resp))
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
-        """Create the claim with this name, or return it if it exists (extensions 9)."""
+        """Create a claim with this id, or return the existing claim with this id (extensions 9)."""
         detailed, fence = query.boolean(req, "detailed"), query.fence(req)
         terms, limit = _terms(req), query.integer(req, "limit")
         fetch = partial(
@@ -94,9 +94,7 @@ class ClaimItem:
 def _page(req: falcon.Request, claims: Claims, queue: str, path: str) -> bytes:
     limit = query.integer(req, "limit")
     seen = claims.list(req.context.project, queue, query.text(req, "marker"), limit)
-    page = seen.value
-    link = None if page.next is None else query.format_parameters({"limit": limit}) | {"marker": page.next}
-    return answers.claims(path, page.items, seen.now, link)
+    return encoding.claims(path, seen.value.items, seen.now, query.next_page_query(seen.value.next, limit=limit))
 
 
 def holder(req: falcon.Request, client: str) -> Holder:
@@ -127,5 +125,5 @@ def _show(req: falcon.Request, resp: falcon.Response, queue: str, detailed: bool
         return
     req.context.messages = len(claimed.claim.messages)
     resp.status = falcon.HTTP_200 if claimed.existed else falcon.HTTP_201
-    resp.set_header("Location", answers.claim_href(queue, claimed.claim.id))
-    resp.data = answers.messages(queue, claimed.claim.messages, claimed.now, bool(detailed))
+    resp.set_header("Location", encoding.claim_href(queue, claimed.claim.id))
+    resp.data = encoding.messages(queue, claimed.claim.messages, claimed.now, bool(detailed))

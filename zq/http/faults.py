@@ -8,7 +8,7 @@ from typing import Any, Final
 import falcon
 
 from zq import errors, wire
-from zq.wire import refusals
+from zq.wire import answers, refusals
 
 LOG = logging.getLogger(__name__)
 # User-Agent prefix of python-zaqarclient. It treats 429 as success, so it receives 503 instead.
@@ -84,8 +84,7 @@ def _answer(resp: falcon.Response, status: str, title: str | None, description: 
     resp.status = status
     resp.set_header("Vary", "Accept")
     resp.content_type = falcon.MEDIA_JSON
-    body = {"title": title, "description": description, "limit": limit}
-    resp.data = wire.encode({name: text for name, text in body.items() if text or name == "title"})
+    resp.data = wire.encode(answers.Error(title or "", description or "", limit))
 
 
 def context(req: falcon.Request) -> dict[str, Any]:

@@ -27,11 +27,11 @@ Scope = dict[str, Any]
 Receive = Callable[[], Any]
 Send = Callable[[dict[str, Any]], Any]
 
-Options = TypeVar("Options")
+Options = TypeVar("Options", bound=Struct)
 
 
-def _accept(_options: Any, _settings: Any) -> None:
-    pass
+def _accept(options: Options, _settings: Any) -> Options:
+    return options
 
 
 def _no_line(_options: Any, _url: str) -> str:
@@ -62,10 +62,9 @@ class Section(Struct, Generic[Options], frozen=True):
     """A configuration section of a feature.
 
     Args:
-        options: The oslo.config options of the section.
-        read: Validates the configured values and returns them as a struct. Raises ``StartRefused``.
-        check: Raises ``StartRefused`` if the struct conflicts with other settings of the server.
-        others: Options that the feature adds to the server's own sections, by section.
+        options: The struct that declares the section.
+        complete: Returns the options with further fields. Raises ``StartRefused`` if they are not valid or conflict
+            with the server's other settings, which are the second argument.
         line: Returns a line for the startup log, or "". The second argument is the server's URL on this machine.
         check_exposure: Returns warnings about access without authentication. Raises ``StartRefused`` if the operator
             has not allowed this access.
@@ -73,10 +72,8 @@ class Section(Struct, Generic[Options], frozen=True):
     """
 
     name: str
-    options: Sequence[Any]
-    read: Callable[[Any], Options]
-    check: Callable[[Options, Any], None] = _accept
-    others: Mapping[str, Sequence[Any]] = {}
+    options: type[Options]
+    complete: Callable[[Options, Any], Options] = _accept
     line: Callable[[Options, str], str] = _no_line
     check_exposure: Callable[[Options, Listener], Sequence[str]] = _no_warning
     max_body: Callable[[Options], int] = _no_body
@@ -129,7 +126,7 @@ class SocketEdge(Protocol):
         ...
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
-        """Await with a deadline in monotonic time. Raises ``TimeoutError`` at most a fraction of a second later."""
+        """Await ``awaited``. Raises ``TimeoutError`` soon after the monotonic time that ``deadline`` returns."""
         ...
 
     def call(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:

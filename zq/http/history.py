@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP resources for the message history (extensions 5)."""
 
+from typing import Any
+
 import falcon
 from msgspec import UNSET
 
@@ -11,7 +13,7 @@ from zq.errors import Invalid, InvalidParameter
 from zq.http import query, weight
 from zq.limits import DEFAULT_BATCH, MAX_BATCH
 from zq.model import HistoryEntry, Page, QueueRef
-from zq.wire import answers, extensions
+from zq.wire import answers, encoding, extensions
 
 
 class QueueHistory:
@@ -24,14 +26,13 @@ class QueueHistory:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         limit, detailed, starts = query.integer(req, "limit"), query.boolean(req, "detailed"), query.starts(req)
-        given = {name: query.text(req, name) for name in ("state", "since", "until", "order")}
+        members = ("state", "since", "until", "order")
+        given: dict[str, Any] = {name: query.text(req, name) for name in members}
         weight.admit_page(req, limit)
         seen = self._list(req.context.queue, _marker(query.text(req, "marker")), limit, **given)
-        page, link = seen.value, None
-        if page.next is not None:
-            repeated = {**given, "limit": limit, "detailed": detailed, "bodies": query.text(req, "bodies")}
-            link = query.format_parameters(repeated) | {"marker": page.next}
-        resp.data = answers.history_page(queue, page.items, seen.now, link, bool(detailed), starts)
+        given |= {"limit": limit, "detailed": detailed, "bodies": query.text(req, "bodies")}
+        link = query.next_page_query(seen.value.next, **given)
+        resp.data = encoding.history_page(queue, seen.value.items, seen.now, link, bool(detailed), starts)
 
     def _list(
         self, queue: QueueRef, marker: int, limit: int | None, state: str, since: str, until: str, order: str
@@ -68,7 +69,7 @@ class HistoryReplay:
             return
         replayed = self._history.replay(req.context.queue, req.context.client, terms)
         req.context.messages = replayed
-        resp.data = wire.encode({"replayed": replayed})
+        resp.data = wire.encode(answers.Replayed(replayed))
 
 
 def _max_replayed(terms: extensions.ReplayTerms) -> int:

@@ -18,7 +18,7 @@ _KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY}}}", re.ASCII)
 
 
 def idempotency_key(req: falcon.Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey | None:
-    """Return the request's idempotency key, or ``None`` if the header is absent.
+    """Return the idempotency key of the request for the operation ``verb``, or ``None`` if the header is absent.
 
     The store detects reuse of a key for another request by a digest of the body ``raw``, the query and ``more``.
     Raises ``InvalidHeader`` if the header is malformed.

@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 
 import falcon
 
+from zq import wire
 from zq.core.browsing import Browsing
 from zq.core.messages import Messages
 from zq.core.values import MessagePage, ReadResult
@@ -17,7 +18,7 @@ from zq.http.waiting import long_poll
 from zq.limits import MAX_IDS, Limits
 from zq.model import Message
 from zq.model.scopes import Kind, Verb
-from zq.wire import answers, extensions
+from zq.wire import answers, encoding
 
 # Parameters that cannot be combined with ``state``.
 EXCLUDED_BY_STATE: Final = ("ids", "echo", "include_claimed", "include_delayed", "wait")
@@ -42,7 +43,7 @@ class MessageCollection:
             return
         context, hops = req.context, query.hops(req)
         rules = self._messages.rules(context.queue, query.announced_size(req, self._max_post_size))
-        raw = weight.admit_post(req, query.require_body(req, rules.max_post_size))
+        raw = weight.admit_post(req, query.require_body(req, rules.max_messages_post_size))
         key = idempotency.idempotency_key(req, "post", self._window, raw)
         trace = query.trace_attributes(req)
         posted = self._messages.post(context.queue, context.client, raw, key, hops, rules, trace)
@@ -53,7 +54,7 @@ class MessageCollection:
             _warn_of_delays(req, resp)
         resp.status = falcon.HTTP_201
         resp.set_header("Location", f"/v2/queues/{queue}/messages?ids={','.join(posted.value[:MAX_IDS])}")
-        resp.data = answers.post_result(queue, posted.value)
+        resp.data = encoding.post_result(queue, posted.value)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         detailed, starts = query.boolean(req, "detailed"), query.starts(req)
@@ -62,7 +63,7 @@ class MessageCollection:
         elif ids := query.values(req, "ids"):
             _refuse_wait(req)
             seen = self._messages.get_many(req.context.queue, ids)
-            resp.data = answers.messages(queue, seen.value, seen.now, bool(detailed), starts)
+            resp.data = encoding.messages(queue, seen.value, seen.now, bool(detailed), starts)
         else:
             self._list(req, resp, queue, detailed, starts)
 
@@ -99,7 +100,7 @@ class MessageCollection:
         if staged.ignores_delays:
             _warn_of_delays(req, resp)
         resp.status = falcon.HTTP_202
-        resp.data = extensions.staged(staged.value)
+        resp.data = wire.encode(answers.Staged(staged.value))
 
     def _browse(
         self, req: falcon.Request, resp: falcon.Response, queue: str, state: str, detailed: bool | None, starts: bool
@@ -110,11 +111,9 @@ class MessageCollection:
         limit, marker = query.integer(req, "limit"), query.text(req, "marker")
         weight.admit_page(req, limit)
         seen = self._browsing.browse(req.context.queue, state, marker, limit, starts)
-        link = None
-        if seen.value.next is not None:
-            repeated = {"state": state, "limit": limit, "detailed": detailed, "bodies": query.text(req, "bodies")}
-            link = query.format_parameters(repeated) | {"marker": seen.value.next}
-        resp.data = answers.message_page(queue, seen.value.items, seen.now, link, bool(detailed), starts)
+        bodies = query.text(req, "bodies")
+        link = query.next_page_query(seen.value.next, state=state, limit=limit, detailed=detailed, bodies=bodies)
+        resp.data = encoding.message_page(queue, seen.value.items, seen.now, link, bool(detailed), starts)
 
     def _list(
         self, req: falcon.Request, resp: falcon.Response, queue: str, detailed: bool | None, starts: bool
@@ -124,13 +123,11 @@ class MessageCollection:
         poll = weight.admit_each_poll(req, limit, fetch, takes=False)
 
         def show(listed: MessagePage) -> None:
-            link = None
-            if listed.page.next is not None:
-                if listed.delayed:
-                    flags["include_delayed"] = True
-                repeated = {"limit": limit, **flags, "detailed": detailed, "bodies": query.text(req, "bodies")}
-                link = query.format_parameters(repeated) | {"marker": listed.page.next}
-            resp.data = answers.message_page(queue, listed.page.items, listed.now, link, bool(detailed), starts)
+            if listed.delayed:
+                flags["include_delayed"] = True
+            given = {"limit": limit, **flags, "detailed": detailed, "bodies": query.text(req, "bodies")}
+            link = query.next_page_query(listed.page.next, **given)
+            resp.data = encoding.message_page(queue, listed.page.items, listed.now, link, bool(detailed), starts)
 
         long_poll(req, resp, self._waiters, poll, show, takes=False)
 
@@ -139,7 +136,7 @@ def _show_popped(
     req: falcon.Request, resp: falcon.Response, detailed: bool, seen: ReadResult[Sequence[Message]]
 ) -> None:
     req.context.messages = len(seen.value)
-    resp.data = answers.popped(seen.value, seen.now, detailed)
+    resp.data = encoding.popped(seen.value, seen.now, detailed)
 
 
 def _flags(req: falcon.Request) -> dict[str, bool]:
@@ -169,7 +166,7 @@ class MessageItem:
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str, message: str) -> None:
         detailed, starts = query.boolean(req, "detailed"), query.starts(req)
         seen = self._messages.get(req.context.queue, message)
-        resp.data = answers.message(queue, seen.value, seen.now, bool(detailed), starts)
+        resp.data = encoding.message(queue, seen.value, seen.now, bool(detailed), starts)
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, queue: str, message: str) -> None:
         self._messages.delete(req.context.queue, message, query.text(req, "claim_id"))
@@ -188,4 +185,4 @@ class MessageLocation:
         detailed, starts = query.boolean(req, "detailed"), query.starts(req)
         may_see = partial(req.context.allowance.allows, "messages:get", Verb.OBSERVE, Kind.QUEUE)
         seen = self._browsing.locate(req.context.project, message, may_see)
-        resp.data = answers.located(seen.value, seen.now, bool(detailed), starts)
+        resp.data = encoding.located(seen.value, seen.now, bool(detailed), starts)

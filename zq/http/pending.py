@@ -165,7 +165,7 @@ class Handover:
         self.needs_thread = True
 
     def begin_poll(self) -> None:
-        """Record that the requested poll has begun."""
+        """Record that the next poll has begun, so that a former ``request_thread`` no longer applies."""
         self.needs_thread = False
 
     def end(self) -> None:

@@ -80,11 +80,10 @@ class TopicMessages:
     ) -> None:
         if polled.turned_away:
             resp.set_header("Retry-After", "1")
-        found, link, gap = polled.answer, None, None
-        if found.messages or found.gap:
-            link = query.format_parameters({"limit": limit, "detailed": detailed}) | {"marker": str(found.position)}
-        if found.gap:
-            gap = found.gap.after, found.gap.resumes
+        found = polled.answer
+        marker = str(found.position) if found.messages or found.gap else None
+        link = query.next_page_query(marker, limit=limit, detailed=detailed)
+        gap = (found.gap.after, found.gap.resumes) if found.gap else None
         resp.data = publishing.page(topic, found.messages, found.now, link, gap, found.position if detailed else None)
 
     def _look(
@@ -95,7 +94,10 @@ class TopicMessages:
         wait: int | None,
         topic_poll: TopicPoll | None = None,
     ) -> PollResult[TopicPage] | TopicPoll:
-        """Poll once. If the request must wait, let the project's next heavy request run."""
+        """Poll the topic once. Return the result, or a ``TopicPoll`` if the request must wait for messages.
+
+        While the request waits, the project's next heavy request may run.
+        """
         try:
             weight.admit_page(req, limit)
         except BaseException:

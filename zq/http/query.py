@@ -31,14 +31,17 @@ def text(req: falcon.Request, name: str) -> str:
 
 
 def integer(req: falcon.Request, name: str) -> int | None:
-    """Return the parameter's last value as an integer, or ``None`` if it is absent. Raises ``InvalidParameter``."""
+    """Return the parameter's last value as an integer, or ``None`` if the parameter is absent.
+
+    Raises ``InvalidParameter`` if the value is not an integer.
+    """
     if name not in req.params or not (value := text(req, name)):
         return None
     return as_integer(name, value)
 
 
 def as_integer(name: str, value: str) -> int:
-    """Parse an integer with an optional sign. Raises ``InvalidParameter``."""
+    """Parse an integer with an optional sign. Raises ``InvalidParameter`` for any other text."""
     match = _INTEGER.fullmatch(value)
     if match is None:
         raise InvalidParameter(f"{name} must be an integer.")
@@ -51,7 +54,10 @@ def looks_like_integer(value: str) -> bool:
 
 
 def boolean(req: falcon.Request, name: str) -> bool | None:
-    """Return the parameter's last value as a boolean, or ``None`` if it is absent. Raises ``InvalidParameter``."""
+    """Return the parameter's last value as a boolean, or ``None`` if the parameter is absent.
+
+    Raises ``InvalidParameter`` if the value is not a boolean.
+    """
     if name not in req.params or not (value := text(req, name)):
         return None
     if value in _TRUE:
@@ -62,7 +68,10 @@ def boolean(req: falcon.Request, name: str) -> bool | None:
 
 
 def starts(req: falcon.Request) -> bool:
-    """Return whether the request has ``bodies=start``, for truncated bodies. Raises ``InvalidParameter``."""
+    """Return whether the request has ``bodies=start``, which requests truncated bodies.
+
+    Raises ``InvalidParameter`` if ``bodies`` is neither "start" nor "whole".
+    """
     value = text(req, "bodies") if "bodies" in req.params else ""
     if value not in ("", "start", "whole"):
         raise InvalidParameter("bodies must be start or whole.")
@@ -93,7 +102,10 @@ def fence(req: falcon.Request) -> Fence | None:
 
 
 def hops(req: falcon.Request) -> int:
-    """Return the number of zq deliveries that led to this request (header ``Zq-Hops``). Raises ``InvalidHeader``."""
+    """Return the number of zq deliveries that led to this request, from the header ``Zq-Hops``.
+
+    Raises ``InvalidHeader`` if the header is not a number of up to three digits.
+    """
     given: str = req.env.get("HTTP_ZQ_HOPS", "0")
     if not (given.isascii() and given.isdigit() and len(given) <= 3):
         raise InvalidHeader("Invalid header value", "Zq-Hops must be a number of at most 3 digits.")
@@ -113,6 +125,11 @@ def format_parameters(given: dict[str, Any]) -> dict[str, str]:
         for name, value in given.items()
         if value not in (None, "")
     }
+
+
+def next_page_query(marker: str | None, **given: Any) -> dict[str, str] | None:
+    """Return the query of the link to the next page, with the parameters of this one; ``None`` without a marker."""
+    return None if marker is None else format_parameters(given) | {"marker": marker}
 
 
 def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY, form: bool = False) -> bytes:

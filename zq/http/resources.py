@@ -19,7 +19,7 @@ from zq.http import query, weight
 from zq.http.tenant import Audience
 from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
-from zq.wire import answers
+from zq.wire import encoding
 
 # Media type of a metadata patch.
 PATCH_TYPE = "application/openstack-messaging-v2.0-json-patch"
@@ -49,12 +49,10 @@ class ResourceCollection:
         if name or filters or visible:
             weight.admit(req, weight.UNKNOWN)
         page = self._resources.list(req.context.project, query.text(req, "marker"), limit, name, filters, visible)
-        links = []
-        if page.next is not None:
-            given = query.format_parameters({"limit": limit, "detailed": detailed, "name": name} | repeated)
-            if page.cut:  # the link must keep the filters
-                given = {**{key: str(req.params[key]) for key in filters}, **given}
-            links = [answers.next_link(f"/v2/{self._key}", given | {"marker": page.next})]
+        link = query.next_page_query(page.next, limit=limit, detailed=detailed, name=name, **repeated)
+        if link and page.cut:  # the link must keep the filters
+            link = {**{key: str(req.params[key]) for key in filters}, **link}
+        links = encoding.next_links(f"/v2/{self._key}", link)
         return {self._key: [self._entry(*listed, bool(detailed)) for listed in page.items], "links": links}
 
     def _visible(self, req: falcon.Request) -> Callable[[str], bool] | None:
@@ -145,7 +143,7 @@ class ResourceStats(_SingleResource):
     def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
         detailed, ref = query.boolean(req, "detailed"), self._ref(req)
         seen = self._resources.stats(ref)
-        resp.data = answers.stats(f"/v2/{self._word}s/{ref.name}", seen.value, seen.now, bool(detailed))
+        resp.data = encoding.stats(f"/v2/{self._word}s/{ref.name}", seen.value, seen.now, bool(detailed))
 
 
 class QueueDepth:
@@ -159,7 +157,7 @@ class QueueDepth:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
         seen = self._queues.depth(req.context.queue)
-        resp.data = answers.depth(seen.value, seen.now)
+        resp.data = encoding.depth(seen.value, seen.now)
 
 
 class ResourcePurge(_SingleResource):

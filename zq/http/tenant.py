@@ -123,7 +123,7 @@ class Tenant:
         """Return the identity in the headers of an unauthenticated caller or an authenticating proxy.
 
         Args:
-            asks: Whether the request requires a project.
+            needs_project: Whether the request requires a project.
         """
         headers: Mapping[str, Any] = env.get(PRESENTED, env)
         through_proxy = headers is not env
@@ -132,7 +132,7 @@ class Tenant:
         return _identity(projects, of_topic, headers.get("HTTP_X_USER_ID", ""), roles, through_proxy)
 
     def _client(self, value: str) -> str:
-        """Check the length of a client id that need not be a UUID. Raises ``InvalidHeader``."""
+        """Return a client id, which need not be a UUID. Raises ``InvalidHeader`` if its length is out of bounds."""
         low, high = self._limits.min_length_client_id, self._limits.max_length_client_id
         if not low <= len(value) <= high:
             raise InvalidHeader(
@@ -153,7 +153,7 @@ def _check_project(req: falcon.Request, identity: Identity, resource: object) ->
 def _identity(
     projects: tuple[str | None, ...] | None, of_topic: bool, user: str, roles: str | None, through_proxy: bool
 ) -> Identity:
-    """Return the identity in the headers. Equal headers yield the same object, by which other caches find it.
+    """Return the identity in the headers. Equal headers yield the same object, which other caches use as a key.
 
     Args:
         projects: Values of the headers in ``PROJECT``, in this order.
@@ -164,7 +164,7 @@ def _identity(
 
 @lru_cache(maxsize=1024)
 def _uuid(value: str) -> str:
-    """Return a client's UUID as 32 lower-case hexadecimal digits. Raises ``InvalidHeader``."""
+    """Return a client's UUID as 32 lower-case hexadecimal digits. Raises ``InvalidHeader`` if it is no UUID."""
     digits = value.replace("urn:", "").replace("uuid:", "").strip("{}").replace("-", "")
     if _HEX.fullmatch(digits) is None:
         raise InvalidHeader("Wrong UUID value", "Client-ID must be a UUID: 32 hex digits, with or without hyphens.")

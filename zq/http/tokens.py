@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import falcon
 from msgspec import UNSET
+from msgspec.structs import astuple
 
 from zq import __version__, limits, wire
 from zq.auth.policy import RULES
@@ -22,8 +23,9 @@ from zq.http.tenant import Audience
 from zq.model.allowance import Allowance
 from zq.model.identity import ADMIN, MEMBER, Identity
 from zq.model.scopes import Kind, Verb, parse, scopes_exceed
-from zq.wire import answers
-from zq.wire.tokens import TokenTerms, identity_document, token_document, token_terms
+from zq.wire import encoding
+from zq.wire import tokens as shapes
+from zq.wire.tokens import TokenTerms
 
 # Maximum number of tokens per page.
 MAX_PAGE: Final = 100
@@ -36,7 +38,7 @@ ROLE: Final = re.compile(r"[a-z0-9_.:-]{1,64}", re.ASCII)
 
 
 class _TokenResource:
-    """Base class of resources for tokens of the caller's project. The caller must have rights to manage all of it."""
+    """Base class of resources for the project's tokens. The caller must have rights to manage the whole project."""
 
     path = "/v2/tokens"
 
@@ -50,9 +52,9 @@ class _TokenResource:
         return given
 
     def _caller(self, req: falcon.Request) -> Identity:
-        """Return the caller, which must be authenticated and have rights to manage the whole project.
+        """Return the caller.
 
-        Raises ``NotAuthorized``.
+        Raises ``NotAuthorized`` unless the caller is authenticated and has rights to manage the whole project.
         """
         identity: Identity = req.context.identity
         scopes = parse(identity.scopes)
@@ -113,16 +115,12 @@ class _TokenCollection(_TokenResource):
         project = self._project(req)
         limit = limits.check_range("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
         page = self._tokens.list(project or "", query.text(req, "marker"), limit)
-        links = []
-        if page.next is not None:
-            given = query.format_parameters(
-                {"limit": query.integer(req, "limit"), "project": query.text(req, "project")}
-            )
-            links = [answers.next_link(self.path, given | {"marker": page.next})]
-        resp.data = wire.encode({"tokens": [_document(token) for token in page.items], "links": links})
+        given = {"limit": query.integer(req, "limit"), "project": query.text(req, "project")}
+        items, link = [_document(token) for token in page.items], query.next_page_query(page.next, **given)
+        resp.data = encoding.page("tokens", items, self.path, link)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        grant = self._grant(req, token_terms(query.body(req)))
+        grant = self._grant(req, shapes.token_terms(query.body(req)))
         made = self._tokens.create(grant)
         req.context.made = made.token.id
         _show_once(resp, self.path, made)
@@ -157,7 +155,16 @@ class WhoAmI:
     policy = {"GET": "identity:get"}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        resp.data = wire.encode(identity_document(req.context.identity))
+        identity: Identity = req.context.identity
+        shown = shapes.Identity(
+            project=identity.project,
+            user=identity.user,
+            roles=sorted(identity.roles),
+            scopes=None if identity.scopes is None else list(identity.scopes),
+            credential=identity.credential,
+            expires=None if identity.expires is None else encoding.timestamp(identity.expires),
+        )
+        resp.data = wire.encode(shown)
 
 
 class Me:
@@ -273,7 +280,7 @@ def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -
 def _jti(given: str) -> str:
     """Check and return the id of a JSON Web Token.
 
-    Raises ``Invalid``, also for a complete zq token, because a secret must not appear in a URL.
+    Raises ``Invalid`` for an id that is not valid, and for a complete zq token, because URLs must not contain secrets.
     """
     if not 1 <= len(given) <= MAX_TEXT or not given.isprintable():
         raise Invalid(f"jti, the id of a JSON Web Token, must be 1 to {MAX_TEXT} printable characters.")
@@ -295,17 +302,29 @@ def _grantable_roles(maker: Identity) -> frozenset[str]:
 
 
 def _exceeds(terms: Grant | StoredToken, maker: Identity) -> bool:
-    """Return whether a token with these terms would have more rights than its maker, or another user."""
+    """Return whether a token with these terms has more rights than its maker or belongs to another user."""
     other = terms.user not in ("", maker.user) or not _grantable_roles(maker) | maker.roles >= {*terms.roles}
     return other or scopes_exceed(parse(terms.scopes), parse(maker.scopes))
 
 
-def _document(token: Token) -> dict[str, Any]:
-    return token_document(token.id, token.stored, token.used)
+def _document(token: Token) -> shapes.Token:
+    stored = token.stored
+    return shapes.Token(
+        id=token.id,
+        project=stored.project,
+        user=stored.user,
+        name=stored.name,
+        roles=list(stored.roles),
+        scopes=None if stored.scopes is None else list(stored.scopes),
+        created=encoding.timestamp(stored.created),
+        expires=encoding.timestamp(stored.expires),
+        by=stored.by,
+        last_used=None if token.used is None else encoding.timestamp(token.used),
+    )
 
 
 def _show_once(resp: falcon.Response, path: str, made: NewToken) -> None:
     resp.status = falcon.HTTP_201
     resp.set_header("Location", f"{path}/{made.token.id}")
     resp.set_header("Cache-Control", "no-store")
-    resp.data = wire.encode({"token": made.text} | _document(made.token))
+    resp.data = wire.encode(shapes.MadeToken(*astuple(_document(made.token)), token=made.text))

@@ -10,7 +10,7 @@ from zq.limits import MAX_COMMIT_BODY
 from zq.model import CommitResult
 from zq.model.quotas import Work
 from zq.model.scopes import Kind, Verb
-from zq.wire import answers, extensions
+from zq.wire import answers, encoding, extensions
 
 
 class WorkCollection:
@@ -27,12 +27,9 @@ class WorkCollection:
         limit, marker = query.integer(req, "limit"), query.text(req, "marker")
         visible = req.context.allowance.visible(Verb.OBSERVE, Kind.WORK)
         seen = self._transactions.list(req.context.project, self._work, marker, limit, visible)
-        links = []
-        if seen.value.next is not None:
-            given = query.format_parameters({"limit": limit}) | {"marker": seen.value.next}
-            links = [answers.next_link(f"/v2/{self._word}", given)]
-        items = [extensions.work(one, seen.now) for one in seen.value.items]
-        resp.data = wire.encode({self._word: items, "links": links})
+        items = [encoding.format_work(one, seen.now) for one in seen.value.items]
+        link = query.next_page_query(seen.value.next, limit=limit)
+        resp.data = encoding.page(self._word, items, f"/v2/{self._word}", link)
 
 
 class FenceItem:
@@ -44,7 +41,7 @@ class FenceItem:
         self._transactions = transactions
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
-        resp.data = extensions.epoch(self._transactions.advance_fence(req.context.project, name))
+        resp.data = wire.encode(answers.Epoch(self._transactions.advance_fence(req.context.project, name)))
 
 
 class StageItem:
@@ -75,7 +72,7 @@ class CommitCollection(WorkCollection):
         weight.admit(req, weight.UNKNOWN)
         committed = self._transactions.commit(req.context.project, terms, fence, req.context.allowance)
         _mark_open(resp, committed)
-        resp.data = extensions.committed(committed)
+        resp.data = wire.encode(answers.Committed(committed.published, committed.deleted, committed.replayed))
 
 
 class CommitItem:
@@ -89,7 +86,7 @@ class CommitItem:
     def on_get(self, req: falcon.Request, resp: falcon.Response, producer: str) -> None:
         committed = self._transactions.last(req.context.project, producer)
         _mark_open(resp, committed)
-        resp.data = extensions.last(committed)
+        resp.data = wire.encode(answers.LastCommit(committed.batch, committed.published, committed.deleted))
 
 
 def _mark_open(resp: falcon.Response, committed: CommitResult) -> None:

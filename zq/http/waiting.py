@@ -32,7 +32,11 @@ def long_poll(
     *,
     takes: bool,
 ) -> None:
-    """Respond with ``show(fetch())`` as soon as ``fetch`` returns a non-empty result, or at the deadline."""
+    """Respond with ``show(fetch())`` as soon as ``fetch`` returns a non-empty result, or at the deadline.
+
+    Args:
+        takes: Whether ``fetch`` claims or pops messages. If so, it is not called after the client has disconnected.
+    """
     wait = query.integer(req, "wait")
     if not wait:
         if takes and is_disconnected(req):

@@ -32,7 +32,7 @@ MIN_MESSAGE_SIZE: Final = 10
 
 
 class PollResult(Protocol):
-    """The result of a poll, with a true value in ``found`` if it is non-empty."""
+    """The result of a poll. ``found`` is truthy if the poll has found messages."""
 
     @property
     def found(self) -> object: ...
@@ -64,7 +64,7 @@ def admit(req: falcon.Request, count: int, messages: int = 0, size: int = 0) -> 
     """Admit a request that handles ``count`` messages.
 
     If the request is heavy, wait until the project may run another heavy request, and charge ``messages`` messages and
-    ``size`` bytes in advance. Raises ``TooManyRequests``.
+    ``size`` bytes in advance. Raises ``TooManyRequests`` if the project exceeds its rate limits.
     """
     context = req.context
     if count <= MAX_LIGHT_MESSAGES or getattr(context, "heavy", None) is not None:
@@ -94,13 +94,13 @@ def end(req: falcon.Request) -> None:
 
 
 def admit_page(req: falcon.Request, limit: int | None) -> None:
-    """Admit a request that reads a page of up to ``limit`` messages. Raises ``TooManyRequests``."""
+    """Admit a request that reads a page of up to ``limit`` messages. Raises the errors of ``admit``."""
     if limit is not None and limit > MAX_LIGHT_MESSAGES:
         admit(req, limit, 0, min(limit, UNKNOWN) * MESSAGE_SIZE)
 
 
 def admit_post(req: falcon.Request, raw: bytes) -> bytes:
-    """Admit a request that posts the messages in ``raw``, and return ``raw``. Raises ``TooManyRequests``."""
+    """Admit a request that posts the messages in ``raw``, and return ``raw``. Raises the errors of ``admit``."""
     if len(raw) > MAX_LIGHT_MESSAGES * MIN_MESSAGE_SIZE and (count := max_posted_messages(raw)) > MAX_LIGHT_MESSAGES:
         admit(req, count, count, len(raw))
     return raw
@@ -109,7 +109,8 @@ def admit_post(req: falcon.Request, raw: bytes) -> bytes:
 def admit_each_poll(req: falcon.Request, limit: int | None, fetch: Callable[[], T], *, takes: bool) -> Callable[[], T]:
     """Wrap ``fetch``, which polls for up to ``limit`` messages, so that each call is admitted as a heavy request.
 
-    The request counts as heavy only during the call. If the call finds messages, it counts until the response is sent.
+    The request counts as heavy during the call. If the call finds messages, the request counts as heavy until the
+    response is sent.
 
     Args:
         takes: Whether the messages are charged.

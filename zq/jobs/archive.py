@@ -80,7 +80,7 @@ def queues_with_history(client: Client) -> list[str]:
 
 
 def archive_queue(spark: SparkSession, path: str, given: Mapping[str, str], strict: str, progress: Progress) -> Counts:
-    """Archive the new entries of a queue. Return the number of new rows per table."""
+    """Archive the new entries of a queue. ``given`` are the source options. Return the number of new rows per table."""
     counts = {"posted": run_stream(spark, path, "posted", {**given, "failOnDataLoss": "false"}, progress)}
     [begun] = spark.sql("select unix_micros(current_timestamp()) at").collect()
     counts["finished"] = run_stream(spark, path, "finished", {**given, "failOnDataLoss": strict}, progress)
@@ -131,7 +131,7 @@ def to_rows(rows: DataFrame, table: str, given: Mapping[str, str], batch: str) -
 
 
 def add_place(rows: DataFrame, given: Mapping[str, str]) -> DataFrame:
-    """Add the columns ``project`` and ``queue``."""
+    """Add the columns ``project`` and ``queue`` with their values in ``given``."""
     return rows.withColumns({name: F.lit(given[name]) for name in ("project", "queue")})
 
 

@@ -91,7 +91,7 @@ def ingest(session: Session, /, paths: Sequence[str], queue: str, name: str, key
 
 
 def list_files(spark: SparkSession, paths: Sequence[str], kind: str | None = None) -> list[tuple[str, str]]:
-    """List the files in all paths, ordered by name, with their formats. Raises ``Invalid``."""
+    """Return the name and format of each file in the paths, ordered by name. Raises ``Invalid`` without files."""
     listed = spark.read.option("recursiveFileLookup", "true").text(list(paths)).inputFiles()
     found = [(unquote(file), kind or _kind(unquote(file))) for file in sorted(set(listed))]
     if not found:
@@ -116,7 +116,7 @@ def published_count(client: Client, producer: str) -> int | None:
 def read_rows(
     spark: SparkSession, file: str, kind: str, column: str | None = None, parse: bool = False, multiline: bool = False
 ) -> DataFrame:
-    """Parse the rows of a file. Raises ``Invalid``.
+    """Parse the rows of a file. Raises ``Invalid`` if the file lacks the column ``column``.
 
     Valid rows have a ``body``. Rows that do not parse have a ``reason`` and the text ``raw``.
     """
@@ -145,7 +145,7 @@ def parse_lines(frame: DataFrame, member: str | None = None) -> DataFrame:
 
 
 def to_bodies(frame: DataFrame, column: str | None = None, parse: bool = False, file: str = "the data") -> DataFrame:
-    """Convert rows to message bodies. Raises ``Invalid``.
+    """Convert rows to message bodies. Raises ``Invalid`` if ``column`` does not exist.
 
     Args:
         column: Column with the body. Default: all columns, as an object.
@@ -218,10 +218,10 @@ def parser(member: str | None) -> Any:
 
 
 def parse_json(text: bytes, member: str | None) -> dict[str, Any]:
-    """Validate JSON. Return it as ``body``, or return the ``reason`` why it is not valid.
+    """Validate a JSON text. Return ``{"body": ...}`` if it is valid, else ``{"reason": ...}``.
 
     Args:
-        member: Take the body from this member of a JSON object.
+        member: The member of a JSON object that contains the body; None if the whole text is the body.
     """
     try:
         if member is not None:

@@ -122,7 +122,10 @@ def filter_period(rows: DataFrame, moment: str, since: datetime | None, until: d
 def read_backlog(
     spark: SparkSession, client: Client, given: Mapping[str, str], queues: Sequence[str], progress: Progress
 ) -> DataFrame:
-    """Read the backlog: the live messages of the queues and their dead-letter queues, or of all queues."""
+    """Read the live messages of the queues and of their dead-letter queues.
+
+    If ``queues`` is empty, read the live messages of all queues.
+    """
     rows = spark.createDataFrame([], BACKLOG)
     names = add_dead_letter_queues(client, queues) if queues else [found.name for found in client.queues()]
     for number, queue in enumerate(names, 1):
@@ -133,7 +136,7 @@ def read_backlog(
 
 
 def add_dead_letter_queues(client: Client, queues: Sequence[str]) -> list[str]:
-    """Add the dead-letter queues of the queues. Remove duplicates."""
+    """Return the queues and their dead-letter queues, without duplicates."""
     found = dict.fromkeys(queues)
     for queue in queues:
         with suppress(NotFound):
@@ -148,7 +151,7 @@ def collect(rows: DataFrame) -> Rows:
 
 
 def show(session: Session, by_queue: Rows, by_hour: Rows) -> None:
-    """Print three tables, or JSON lines whose member ``is`` has the type of the row."""
+    """Print three tables, or JSON lines in which the member ``is`` is "queue" or "hour"."""
     if not session.out.uses_tables:
         for what, rows in (("queue", by_queue), ("hour", by_hour)):
             for row in rows:

@@ -29,7 +29,7 @@ SCHEMAS: Final[Mapping[str, str]] = {
 
 
 def column_names(table: str) -> list[str]:
-    """Return the column names of a table in order."""
+    """Return a table's column names in the order of its schema."""
     return [column.split()[0] for column in SCHEMAS[table].split(", ")]
 
 

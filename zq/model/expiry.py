@@ -4,11 +4,12 @@
 Expired data becomes invisible immediately, so readers never wait for its removal (L3).
 """
 
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 from msgspec import Struct
 
 from zq.model import QueueRef
+from zq.model.options import Option
 
 STEP: Final = 1000
 ROUND: Final = 100_000
@@ -17,16 +18,24 @@ ROUND: Final = 100_000
 class Expiry(Struct, frozen=True, kw_only=True):
     """The options of the configuration section ``[expiry]``. Each driver uses those that it supports."""
 
-    sweep: bool = True
-    sweep_batch_size: int = STEP
-    sweep_max_deletes: int = ROUND
-    delete_on_read: bool = True
-    delete_queue_size: int = 10_000
-    compaction_filter: bool = True
-    compaction_filter_grace: int = 60
-    """Seconds after expiry before the compaction filter may remove a message."""
-    compaction_interval: int = 3600
-    """Seconds after which files are compacted if nothing else has triggered a compaction."""
+    sweep: Annotated[bool, Option(reload=True)] = True
+    """Remove expired messages in regular sweep rounds."""
+    sweep_interval: Annotated[float, Option(0.1, 3600, reload=True)] = 5.0
+    """Seconds between sweep rounds, which reclaim the space of expired and purged messages."""
+    sweep_batch_size: Annotated[int, Option(1, 100_000, reload=True)] = STEP
+    """Maximum number of messages that one step of a sweep round removes."""
+    sweep_max_deletes: Annotated[int, Option(1, 100_000_000, reload=True)] = ROUND
+    """Maximum number of messages that one sweep round removes; at least sweep_batch_size."""
+    delete_on_read: Annotated[bool, Option(reload=True)] = True
+    """Remove expired messages that readers find."""
+    delete_queue_size: Annotated[int, Option(1, 10_000_000, reload=True)] = 10_000
+    """Maximum number of expired messages found by readers that wait for removal; further ones are left to the sweep."""
+    compaction_filter: Annotated[bool, Option(reload=True)] = True
+    """Drop expired messages when the embedded store compacts its files."""
+    compaction_filter_grace: Annotated[int, Option(0, 86_400, reload=True)] = 60
+    """Seconds after expiry before the compaction filter drops a message, so that other expiry layers come first."""
+    compaction_interval: Annotated[int, Option(60, 31_536_000, reload=True)] = 3600
+    """Seconds after which the embedded store compacts a file even without other reason."""
 
 
 class Pace(Protocol):

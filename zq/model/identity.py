@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The caller's identity, which every authentication strategy produces, and the authentication options."""
 
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct
 
 from zq.model import Seconds
+from zq.model.options import Option, Text, Texts
 
 # The role of callers whose credential contains no role.
 MEMBER: Final = "member"
@@ -39,44 +40,69 @@ class Identity(Struct, frozen=True):
 
 
 class JwtOptions(Struct, frozen=True, kw_only=True):
-    """The options for JSON Web Tokens: section ``[auth]``, without the prefix jwt_."""
+    """The options of JSON Web Tokens in section ``[auth]``, without the prefix ``jwt_``."""
 
-    issuer: str = ""
-    audience: str = ""
-    jwks: str = ""
-    """Path of a file, or an https URL."""
-    algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")
-    project_claim: str = "zq_project"
-    """Path of the claim: names separated by dots. The next two options have the same format."""
-    roles_claim: str = "zq_roles"
-    scope_claim: str = "zq_scopes"
-    leeway: int = 30
-    """Tolerance for expiry times in seconds. The next two options are in seconds too."""
-    max_age: int = 86400
-    max_stale: int = 3600
-    type: str = ""
-    """Required value of the header field ``typ``; "" = any value."""
+    issuer: Text = ""
+    """For jwt: required value of iss."""
+    audience: Text = ""
+    """For jwt: required value of aud, or one of its values."""
+    jwks: Text = ""
+    """For jwt: the issuer's key set (JWKS), as a file or an https URL."""
+    algorithms: Texts = ("RS256", "ES256", "EdDSA")
+    """Accepted signature algorithms; never none or HS256."""
+    project_claim: Text = "zq_project"
+    """Claim with the project; dots select nested claims."""
+    roles_claim: Text = "zq_roles"
+    """Claim with the roles; dots select nested claims."""
+    scope_claim: Text = "zq_scopes"
+    """Claim with the scopes; dots select nested claims."""
+    leeway: Annotated[int, Option(0, 60)] = 30
+    """Maximum clock difference to the issuer in seconds."""
+    max_age: Annotated[int, Option(1, 31_622_400)] = 86_400
+    """Maximum seconds between iat and exp of a token."""
+    type: Text = ""
+    """Required typ of the token header, such as at+jwt. Empty: any."""
+    max_stale: Annotated[int, Option(0, 604_800, name="jwks_max_stale")] = 3600
+    """Seconds for which the last keys stay in use if jwt_jwks is unavailable."""
 
 
 class AuthOptions(Struct, frozen=True, kw_only=True):
-    """The authentication options."""
+    """The options of authentication and of the policy."""
 
-    strategy: str = ""
-    """Name of the strategy; "" = callers are trusted without authentication."""
-    proxy_secret_file: str = ""
-    token_max_days: int = 366
-    bootstrap_token_file: str = ""
+    strategy: Annotated[str, Option(name="auth_strategy", section="DEFAULT")] = ""
+    """Authentication strategy: proxy, token, jwt, token,jwt or keystone. Empty: no authentication; the server trusts
+    request headers."""
+    proxy_secret_file: Annotated[str, Option(reload=True)] = ""
+    """For proxy: a file (mode 0600 or 0640) with one or two secrets of at least 32 bytes, one per line. The proxy
+    authenticates with one of them in the header X-ZQ-Proxy-Secret."""
+    token_max_days: Annotated[int, Option(1, 3660)] = 366
+    """Maximum lifetime of a token in days."""
+    bootstrap_token_file: Text = ""
+    """A file (mode 0600 or 0640) with an administrator's token. The server stores the token while no other
+    administrator token exists, unless the token was revoked."""
+    certificates: Annotated[str, Option(reload=True)] = ""
+    """For token, with gunicorn and tls_client_ca: a TOML file that maps certificate subjects to projects, roles and
+    scopes."""
+    policy_file: Annotated[str, Option(reload=True, section="oslo_policy")] = ""
+    """Policy file in oslo.policy format, which maps rules to roles; needs the extra policy. Empty: the rules in
+    api-ref/policy.md."""
     jwt: JwtOptions = JwtOptions()
     behind_proxy: bool = False
     """Whether the last address in ``X-Forwarded-For`` is the caller's."""
-    certificates: str = ""
-    """Path of a file that maps certificate subjects to identities."""
 
 
 class ShareOptions(Struct, frozen=True, kw_only=True):
     """The options of signed URLs: section ``[signed_url]``."""
 
-    secrets: tuple[str, ...] = ()
-    """The first secret signs; all of them verify. Without secrets, signed URLs are disabled."""
-    max_seconds: int = 604_800
-    """Maximum validity of a signature in seconds."""
+    secret_key: Annotated[str, Option(reload=True, secret=True)] = ""
+    """Secret of at least 32 bytes that signs URLs. Signed URLs give access to a queue without an account. Empty: no
+    signed URL is valid."""
+    old_secret_keys: Annotated[tuple[str, ...], Option(reload=True, secret=True)] = ()
+    """Former values of secret_key, separated by commas. URLs signed with them remain valid."""
+    max_seconds: Annotated[int, Option(60, 3_153_600_000, reload=True, name="max_share_seconds")] = 604_800
+    """Maximum lifetime of a signed URL in seconds."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The first secret signs; all of them verify. Without secrets, signed URLs are disabled."""
+        return tuple(filter(None, (self.secret_key, *self.old_secret_keys)))

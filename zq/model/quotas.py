@@ -3,11 +3,12 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from msgspec import Struct, structs
 
 from zq.errors import Invalid
+from zq.model.options import Option
 
 # Kind of the deployment's documents that hold the settings of projects.
 QUOTA: Final = "quota"
@@ -15,7 +16,10 @@ QUOTA: Final = "quota"
 PROJECT: Final = "project"
 # Maximum value of a quota.
 MAX_QUOTA: Final = 1 << 53
-
+# Minimum and maximum of ``share``.
+PERCENT: Final = (1, 100)
+# The type of a limit; 0 = no limit.
+Amount = Annotated[int, Option(0, MAX_QUOTA, reload=True)]
 
 # Bytes counted per stored message in addition to its body.
 OVERHEAD: Final = 256
@@ -61,21 +65,34 @@ class State(StrEnum):
 class Quota(Struct, frozen=True):
     """The limits of one project, named as in ``[quota]``; 0 = no limit. The first three are per second."""
 
-    requests: int = 1000
-    messages: int = 10_000
-    bytes: int = 33_554_432
-    stored_bytes: int = 1 << 30
-    stored_messages: int = 1_000_000
-    metadata_bytes: int = 16_777_216
-    queues: int = 1000
-    topics: int = 1000
-    stages: int = 100
-    fences: int = 1000
-    producers: int = 1000
-    subscriptions: int = 1000
-    tokens: int = 100
-    share: int = 25
-    """Percentage of a process's threads, long-poll slots and streams."""
+    requests: Amount = 1000
+    """Requests per second; up to two seconds' worth in one burst. 0: no limit."""
+    messages: Amount = 10_000
+    """Messages per second that are posted, staged, published or delivered, with the same burst. 0: no limit."""
+    bytes: Amount = 33_554_432
+    """Body bytes per second in requests and responses, with the same burst. 0: no limit."""
+    stored_bytes: Amount = 1 << 30
+    """Bytes of a project's messages in the store: their bodies and 256 bytes per message. 0: no limit."""
+    stored_messages: Amount = 1_000_000
+    """Messages of a project in the store. 0: no limit."""
+    metadata_bytes: Amount = 16_777_216
+    """Metadata bytes of a project's queues and topics; the first 4096 bytes of each are free. 0: no limit."""
+    queues: Amount = 1000
+    """Queues of a project. 0: no limit."""
+    topics: Amount = 1000
+    """Topics of a project. 0: no limit."""
+    stages: Amount = 100
+    """Stages of a project. 0: no limit."""
+    fences: Amount = 1000
+    """Fences of a project. 0: no limit."""
+    producers: Amount = 1000
+    """Producers of a project whose last commit is stored. 0: no limit."""
+    subscriptions: Amount = 1000
+    """Subscriptions of a project. 0: no limit."""
+    tokens: Amount = 100
+    """Unexpired tokens of a project. 0: no limit."""
+    share: Annotated[int, Option(*PERCENT, reload=True)] = 25
+    """Percentage of threads, max_waiters and max_streams per process that one project may use."""
 
     def with_own(self, own: Mapping[str, int]) -> "Quota":
         """Return this quota with the limits in ``own`` replaced."""
@@ -101,7 +118,7 @@ def validate_limits(limits: Mapping[str, Any]) -> dict[str, int]:
         if name not in Quota.__struct_fields__:
             known = ", ".join(Quota.__struct_fields__)
             raise Invalid(f"limits may contain {known}, not {name[:32]!r}.")
-        low, high = (1, 100) if name == "share" else (0, MAX_QUOTA)
+        low, high = PERCENT if name == "share" else (0, MAX_QUOTA)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise Invalid(f"limits.{name} must be an integer from {low} to {high}, not {str(value)[:32]}.")
     return dict(limits)

@@ -5,6 +5,7 @@ from typing import Any
 
 from zq.http.openapi.operations import TEXT, Json, answer, body, flag, integer, operation, query, reference
 from zq.http.openapi.schemas import store_report
+from zq.http.openapi.structs import page_schema
 from zq.limits import DEFAULT_PAGE, Limits
 from zq.pools.catalogue import FLAVOR_CHANGE, NEW_FLAVOR, NEW_POOL, POOL_CHANGE
 
@@ -12,7 +13,7 @@ from zq.pools.catalogue import FLAVOR_CHANGE, NEW_FLAVOR, NEW_POOL, POOL_CHANGE
 def pools(limits: Limits) -> Json:
     """Return the OpenAPI path items for pools, as a mapping from path to operations."""
     detailed = flag("detailed", "Include each pool's options.")
-    one = {200: answer("The pool.", "Pool")}
+    one = {200: "Pool"}
     return {
         "/v2/pools": {
             "get": operation(
@@ -34,7 +35,7 @@ def pools(limits: Limits) -> Json:
             "patch": operation(
                 "update_pool", "Change a pool", one, body=body("PoolChange", required=True), errors=[404, 409]
             ),
-            "delete": operation("delete_pool", "Delete a pool without queues", {204: answer("Removed.")}),
+            "delete": operation("delete_pool", "Delete a pool without queues", {204: ""}),
         },
     }
 
@@ -42,13 +43,13 @@ def pools(limits: Limits) -> Json:
 def flavors(limits: Limits) -> Json:
     """Return the OpenAPI path items for flavors, as a mapping from path to operations."""
     detailed = flag("detailed", "Include each flavor's capabilities.")
-    one = {200: answer("The flavor.", "Flavor")}
+    one = {200: "Flavor"}
     return {
         "/v2/flavors": {
             "get": operation(
                 "list_flavors",
                 "List the project's flavors",
-                {200: answer("A page.", "FlavorPage")},
+                {200: "FlavorPage"},
                 parameters=_paging(limits.max_flavors_per_page, "flavors", detailed),
             )
         },
@@ -67,7 +68,7 @@ def flavors(limits: Limits) -> Json:
                 body=body("FlavorChange", required=True),
                 errors=[404],
             ),
-            "delete": operation("delete_flavor", "Delete a flavor", {204: answer("Removed.")}),
+            "delete": operation("delete_flavor", "Delete a flavor", {204: ""}),
         },
     }
 
@@ -91,11 +92,11 @@ def schemas() -> Json:
             "additionalProperties": reference("schemas", "StoreReport"),
         },
         "Pool": {"type": "object", "properties": pool, "required": ["name", "uri", "weight", "flavor", "href"]},
-        "PoolPage": _page("pools", "Pool"),
+        "PoolPage": page_schema("pools", "Pool"),
         "NewPool": NEW_POOL,
         "PoolChange": POOL_CHANGE | {"minProperties": 1},
         "Flavor": {"type": "object", "properties": flavor, "required": ["name", "href"]},
-        "FlavorPage": _page("flavors", "Flavor"),
+        "FlavorPage": page_schema("flavors", "Flavor"),
         "NewFlavor": NEW_FLAVOR,
         "FlavorChange": FLAVOR_CHANGE,
     }
@@ -107,14 +108,3 @@ def _paging(max_page: int, things: str, detailed: Json) -> list[Any]:
         query("limit", integer(1, max_page, default=DEFAULT_PAGE), f"Maximum number of {things} in the page."),
         detailed,
     ]
-
-
-def _page(things: str, of: str) -> Json:
-    return {
-        "type": "object",
-        "properties": {
-            things: {"type": "array", "items": reference("schemas", of)},
-            "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
-        },
-        "required": [things, "links"],
-    }

@@ -10,7 +10,7 @@ from zq import wire
 from zq.http import query
 from zq.model.pools import Pool
 from zq.pools.catalogue import Flavor, Pools, mask_uri
-from zq.wire import answers
+from zq.wire import encoding
 
 POOLS: Final = "/v2/pools"
 FLAVORS: Final = "/v2/flavors"
@@ -30,9 +30,9 @@ class PoolCollection(_Resource):
         limit, detailed = query.integer(req, "limit"), query.boolean(req, "detailed")
         page = self._pools.list(query.text(req, "marker"), limit)
         shown = [_format_pool(name, pool, bool(detailed)) for name, pool in page.items]
-        links = _links(POOLS, page.next, {"limit": limit, "detailed": detailed})
+        link = query.next_page_query(page.next, limit=limit, detailed=detailed)
         resp.set_header("Content-Location", req.relative_uri)
-        resp.data = wire.encode({"pools": shown, "links": links})
+        resp.data = encoding.page("pools", shown, POOLS, link)
 
 
 class PoolItem(_Resource):
@@ -65,8 +65,8 @@ class FlavorCollection(_Resource):
         limit, detailed = query.integer(req, "limit"), query.boolean(req, "detailed")
         page = self._pools.list_flavors(req.context.project, query.text(req, "marker"), limit)
         shown = [_list_entry(flavor, bool(detailed)) for flavor in page.items]
-        links = _links(FLAVORS, page.next, {"limit": limit, "detailed": detailed})
-        resp.data = wire.encode({"flavors": shown, "links": links})
+        link = query.next_page_query(page.next, limit=limit, detailed=detailed)
+        resp.data = encoding.page("flavors", shown, FLAVORS, link)
 
 
 class FlavorItem(_Resource):
@@ -118,10 +118,6 @@ def _list_entry(flavor: Flavor, detailed: bool) -> dict[str, Any]:
     if not flavor.pools:
         del shown["pool_list"]
     return shown
-
-
-def _links(path: str, marker: str | None, given: dict[str, Any]) -> list[dict[str, str]]:
-    return [] if marker is None else [answers.next_link(path, query.format_parameters(given | {"marker": marker}))]
 
 
 def _href(path: str, name: str) -> str:

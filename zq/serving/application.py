@@ -30,13 +30,11 @@ from zq.http.authentication import get_peer, set_aside
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
 from zq.model.stats import Snapshot
-from zq.model.topics import Retention
 from zq.serving import lifecycle, probes
 from zq.serving.features import EXTENSIONS, create_features, create_followers
 from zq.serving.listening import format_authority, overlap
 from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
-from zq.serving.metrics.definitions import Options
 from zq.serving.metrics.timed import measure_verbs
 from zq.serving.settings import Configuration, Settings
 from zq.serving.startup import reload_files
@@ -63,7 +61,9 @@ class Application:
     Args:
         tls: Certificates to reload together with the options.
 
-    Raises ``StartRefused`` or ``Unavailable``.
+    Raises:
+        StartRefused: The settings or the store do not permit a start.
+        Unavailable: The store is unavailable.
     """
 
     def __init__(self, configuration: Configuration, tls: ServerTls | None = None) -> None:
@@ -89,10 +89,10 @@ class Application:
         self.features = create_features(
             configuration, self.broker, self._events, self._strategy, documents, partial(_probe, chosen)
         )
-        self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
+        self._keys = MasterKeys(chosen.transport.message_encryption_key_file, self.broker.sealing.keys.replace)
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
-        self._policy, self._audit = Policy(chosen.policy_file), Audit()
-        audit.configure(chosen.audit)
+        self._policy, self._audit = Policy(chosen.auth.policy_file), Audit()
+        audit.configure(chosen.log.audit)
         lifecycle.register_exit(self._audit.log_unlisted)
         if chosen.auth.strategy and chosen.shared_store:
             Exchange(self.broker.rates, documents, self._clock).start()
@@ -106,7 +106,6 @@ class Application:
             self._storage,
             self._clock,
             chosen.expiry,
-            chosen.sweep_interval,
             monitor,
             self._metrics,
             self._resume,
@@ -130,17 +129,17 @@ class Application:
             self.broker,
             policy=self._policy,
             audit=self._audit,
-            sends_rate_limits=lambda: configuration.current.quota_headers,
-            strict_client_id=chosen.strict_client_id,
-            admin_mode=chosen.admin_mode,
-            trusts_network=chosen.trust_network,
-            allowed_hosts=lambda: configuration.current.allowed_hosts,
-            log_requests=lambda: configuration.current.log_requests,
+            sends_rate_limits=lambda: configuration.current.general.quota_headers,
+            strict_client_id=chosen.transport.client_id_uuid_safe == "strict",
+            admin_mode=chosen.general.admin_mode,
+            trusts_network=chosen.server.trust_network,
+            allowed_hosts=lambda: configuration.current.server.allowed_hosts,
+            log_requests=lambda: configuration.current.log.requests,
             events=self._events,
-            metrics_page=self._metrics.page if chosen.metrics_on_main_port else None,
+            metrics_page=self._metrics.page if chosen.metrics.on_main_port else None,
             strategy=None if isinstance(self._strategy, ProxySecrets) else self._strategy,
             proxy=self._proxy,
-            behind_proxy=chosen.behind_proxy,
+            behind_proxy=chosen.server.behind_proxy,
             tokens=tokens,
             share=lambda: configuration.current.share,
             auth=chosen.auth.strategy,
@@ -161,14 +160,14 @@ class Application:
     def apply(self, new: Settings) -> None:
         """Apply the mutable options of ``new``."""
         self.broker.default_ttls.replace(new.limits.default_message_ttl, new.queue_ttl)
-        self.broker.publishing.configure(_retention(new))
-        self._upkeep.configure(new.expiry, new.sweep_interval)
-        self._metrics.configure(_metrics_options(new))
-        self.broker.queues.configure(new.max_counted)
-        self.broker.trail.configure(new.audit_ttl)
+        self.broker.publishing.configure(new.topics.retention)
+        self._upkeep.configure(new.expiry)
+        self._metrics.configure(new.metrics)
+        self.broker.queues.configure(new.metrics.max_counted)
+        self.broker.trail.configure(new.log.audit_ttl)
         if self.broker.quotas is not None:
             self.broker.quotas.configure(new.quota)
-        self._policy.reload(new.policy_file, self._audit)
+        self._policy.reload(new.auth.policy_file, self._audit)
         certificates = getattr(self._strategy, "certificates", None)
         files = [file for feature in self.features for file in feature.files]
         reload_files(self._proxy, certificates, self._keys, *files, self._tls)
@@ -185,7 +184,7 @@ class Application:
         if wrap is None:
             return self.app
         chosen = self._configuration.current
-        peer = partial(get_peer, behind_proxy=chosen.behind_proxy)
+        peer = partial(get_peer, behind_proxy=chosen.server.behind_proxy)
         behind: Callable[..., Iterable[bytes]] = wrap(
             self.app,
             set_aside,
@@ -199,7 +198,7 @@ class Application:
 
 
 def open_stores(chosen: Settings) -> Storage:
-    """Open the store, or the stores of all pools if pooling is on. Raises ``StartRefused`` or ``Unavailable``."""
+    """Open the store, or the stores of all pools if pooling is on. Raises the errors of ``open_store``."""
     catalogue = open_store(chosen)
     if chosen.pooling is None:
         return catalogue
@@ -215,22 +214,25 @@ def open_store(chosen: Settings) -> Storage:
     """
     while True:
         try:
-            return connect(chosen.uri, chosen.driver_options, chosen.expiry)
+            return connect(chosen.storage.uri, chosen.driver_options, chosen.expiry)
         except Unavailable as absence:
-            if not chosen.wait_for_store:
+            if not chosen.storage.wait:
                 raise
             LOG.warning("Waiting for the store: %s", absence)
             time.sleep(RETRY_INTERVAL)
 
 
 def _open_pool(chosen: Settings, uri: str, expiry: Expiry | None) -> Storage:
-    """Open the store of a pool. Raises ``StartRefused`` or ``Unavailable``."""
+    """Open the store of a pool.
+
+    Raises ``StartRefused`` if the store cannot be used, and ``Unavailable`` if the store is unavailable.
+    """
     options = chosen.pooling.options if chosen.pooling else {}
     return connect(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry)
 
 
 def _probe(chosen: Settings, uri: str) -> None:
-    """Check that the store at ``uri`` is usable. Raises ``StartRefused`` or ``Unavailable``."""
+    """Open the store at ``uri``, check it and close it. Raises the errors of ``_open_pool``."""
     storage = _open_pool(chosen, uri, None)
     try:
         storage.ping()
@@ -244,11 +246,11 @@ def _metrics(chosen: Settings, storage: Storage, clock: Clock) -> "Metrics":
     return Metrics(
         storage,
         clock,
-        store=chosen.uri.partition(":")[0],
-        engine=chosen.engine,
+        store=chosen.storage.uri.partition(":")[0],
+        engine=chosen.server.engine,
         max_waiters=chosen.max_waiters,
         max_streams=chosen.max_streams,
-        options=_metrics_options(chosen),
+        options=chosen.metrics,
     )
 
 
@@ -264,34 +266,24 @@ def make_broker(
         storage,
         clock,
         chosen.limits,
-        checksum=chosen.checksum,
-        delete_with_claim_id=chosen.delete_with_claim_id,
+        checksum=chosen.general.enable_checksum,
+        delete_with_claim_id=chosen.transport.message_delete_with_claim_id,
         max_waiters=chosen.max_waiters,
         max_streams=chosen.max_streams,
-        retention=_retention(chosen),
+        retention=chosen.topics.retention,
         queue_ttl=chosen.queue_ttl,
         events=events,
-        patience=chosen.storage_timeout,
+        patience=chosen.transport.storage_timeout,
         quota=chosen.quota if chosen.auth.strategy else None,
         share=chosen.quota.share,
         rates=Rates(max(chosen.threads, REQUESTS_AT_ONCE)),
-        encryption_keys=read_keys(chosen.message_encryption_key_file),
-        max_counted=chosen.max_counted,
+        encryption_keys=read_keys(chosen.transport.message_encryption_key_file),
+        max_counted=chosen.metrics.max_counted,
         followers=followers,
         pools=pools,
-        audit_ttl=chosen.audit_ttl,
+        audit_ttl=chosen.log.audit_ttl,
         extensions=EXTENSIONS,
     )
-
-
-def _metrics_options(chosen: Settings) -> Options:
-    return Options(
-        per_queue=chosen.per_queue_metrics, max_queues=chosen.max_metric_queues, max_counted=chosen.max_counted
-    )
-
-
-def _retention(chosen: Settings) -> Retention:
-    return Retention(chosen.topic_log_bytes, chosen.topic_log_messages)
 
 
 def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metrics") -> None:
@@ -299,11 +291,11 @@ def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metric
 
     A listener with the server's own address is not started, because it could take the address from the edge.
     """
-    main = chosen.bind, chosen.port
-    if chosen.probes_bind and not overlap(chosen.probes_bind, main):
-        where = f"Probes: http://{format_authority(*chosen.probes_bind)}/readyz and /healthz."
-        probes.serve("probes", *chosen.probes_bind, pages, where)
-    if chosen.metrics_port and not overlap((chosen.metrics_bind, chosen.metrics_port), main):
+    main = chosen.server.bind, chosen.server.port
+    if chosen.probes_address and not overlap(chosen.probes_address, main):
+        where = f"Probes: http://{format_authority(*chosen.probes_address)}/readyz and /healthz."
+        probes.serve("probes", *chosen.probes_address, pages, where)
+    if chosen.metrics.port and not overlap((chosen.metrics.bind, chosen.metrics.port), main):
         pages = {"/metrics": probes.metrics(metrics.page), "/healthz": probes.health}
-        where = f"Metrics: http://{format_authority(chosen.metrics_bind, chosen.metrics_port)}/metrics."
-        probes.serve("metrics", chosen.metrics_bind, chosen.metrics_port, pages, where)
+        where = f"Metrics: http://{format_authority(chosen.metrics.bind, chosen.metrics.port)}/metrics."
+        probes.serve("metrics", chosen.metrics.bind, chosen.metrics.port, pages, where)

@@ -149,7 +149,7 @@ class Edge:
     def runs_inline(self, environ: dict[str, Any], body: bytes) -> bool:
         """Return whether the request may run on the event loop's thread.
 
-        It must be short, its credential must be cached, and no wrapper of the application may be involved.
+        The request must be short, its credential must be cached, and the application must have no wrapper.
         """
         if self._app is not self.inner or not self.inner.is_short(environ, body):
             return False
@@ -173,7 +173,7 @@ class Edge:
                 self._pauses -= 1
 
     def has_room_for_long_response(self) -> bool:
-        """Return whether memory allows another long response. If it does not, first abort stalled responses."""
+        """Return whether memory permits another long response, if necessary after aborting stalled responses."""
         if not self._unsent:
             return True
         total = sum(unsent.size for unsent in self._unsent.values())
@@ -207,7 +207,7 @@ class Edge:
             self._unsent.pop(task, None)
 
     async def send_piece(self, piece: bytes, more: bool, send: Send, send_timeout: Callable[[], float]) -> None:
-        """Send a part of a response. Raises ``ClientDisconnect`` after ``send_timeout()`` seconds."""
+        """Send a part of a response. Raises ``ClientDisconnect`` if this takes ``send_timeout()`` seconds."""
         since = time.monotonic()
         handed = send({"type": "http.response.body", "body": piece, "more_body": more})
         try:
@@ -268,7 +268,7 @@ class Exchange:
                 self._watch.cancel()
 
     async def _read(self, size: int | None) -> bool:
-        """Read the body, unless the application will reject the request without it.
+        """Read the body, unless the application will reject the request anyway.
 
         If reading fails, send an error response and return ``False``.
         """
@@ -295,7 +295,7 @@ class Exchange:
         return True
 
     async def _read_pieces(self, size: int | None) -> bool:
-        """Read the body. Return whether part of it is unread, because it is too large.
+        """Read the body. Return whether the body is too large, so that a part of it is unread.
 
         Raises:
             TimeoutError: The client sends the body too slowly.
@@ -378,8 +378,8 @@ class Exchange:
     async def _wait(self, waits: PendingRequest | Feed) -> bool:
         """Wait for a notification or a timeout. Return whether a notification came.
 
-        If many requests are notified at once, the fair queue limits how many of each caller continue. Raises
-        ``ClientDisconnect``.
+        If many requests are notified at once, the fair queue limits how many requests of each caller continue.
+        Raises ``ClientDisconnect`` if the client disconnects.
         """
         watch, notified = self._watch_client(), asyncio.get_running_loop().create_future()
         waits.begin(partial(self._edge.queue.notify, self._caller(), notified))
@@ -409,7 +409,7 @@ class Exchange:
         self._send({"type": "http.response.body", "body": b""})
 
     def _watch_client(self) -> "asyncio.Task[None]":
-        """Return a task that ends when the client disconnects. It discards the unread part of the body."""
+        """Return a task that discards the unread part of the body and ends when the client disconnects."""
         if self._watch is None:
             self._watch = asyncio.ensure_future(self._wait_for_disconnect())
         return self._watch
@@ -424,7 +424,7 @@ class Exchange:
         self._refuse(503, reason, "Service unavailable", sentence)
 
     def _refuse(self, status: int, reason: Refusal | None, title: str, sentence: str) -> None:
-        """Send an error response without the application. Count it by ``reason``."""
+        """Send an error response without calling the application. Count the response by ``reason``."""
         if reason is not None:
             count_refusal(reason)
         body = json.dumps({"title": title, "description": sentence}).encode()
@@ -436,7 +436,7 @@ class Exchange:
         self._answer(Response(status, headers, body))
 
     def _answer(self, answer: Response) -> None:
-        """Send a response that Granian can buffer."""
+        """Send a short response, without waiting for the client. Granian buffers the response."""
         self._begin(answer)
         self._send({"type": "http.response.body", "body": answer.body})
 

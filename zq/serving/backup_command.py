@@ -77,7 +77,7 @@ def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
     Args:
         socket: Path of the server's control socket, or "" if it has none.
 
-    Raises ``StartRefused`` or ``Unavailable``.
+    Raises ``StartRefused`` if an argument is not valid or no server has the store open.
     """
     names = given.names
     if names[:1] == [VERIFY]:
@@ -105,7 +105,10 @@ def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
 
 @convert_file_errors
 def restore(given: argparse.Namespace) -> int:
-    """Create a new store from a backup. Return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
+    """Create a new store from a backup. Return the exit code.
+
+    Raises ``StartRefused`` if an argument is not valid or the backup cannot be restored.
+    """
     if len(given.names) != 1 or not given.store:
         raise StartRefused("Name the backup and the new store: zq-server restore BACKUP --store rocksdb:///var/lib/zq")
     folder = Path(given.names[0])

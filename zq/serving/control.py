@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control socket, through which ``zq-server`` commands reach a running server.
 
-A command such as ``zq-server token`` needs it if the server has an embedded store open. Requests through the socket
+A command such as ``zq-server token`` needs the socket if a server has the embedded store open. Its requests
 have administrator rights. The Unix socket has mode 0600 and accepts only the server's own user and root, who can also
 read the store.
 """
@@ -108,8 +108,10 @@ def send(path: str, method: str, target: str, document: object = None) -> tuple[
 def snapshot(path: str) -> Iterator[Snapshot]:
     """Provide a snapshot of the store of the server at ``path``; a context manager.
 
-    The server drops the snapshot when the context ends or this process dies. The backup counts as complete only if the
-    caller has set ``whole`` by then. Raises ``StartRefused`` or ``Unavailable``.
+    The server drops the snapshot when the context ends or this process dies. The server counts the backup as
+    complete only if the caller has set ``whole`` before the context ends.
+
+    Raises ``StartRefused`` if the server rejects the request, and ``Unavailable`` if no server answers.
     """
     connection = _Connection(path, SNAPSHOT_TIMEOUT)
     with ExitStack() as opened:
@@ -153,7 +155,7 @@ def call(app: Application, method: str, target: str, document: object = None) ->
 
 
 class _Snapshots:
-    """WSGI middleware that serves the snapshot request. A snapshot is kept until its connection closes.
+    """WSGI middleware that serves the snapshot request. A snapshot exists until its connection closes.
 
     There is at most one snapshot at a time.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zq-server`` commands that administer credentials, for users with access to the store.
 
-If a server has the store open, the command sends HTTP requests to its control socket. If not, the command opens the
-store and sends them to an application in this process.
+If a server has the store open, the command sends HTTP requests to the server's control socket. If not, the command
+opens the store and sends the requests to an application in its own process.
 """
 
 import argparse
@@ -26,7 +26,10 @@ def parse(command: Command, arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def run(command: Command, given: argparse.Namespace, send: SendRequest) -> int:
-    """Run the command, print its output and return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
+    """Run the command, print its output and return the exit code.
+
+    Raises ``StartRefused`` for an error response, and ``Unavailable`` if the server or the store is unavailable.
+    """
     for line in command.verbs[given.verb](given, send):
         print(line)  # noqa: T201
     return 0

@@ -27,19 +27,22 @@ LOG = logging.getLogger(__name__)
 
 
 def run(arguments: Sequence[str], flags: SignalFlags) -> None:
-    """Deliver notifications until ``flags.end`` is set. Raises ``StartRefused`` or ``Unavailable``."""
+    """Deliver notifications until ``flags.end`` is set.
+
+    Raises ``StartRefused`` if an option is not valid, and ``Unavailable`` if the store is unavailable.
+    """
     parser = argparse.ArgumentParser(
         prog="zq-deliver", description="Deliver notifications to the subscribers of zq queues."
     )
     parse_options(parser, arguments)
     configuration = Configuration()
     chosen = configuration.current
-    logs.configure(chosen.log_format, chosen.log_level)
+    logs.configure(chosen.log.format, chosen.log.level)
     _check(chosen)
     storage = open_stores(chosen)
     clock = StoreClock(storage.now, doubted=storage.clock_lead)
-    sealing = Sealing(DataKeys(storage.documents, clock, read_keys(chosen.message_encryption_key_file)))
-    keys = MasterKeys(chosen.message_encryption_key_file, sealing.keys.replace)
+    sealing = Sealing(DataKeys(storage.documents, clock, read_keys(chosen.transport.message_encryption_key_file)))
+    keys = MasterKeys(chosen.transport.message_encryption_key_file, sealing.keys.replace)
     keystone = None
     if chosen.auth.strategy == "keystone":
         keystone = create_strategy(lambda: configuration.current.auth, storage.documents, clock, configuration.path)

@@ -53,11 +53,11 @@ def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
 
 
 class FairQueue:
-    """A queue that allows each caller ``MAX_STEPS`` steps per event loop iteration.
+    """A queue that lets each caller's requests run ``MAX_STEPS`` steps per event loop iteration.
 
-    The first ``MAX_STEPS`` steps of an iteration are not counted by caller, which costs less. If only one project has
-    sent requests lately, the limit is ``MAX_STEPS_ALONE`` instead. All methods except ``notify`` must be called in the
-    event loop.
+    The first ``MAX_STEPS`` steps of an iteration are not counted by caller, which costs less. If only one project
+    has recently sent requests, the limit is ``MAX_STEPS_ALONE`` instead. All methods except ``notify`` must be called
+    in the event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, has_several_projects: Callable[[], bool]) -> None:
@@ -93,7 +93,10 @@ class FairQueue:
                 self._waiting.setdefault(name, deque()).append(turn)
 
     def begin_step(self) -> bool:
-        """Take a step if this iteration has uncounted steps left. If not, return ``False``; then await ``wait``."""
+        """Take a step if this iteration has uncounted steps left, and return ``True``.
+
+        If the result is ``False``, the request must await ``wait`` instead.
+        """
         if self._uncounted > 1:
             self._uncounted -= 1
             return True

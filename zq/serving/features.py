@@ -76,11 +76,11 @@ def create_features(
 
     Args:
         strategy: The authentication strategy.
-        probe: Checks that the store at a URI is usable. Raises ``StartRefused`` or ``Unavailable``.
+        probe: Checks the store at a URI. Raises ``StartRefused`` or ``Unavailable`` if the store is not usable.
     """
     chosen, share = configuration.current, lambda: configuration.current.share
-    store = chosen.uri.partition(":")[0]
-    figures_about = About(store, chosen.engine, chosen.port, chosen.max_waiters, chosen.max_streams)
+    store = chosen.storage.uri.partition(":")[0]
+    figures_about = About(store, chosen.server.engine, chosen.server.port, chosen.max_waiters, chosen.max_streams)
     subscriptions_options, alone = chosen.of(SUBSCRIPTIONS), not chosen.shared_store
     subscriptions = subscriptions_feature(subscriptions_options, core, share, strategy, alone)
     websocket_subscriptions = NO_SUBSCRIPTIONS
@@ -92,20 +92,20 @@ def create_features(
         WebSocketFeature(
             chosen.of(WEBSOCKET),
             chosen.auth.strategy,
-            chosen.behind_proxy,
+            chosen.server.behind_proxy,
             chosen.limits.max_messages_post_size,
             core.waiters.clock,
             core.storage.queues,
             websocket_subscriptions,
         ),
     ]
-    if chosen.admin_mode and chosen.pooling is not None:
+    if chosen.general.admin_mode and chosen.pooling is not None:
 
         def allowed() -> Sequence[str]:
             pooling = configuration.current.pooling
             return pooling.hosts if pooling else ()
 
-        pools = Pools(documents, core.waiters.clock, chosen.limits, probe, allowed, chosen.uri)
+        pools = Pools(documents, core.waiters.clock, chosen.limits, probe, allowed, chosen.storage.uri)
         features += [PoolsFeature(pools)]
     has_page = any(feature.page is not None for feature in features)
     return [
@@ -125,7 +125,7 @@ def create_features(
 
 def command_features(core: Broker, chosen: Settings | None = None) -> list[Feature]:
     """Create the features whose routes the ``zq-server`` commands call. ``None`` means default settings."""
-    behind_proxy = chosen is not None and chosen.behind_proxy
+    behind_proxy = chosen is not None and chosen.server.behind_proxy
     return [
         AdministrationFeature(core.quotas, core.removal, core.sealing.keys),
         sqs_feature(chosen.of(SQS) if chosen else SqsOptions(), core, behind_proxy),
@@ -143,7 +143,7 @@ def described_features(core: Broker) -> list[Feature]:
 
 
 def postpone_expiry(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
-    """Add ``seconds`` to the expiry times in a feature's document. Return ``None`` if it contains none."""
+    """Add ``seconds`` to the expiry times in a feature's document. Return ``None`` if there are no expiry times."""
     for postpone in POSTPONEMENTS:
         if (document := postpone(kind, stored, seconds)) is not None:
             return document

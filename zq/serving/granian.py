@@ -27,6 +27,7 @@ from zq.http.features import Feature, Receive, Send
 from zq.serving import fairness, lifecycle, listening
 from zq.serving.asgi import PIECE_SIZE, Edge, Limits
 from zq.serving.settings import Settings
+from zq.serving.settings.sections import ServerOptions
 from zq.serving.sockets import Sockets
 
 LOG = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class Worker:
     def __init__(self, chosen: Settings, opened: WorkerApplication) -> None:
         self._chosen = chosen
         self._opened = opened
-        self._address = listening.resolve(chosen.bind)
+        self._address = listening.resolve(chosen.server.bind)
         """The listening address, resolved once because a reload or a stop must not depend on DNS."""
         self._edge: Edge
         self._sockets: Sockets
@@ -92,10 +93,10 @@ class Worker:
 
     async def run(self) -> None:
         """Serve until SIGTERM, SIGINT or SIGQUIT. SIGTERM drains the worker first."""
-        chosen, loop = self._chosen, asyncio.get_running_loop()
-        per_address = None if chosen.behind_proxy else chosen.max_connections_per_address
+        chosen, server, loop = self._chosen, self._chosen.server, asyncio.get_running_loop()
+        per_address = None if server.behind_proxy else server.max_connections_per_address
         limits = Limits(
-            *(chosen.body_timeout, chosen.send_timeout, chosen.queue_timeout, chosen.max_body),
+            *(server.body_timeout, server.send_timeout, server.queue_timeout, chosen.max_body),
             per_address,
             _caller_headers(chosen.auth.strategy),
         )
@@ -113,9 +114,9 @@ class Worker:
             await asyncio.wait({ended, *self._servers.values()}, return_when=asyncio.FIRST_COMPLETED)
             if not self._ending.is_set() and any(task.done() for task in self._servers.values()):
                 raise RuntimeError("Granian has stopped unexpectedly.")
-        for server in self._servers:
-            server.stop()  # type: ignore[no-untyped-call]
-        await asyncio.wait(self._servers.values(), timeout=chosen.graceful_timeout)
+        for each in self._servers:
+            each.stop()  # type: ignore[no-untyped-call]
+        await asyncio.wait(self._servers.values(), timeout=server.graceful_timeout)
 
     def _serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> Awaitable[None]:
         serve = self._edge.serve if scope["type"] == "http" else self._sockets.serve
@@ -132,19 +133,19 @@ class Worker:
         server = Server(
             self._serve,
             address=self._address,
-            port=chosen.port,
+            port=chosen.server.port,
             interface=Interfaces.ASGINL,
             # With HTTP/2, Granian has no timeout for idle connections; see decision 0135.
             http=HTTPModes.http1,
             websockets=bool(self._sockets),
             backlog=1024,
-            backpressure=chosen.max_waiters + chosen.max_streams + chosen.max_connections,
+            backpressure=chosen.max_waiters + chosen.max_streams + chosen.server.max_connections,
             http1_settings=HTTP1Settings(
-                header_read_timeout=int(chosen.head_timeout * 1000),
+                header_read_timeout=int(chosen.server.head_timeout * 1000),
                 max_buffer_size=PIECE_SIZE,  # bytes of a response that Granian buffers for a slow client
             ),
             log_level=LogLevels.error,
-            **_tls(chosen),
+            **_tls(chosen.server),
         )
         self._servers[server] = asyncio.ensure_future(server.serve())
         return server
@@ -153,7 +154,7 @@ class Worker:
         """Reload the options. If TLS is on, start a server with the new certificates for new connections."""
         async with self._reloading:
             taken_over = await asyncio.to_thread(self._opened.reload)
-            if not (taken_over and self._chosen.tls_cert):
+            if not (taken_over and self._chosen.server.tls_cert):
                 return
             former = list(self._servers.items())
             self._start_server()
@@ -166,14 +167,18 @@ class Worker:
         self._servers.pop(server, None)
 
     async def _drain(self) -> None:
-        """Serve all clients for ``drain_delay`` seconds, then connected clients until they are quiet, then end."""
+        """Drain the worker, then let it end.
+
+        The worker accepts new connections for ``drain_delay`` seconds. After that, the worker serves the existing
+        connections until no request has arrived for ``QUIET`` seconds, but for at most ``LINGER`` seconds.
+        """
         if lifecycle.is_stopping():
             return
-        chosen = self._chosen
-        lifecycle.begin_stopping(chosen.drain_delay, self._opened.end_waiting)
+        server = self._chosen.server
+        lifecycle.begin_stopping(server.drain_delay, self._opened.end_waiting)
         self._sockets.end()
-        await asyncio.sleep(chosen.drain_delay)
-        sink = listening.divert_new_connections(self._address, chosen.port, chosen.workers)
+        await asyncio.sleep(server.drain_delay)
+        sink = listening.divert_new_connections(self._address, server.port, server.workers)
         began = time.monotonic()
         while time.monotonic() < min(began + LINGER, max(began, self._edge.last_request) + QUIET):
             await asyncio.sleep(DRAIN_CHECK_INTERVAL)
@@ -187,7 +192,7 @@ class Worker:
         self._ending.set()
 
 
-def _tls(chosen: Settings) -> dict[str, Any]:
+def _tls(chosen: ServerOptions) -> dict[str, Any]:
     if not chosen.tls_cert:
         return {}
     return {

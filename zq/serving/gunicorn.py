@@ -38,16 +38,17 @@ def _refuse_ambiguous_head(_worker: object, request: Any) -> None:
 
 def _options(chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None]) -> dict[str, object]:
     """Return gunicorn's options by name. The installed version may lack some of them."""
+    server = chosen.server
     options: dict[str, object] = {
-        "bind": [listening.format_authority(chosen.bind, chosen.port)],
+        "bind": [listening.format_authority(server.bind, server.port)],
         "worker_class": "gthread",
-        "workers": chosen.workers,
+        "workers": server.workers,
         # Each worker has its own socket. On a shared socket, the first worker to wake up accepts most connections.
-        "reuse_port": chosen.workers > 1,
+        "reuse_port": server.workers > 1,
         "threads": chosen.threads,
-        "worker_connections": chosen.max_connections,
-        "keepalive": chosen.keepalive,
-        "graceful_timeout": chosen.graceful_timeout,
+        "worker_connections": server.max_connections,
+        "keepalive": server.keepalive,
+        "graceful_timeout": server.graceful_timeout,
         # No timeout: a store may take long to open, and a standby waits until the owner of its store has exited.
         "timeout": 0,
         "limit_request_line": MAX_LINE,
@@ -62,7 +63,7 @@ def _options(chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None
         "child_exit": lambda _master, worker: lost(worker.pid),
     }
     if tls is not None:
-        options |= {"certfile": chosen.tls_cert, "keyfile": chosen.tls_key}
+        options |= {"certfile": server.tls_cert, "keyfile": server.tls_key}
         options["ssl_context"] = lambda _config, _default: tls.context
     return options
 

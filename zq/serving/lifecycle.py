@@ -48,7 +48,8 @@ def give_up() -> NoReturn:
 def exit_at_once() -> Iterator[None]:
     """Let signals end the process immediately while the store is being opened; a context manager.
 
-    Opening may take long, especially if another server owns the store. Nothing must be closed before that.
+    Opening may take long, especially if another server owns the store. Until the store is open, an exit needs no
+    cleanup.
     """
     former = {}
     if threading.current_thread() is threading.main_thread():
@@ -130,9 +131,10 @@ def begin_stopping(delay: float, end: Callable[[], object]) -> None:
 
 
 def register_exit(call: Callable[[], object]) -> None:
-    """Register a function to call, possibly twice, when this process exits normally. The last one is called first.
+    """Register a function to call when this process exits normally. ``call`` may be called twice.
 
-    A process started by ``multiprocessing`` runs ``Finalize`` callbacks but no ``atexit`` callbacks.
+    Functions are called in reverse order of registration. A process that ``multiprocessing`` started runs ``Finalize``
+    callbacks but no ``atexit`` callbacks, so the function is registered as both.
     """
     atexit.register(call)
     if multiprocessing.parent_process() is not None:

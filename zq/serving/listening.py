@@ -28,7 +28,7 @@ def format_authority(host: str, port: int) -> str:
 
 
 def resolve(host: str) -> str:
-    """Resolve a host to an IP address, without brackets. Raises ``StartRefused``."""
+    """Return the host's IP address, without brackets. Raises ``StartRefused`` if the name cannot be resolved."""
     host = host.strip("[]")
     if ":" in host:
         return host
@@ -49,7 +49,7 @@ def check(host: str, port: int) -> None:
 
 
 def overlap(one: tuple[str, int], other: tuple[str, int]) -> bool:
-    """Return whether two addresses conflict: equal ports, and equal hosts or a host for all addresses."""
+    """Return whether two addresses conflict: the ports are equal, and so are the hosts, or one is a wildcard."""
     hosts = {one[0].strip("[]"), other[0].strip("[]")}
     return one[1] == other[1] and (len(hosts) == 1 or bool(hosts & EVERYWHERE))
 
@@ -80,11 +80,11 @@ def _family(address: str) -> socket.AddressFamily:
 
 
 def divert_new_connections(address: str, port: int, listeners: int) -> socket.socket | None:
-    """Divert new connections from the server's listening sockets, so that these can be closed without resets.
+    """Divert new connections, so that closing the server's listening sockets resets no connection.
 
     The returned socket joins the listening sockets. The kernel assigns all new connections to it, and it drops their
-    handshakes. A client repeats the handshake after a second and then reaches the next server or none. Return ``None``
-    if the kernel does not support this.
+    handshakes. A client repeats the handshake after a second and then reaches the server that listens by then, if any.
+    Return ``None`` if the kernel does not support this.
 
     Args:
         listeners: Number of this server's listening sockets on the address.

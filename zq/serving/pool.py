@@ -153,7 +153,12 @@ class Pool:
     def do(
         self, work: Callable[[], Any], *, caller: bytes | None = None, patient: bool = False
     ) -> "asyncio.Future[Any]":
-        """Run ``work`` on a thread and return a future of its result. Must be called in the event loop."""
+        """Run ``work`` on a thread and return a future of its result. Must be called in the event loop.
+
+        Args:
+            caller: The caller whose threads the job uses, or ``None`` for no limit.
+            patient: Let the job wait for a thread without a timeout.
+        """
         job = Job(time.monotonic(), self._loop.create_future(), work, patient, caller)
         with self._lock:
             if caller is not None and self._started[caller] >= self._max_threads():
@@ -189,7 +194,7 @@ class Pool:
         return None
 
     def _start_queued(self, caller: bytes) -> None:
-        """Start as many queued jobs of the caller as it has threads for."""
+        """Start as many of the caller's queued jobs as its thread limit permits."""
         while self._started[caller] < self._max_threads() and (job := self._take_queued(caller)) is not None:
             self._start(job)
 
@@ -333,7 +338,10 @@ class Deadlines:
         self._sweep()
 
     async def bound(self, awaited: Any, deadline: Callable[[], float]) -> Any:
-        """Await with a deadline in monotonic time. Raises ``TimeoutError`` at most ``INTERVAL`` seconds later."""
+        """Await ``awaited`` and return its result. ``deadline`` returns a monotonic time.
+
+        If the deadline passes, raise ``TimeoutError`` within ``INTERVAL`` seconds.
+        """
         task = asyncio.current_task()
         assert task is not None
         self._tasks[task] = deadline

@@ -76,7 +76,7 @@ def serve(name: str, host: str, port: int, pages: Mapping[str, Page], announceme
     """Serve pages by path in a background thread. If the address is in use, retry until it is free.
 
     Args:
-        announcement: Log line for when the address is bound.
+        announcement: Line to log when the address is bound.
     """
     arguments = (name, (host, port), pages, announcement)
     threading.Thread(target=_listen, args=arguments, name=f"zq-{name}", daemon=True).start()

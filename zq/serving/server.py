@@ -69,16 +69,16 @@ COMMANDS: Final[dict[str, Command]] = {command.name: command for command in (tok
 
 
 def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
-    """Open the store and create the application. Raises ``StartRefused`` or ``Unavailable``."""
+    """Open the store and create the application. Raises the errors of ``Application``."""
     chosen = configuration.current
-    logs.configure(chosen.log_format, chosen.log_level)
+    logs.configure(chosen.log.format, chosen.log.level)
     try:
         made = Application(configuration, tls)
     except Deposed as error:  # another server has taken over the store
         LOG.critical("%s", error)
         lifecycle.give_up()
-    if chosen.control:
-        control.serve(chosen.control, made.app, made.snapshot)
+    if chosen.server.control:
+        control.serve(chosen.server.control, made.app, made.snapshot)
     return made
 
 
@@ -88,7 +88,7 @@ def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Call
     Args:
         tls: Certificates to reload together with the options.
 
-    Raises ``StartRefused`` or ``Unavailable``.
+    Raises the errors of ``Application``.
     """
     made = _open(configuration, tls)
     end = partial(lifecycle.begin_stopping, 0, made.broker.end_waiting)
@@ -99,7 +99,7 @@ def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Call
 
 
 def _open_worker_application(configuration: Configuration, tls: ServerTls | None) -> "granian.WorkerApplication":
-    """Open the store and return the application for a Granian worker. Raises ``StartRefused`` or ``Unavailable``."""
+    """Open the store and return the application for a Granian worker. Raises the errors of ``Application``."""
     from zq.serving import granian
 
     made = _open(configuration, tls)
@@ -125,17 +125,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StartRefused as refusal:
         return _refuse(refusal)
     chosen = configuration.current
-    logs.configure(chosen.log_format, chosen.log_level)
+    logs.configure(chosen.log.format, chosen.log.level)
     try:
         backup_command.check(given)
         if given.command == "backup":
-            return backup_command.backup(given, chosen.uri, chosen.control)
+            return backup_command.backup(given, chosen.storage.uri, chosen.server.control)
         if given.command in OFFLINE:
-            return OFFLINE[given.command](chosen.uri, given)
+            return OFFLINE[given.command](chosen.storage.uri, given)
         if given.command == "rekey":
             return _rekey(chosen)
         if given.init_store:
-            prepared = prepare(chosen.uri, chosen.driver_options)
+            prepared = prepare(chosen.storage.uri, chosen.driver_options)
             print("The store is prepared." if prepared else "This store needs no preparation.")  # noqa: T201
             return 0
         return _serve(configuration)
@@ -144,17 +144,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(configuration: Configuration) -> int:
-    """Serve until a signal ends the server. Return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
+    """Serve until a signal ends the server. Return the exit code. Raises the errors of ``_check_start``."""
     chosen = configuration.current
-    tls = ServerTls(chosen) if chosen.tls_cert else None
+    tls = ServerTls(chosen.server) if chosen.server.tls_cert else None
     _check_start(chosen)
     if chosen.shared_store:  # several processes may serve the store
         multiprocess.begin()
     reload, lost = partial(startup.reload, configuration), multiprocess.forget
-    if chosen.engine == "granian":
-        patience = chosen.drain_delay + chosen.graceful_timeout + CLOSE_TIMEOUT
+    if chosen.server.engine == "granian":
+        patience = chosen.server.drain_delay + chosen.server.graceful_timeout + CLOSE_TIMEOUT
         work = partial(_run_worker, configuration, tls)
-        return Supervisor(chosen.workers, work, reload, lost, patience).run()
+        return Supervisor(chosen.server.workers, work, reload, lost, patience).run()
     from zq.serving import gunicorn
 
     return gunicorn.run(chosen, partial(open_app, configuration, tls), reload, lost, tls)
@@ -177,7 +177,7 @@ def _run_credential_command(command: Command, arguments: Sequence[str]) -> int:
     try:
         _export_options(given)
         chosen = Configuration().current
-        logs.configure(chosen.log_format, "WARNING")
+        logs.configure(chosen.log.format, "WARNING")
         return credential_commands.run(command, given, _connect(chosen))
     except (StartRefused, Unavailable) as refusal:
         return _refuse(refusal)
@@ -185,7 +185,7 @@ def _run_credential_command(command: Command, arguments: Sequence[str]) -> int:
 
 def _open_in_process(chosen: Settings) -> App:
     """Open the store in this process and return an application for one command."""
-    audit.configure(chosen.audit)
+    audit.configure(chosen.log.audit)
     storage = open_store(chosen)
     atexit.register(storage.close)
     clock = StoreClock(storage.now, doubted=storage.clock_lead)
@@ -195,11 +195,14 @@ def _open_in_process(chosen: Settings) -> App:
 
 
 def _connect(chosen: Settings) -> SendRequest:
-    return credential_commands.connect(chosen.control, partial(_open_in_process, chosen))
+    return credential_commands.connect(chosen.server.control, partial(_open_in_process, chosen))
 
 
 def _rekey(chosen: Settings) -> int:
-    """Wrap all data keys with the first master key; return the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    """Wrap all data keys with the first master key. Return the exit code.
+
+    Raises ``StartRefused`` if a data key cannot be rewrapped, and ``Unavailable`` if the store is unavailable.
+    """
     done = request(_connect(chosen), "POST", "/v2/admin/rekey")
     print(f"The keys of {done['projects']} projects are wrapped with the first master key of the file.")  # noqa: T201
     if done["left"]:
@@ -211,13 +214,16 @@ def _rekey(chosen: Settings) -> int:
 
 
 def _check_start(chosen: Settings) -> None:
-    """Check the settings and log the startup messages. Raises ``StartRefused`` or ``Unavailable``."""
+    """Check the settings and log the startup messages.
+
+    Raises ``StartRefused`` if a setting prevents a start, and ``Unavailable`` if a shared store is unavailable.
+    """
     warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
-    find(chosen.uri)
-    Policy(chosen.policy_file)
-    audit.configure(chosen.audit)
+    find(chosen.storage.uri)
+    Policy(chosen.auth.policy_file)
+    audit.configure(chosen.log.audit)
     check_auth(chosen.auth)
-    listening.check(chosen.bind, chosen.port)
+    listening.check(chosen.server.bind, chosen.server.port)
     for line in startup.startup_lines(chosen):
         LOG.info(line)
     for warning in [*warnings, *startup.find_address_conflicts(chosen)]:

@@ -49,7 +49,7 @@ class Sockets:
         return self._edge.pool.do(work, caller=caller, patient=True)
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
-        """Await with a deadline in monotonic time. Raises ``TimeoutError`` at most a fraction of a second later."""
+        """Await ``awaited``. Raises ``TimeoutError`` soon after the monotonic time that ``deadline`` returns."""
         return self._edge.deadlines.bound(awaited, deadline)
 
     def call(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:

@@ -28,18 +28,19 @@ WAYS_OUT: Final = "or accept the risk with [server] trust_network = true."
 
 def startup_lines(chosen: Settings) -> Iterator[str]:
     """Yield the startup log lines, without passwords. URLs of features are for clients on this machine."""
-    scheme = "https" if chosen.tls_cert else "http"
-    host = "localhost" if chosen.bind.strip("[]") in listening.EVERYWHERE else chosen.bind
-    yield f"zq {__version__} starts with {chosen.engine} on {scheme}://{format_authority(chosen.bind, chosen.port)}."
-    yield f"Store: {_store(chosen.uri)}."
-    url = f"{scheme}://{format_authority(host, chosen.port)}"
+    server = chosen.server
+    scheme = "https" if server.tls_cert else "http"
+    host = "localhost" if server.bind.strip("[]") in listening.EVERYWHERE else server.bind
+    yield f"zq {__version__} starts with {server.engine} on {scheme}://{format_authority(server.bind, server.port)}."
+    yield f"Store: {_store(chosen.storage.uri)}."
+    url = f"{scheme}://{format_authority(host, server.port)}"
     yield from filter(None, (section.line(chosen.of(section), url) for section in SECTIONS))
     limits = chosen.limits
     yield (
         f"Project defaults: message TTL {limits.default_message_ttl} s, claim TTL {limits.default_claim_ttl} s, claim "
         f"grace {limits.default_claim_grace} s."
     )
-    reach = "this machine only" if is_loopback(chosen.bind) else "other machines"
+    reach = "this machine only" if is_loopback(server.bind) else "other machines"
     if chosen.auth.strategy:
         yield f"Authentication: {chosen.auth.strategy}; reachable from {reach}."
     else:
@@ -48,10 +49,10 @@ def startup_lines(chosen: Settings) -> Iterator[str]:
 
 def find_address_conflicts(chosen: Settings) -> Iterator[str]:
     """Yield a warning for each address of probes or metrics that is already in use."""
-    taken = {"the server": (chosen.bind, chosen.port)}
+    taken = {"the server": (chosen.server.bind, chosen.server.port)}
     for name, option, address in (
-        ("Probes", "[probes] bind", chosen.probes_bind),
-        ("Metrics", "[metrics] port", (chosen.metrics_bind, chosen.metrics_port)),
+        ("Probes", "[probes] bind", chosen.probes_address),
+        ("Metrics", "[metrics] port", (chosen.metrics.bind, chosen.metrics.port)),
     ):
         if not (address and address[1]):
             continue
@@ -78,7 +79,7 @@ def reload(configuration: Configuration, apply: Callable[[Settings], None] | Non
     except StartRefused as refusal:
         LOG.error("Options not reloaded: %s", refusal)
         return False
-    set_level(configuration.current.log_level)
+    set_level(configuration.current.log.level)
     if apply:
         apply(configuration.current)
         LOG.info("Reloaded: %s", ", ".join(changes) or "no option has changed.")
@@ -112,15 +113,16 @@ def check_exposure(chosen: Settings) -> list[str]:
 
     Raises ``StartRefused`` for unauthenticated access that the operator has not allowed.
     """
-    if not (chosen.auth.strategy or chosen.trust_network):
+    server = chosen.server
+    if not (chosen.auth.strategy or server.trust_network):
         _refuse_exposure(chosen)
-    if chosen.engine == "gunicorn" and not (chosen.behind_proxy or is_loopback(chosen.bind)):
+    if server.engine == "gunicorn" and not (server.behind_proxy or is_loopback(server.bind)):
         raise StartRefused(
-            f"A slow client holds a gunicorn thread, so gunicorn must not listen on {chosen.bind} without a buffering "
+            f"A slow client holds a gunicorn thread, so gunicorn must not listen on {server.bind} without a buffering "
             "proxy. Put a proxy in front (etc/nginx.conf) and set [server] behind_proxy = true, bind to 127.0.0.1, "
             "or use engine = granian."
         )
-    listener = Listener(chosen.bind, chosen.port, is_loopback(chosen.bind))
+    listener = Listener(server.bind, server.port, is_loopback(server.bind))
     warnings = [warning for section in SECTIONS for warning in section.check_exposure(chosen.of(section), listener)]
     return warnings + _warnings(chosen)
 
@@ -134,12 +136,13 @@ def is_loopback(host: str) -> bool:
 
 
 def _refuse_exposure(chosen: Settings) -> None:
-    if not is_loopback(chosen.bind):
+    server = chosen.server
+    if not is_loopback(server.bind):
         raise StartRefused(
-            f"{NO_AUTH}, so --bind {chosen.bind} would let everyone who reaches this machine read and delete all "
+            f"{NO_AUTH}, so --bind {server.bind} would let everyone who reaches this machine read and delete all "
             f"messages. Set auth_strategy, bind to 127.0.0.1, {WAYS_OUT}"
         )
-    if chosen.admin_mode:
+    if chosen.general.admin_mode:
         raise StartRefused(
             f"{NO_AUTH}, so admin_mode = true would give everyone who reaches this server administrator rights. Set "
             f"auth_strategy, leave admin_mode off, {WAYS_OUT}"
@@ -147,13 +150,13 @@ def _refuse_exposure(chosen: Settings) -> None:
 
 
 def _warnings(chosen: Settings) -> list[str]:
-    found = []
-    if chosen.trust_network and not chosen.auth.strategy:
+    found, server = [], chosen.server
+    if server.trust_network and not chosen.auth.strategy:
         found.append(
-            f"{NO_AUTH} and [server] trust_network is true: everyone who reaches {chosen.bind}:{chosen.port} can read "
+            f"{NO_AUTH} and [server] trust_network is true: everyone who reaches {server.bind}:{server.port} can read "
             "and delete all messages under any identity."
         )
-    if bare := _hosts_without_tls(chosen.uri):
+    if bare := _hosts_without_tls(chosen.storage.uri):
         found.append(
             f"Messages and passwords are sent unencrypted to the store at {', '.join(bare)}: its URI does not "
             "enable TLS."

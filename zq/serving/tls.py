@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from zq.errors import StartRefused
-from zq.serving.settings import Settings
+from zq.serving.settings.sections import ServerOptions
 
 # Minimum TLS versions by option value.
 MINIMUM: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
@@ -45,9 +45,9 @@ def _escape(value: str) -> str:
 
 
 class ServerTls:
-    """The TLS context of the server. The constructor raises ``StartRefused``."""
+    """The TLS context of the server. The constructor raises ``StartRefused`` if a file is not valid."""
 
-    def __init__(self, chosen: Settings) -> None:
+    def __init__(self, chosen: ServerOptions) -> None:
         self._chosen = chosen
         self.context = _context(chosen)
         """The context for new connections, from the files as last read."""
@@ -57,7 +57,7 @@ class ServerTls:
         self.context = _context(self._chosen)
 
 
-def _context(chosen: Settings) -> ssl.SSLContext:
+def _context(chosen: ServerOptions) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = MINIMUM[chosen.tls_min]
     context.options |= ssl.OP_NO_RENEGOTIATION

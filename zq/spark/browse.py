@@ -88,11 +88,11 @@ class Log:
         return Stretch([*found.messages], found.end)
 
     def first(self, position: int) -> int | None:
-        """Return the position of the first message after a position, or ``None``."""
+        """Return the position of the first message after ``position``, or ``None`` if no message follows."""
         return self.after(position, 1).end
 
     def find_first(self, position: int) -> int | None:
-        """Return the position of the first message after a position, which may be after the end of the log."""
+        """Return the result of ``first``, or ``None`` if ``position`` is beyond the log's end."""
         try:
             return self.first(position)
         except TrimmedMessages:
@@ -170,7 +170,7 @@ class PositionRange(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """The reader of ``spark.read``."""
+    """A batch reader, which Spark uses for ``spark.read``."""
 
     def __init__(self, options: ReadingOptions, columns: list[str]) -> None:
         self.options = options

@@ -55,7 +55,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Offset of the last batch whose claims are settled."""
 
     def initialOffset(self) -> Offset:
-        """Return the initial offset. It is constant, because Spark calls this twice and stores neither result."""
+        """Return the initial offset, the same in each call, because Spark calls twice and stores no result."""
         return {"consumer": self.options.consumer, "run": 0, "batch": 0, "claims": 0, "before": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -107,7 +107,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from rows.convert(self._claimed_messages(name) if inlined is None else _messages.decode(inlined))
 
     def commit(self, end: Offset) -> None:
-        """Do nothing, because Spark calls this one batch late, and never for the last batch."""
+        """Do nothing, because Spark calls ``commit`` for a batch only after the next batch, and never for the last."""
 
     def stop(self) -> None:
         """Release the prefetched claims. Keep all others, because the checkpoint may refer to them."""
@@ -209,5 +209,5 @@ def _claim_names(offset: Offset) -> list[str]:
 
 
 def _previous_claim_names(offset: Offset) -> list[str]:
-    """Return the claims of the previous batch, which a crashed query may not have settled."""
+    """Return the claim names of the previous batch, which a crashed query may not have settled."""
     return _claim_names({**offset, "batch": offset["batch"] - 1, "claims": offset["before"]})

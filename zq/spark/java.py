@@ -36,8 +36,8 @@ exec "{java}" "$@"
 def prepare() -> str:
     """Set ``JAVA_HOME`` and ``PYSPARK_PYTHON`` in this process's environment, and return ``JAVA_HOME``.
 
-    If ``PYSPARK_PYTHON`` is already set, it is kept. If that Python lacks zq, a warning is issued. Raises
-    ``StartRefused`` if there is no Java.
+    If ``PYSPARK_PYTHON`` is already set, it is not changed. If the Python in this variable lacks zq, a warning is
+    issued. Raises ``StartRefused`` if there is no Java.
     """
     home = _installed_home() or _bundled_home()
     if home is None:
@@ -99,7 +99,7 @@ def _bundled_home() -> str | None:
 
 
 def _create_home(runtime: Path, script: str, home: Path) -> None:
-    """Create the folder atomically, because other processes may use or create it at the same time."""
+    """Create the ``JAVA_HOME`` folder atomically, because other processes may use or create it at the same time."""
     home.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(dir=home.parent))
     for entry in runtime.iterdir():

@@ -79,7 +79,7 @@ class OptionParser:
         return text
 
     def integer(self, name: str, default: Any, least: int, most: int = 2**63 - 1) -> Any:
-        """Return the value of an integer option, or the default. Raises ``Invalid`` if it exceeds the bounds."""
+        """Return the value of an integer option, or the default. Raises ``Invalid`` if it is not within the bounds."""
         text = self.text(name)
         if text is None:
             return default
@@ -88,7 +88,10 @@ class OptionParser:
         return int(text)
 
     def choice(self, name: str, *choices: str) -> str:
-        """Return the value of an option with fixed choices. The first choice is the default. Raises ``Invalid``."""
+        """Return the value of an option with fixed choices. The first choice is the default.
+
+        Raises ``Invalid`` if the value is not one of the choices.
+        """
         text = self.text(name) or choices[0]
         if text.lower() not in choices:
             raise Invalid(f"Option {name} must be one of {', '.join(choices)}, not {text}.")
@@ -104,7 +107,7 @@ class OptionParser:
 
 @dataclass(frozen=True)
 class Connection:
-    """The connection settings. They are pickled for Spark's workers, unlike clients."""
+    """The connection settings. Unlike a client, they can be pickled and sent to Spark's workers."""
 
     url: str
     project: str
@@ -139,7 +142,7 @@ def _client(connection: Connection, token: str | None) -> Client:
 
 
 def parse_connection(given: OptionParser) -> Connection:
-    """Parse the connection settings. Raises ``Invalid``."""
+    """Parse the connection settings. Raises ``Invalid`` if an option is missing or not valid."""
     url = given.required("url", "set it to the URL of the server, such as http://localhost:8888.")
     if not url.startswith(("http://", "https://")):
         raise Invalid("Option url must begin with http:// or https://.")
@@ -169,7 +172,7 @@ class SinkOptions:
 
 
 def parse_sink_options(given: OptionParser, stream: bool) -> SinkOptions:
-    """Parse the options of the sink. Raises ``Invalid``."""
+    """Parse the options of the sink. Raises ``Invalid`` if an option is missing or not valid."""
     queue, queues = given.text("queue") or given.text("path"), given.text("queueColumn")
     if queue is None and queues is None:
         raise Invalid("Option queue is missing: set it to the target queue, or set queueColumn.")
@@ -233,7 +236,7 @@ def is_claim_mode(given: OptionParser) -> bool:
 
 
 def parse_source_state(given: OptionParser) -> str:
-    """Return the value of ``state`` for a source without claims. Raises ``Invalid``."""
+    """Return the value of ``state`` for a source without claims. Raises ``Invalid`` if the value is not valid."""
     if given.text("topic"):
         return "topic"
     if given.choice("mode", "claim", "tail") == "tail":
@@ -246,7 +249,7 @@ def parse_body_type(given: OptionParser) -> str:
 
 
 def parse_reading_options(given: OptionParser) -> ReadingOptions:
-    """Parse the options of a source without claims. Raises ``Invalid``."""
+    """Parse the options of a source without claims. Raises ``Invalid`` if an option is missing or not valid."""
     if given.text("topic") and (given.text("queue") or given.text("path")):
         raise Invalid("Option topic and a queue are both set: a source reads only one of them.")
     start = given.text("startingOffset") or "earliest"
@@ -269,7 +272,7 @@ def parse_reading_options(given: OptionParser) -> ReadingOptions:
 
 
 def parse_claiming_options(given: OptionParser) -> ClaimingOptions:
-    """Parse the options of a source in mode claim. Raises ``Invalid``."""
+    """Parse the options of a source in mode claim. Raises ``Invalid`` if an option is missing or not valid."""
     if given.text("topic"):
         raise Invalid("Option topic requires mode tail, because messages of topics cannot be claimed.")
     consumer = given.name("consumer")
@@ -291,5 +294,5 @@ def parse_claiming_options(given: OptionParser) -> ClaimingOptions:
 
 
 def parse_source_queue(given: OptionParser) -> str:
-    """Return the queue that a source reads. Raises ``Invalid``."""
+    """Return the queue that a source reads. Raises ``Invalid`` if no queue is given."""
     return given.text("queue") or given.required("path", "give option queue, or the queue's name to load().")

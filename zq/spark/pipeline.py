@@ -68,7 +68,7 @@ class Pipeline:
     sink_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Validate the settings without a request. Raises ``Invalid``."""
+        """Raise ``Invalid`` if a setting is not valid. Send no request to the server."""
         if isinstance(self.stages, str) or not isinstance(self.stages, Sequence) or not self.stages:
             raise Invalid("stages must be a list of functions.")
         if wrong := next((one for one in self.stages if not callable(one)), None):
@@ -102,7 +102,8 @@ class Pipeline:
     ) -> Totals:
         """Run rounds until SIGTERM or SIGINT arrives or, with ``until_empty``, until the queue is empty.
 
-        Raises ``RoundFailed``, and ``Fenced`` if another run with this name has started.
+        Raises ``RoundFailed`` if a round fails for a reason other than poison messages, and ``Fenced`` if another run
+        with this name has started.
 
         Args:
             progress: Called with the totals after each round.
@@ -133,7 +134,7 @@ class Pipeline:
         return runner.totals
 
     def claiming_options(self) -> ClaimingOptions:
-        """Return the options for claiming. Raises ``Invalid``."""
+        """Return the options for claiming. Raises ``Invalid`` if a setting is missing or not valid."""
         return parse_claiming_options(
             OptionParser(
                 self._place()
@@ -145,7 +146,7 @@ class Pipeline:
         )
 
     def writer_options(self) -> dict[str, str]:
-        """Return the options for Spark's reader and writer. Raises ``Invalid``."""
+        """Return the options for Spark's reader and writer. Raises ``Invalid`` if the project is missing."""
         return self._place() | _as_strings(
             queue=self.sink, bodyType=self.body_type, idempotencyKey=self.full_name, **self.sink_options
         )

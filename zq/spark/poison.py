@@ -90,7 +90,7 @@ class Bisection:
         """Search the messages recursively. Return ``True`` if a message fails by itself.
 
         Args:
-            known: Whether a dry run with all these messages has failed.
+            known: Whether a dry run with all messages in ``ids`` has already failed.
         """
         if self._runs >= MAX_RUNS or len(self.found) > self._most:
             return False
@@ -130,7 +130,10 @@ def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
 
 
 def remove_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
-    """Remove the rejected messages from the frame. If Spark recomputes a row and rejects only then, the round fails."""
+    """Remove the rejected messages from the frame.
+
+    If a stage rejects a row only when Spark recomputes the row, the round fails.
+    """
     if rejected:
         listed = ", ".join(f"'{one}'" for one in rejected)
         frame = frame.where(f"coalesce(id not in ({listed}), true)")

@@ -45,7 +45,7 @@ class Round(Struct, frozen=True):
     """The description of a round.
 
     Attributes:
-        claims: Ids of the messages to read, by claim; ``None`` = all messages of the claim.
+        claims: Mapping from claim id to the ids of the messages to read; ``None`` = all messages of the claim.
     """
 
     name: str
@@ -177,10 +177,10 @@ class RoundExecutor:
         """Whether the last dry run has staged rows with target queues."""
 
     def run(self, this: Round, inlined: Mapping[str, bytes], rejected: Rejected, keep: bool = True) -> None:
-        """Run a round. Raises ``FAILURES``.
+        """Run a round. Raises an error class in ``FAILURES`` if Spark or a stage fails.
 
         Args:
-            inlined: Messages as JSON by claim, as far as the driver has them.
+            inlined: Mapping from claim id to the claim's messages as JSON, for the claims that the driver has read.
             keep: Write the results to the sink. If false, compute and discard them.
         """
         kept: list[DataFrame] = []
@@ -201,7 +201,7 @@ class RoundExecutor:
                 one.unpersist()
 
     def _read(self, this: Round, inlined: Mapping[str, bytes]) -> DataFrame:
-        """Return the messages as a frame. If the driver has all of them, no task needs to request them."""
+        """Return the messages as a frame. If ``inlined`` has all messages, the tasks send no requests."""
         if not this.claims.keys() <= inlined.keys():
             shown = this if this.dry else _without_ids(this)
             return self._spark.read.format(FORMAT).options(**self._options).option("round", _encode(shown)).load()
@@ -249,7 +249,7 @@ class RoundExecutor:
 
 
 def apply_stage(stage: Stage, frame: DataFrame) -> DataFrame:
-    """Apply a stage. Raises ``StageFailed``, and ``Invalid`` if the stage does not return a DataFrame."""
+    """Apply a stage. Raises ``StageFailed`` if the stage raises, and ``Invalid`` if the result is no DataFrame."""
     try:
         made = stage(frame)
     except Exception as error:

@@ -70,7 +70,7 @@ def parse_attributes(entries: Iterable[tuple[str, Any]] | None) -> dict[str, Jso
     """Convert the entries of a row's map to attributes. Leave out null values.
 
     Args:
-        entries: Names, with strings or with structs of a type and a value.
+        entries: Pairs of a name and a value. A value is a string, or a struct with ``type`` and ``value``.
     """
     if entries is None:
         return None
@@ -183,7 +183,7 @@ def schema(columns: Iterable[str], body: str) -> StructType:
 
 
 def check_schema(wanted: StructType, columns: Sequence[str], body: str) -> None:
-    """Validate a user's schema, which may omit and reorder columns. Raises ``Invalid``."""
+    """Raise ``Invalid`` unless a user's schema has only known columns, in any order and with the right types."""
     for column in wanted.fields:
         if column.name not in columns:
             raise Invalid(f"The schema has a column {column.name}, and this source has {', '.join(columns)}.")

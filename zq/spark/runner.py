@@ -57,7 +57,10 @@ class Totals(Struct):
 
 
 class Runner:
-    """A runner that processes one round at a time. If there is a backlog, it prefetches the next batch."""
+    """The loop that claims batches of messages and processes each of them in a round.
+
+    Rounds run one at a time. If there is a backlog, the next batch is claimed during a round.
+    """
 
     def __init__(self, taking: ClaimingOptions, work: RoundExecutor, most_poison: int) -> None:
         self.name = taking.consumer
@@ -84,7 +87,10 @@ class Runner:
         """Whether the token has permission for the target queue of another message."""
 
     def begin(self, dead_letters: str | None) -> None:
-        """Start the run. Advance the fence, which stops other runs with this name. Raises ``Invalid``."""
+        """Start the run. Advance the fence, which stops other runs with this name.
+
+        Raises ``Invalid`` if the queue has a dead-letter queue other than ``dead_letters``.
+        """
         if not self._queue.exists():
             warnings.warn(f"There is no queue {self._queue.name} yet.", stacklevel=3)
         self._fence = self._client.fence(self.name)
@@ -162,7 +168,10 @@ class Runner:
             raise RunStopped("The run is stopping.")
 
     def _finish(self, batch: ClaimedBatch) -> None:
-        """Repeat the round without poison messages until it is committed. Raises ``RoundFailed``."""
+        """Run the round, and repeat it without poison messages until it is committed.
+
+        Raises ``RoundFailed`` if poison messages are not the cause of a failure.
+        """
         again = True
         while batch.claims:
             try:
@@ -197,7 +206,7 @@ class Runner:
         """Find and bury poison messages after a failed round. Raises ``RoundFailed`` for any other cause.
 
         Args:
-            again: Accept that all messages succeed now. If false, this also raises ``RoundFailed``.
+            again: Permit another attempt if no message fails in the search. If false, raise ``RoundFailed`` instead.
 
         Returns:
             Whether messages were buried.
@@ -237,9 +246,9 @@ class Runner:
         return isinstance(cause, NotAuthorized) and not self._work.names_queues
 
     def _dry_run(self, batch: ClaimedBatch, ids: Sequence[str], keep: bool) -> str | None:
-        """Run some messages as a dry run. Return the reason of a failure, or ``None``.
+        """Process some messages in a dry run. Return the reason of a failure, or ``None`` if the dry run succeeds.
 
-        Raises ``RunStopped`` and ``RoundFailed``.
+        Raises ``RunStopped`` if the run must stop, and ``RoundFailed`` for a lapsed claim or a missing permission.
 
         Args:
             keep: Also stage the results and drop them, which takes longer.
@@ -265,7 +274,10 @@ class Runner:
         return Round(self.name, self._fence.epoch, self._last + 1, self._queue.name, ids, dry, self._work.tasks)
 
     def _bury(self, batch: ClaimedBatch, rejected: Mapping[str, str]) -> Round:
-        """Move rejected messages to the dead-letter queue. Return the round without them. Raises ``Invalid``."""
+        """Move rejected messages to the dead-letter queue. Return the round without these messages.
+
+        Raises ``Invalid`` if there is no dead-letter queue, or if an id in ``rejected`` is not in the batch.
+        """
         if not self._buries:
             raise Invalid(f"Queue {self._queue.name} has no dead-letter queue for messages that a stage rejects.")
         known = {one for held in batch.claims.values() for one in held}
@@ -286,7 +298,10 @@ class Runner:
         return self._round(batch.claims)
 
     def _renew(self, claims: Iterable[str]) -> None:
-        """Renew claims. Raises ``RoundFailed``, ``Fenced`` or ``Unavailable``."""
+        """Renew claims. Without claims, only check the server.
+
+        Raises ``RoundFailed`` if a claim has lapsed, ``Fenced`` if another run has started, or ``Unavailable``.
+        """
         has_claims = False
         for name in claims:
             has_claims = True

@@ -51,7 +51,10 @@ def start_session(name: str, master: str = MASTER, settings: Mapping[str, str] |
 
 
 def _prepend(variable: str, text: str, between: str) -> None:
-    """Prepend text to an environment variable. In Java's options, the user's values come last and take precedence."""
+    """Prepend text to an environment variable, with the separator ``between``.
+
+    In Java's options, the user's values come last and therefore take precedence.
+    """
     os.environ[variable] = between.join(filter(None, [text, os.environ.get(variable)]))
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data source ``zq``, which selects a reader or writer by the options.
 
-Spark calls the methods in other processes and passes arguments by name, so parameter names must be Spark's.
+Spark calls the methods in other processes and passes arguments by name, so the parameters must have Spark's
+names.
 """
 
 from typing import Any
@@ -69,7 +70,7 @@ class ZqDataSource(DataSource):
 
 
 def _columns(given: OptionParser) -> tuple[str, ...]:
-    """Return the columns that the options select. Spark calls this before it selects a batch or stream reader."""
+    """Return the columns that the options select. Spark requests the schema before it selects a reader."""
     if is_claim_mode(given):
         return rows.CLAIMED_COLUMNS
     kind = parse_source_state(given)

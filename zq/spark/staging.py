@@ -207,7 +207,7 @@ def _column(schema: StructType, option: str, name: str | None, kind: type[DataTy
 
 
 def _check_attributes(name: str, kind: DataType) -> None:
-    """Check that a column of attributes maps names to strings, or to types and values. Raises ``Invalid``."""
+    """Raise ``Invalid`` unless a column maps names to strings, or to structs with ``type`` and ``value``."""
     values = kind.valueType if isinstance(kind, MapType) and isinstance(kind.keyType, StringType) else None
     named = isinstance(values, StructType) and {field.name: field.dataType for field in values.fields}
     if not (isinstance(values, StringType) or named == {"type": StringType(), "value": StringType()}):
@@ -233,7 +233,7 @@ def _second_items(pairs: Iterable[tuple[str, Any]]) -> Iterator[Any]:
 
 
 def _group_by_queue(pairs: Iterable[tuple[str, Any]], size: int = 10_000) -> Iterator[tuple[str, list[Any]]]:
-    """Group every ``size`` rows by queue. Yield each queue with its values."""
+    """Split the rows into chunks of ``size`` and group each chunk by queue. Yield a queue and its values."""
     groups: dict[str, list[Any]] = {}
     for number, (queue, value) in enumerate(pairs, 1):
         groups.setdefault(queue, []).append(value)
@@ -244,7 +244,7 @@ def _group_by_queue(pairs: Iterable[tuple[str, Any]], size: int = 10_000) -> Ite
 
 
 def _parse_claim(value: str) -> tuple[str, str]:
-    """Split a value of the column ``claim`` into queue and claim id. Raises ``Invalid``."""
+    """Split a value of the column ``claim`` into queue and claim id. Raises ``Invalid`` if a part is missing."""
     queue, _, name = value.partition("/")
     if not queue or not name:
         raise Invalid("Option ackColumn requires the column claim of a claiming source, with values like queue/claim.")

@@ -69,7 +69,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Position up to which the topic has no unread messages."""
 
     def initialOffset(self) -> Offset:
-        """Return the initial offset. It is constant, because Spark calls this twice and stores neither result."""
+        """Return the initial offset, the same in each call, because Spark calls twice and stores no result."""
         if self.begin is None:
             start = self.options.start
             self.begin = make_offset(self._newest() if start is None else start)
@@ -88,7 +88,10 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"after": self._newest() if self._is_due("report") else self.newest}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return the end offset of the next batch. Wait if there are no messages. Raises ``MessagesLost``."""
+        """Return the end offset of the next batch. If there are no messages, wait for messages.
+
+        Raises ``MessagesLost`` if messages after ``start`` may have expired unread.
+        """
         most = min(self.options.most, limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.most)
         ends = time.monotonic() + self.options.wait
         self._check_queue(start)
@@ -121,7 +124,10 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing, because the stream holds no claims."""
 
     def _plan(self, start: Offset, found: Scan) -> Offset:
-        """Return the offset after the messages that were found. Raises ``MessagesLost``."""
+        """Return the offset after the messages in ``found``.
+
+        Raises ``MessagesLost`` if messages after ``start`` may have expired unread.
+        """
         assert found.last is not None
         now = self._server_time(found.last)
         if self.options.strict and not self.is_topic:
@@ -135,9 +141,10 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.planned
 
     def _offset_without_messages(self, start: Offset, found: Scan) -> Offset:
-        """Return the offset after a scan that has found no messages. Raises ``MessagesLost``.
+        """Return the offset after a scan that has found no messages.
 
-        The offset changes only from time to time, because Spark runs a batch for each new offset.
+        The offset changes rarely, because Spark runs a batch for each new offset. Raises ``MessagesLost`` if the next
+        history entry in ``start`` no longer exists.
         """
         if self.is_topic:
             self.passed = max(self.passed, found.looked or 0)
@@ -185,7 +192,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _check_queue(self, start: Offset) -> None:
-        """Read the retention of the queue's history from time to time.
+        """Read the retention of the queue's history, at most once per ``CHECK_INTERVAL``.
 
         Raises ``Invalid`` if the queue keeps no history, and ``MessagesLost`` if the queue was recreated.
         """
@@ -213,7 +220,10 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return f"Queue {self.options.name} keeps records for {self.kept} seconds"
 
     def _now(self, start: Offset) -> int:
-        """Return the current server time, computed from the last message, or the local time without a message."""
+        """Return the current server time, computed from a recent message.
+
+        If there is no message, return the local time.
+        """
         if self.known is None and not self.is_topic and start["after"]:
             for message in self.lenient_log.after(start["after"] - 1, 1).messages:
                 self._server_time(message)
@@ -242,7 +252,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.newest
 
     def _is_due(self, what: str) -> bool:
-        """Return ``True`` if a check is due, and record its time."""
+        """Return ``True`` and record the time if the check ``what`` is due, at most once per ``CHECK_INTERVAL``."""
         now = time.monotonic()
         due = now - self.done.get(what, -CHECK_INTERVAL) >= CHECK_INTERVAL
         if due:

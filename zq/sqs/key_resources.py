@@ -4,11 +4,12 @@
 A secret is returned only when its key is created.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import falcon
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import astuple
 
 from zq import limits, wire
 from zq.errors import Invalid, InvalidParameter
@@ -16,8 +17,9 @@ from zq.http import query
 from zq.http.tenant import Audience
 from zq.sqs.keys import SqsKey, SqsKeys
 from zq.sqs.operations import OPERATIONS
-from zq.wire import answers
-from zq.wire.answers import timestamp
+from zq.wire import encoding
+from zq.wire.answers import DateTime, ProjectId
+from zq.wire.encoding import timestamp
 
 PATH: Final = "/v2/admin/sqs-keys"
 # Maximum number of keys in a page.
@@ -43,6 +45,28 @@ class KeyChange(Struct):
     disabled: bool
 
 
+class KeyAnswer(Struct):
+    """An access key without its secret.
+
+    Attributes:
+        plain: Whether the secret is stored unencrypted.
+    """
+
+    id: str
+    project: ProjectId
+    actions: list[str] | None
+    plain: bool
+    disabled: bool
+    created: DateTime
+    expires: DateTime | None
+
+
+class NewKeyAnswer(KeyAnswer, kw_only=True):
+    """A new access key with its secret, which is returned only once."""
+
+    secret: str
+
+
 _terms: Final = msgspec.json.Decoder(KeyTerms)
 _change: Final = msgspec.json.Decoder(KeyChange)
 
@@ -66,11 +90,8 @@ class SqsKeyCollection(_Keys):
         project = query.text(req, "project")
         limit = limits.check_range("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
         page = self._keys.list(limits.project_id(project) if project else "", query.text(req, "marker"), limit)
-        links = []
-        if page.next is not None:
-            given = query.format_parameters({"limit": query.integer(req, "limit"), "project": project})
-            links = [answers.next_link(PATH, given | {"marker": page.next})]
-        resp.data = wire.encode({"keys": [_format_key(key) for key in page.items], "links": links})
+        link = query.next_page_query(page.next, limit=query.integer(req, "limit"), project=project)
+        resp.data = encoding.page("keys", [_format_key(key) for key in page.items], PATH, link)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         project = query.text(req, "project")
@@ -84,7 +105,7 @@ class SqsKeyCollection(_Keys):
         resp.status = falcon.HTTP_201
         resp.set_header("Location", f"{PATH}/{made.key.id}")
         resp.set_header("Cache-Control", "no-store")
-        resp.data = wire.encode(_format_key(made.key) | {"secret": made.secret})
+        resp.data = wire.encode(NewKeyAnswer(*astuple(_format_key(made.key)), secret=made.secret))
 
 
 class SqsKeyItem(_Keys):
@@ -110,15 +131,14 @@ def _check_actions(given: list[str] | None) -> list[str] | None:
     return given
 
 
-def _format_key(key: SqsKey) -> dict[str, Any]:
-    """Return the representation of a key, without its secret."""
+def _format_key(key: SqsKey) -> KeyAnswer:
     stored = key.stored
-    return {
-        "id": key.id,
-        "project": stored.project,
-        "actions": stored.actions,
-        "plain": bool(stored.secret),
-        "disabled": stored.disabled,
-        "created": timestamp(stored.created),
-        "expires": None if stored.expires is None else timestamp(stored.expires),
-    }
+    return KeyAnswer(
+        id=key.id,
+        project=stored.project,
+        actions=stored.actions,
+        plain=bool(stored.secret),
+        disabled=stored.disabled,
+        created=timestamp(stored.created),
+        expires=None if stored.expires is None else timestamp(stored.expires),
+    )

@@ -250,15 +250,15 @@ class Messaging:
     ) -> Sequence[Draft]:
         """Create drafts of the messages that have an id. Encrypt them and add checksums if required."""
         project, ttl, sealing = queue.project, self._rules_cache.ttl(queue, rules), self._sealing
-        drafts = []
+        drafts, seals = [], rules.enable_encrypt_messages
         for id, each in zip(ids, outgoing, strict=True):
             if id is None:
                 continue
             body, checksum = each.body, ""
-            if rules.encrypts or self._checksum:
-                body, checksum = sealing.encode_body(project, id, body, seals=rules.encrypts, checksum=self._checksum)
-            attributes = sealing.encode_attributes(project, id, each.attributes, seals=rules.encrypts)
-            delay = rules.default_delay if each.delay is None else each.delay
+            if seals or self._checksum:
+                body, checksum = sealing.encode_body(project, id, body, seals=seals, checksum=self._checksum)
+            attributes = sealing.encode_attributes(project, id, each.attributes, seals=seals)
+            delay = rules.default_message_delay if each.delay is None else each.delay
             drafts.append(Draft(id, body, ttl, delay, sender, checksum, attributes, each.group))
         return drafts
 

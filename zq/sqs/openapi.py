@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from zq.http.openapi.access import IDS, object_of
+from zq.http.openapi.access import IDS
 from zq.http.openapi.operations import (
     TEXT,
     Json,
@@ -13,10 +13,10 @@ from zq.http.openapi.operations import (
     integer,
     operation,
     query,
-    reference,
 )
+from zq.http.openapi.structs import answer_schemas, page_schema, request_schemas
 from zq.limits import DEFAULT_PAGE
-from zq.sqs.key_resources import MAX_DAYS, MAX_PAGE, PATH
+from zq.sqs.key_resources import MAX_DAYS, MAX_PAGE, PATH, KeyAnswer, KeyChange, KeyTerms, NewKeyAnswer
 from zq.sqs.operations import OPERATIONS
 
 PATH_PARAMETERS: Final[dict[str, Json]] = {
@@ -35,12 +35,7 @@ def operations() -> Json:
     made = answer("The key with its secret, which is returned only once.", "MadeSqsKey", "Location")
     return {
         PATH: {
-            "get": operation(
-                "list_sqs_keys",
-                "List SQS access keys",
-                {200: answer("A page.", "SqsKeyPage")},
-                parameters=[*page, project],
-            ),
+            "get": operation("list_sqs_keys", "List SQS access keys", {200: "SqsKeyPage"}, parameters=[*page, project]),
             "post": operation(
                 "create_sqs_key",
                 "Create an SQS access key",
@@ -58,30 +53,17 @@ def operations() -> Json:
                 body=body("SqsKeyChange", required=True),
                 errors=[404, 409],
             ),
-            "delete": operation("delete_sqs_key", "Delete an SQS access key", {204: answer("Ended.")}, errors=[404]),
+            "delete": operation("delete_sqs_key", "Delete an SQS access key", {204: ""}, errors=[404]),
         },
     }
 
 
 def schemas() -> Json:
     """Return the schemas of the request and response bodies."""
-    actions = {"type": ["array", "null"], "minItems": 1, "items": {"type": "string", "enum": sorted(OPERATIONS)}}
-    moment = TEXT | {"format": "date-time"}
-    flag = {"type": "boolean"}
-    shown = {"id": TEXT, "project": IDS, "actions": actions, "created": moment, "plain": flag, "disabled": flag}
-    shown["expires"] = {"type": ["string", "null"], "format": "date-time"}
-    return {
-        "SqsKey": object_of(shown),
-        "MadeSqsKey": object_of(shown | {"secret": TEXT}),
-        "SqsKeyPage": object_of(
-            {
-                "keys": {"type": "array", "items": reference("schemas", "SqsKey")},
-                "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
-            }
-        ),
-        "SqsKeyTerms": {
-            "type": "object",
-            "properties": {"actions": actions, "days": integer(1, MAX_DAYS), "plain": {"type": "boolean"}},
-        },
-        "SqsKeyChange": object_of({"disabled": {"type": "boolean"}}),
-    }
+    requests = request_schemas(SqsKeyTerms=KeyTerms, SqsKeyChange=KeyChange)
+    answers = answer_schemas(SqsKey=KeyAnswer, MadeSqsKey=NewKeyAnswer)
+    requests["SqsKeyTerms"]["properties"]["days"] |= {"minimum": 1, "maximum": MAX_DAYS}
+    for key in (requests["SqsKeyTerms"], *answers.values()):
+        actions = key["properties"]["actions"]["anyOf"][0]
+        actions |= {"minItems": 1, "items": TEXT | {"enum": sorted(OPERATIONS)}}
+    return requests | answers | {"SqsKeyPage": page_schema("keys", "SqsKey")}

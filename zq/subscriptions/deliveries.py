@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from zq.clock import Clock
 from zq.core.encryption import Sealing
-from zq.core.redriving import RedriveResult
 from zq.core.values import ReadResult
 from zq.errors import MessageUnreadable, NotAgreed, SubscriptionNotFound
 from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, check_count, check_range
@@ -18,6 +17,7 @@ from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.model import Notice, Source, Subscription
 from zq.subscriptions.notices import decode_notice, decrypt_notice, make_drafts
 from zq.subscriptions.policy import SubscriptionPolicy
+from zq.wire.answers import Redriven
 
 # Maximum number of deliveries that a redrive moves per store call.
 _CHUNK: Final = 100
@@ -87,7 +87,7 @@ class Deliveries:
         else:
             self._storage.queues.purge(dead)
 
-    def redrive(self, source: Source, id: str, limit: int | None) -> RedriveResult:
+    def redrive(self, source: Source, id: str, limit: int | None) -> Redriven:
         """Move up to ``limit`` dead-lettered deliveries back to the delivery queue, oldest first.
 
         A moved delivery starts again with 0 attempts. Raises ``Invalid``.
@@ -103,7 +103,7 @@ class Deliveries:
             moves = [Move(each.id, pending.name) for each in page.items]
             moved += len(self._storage.messages.move(dead, moves, now))
             marker = int(page.next)
-        return RedriveResult(moved, self._storage.queues.ready(dead, MAX_BATCH, self._clock.now()).count)
+        return Redriven(moved, self._storage.queues.ready(dead, MAX_BATCH, self._clock.now()).count)
 
     def test(self, source: Source, id: str) -> str:
         """Queue a test message for this subscriber only, and return the message id.

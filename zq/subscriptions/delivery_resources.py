@@ -13,26 +13,26 @@ from zq.limits import check_range
 from zq.model import Seconds
 from zq.subscriptions.deliveries import Deliveries, Delivery
 from zq.subscriptions.model import Source
-from zq.wire import answers, extensions
+from zq.wire import encoding, extensions
+from zq.wire import subscriptions as shapes
 
 _LAST: Final = 2**63 - 1
 # Values of the parameter ``state``, and whether they select pending deliveries.
 _STATES: Final = {"dead": False, "waiting": True}
 
 
-def _format_delivery(one: Delivery, now: Seconds) -> dict[str, Any]:
-    """Return the JSON representation of a delivery."""
+def _format_delivery(one: Delivery, now: Seconds) -> shapes.Delivery:
     stored = one.stored
-    shown = {
-        "id": stored.id,
-        "message_id": one.notice.message,
-        "Message_Type": one.notice.confirmation or "Notification",
-        "attempts": stored.origin_claim_count or stored.claim_count,
-        "reason": stored.reason,
-        "age": stored.age(now),
-        "ttl": stored.ttl,
-    }
-    return shown if one.body is None else shown | {"body": Raw(one.body)}
+    return shapes.Delivery(
+        id=stored.id,
+        message_id=one.notice.message,
+        kind=one.notice.confirmation or "Notification",
+        attempts=stored.origin_claim_count or stored.claim_count,
+        reason=stored.reason,
+        age=stored.age(now),
+        ttl=stored.ttl,
+        raw=UNSET if one.body is None else Raw(one.body),
+    )
 
 
 class DeliveryCollection:
@@ -51,17 +51,14 @@ class DeliveryCollection:
             raise InvalidParameter("state must be dead or waiting.")
         source, waiting = _source(req, self._kind), _STATES[state or "dead"]
         seen = self._deliveries.list(source, subscription, marker, limit, waiting)
-        links = []
-        if seen.value.next is not None:
-            given = query.format_parameters({"limit": limit, "state": state or None}) | {"marker": seen.value.next}
-            links = [answers.next_link(req.path, given)]
         items = [_format_delivery(each, seen.now) for each in seen.value.items]
-        resp.data = wire.encode({"deliveries": items, "links": links})
+        link = query.next_page_query(seen.value.next, limit=limit, state=state)
+        resp.data = encoding.page("deliveries", items, req.path, link)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         """Send a test message to the subscriber."""
         message = self._deliveries.test(_source(req, self._kind), subscription)
-        resp.status, resp.data = falcon.HTTP_202, wire.encode({"message_id": message})
+        resp.status, resp.data = falcon.HTTP_202, wire.encode(shapes.Tested(message))
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         self._deliveries.delete(_source(req, self._kind), subscription, query.values(req, "ids"))

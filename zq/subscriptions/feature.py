@@ -23,7 +23,7 @@ from zq.subscriptions.delivery.worker import DeliveryWorker
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.policy import DEFAULT_POLICY, SubscriptionPolicy
 from zq.subscriptions.sealing import SecretSealer
-from zq.subscriptions.settings import DeliverySettings
+from zq.subscriptions.settings import NotificationOptions
 from zq.subscriptions.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class SubscriptionsFeature(Feature):
 
 
 def subscriptions_feature(
-    options: DeliverySettings, core: Broker, share: Callable[[], ShareOptions], strategy: object, alone: bool
+    options: NotificationOptions, core: Broker, share: Callable[[], ShareOptions], strategy: object, alone: bool
 ) -> SubscriptionsFeature:
     """Create the subscriptions feature from the settings.
 
@@ -103,21 +103,21 @@ def subscriptions_feature(
 
 
 def create_policy(
-    options: DeliverySettings,
+    options: NotificationOptions,
     share: Callable[[], ShareOptions],
     trusts: "Trusts | None" = None,
     check_address: Callable[[str], None] = DEFAULT_POLICY.check_address,
 ) -> SubscriptionPolicy:
     """Create the subscription policy from the settings."""
     return SubscriptionPolicy(
-        *(options.types, options.default_ttl, options.confirm, options.keep),
+        *(options.subscriber_types, options.default_subscription_ttl, options.require_confirmation, options.keep),
         sealer=SecretSealer(share),
         trusts=trusts or DEFAULT_POLICY.trusts,
         check_address=check_address,
     )
 
 
-def create_trusts(options: DeliverySettings, strategy: object) -> "Trusts | None":
+def create_trusts(options: NotificationOptions, strategy: object) -> "Trusts | None":
     """Create the Keystone trust client. Return None if the authentication strategy is not Keystone."""
     middleware = getattr(strategy, "middleware", None)
     if middleware is None:

@@ -34,7 +34,7 @@ class Subscribers(Followers):
         """Return the notices of the messages, or None if a chain of ``MAX_HOPS`` deliveries caused the post."""
         if hops >= MAX_HOPS:
             return None
-        is_delayed = bool(rules.default_delay)
+        is_delayed = bool(rules.default_message_delay)
         notices = [
             Notice(each.id, "queue", queue.name, each.body, each.ttl, delay, rules.subscribed, hops=hops)
             for each in drafts

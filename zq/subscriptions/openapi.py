@@ -12,11 +12,12 @@ from zq.http.openapi.operations import (
     integer,
     operation,
     query,
-    reference,
     several,
 )
+from zq.http.openapi.structs import answer_schemas, page_schema
 from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits
-from zq.subscriptions.subscriptions import MAX_COUNTED, MIN_TTL
+from zq.subscriptions.subscriptions import MIN_TTL
+from zq.wire.subscriptions import Delivery, ProjectSubscription, Secret, Subscribed, Subscription, Tested
 
 
 def subscriptions(limits: Limits) -> Json:
@@ -38,7 +39,7 @@ def _project(limits: Limits) -> Json:
             "get": operation(
                 "list_project_subscriptions",
                 "List the subscriptions of all queues and topics",
-                {200: answer("A page, sorted by source.", "ProjectSubscriptionPage")},
+                {200: "ProjectSubscriptionPage"},
                 parameters=_page_parameters(limits),
             )
         }
@@ -54,7 +55,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
             "get": operation(
                 f"list_{word}_subscriptions",
                 f"List the subscriptions of a {word}",
-                {200: answer("A page.", "SubscriptionPage")},
+                {200: "SubscriptionPage"},
                 parameters=parameters,
             ),
             "post": operation(
@@ -70,12 +71,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
             ),
         },
         f"{path}/{{subscription}}": {
-            "get": operation(
-                f"get_{word}_subscription",
-                "Get a subscription",
-                {200: answer("It.", "Subscription")},
-                errors=(404,),
-            ),
+            "get": operation(f"get_{word}_subscription", "Get a subscription", {200: "Subscription"}, errors=[404]),
             "patch": operation(
                 f"update_{word}_subscription",
                 "Change a subscription",
@@ -83,7 +79,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 body=body("SubscriptionChange", required=True),
                 errors=(404, 409),
             ),
-            "delete": operation(f"delete_{word}_subscription", "Delete a subscription", {204: answer("Ended.")}),
+            "delete": operation(f"delete_{word}_subscription", "Delete a subscription", {204: ""}),
         },
         f"{path}/{{subscription}}/confirm": {
             "put": operation(
@@ -98,7 +94,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
             "post": operation(
                 f"rotate_{word}_subscription_secret",
                 "Create a new secret; the former one stays valid for one day",
-                {200: answer("It.", "Secret")},
+                {200: "Secret"},
                 errors=(404,),
             )
         },
@@ -128,13 +124,13 @@ def _deliveries(word: str, path: str, limit: Json) -> Json:
             "post": operation(
                 f"test_{word}_subscription",
                 "Send a test notification to this subscriber",
-                {202: answer("The notification is queued.", "Tested")},
+                {202: "Tested"},
                 errors=(404, 409),
             ),
             "delete": operation(
                 f"delete_{word}_dead_deliveries",
                 "Delete failed or pending deliveries",
-                {204: answer("Gone.")},
+                {204: ""},
                 parameters=[several("ids", "Ids of the deliveries. Default: all.", maxItems=MAX_IDS)],
                 errors=(404,),
             ),
@@ -143,7 +139,7 @@ def _deliveries(word: str, path: str, limit: Json) -> Json:
             "post": operation(
                 f"redrive_{word}_dead_deliveries",
                 "Retry failed deliveries with the full number of attempts",
-                {200: answer("The number of retried deliveries.", "Redriven")},
+                {200: "Redriven"},
                 body=body("DeliveryRedriveTerms", required=False),
                 errors=(404,),
             )
@@ -153,50 +149,15 @@ def _deliveries(word: str, path: str, limit: Json) -> Json:
 
 def schemas() -> Json:
     """Return the schemas of request and response bodies."""
-    ttl = {"type": "integer", "minimum": MIN_TTL}
-    one = {
-        "id": TEXT,
-        "source": TEXT,
-        "subscriber": TEXT,
-        "ttl": ttl,
-        "age": integer(0, 1 << 53),
-        "options": {"type": "object"},
-        "confirmed": {"type": "boolean"},
-    }
-    links = {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")}
-    page = {"subscriptions": {"type": "array", "items": reference("schemas", "Subscription")}, "links": links}
-    count = integer(0, 1 << 53)
-    listed = one | {
-        "kind": {"enum": ["queue", "topic"]},
-        "waiting": integer(0, MAX_COUNTED),
-        "dead": integer(0, MAX_COUNTED),
-    }
-    project_page = {
-        "subscriptions": {"type": "array", "items": reference("schemas", "ProjectSubscription")},
-        "links": links,
-    }
-    dead = dict.fromkeys(("id", "message_id", "Message_Type", "reason"), TEXT)
-    dead |= {"attempts": count, "age": count, "ttl": ttl}
-    deliveries = {"type": "array", "items": reference("schemas", "Delivery")}
-    limit = integer(1, MAX_BATCH, default=DEFAULT_BATCH)
-    made = {"subscription_id": TEXT, "secret": TEXT}
+    ttl, limit = {"type": "integer", "minimum": MIN_TTL}, integer(1, MAX_BATCH, default=DEFAULT_BATCH)
     rest = {"ttl": ttl, "options": {"type": ["object", "null"]}}
-    return {
-        "Subscription": _object(one),
-        "SubscriptionPage": _object(page),
-        "ProjectSubscription": _object(listed),
-        "ProjectSubscriptionPage": _object(project_page),
+    confirmed = {"confirmed": {"type": "boolean"}}
+    return answer_schemas(Subscription, ProjectSubscription, Subscribed, Delivery, Tested, Secret) | {
+        "SubscriptionPage": page_schema("subscriptions", "Subscription"),
+        "ProjectSubscriptionPage": page_schema("subscriptions", "ProjectSubscription"),
+        "DeliveryPage": page_schema("deliveries", "Delivery"),
         "SubscriptionTerms": {"type": "object", "properties": {**rest, "subscriber": TEXT}, "required": ["subscriber"]},
         "SubscriptionChange": {"type": "object", "properties": {**rest, "subscriber": {"type": ["string", "null"]}}},
-        "Subscribed": {"type": "object", "properties": made, "required": ["subscription_id"]},
-        "Delivery": _object(dead) | {"properties": {**dead, "body": {}}},
-        "DeliveryPage": _object({"deliveries": deliveries, "links": links}),
-        "Tested": _object({"message_id": TEXT}),
         "DeliveryRedriveTerms": {"type": "object", "properties": {"limit": limit}},
-        "Agreement": _object({"confirmed": {"type": "boolean"}}),
-        "Secret": _object({"secret": TEXT}),
+        "Agreement": {"type": "object", "properties": confirmed, "required": ["confirmed"]},
     }
-
-
-def _object(properties: Json) -> Json:
-    return {"type": "object", "properties": properties, "required": sorted(properties)}

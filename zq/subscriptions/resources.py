@@ -4,6 +4,7 @@
 from typing import Any, ClassVar
 
 import falcon
+from msgspec.structs import asdict
 
 from zq import wire
 from zq.errors import InvalidBody
@@ -17,7 +18,8 @@ from zq.model.scopes import Kind, Verb
 from zq.subscriptions.model import Source, Subscription
 from zq.subscriptions.subscribers import mask_options
 from zq.subscriptions.subscriptions import ListedSubscription, Subscriptions, Terms
-from zq.wire import answers
+from zq.wire import encoding
+from zq.wire import subscriptions as shapes
 
 
 class _Resource:
@@ -44,17 +46,17 @@ def _parse_terms(req: falcon.Request, needed: bool) -> Terms:
     return Terms(**{name: given[name] for name in Terms.__struct_fields__ if name in given})
 
 
-def _format_subscription(source: Source, subscription: Subscription, now: Seconds) -> dict[str, Any]:
-    """Return the JSON representation of a subscription (contract 9.1)."""
-    return {
-        "id": subscription.id,
-        "source": source.name,
-        "subscriber": subscription.subscriber,
-        "ttl": subscription.ttl,
-        "age": max(0, int(now - subscription.started)),
-        "options": mask_options(subscription.options),
-        "confirmed": subscription.has_agreed,
-    }
+def _format_subscription(source: Source, subscription: Subscription, now: Seconds) -> shapes.Subscription:
+    """Return a subscription as shown to clients (contract 9.1)."""
+    return shapes.Subscription(
+        id=subscription.id,
+        source=source.name,
+        subscriber=subscription.subscriber,
+        ttl=subscription.ttl,
+        age=max(0, int(now - subscription.started)),
+        options=mask_options(subscription.options),
+        confirmed=subscription.has_agreed,
+    )
 
 
 class SubscriptionCollection(_Resource):
@@ -65,19 +67,14 @@ class SubscriptionCollection(_Resource):
     def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
         limit, source = query.integer(req, "limit"), self._source(req)
         seen = self._subscriptions.list(source, query.text(req, "marker"), limit)
-        links = []
-        if seen.value.next is not None:
-            given = query.format_parameters({"limit": limit}) | {"marker": seen.value.next}
-            links = [answers.next_link(req.path, given)]
         items = [_format_subscription(source, each, seen.now) for each in seen.value.items]
-        resp.data = wire.encode({"subscriptions": items, "links": links})
+        resp.data = encoding.page("subscriptions", items, req.path, query.next_page_query(seen.value.next, limit=limit))
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
         terms, connection = _parse_terms(req, needed=False), req.env.get(CONNECTION, "")
         made = self._subscriptions.create(self._source(req), terms, token_of(req), connection)
         resp.set_header("Location", req.path)
-        answer = {"subscription_id": made.id} | ({"secret": made.secret} if made.secret else {})
-        resp.status, resp.data = falcon.HTTP_201, wire.encode(answer)
+        resp.status, resp.data = falcon.HTTP_201, wire.encode(shapes.Subscribed(made.id, made.secret))
 
 
 class ProjectSubscriptions:
@@ -98,17 +95,13 @@ class ProjectSubscriptions:
         limit = query.integer(req, "limit")
         weight.admit(req, weight.UNKNOWN)
         seen = self._subscriptions.list_project(req.context.project, query.text(req, "marker"), limit)
-        links = []
-        if seen.value.next is not None:
-            given = query.format_parameters({"limit": limit}) | {"marker": seen.value.next}
-            links = [answers.next_link(req.path, given)]
         items = [_format_listed(each, seen.now) for each in seen.value.items]
-        resp.data = wire.encode({"subscriptions": items, "links": links})
+        resp.data = encoding.page("subscriptions", items, req.path, query.next_page_query(seen.value.next, limit=limit))
 
 
-def _format_listed(listed: ListedSubscription, now: Seconds) -> dict[str, Any]:
-    shown = _format_subscription(listed.source, listed.subscription, now)
-    return shown | {"kind": listed.source.kind, "waiting": listed.waiting, "dead": listed.dead}
+def _format_listed(listed: ListedSubscription, now: Seconds) -> shapes.ProjectSubscription:
+    shown = asdict(_format_subscription(listed.source, listed.subscription, now))
+    return shapes.ProjectSubscription(**shown, kind=listed.source.kind, waiting=listed.waiting, dead=listed.dead)
 
 
 class SubscriptionItem(_Resource):
@@ -158,7 +151,7 @@ class SubscriptionSecret(_Resource):
     policy = {"POST": "subscription:update"}
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
-        resp.data = wire.encode({"secret": self._subscriptions.rotate(self._source(req), subscription)})
+        resp.data = wire.encode(shapes.Secret(self._subscriptions.rotate(self._source(req), subscription)))
 
 
 def add_routes(app: "falcon.App[Any, Any]", subscriptions: Subscriptions) -> None:

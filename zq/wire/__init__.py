@@ -21,24 +21,6 @@ from zq.wire.attributes import JsonValue
 from zq.wire.numbers import check_numbers
 
 T = TypeVar("T")
-# Reserved metadata keys of topics.
-TOPIC_RULES: Final = ("_max_messages_post_size", "_default_message_ttl", "_default_message_delay")
-# Reserved metadata keys of queues.
-QUEUE_RULES: Final = (
-    *TOPIC_RULES,
-    "_dead_letter_queue",
-    "_dead_letter_queue_messages_ttl",
-    "_max_claim_count",
-    "_enable_encrypt_messages",
-    "_retry_policy",
-    "_redelivery_delay",
-    "_redelivery_backoff",
-    "_redelivery_max_delay",
-    "_history_ttl",
-    "_paused",
-    "_sqs",
-    "_grouped",
-)
 
 
 class Posted(Struct):

@@ -1,287 +1,399 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of the server: messages, claims, history and stats (contract 6 to 8, extensions 5, 7)."""
+"""Answers as structs: the server encodes them, the Python client decodes them, and OpenAPI describes them.
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
-from functools import lru_cache
-from typing import Any, Final
-from urllib.parse import quote, urlencode
+Times are text on the server and ``datetime`` in the client. A member with a default may be absent. OpenAPI takes the
+descriptions of members from the section ``Attributes:`` of docstrings.
+"""
 
-from msgspec import Raw, Struct, to_builtins
-from msgspec.structs import asdict
+from typing import Annotated, Final, Generic, TypeAlias, TypeVar
 
-from zq.model import Claim, ClaimSummary, Edge, HistoryEntry, Holder, LocatedMessage, Message, Seconds, Stats, age
-from zq.model.attributes import decode_attributes
-from zq.model.stats import Depth
-from zq.turns import slices
-from zq.wire import encode
-from zq.wire.attributes import attributes_out
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-# Length in characters of the shown start of a body, and maximum UTF-8 bytes of a character.
+from zq.limits import MAX_BATCH, MAX_PROJECT, PROJECT_ID
+from zq.model import Outcome, State
+from zq.wire.attributes import JsonValue
+
+# Length in characters of ``Message.body_start``.
 START: Final = 256
-MAX_CHARACTER_BYTES: Final = 4
+Time = TypeVar("Time")
+M = TypeVar("M")
+
+Count: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
+BatchCount: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": MAX_BATCH})]
+# A time in the format of the extensions, and one in the format of the contract.
+Timestamp: TypeAlias = Annotated[
+    str,
+    Meta(extra_json_schema={"pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$", "format": "date-time"}),
+]
+DateTime: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+ProjectId: TypeAlias = Annotated[
+    str,
+    Meta(extra_json_schema={"pattern": f"^{PROJECT_ID.pattern}$", "minLength": 1, "maxLength": MAX_PROJECT}),
+]
 
 
-class MessageOut(Struct, omit_defaults=True):
-    """A message as shown to clients (contract 7.1)."""
+class Link(Struct, frozen=True):
+    rel: Annotated[str, Meta(extra_json_schema={"const": "next"})]
+    href: str
+
+
+Links: TypeAlias = Annotated[list[Link], Meta(extra_json_schema={"maxItems": 1})]
+
+
+class Error(Struct, omit_defaults=True):
+    """An error.
+
+    Attributes:
+        limit: Name of the exceeded limit.
+    """
+
+    title: str = ""
+    description: str = ""
+    limit: str = ""
+
+
+class BriefMessage(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A message without details."""
 
     id: str
-    href: str
     ttl: int
     age: int
-    body: Raw
+    href: str = ""
+    raw: Raw | UnsetType = field(name="body", default=UNSET)
     checksum: str = ""
 
 
-class PoppedOut(Struct, omit_defaults=True):
-    """A popped message as shown to clients (contract 7.7)."""
+class Message(BriefMessage, Generic[Time], kw_only=True, frozen=True, omit_defaults=True, gc=False):
+    """A message. The members after ``checksum`` are present only if they were requested.
+
+    Attributes:
+        available_at: The time from which the message can be claimed.
+        claim_count: Number of claims so far.
+        origin: The queue from which a dead letter was moved.
+        origin_claim_count: Number of claims in that queue.
+        reason: The reason why a dead letter was moved.
+        attributes: The attributes that the producer set, and the trace context.
+        deduplication_id: The deduplication id of a message in a FIFO queue (SQS).
+        aws_trace_header: The AWS X-Ray trace header (SQS).
+        body_start: First 256 characters of the body, in a listing with ``bodies=start``.
+        body_bytes: Size of the whole body in bytes, in a listing with ``bodies=start``.
+    """
+
+    sequence: Count | UnsetType = UNSET
+    created: Time | None = None
+    expires: Time | None = None
+    available_at: Time | None = None
+    claim_count: Count | UnsetType = UNSET
+    origin: str = ""
+    origin_claim_count: Count | UnsetType = UNSET
+    reason: str = ""
+    group: str = ""
+    attributes: dict[str, JsonValue] = {}
+    deduplication_id: str = ""
+    aws_trace_header: str = ""
+    body_start: Annotated[str, Meta(extra_json_schema={"maxLength": START})] = ""
+    body_bytes: Count = 0
+
+
+class BriefPoppedMessage(Struct, omit_defaults=True, gc=False):
+    """A ``PoppedMessage`` without details, which is encoded faster."""
 
     id: str
-    age: int
     ttl: int
+    age: int
     body: Raw
     claim_id: str | None
-    claim_count: int
+    claim_count: Count
     checksum: str = ""
 
 
-def claim_href(queue: str, claim: str) -> str:
-    """Return the path of a claim."""
-    return f"/v2/queues/{queue}/claims/{claim}"
+class PoppedMessage(Message[Time], Generic[Time], kw_only=True, frozen=True, omit_defaults=True, gc=False):
+    """A message that a pop has deleted."""
+
+    claim_id: str | None
 
 
-def next_link(path: str, query: dict[str, str]) -> dict[str, str]:
-    """Return the link to the next page. The last parameter of the query is the one that changes from page to page."""
-    *given, (name, value) = query.items()
-    return {"rel": "next", "href": f"{path}?{_encoded(tuple(given))}{name}={_quoted(value)}"}
+class FinishedMessage(Message[Time], Generic[Time], kw_only=True, frozen=True, omit_defaults=True, gc=False):
+    """A message in a queue's history. A live message has no outcome."""
+
+    finished: Time | None = None
+    outcome: Annotated[str, Meta(extra_json_schema={"enum": [*Outcome]})] = ""
 
 
-def _quoted(value: str) -> str:
-    return value if value.isascii() and value.isalnum() else quote(value, safe="")
+class TopicMessage(BriefMessage, Generic[Time], kw_only=True, frozen=True, omit_defaults=True, gc=False):
+    """A published message. The members after ``checksum`` are present only if they were requested."""
+
+    sequence: Count = 0
+    created: Time | None = None
+    expires: Time | None = None
 
 
-@lru_cache(maxsize=1024)
-def _encoded(given: tuple[tuple[str, str], ...]) -> str:
-    """Return the beginning of a query, up to the last parameter."""
-    return urlencode(given, quote_via=quote) + "&" if given else ""
+class Messages(Struct, Generic[M]):
+    """Messages, as read by ids, claimed or popped."""
+
+    messages: list[M]
 
 
-def message_page(
-    queue: str,
-    messages: Sequence[Message],
-    now: Seconds,
-    query: dict[str, str] | None,
-    detailed: bool = False,
-    starts: bool = False,
-) -> bytes:
-    """Encode a page of messages.
+class MessagePage(Messages[M], Generic[M]):
+    """A page of messages. It has no links if the messages were read by ids."""
 
-    Args:
-        query: Parameters of the link to the next page; ``None`` = no link.
-        starts: Whether only the start of each body is shown, as in the functions below.
+    links: Links | UnsetType = UNSET
+
+
+class HistoryPage(Messages[M], Generic[M]):
+    """A page of a queue's history."""
+
+    links: Links
+
+
+class Gap(Struct, frozen=True):
+    """The messages between these two sequences were trimmed from the log."""
+
+    after: Count
+    resumes: Count
+
+
+class TopicMessagePage(MessagePage[M], Generic[M], omit_defaults=True):
+    """A page of a topic's messages.
+
+    Attributes:
+        gap: The trimmed part of the log before the page.
+        position: Log position up to which an empty page was searched, if details were requested.
     """
-    return _page(f"/v2/queues/{queue}/messages", _outs(queue, messages, now, detailed, starts), query)
+
+    gap: Gap | None = None
+    position: Count | None = None
 
 
-def history_page(
-    queue: str,
-    finished: Sequence[HistoryEntry],
-    now: Seconds,
-    query: dict[str, str] | None,
-    detailed: bool,
-    starts: bool = False,
-) -> bytes:
-    """Encode a page of history. Live messages have neither ``finished`` nor ``outcome`` (extensions 5)."""
-    outs = _outs(queue, [record.message for record in finished], now, detailed, starts)
-    pairs = list(zip(outs, finished, strict=True))
-    shown = [_finished(out, record) for part in slices(pairs) for out, record in part]
-    return _page(f"/v2/queues/{queue}/history", shown, query)
+class Located(Struct, Generic[M], frozen=True):
+    """A message found by id, with its queue and its state: ``ready``, ``delayed``, ``claimed`` or ``finished``."""
+
+    queue: str
+    state: Annotated[str, Meta(extra_json_schema={"enum": [*State, "finished"]})]
+    message: M
 
 
-def message(queue: str, message: Message, now: Seconds, detailed: bool = False, starts: bool = False) -> bytes:
-    """Encode one message (contract 7.1)."""
-    return encode(_outs(queue, [message], now, detailed, starts)[0])
+class PostedHrefs(Struct):
+    resources: list[str]
 
 
-def located(found: LocatedMessage, now: Seconds, detailed: bool, starts: bool) -> bytes:
-    """Encode a message found by id: its queue, its state or "finished", and the message."""
-    [out] = _outs(found.queue.name, [found.entry.message], now, detailed, starts)
-    state = found.entry.message.state(now).value if found.entry.outcome is None else "finished"
-    return encode({"queue": found.queue.name, "state": state, "message": _finished(out, found.entry)})
+class Claim(Struct, Generic[M, Time], omit_defaults=True):
+    """A claim with its messages. The members after ``messages`` are present only if details were requested.
 
-
-def messages(
-    queue: str, messages: Sequence[Message], now: Seconds, detailed: bool = False, starts: bool = False
-) -> bytes:
-    """Encode messages without links, as read by ids or claimed."""
-    return encode({"messages": _outs(queue, messages, now, detailed, starts)})
-
-
-def popped(messages: Sequence[Message], now: Seconds, detailed: bool = False) -> bytes:
-    """Encode popped messages (contract 7.7)."""
-    outs = [
-        PoppedOut(m.id, age(m.created, now), m.ttl, Raw(m.body), None, m.claim_count, m.checksum)
-        for part in slices(messages)
-        for m in part
-    ]
-    return encode({"messages": _with_details(outs, messages) if detailed else outs})
-
-
-def post_result(queue: str, ids: Sequence[str]) -> bytes:
-    """Encode the paths of posted messages."""
-    prefix = f"/v2/queues/{queue}/messages/"
-    return encode({"resources": [prefix + message for part in slices(ids) for message in part]})
-
-
-def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False, starts: bool = False) -> bytes:
-    """Encode a claim with its messages (contract 8.2); with ``detailed`` also its holder, start and end."""
-    shown = {
-        "age": age(claim.created, now),
-        "ttl": claim.ttl,
-        "href": claim_href(queue, claim.id),
-        "messages": _outs(queue, claim.messages, now, detailed, starts),
-    }
-    return encode(shown | (_holding(claim.holder, claim.created, claim.created + claim.ttl) if detailed else {}))
-
-
-def claims(path: str, found: Sequence[ClaimSummary], now: Seconds, query: dict[str, str] | None) -> bytes:
-    """Encode a page of live claims.
-
-    Args:
-        query: Parameters of the link to the next page; ``None`` = no link.
+    Attributes:
+        client: Client id of the holder; null if unknown.
+        agent: Start of the holder's User-Agent; null if unknown.
     """
-    shown = [
-        {
-            "id": one.id,
-            "queue": one.queue,
-            "href": claim_href(one.queue, one.id),
-            "age": age(one.created, now),
-            "ttl": round(one.ends - one.created),
-            "messages": one.messages,
-        }
-        | _holding(one.holder, one.created, one.ends)
-        for one in found
-    ]
-    return encode({"claims": shown, "links": [] if query is None else [next_link(path, query)]})
+
+    age: Count
+    ttl: Count
+    href: str
+    messages: list[M]
+    client: str | UnsetType | None = UNSET
+    agent: str | UnsetType | None = UNSET
+    created: Time | UnsetType = UNSET
+    ends: Time | UnsetType = UNSET
 
 
-def _holding(holder: Holder, created: Seconds, ends: Seconds) -> dict[str, str | None]:
-    """Return holder, start and end of a claim. An unknown holder is null."""
-    return {
-        "client": holder.client if holder.is_known else None,
-        "agent": holder.agent if holder.is_known else None,
-        "created": timestamp(created),
-        "ends": timestamp(ends),
-    }
+class LiveClaim(Struct, Generic[Time], frozen=True):
+    """A claim in a listing.
 
-
-def depth(found: Depth, now: Seconds) -> bytes:
-    """Encode message counts by state, the backlog, and the age in seconds of the oldest ready message."""
-    waits = 0.0 if found.oldest_ready is None else max(0.0, now - found.oldest_ready)
-    return encode(
-        {
-            "ready": found.ready,
-            "claimed": found.claimed,
-            "delayed": found.delayed,
-            "backlog": found.ready + found.claimed,
-            "oldest_ready_seconds": round(waits, 3),
-        }
-    )
-
-
-def stats(path: str, stats: Stats, now: Seconds, detailed: bool) -> bytes:
-    """Encode the counts and, unless the queue or topic at ``path`` is empty, the oldest and newest message.
-
-    See contract 6.7.
+    Attributes:
+        age: Seconds since ``created``.
+        messages: Number of messages in the claim.
+        client: Client id of the holder; null if unknown.
+        agent: First 64 characters of the holder's User-Agent; null if unknown.
+        created: Time of the last renewal, or of the creation.
+        ends: Expiry time.
     """
-    counts: dict[str, Any] = {"claimed": stats.claimed, "free": stats.free, "total": stats.claimed + stats.free}
-    if detailed and stats.entered is not None:
-        counts["entered"] = stats.entered
-    if stats.oldest is not None and stats.newest is not None:
-        counts["oldest"] = _edge(path, stats.oldest, now, detailed)
-        counts["newest"] = _edge(path, stats.newest, now, detailed)
-    return encode({"messages": counts})
+
+    id: str
+    queue: str
+    href: str
+    age: Count
+    ttl: Count
+    messages: Count
+    client: str | None
+    agent: str | None
+    created: Time
+    ends: Time
 
 
-@lru_cache(maxsize=4096)
-def timestamp(moment: Seconds) -> str:
-    """Format a time as ISO 8601 in UTC with milliseconds.
+class Edge(Struct, Generic[Time], frozen=True, omit_defaults=True):
+    """The oldest or newest message of a queue or topic."""
 
-    Cached, because the messages of a post have equal times and formatting dominates the cost of encoding a message.
+    href: str
+    age: Count
+    created: Time
+    sequence: Count = 0
+
+
+class Stats(Struct, Generic[Time], frozen=True, omit_defaults=True):
+    """The message counts of a queue or topic.
+
+    Attributes:
+        entered: Counter of posted messages with an arbitrary start. Only differences are meaningful. Absent if unknown.
     """
-    return datetime.fromtimestamp(round(moment, 3), UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+    claimed: Count
+    free: Count
+    total: Count
+    entered: Count | None = None
+    oldest: Edge[Time] | None = None
+    newest: Edge[Time] | None = None
 
 
-def _edge(path: str, edge: Edge, now: Seconds, detailed: bool) -> dict[str, Any]:
-    created = datetime.fromtimestamp(int(edge.created), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    shown = {"href": f"{path}/messages/{edge.id}", "age": age(edge.created, now), "created": created}
-    return shown | {"sequence": edge.sequence} if detailed else shown
+class StatsDocument(Struct, Generic[Time]):
+    messages: Stats[Time]
 
 
-def _page(path: str, shown: Sequence[object], query: dict[str, str] | None) -> bytes:
-    return encode({"messages": shown, "links": [] if query is None else [next_link(path, query)]})
+class Depth(Struct, frozen=True):
+    """The number of messages per state. The counts stop at the server's ``max_counted`` and may be one second old.
+
+    Attributes:
+        backlog: Number of ready and claimed messages.
+        oldest_ready_seconds: Seconds since the oldest ready message became ready.
+    """
+
+    ready: Count
+    claimed: Count
+    delayed: Count
+    backlog: Count
+    oldest_ready_seconds: Annotated[float, Meta(extra_json_schema={"minimum": 0})]
 
 
-def _outs(queue: str, messages: Sequence[Message], now: Seconds, detailed: bool, starts: bool = False) -> list[Any]:
-    prefix = f"/v2/queues/{queue}/messages/"
-    outs: list[Any] = [
-        MessageOut(
-            m.id,
-            f"{prefix}{m.id}?claim_id={m.claim}" if m.claim else prefix + m.id,
-            m.ttl,
-            age(m.created, now),
-            Raw(m.body),
-            m.checksum,
-        )
-        for part in slices(messages)
-        for m in part
-    ]
-    if starts:
-        outs = [_with_start(out, m.body) for part in slices(list(zip(outs, messages, strict=True))) for out, m in part]
-    return _with_details(outs, messages) if detailed else outs
+class Redriven(Struct, frozen=True):
+    """The result of a redrive.
+
+    Attributes:
+        remaining: Number of messages left in the queue, exact up to 10,000.
+        lost: The requested ids without a ready message, in request order; absent if no ids were requested.
+    """
+
+    moved: Count
+    remaining: BatchCount
+    lost: list[str] | UnsetType = UNSET
 
 
-def _with_start(out: MessageOut, body: bytes) -> dict[str, Any]:
-    """Replace the body by its first characters and its size in bytes."""
-    members = _members(out)
-    del members["body"]
-    start = body[: MAX_CHARACTER_BYTES * START].decode("utf-8", "ignore")[:START]
-    return members | {"body_start": start, "body_bytes": len(body)}
+class RedriveDryRun(Struct, frozen=True):
+    """The expected result of a redrive.
+
+    Attributes:
+        would_move: Number of messages that would be moved.
+        origins: Number of messages by origin queue.
+        without_origin: Number of messages without an origin.
+        missing_origin: Number of messages by origin queue that does not exist.
+        counted: Number of inspected messages.
+        lost: The requested ids without a ready message, in request order; absent if no ids were requested.
+    """
+
+    would_move: BatchCount
+    origins: dict[str, Count]
+    without_origin: BatchCount
+    missing_origin: dict[str, Count]
+    counted: BatchCount
+    lost: list[str] | UnsetType = UNSET
 
 
-def _finished(out: Any, record: HistoryEntry) -> Any:
-    if record.outcome is None:
-        return out
-    return _members(out) | {"finished": timestamp(record.finished), "outcome": record.outcome}
+class Replayed(Struct):
+    replayed: Count
 
 
-def _with_details(outs: Iterable[Any], messages: Sequence[Message]) -> list[dict[str, Any]]:
-    pairs = list(zip(outs, messages, strict=True))
-    return [_members(out) | _details(message) for part in slices(pairs) for out, message in part]
+class ReplayDryRun(Struct, frozen=True):
+    """The expected result of a replay.
+
+    Attributes:
+        would_replay: Number of copies that would be posted.
+        counted: Number of inspected history entries.
+        lost: The requested ids without a history entry, in request order; absent if no ids were requested.
+    """
+
+    would_replay: BatchCount
+    counted: BatchCount
+    lost: list[str] | UnsetType = UNSET
 
 
-def _members(out: Any) -> dict[str, Any]:
-    """Return the message as a mapping to which members can be added."""
-    members: dict[str, Any] = out if isinstance(out, dict) else asdict(out)
-    return {name: value for name, value in members.items() if name != "checksum" or value}
+class Epoch(Struct):
+    epoch: Annotated[int, Meta(extra_json_schema={"minimum": 1})]
 
 
-def _details(message: Message) -> dict[str, Any]:
-    """Return the members that ``detailed`` adds (extensions 7)."""
-    details: dict[str, Any] = {
-        "sequence": message.sequence,
-        "created": timestamp(message.created),
-        "expires": timestamp(message.expires),
-        "available_at": timestamp(message.available),
-        "claim_count": message.claim_count,
-    }
-    if message.origin:
-        details["origin"] = message.origin
-        details["origin_claim_count"] = message.origin_claim_count
-    if message.reason:
-        details["reason"] = message.reason
-    if message.attributes:
-        details |= to_builtins(attributes_out(decode_attributes(message.attributes)))
-    if message.group:
-        details["group"] = message.group
-    return details
+class Staged(Struct):
+    staged: Count
+
+
+class Committed(Struct):
+    """The result of a commit.
+
+    Attributes:
+        replayed: True if the producer had committed this batch, or a later one, before.
+    """
+
+    published: Count
+    deleted: Count
+    replayed: bool
+
+
+class LastCommit(Struct, frozen=True):
+    """The last committed batch of a producer.
+
+    Attributes:
+        published: Number of published messages.
+        deleted: Number of deleted messages.
+    """
+
+    batch: Count
+    published: Count
+    deleted: Count
+
+
+class JobStage(Struct, frozen=True):
+    """A stage in a listing.
+
+    Attributes:
+        bytes: Total size of the message bodies.
+        dropped_in: Seconds until the stage expires.
+    """
+
+    name: str
+    href: str
+    messages: Count
+    bytes: Count
+    expires: Timestamp
+    dropped_in: Count
+
+
+class JobFence(Struct, frozen=True):
+    """A fence in a listing.
+
+    Attributes:
+        epoch: Current epoch.
+        advanced: Time at which the epoch began; null if unknown.
+        age: Seconds since ``advanced``; null if unknown.
+    """
+
+    name: str
+    href: str
+    epoch: Count
+    advanced: Timestamp | None
+    age: Count | None
+
+
+class JobCommit(Struct, frozen=True):
+    """The last committed batch of a producer, in a listing.
+
+    Attributes:
+        published: Number of published messages.
+        deleted: Number of deleted messages.
+        open: Whether the server is still applying the commit.
+        decided: Time of the commit; null if unknown.
+        age: Seconds since ``decided``; null if unknown.
+    """
+
+    producer: str
+    href: str
+    batch: Count
+    published: Count
+    deleted: Count
+    open: bool
+    decided: Timestamp | None
+    age: Count | None

@@ -8,7 +8,7 @@ a JSON number would change.
 
 from base64 import b64encode
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -35,17 +35,6 @@ Attribute: TypeAlias = JsonValue | bytes
 """An attribute value in the client's API. Bytes become an attribute of type Binary."""
 
 
-class AttributesOut(Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The members with attributes in a detailed message."""
-
-    attributes: dict[str, JsonValue] = {}
-    """The attributes that the producer set, and the trace context."""
-    deduplication_id: str = ""
-    """The deduplication id of a message in a FIFO queue (SQS)."""
-    aws_trace_header: str = ""
-    """The AWS X-Ray trace header (SQS)."""
-
-
 def typed_value(value: JsonValue) -> TypedValue:
     """Convert a string or number to a ``TypedValue``."""
     if isinstance(value, TypedValue):
@@ -53,13 +42,13 @@ def typed_value(value: JsonValue) -> TypedValue:
     return TypedValue(STRING, value) if isinstance(value, str) else TypedValue(NUMBER, _encode(value).decode())
 
 
-def attributes_out(attributes: Attributes) -> AttributesOut:
-    """Convert attributes from the store for a response."""
-    return AttributesOut(
-        attributes={name: _to_json(value) for name, value in attributes.message_attributes.items()},
-        deduplication_id=attributes.message_deduplication_id,
-        aws_trace_header=attributes.trace,
-    )
+def format_attributes(attributes: Attributes) -> dict[str, Any]:
+    """Return the members that show attributes in ``answers.Message``."""
+    return {
+        "attributes": {name: _to_json(value) for name, value in attributes.message_attributes.items()},
+        "deduplication_id": attributes.message_deduplication_id,
+        "aws_trace_header": attributes.trace,
+    }
 
 
 def attribute_values(given: Mapping[str, JsonValue]) -> dict[str, AttributeValue]:

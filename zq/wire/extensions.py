@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and responses of the extensions: settle and redrive (extensions 3, 4), replay (5), transactions (9)."""
+"""Requests of the extensions: settle and redrive (extensions 3, 4), replay (5), transactions (9)."""
 
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from zq.model import CommitResult, KnownFence, KnownStage, KnownWork, Seconds, age
-from zq.wire import decode, encode
-from zq.wire.answers import timestamp
+from zq.model import Seconds
+from zq.wire import decode
 
 
 class Released(Struct):
@@ -139,43 +138,3 @@ _commit_decoder: Final = msgspec.json.Decoder(CommitTerms)
 def commit_terms(raw: bytes) -> CommitTerms:
     """Parse the body of a commit. Raises ``InvalidBody``."""
     return decode(_commit_decoder, raw)
-
-
-def committed(done: CommitResult) -> bytes:
-    """Encode the result of a commit."""
-    return encode({"published": done.published, "deleted": done.deleted, "replayed": done.replayed})
-
-
-def last(done: CommitResult) -> bytes:
-    """Encode the last committed batch of a producer."""
-    return encode({"batch": done.batch, "published": done.published, "deleted": done.deleted})
-
-
-def work(one: KnownWork, now: Seconds) -> dict[str, Any]:
-    """Return the listing entry of a stage, fence or producer."""
-    if isinstance(one, KnownStage):
-        left = max(0, round(one.expires - now))
-        figures = {"messages": one.messages, "bytes": one.bytes, "expires": timestamp(one.expires), "dropped_in": left}
-        return {"name": one.name, "href": f"/v2/stages/{one.name}"} | figures
-    if isinstance(one, KnownFence):
-        shown = {"name": one.name, "href": f"/v2/fences/{one.name}", "epoch": one.epoch}
-        return shown | _since("advanced", one.advanced, now)
-    shown = {"producer": one.name, "href": f"/v2/commits/{one.name}", "batch": one.last.batch}
-    figures = {"published": one.last.published, "deleted": one.last.deleted, "open": one.last.open}
-    return shown | figures | _since("decided", one.decided, now)
-
-
-def _since(field: str, parse_time: Seconds | None, now: Seconds) -> dict[str, Any]:
-    if parse_time is None:
-        return {field: None, "age": None}
-    return {field: timestamp(parse_time), "age": age(parse_time, now)}
-
-
-def epoch(number: int) -> bytes:
-    """Encode a fence's new epoch."""
-    return encode({"epoch": number})
-
-
-def staged(count: int) -> bytes:
-    """Encode the number of staged messages."""
-    return encode({"staged": count})

@@ -3,16 +3,15 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Raw
-from msgspec.structs import asdict
 
 from zq.model import Seconds, age
 from zq.model.topics import PublishedMessage
 from zq.turns import slices
-from zq.wire import encode
-from zq.wire.answers import MessageOut, next_link, timestamp
+from zq.wire import answers, encode
+from zq.wire.encoding import next_links, timestamp
 
 # Characters that some clients treat as line ends. In JSON, the ASCII ones occur only between tokens.
 LINE_END: Final = re.compile(b"[\r\n]|\xe2\x80[\xa8\xa9]|\xc2\x85")
@@ -32,7 +31,7 @@ def href(topic: str, sequence: int) -> str:
 
 def published(topic: str, sequences: Sequence[int]) -> bytes:
     """Encode the response to a publish request: the paths of the messages."""
-    return encode({"resources": [href(topic, sequence) for sequence in sequences]})
+    return encode(answers.PostedHrefs([href(topic, sequence) for sequence in sequences]))
 
 
 def page(
@@ -50,23 +49,20 @@ def page(
         gap: The sequence before the gap, and the sequence at which the log resumes.
         position: For a detailed page, the log position up to which it was read. An empty page includes the position.
     """
-    answer: dict[str, Any] = {
-        "messages": [_out(message, now, position is not None) for part in slices(messages) for message in part],
-        "links": [] if query is None else [next_link(f"/v2/topics/{topic}/messages", query)],
-    }
-    if position is not None and not messages:
-        answer["position"] = position
-    return encode(answer if gap is None else answer | {"gap": _gap(*gap)})
+    shown = [_format_message(message, now, position is not None) for part in slices(messages) for message in part]
+    next_page = next_links(f"/v2/topics/{topic}/messages", query)
+    missing = None if gap is None else answers.Gap(*gap)
+    return encode(answers.TopicMessagePage(shown, next_page, missing, None if messages else position))
 
 
 def messages(found: Sequence[PublishedMessage], now: Seconds, detailed: bool) -> bytes:
     """Encode messages without a link."""
-    return encode({"messages": [_out(message, now, detailed) for message in found]})
+    return encode(answers.Messages([_format_message(message, now, detailed) for message in found]))
 
 
 def message(found: PublishedMessage, now: Seconds, detailed: bool) -> bytes:
     """Encode one message."""
-    return encode(_out(found, now, detailed))
+    return encode(_format_message(found, now, detailed))
 
 
 def events(messages: Sequence[PublishedMessage], now: Seconds) -> list[bytes]:
@@ -87,7 +83,7 @@ def events(messages: Sequence[PublishedMessage], now: Seconds) -> list[bytes]:
 
 def gap_event(after: int, resumes: int) -> bytes:
     """Render the event that reports a gap. Its id lets a client that reconnects resume after the gap."""
-    return b"id: %d\nevent: gap\ndata: %b\n\n" % (resumes - 1, encode(_gap(after, resumes)))
+    return b"id: %d\nevent: gap\ndata: %b\n\n" % (resumes - 1, encode(answers.Gap(after, resumes)))
 
 
 def opening(position: int) -> bytes:
@@ -104,16 +100,11 @@ def _in_one_line(end: re.Match[bytes]) -> bytes:
     return b"\\u%04x" % ord(end[0].decode()) if len(end[0]) > 1 else b" "
 
 
-def _out(message: PublishedMessage, now: Seconds, detailed: bool) -> Any:
+def _format_message(message: PublishedMessage, now: Seconds, detailed: bool) -> answers.BriefMessage:
     entry, sequence = message.entry, message.sequence
-    seconds = age(message.created, now)
-    out = MessageOut(str(sequence), href(message.topic, sequence), entry.ttl, seconds, Raw(entry.body), entry.checksum)
+    common = str(sequence), entry.ttl, age(message.created, now), href(message.topic, sequence)
+    body = Raw(entry.body)
     if not detailed:
-        return out
-    members = {name: value for name, value in asdict(out).items() if name != "checksum" or value}
-    expires = timestamp(message.created + entry.ttl)
-    return members | {"sequence": sequence, "created": timestamp(message.created), "expires": expires}
-
-
-def _gap(after: int, resumes: int) -> dict[str, int]:
-    return {"after": after, "resumes": resumes}
+        return answers.BriefMessage(*common, body, entry.checksum)
+    created, expires = timestamp(message.created), timestamp(message.created + entry.ttl)
+    return answers.TopicMessage(*common, body, entry.checksum, sequence=sequence, created=created, expires=expires)

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens and pre-signed URLs on the wire (tenancy 5, contract 10.1)."""
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from zq import wire
-from zq.model import Seconds
-from zq.model.identity import Identity
-from zq.wire.answers import timestamp
+from zq.wire.answers import DateTime, Timestamp
 
 
 class TokenTerms(Struct):
@@ -44,34 +42,43 @@ def share_terms(raw: bytes) -> ShareTerms:
     return wire.decode(_share_decoder, raw) if raw else ShareTerms()
 
 
-def identity_document(identity: Identity) -> dict[str, Any]:
-    """Return the document of ``/v2/whoami``. ``credential`` is "" if the caller is not authenticated."""
-    return {
-        "project": identity.project,
-        "user": identity.user,
-        "roles": sorted(identity.roles),
-        "scopes": None if identity.scopes is None else list(identity.scopes),
-        "credential": identity.credential,
-        "expires": None if identity.expires is None else timestamp(identity.expires),
-    }
+class Identity(Struct):
+    """A caller's identity as shown to the caller.
 
-
-def token_document(id: str, stored: Any, used: Seconds | None) -> dict[str, Any]:
-    """Return the document of a token, without the secret.
-
-    Args:
-        stored: The token in the store, ``zq.auth.tokens.StoredToken``.
-        used: Time of the last use, or ``None``.
+    Attributes:
+        scopes: null if the caller may use all names.
+        credential: Empty if the caller was not authenticated.
     """
-    return {
-        "id": id,
-        "project": stored.project,
-        "user": stored.user,
-        "name": stored.name,
-        "roles": list(stored.roles),
-        "scopes": None if stored.scopes is None else list(stored.scopes),
-        "created": timestamp(stored.created),
-        "expires": timestamp(stored.expires),
-        "by": stored.by,
-        "last_used": None if used is None else timestamp(used),
-    }
+
+    project: str
+    user: str
+    roles: list[str]
+    scopes: list[str] | None
+    credential: str
+    expires: DateTime | None
+
+
+class Token(Struct):
+    """A token without its secret.
+
+    Attributes:
+        by: The credential that created the token.
+        last_used: null if the token was never used.
+    """
+
+    id: str
+    project: str
+    user: str
+    name: str
+    roles: list[str]
+    scopes: list[str] | None
+    created: Timestamp
+    expires: Timestamp
+    by: str
+    last_used: Timestamp | None
+
+
+class MadeToken(Token, kw_only=True):
+    """A new token with its secret, which is not shown again."""
+
+    token: str

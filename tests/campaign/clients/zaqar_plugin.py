@@ -156,7 +156,7 @@ class Bootstrap:
             chosen = Configuration().current
         storage = broken or (self._store if self._faulty else Store(self._store))
         clock = StoreClock(storage.now)
-        pools, share = None, ShareOptions(secrets=("test_key",))
+        pools, share = None, ShareOptions(secret_key="test_key")
         if self._conf.pooling and not isinstance(storage, BrokenStore):
             virtual = self._conf["pooling:catalog"].enable_virtual_pool
             pools = Pools(storage.documents, clock, chosen.limits, lambda _uri: None, lambda: HOSTS, "mongodb://own/zq")

@@ -57,7 +57,7 @@ class StorageTarget:
         self._storage = storage
         self._speed = speed
         self._clock = StoreClock(storage.now) if speed == 1 else FastClock(speed)
-        self._upkeep = Upkeep(storage, self._clock, Expiry(), SWEEP_INTERVAL, LatencyMonitor())
+        self._upkeep = Upkeep(storage, self._clock, Expiry(sweep_interval=SWEEP_INTERVAL), LatencyMonitor())
         self._upkeep.start()
         self._turns = itertools.count()
         self._given: dict[str, dict[str, Grip]] = {}

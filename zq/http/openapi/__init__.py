@@ -159,7 +159,7 @@ def _service() -> Json:
             "get": operation(
                 "get_versions",
                 "List the API versions",
-                {300: answer("The API versions.", "Versions"), 303: answer("A redirect of browsers to the console.")},
+                {300: "Versions", 303: answer("A redirect of browsers to the console.")},
                 usual=headers,
             ),
         },
@@ -177,21 +177,17 @@ def _service() -> Json:
                 "ping_head", "Check that the server answers", {204: answer("The server answers.")}, usual=asked
             ),
         },
-        "/v2/limits": {
-            "get": operation(
-                "get_limits", "Get the limits of the server", {200: answer("The limits.", "Limits")}, usual=asked
-            )
-        },
+        "/v2/limits": {"get": operation("get_limits", "Get the limits of the server", {200: "Limits"}, usual=asked)},
         "/v2/health": {
             "get": operation(
                 "get_health_report",
                 "Get a health report of the store; for administrators, with admin_mode only",
-                {200: answer("The health report.", "HealthReport")},
+                {200: "HealthReport"},
                 errors=(404,),
             )
         },
         "/v2/openapi.json": {
-            "get": operation("get_openapi", "Get this document", {200: answer("The document.", "Document")}, usual=()),
+            "get": operation("get_openapi", "Get this document", {200: "Document"}, usual=()),
         },
         "/healthz": _probe("health", "Check that the process is running", alive, ()),
         "/readyz": _probe("readiness", "Check that the server is ready to serve requests", ready, (503,)),

@@ -8,10 +8,12 @@ from zq.auth.policy import RULES
 from zq.auth.signatures import METHODS, PATHS
 from zq.core.trail import MAX_PAGE
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer, operation, query, reference
+from zq.http.openapi.structs import answer_schemas, page_schema, request_schemas
 from zq.http.tokens import MAX_PAGE as MAX_TOKENS_PAGE
 from zq.http.tokens import MAX_TEXT
 from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
-from zq.model.quotas import MAX_QUOTA, Quota, State
+from zq.model.quotas import MAX_QUOTA, PERCENT, Quota, State
+from zq.wire.tokens import Identity, ShareTerms
 
 ASKED: Final = (400, 403, 406, 503)
 IDS: Final = TEXT | {"pattern": f"^{PROJECT_ID.pattern}$", "minLength": 1, "maxLength": MAX_PROJECT}
@@ -26,15 +28,13 @@ def administration() -> Json:
     """Return the operations by path and method."""
     return {
         "/v2/quota": {
-            "get": operation(
-                "get_quota", "Get the project's quotas and usage", {200: answer("The quotas and usage.", "QuotaReport")}
-            ),
+            "get": operation("get_quota", "Get the project's quotas and usage", {200: "QuotaReport"}),
         },
         "/v2/audit": {
             "get": operation(
                 "list_audit",
                 "List changes and deletions, latest first",
-                {200: answer("A page of audit entries.", "AuditPage")},
+                {200: "AuditPage"},
                 parameters=[
                     query(
                         "marker",
@@ -51,18 +51,13 @@ def administration() -> Json:
 
 def schemas() -> Json:
     """Return the schemas of quotas, callers, the audit trail and signed URLs."""
-    values = {name: integer(0, MAX_QUOTA) for name in Quota.__struct_fields__} | {"share": integer(1, 100)}
+    values = {name: integer(0, MAX_QUOTA) for name in Quota.__struct_fields__} | {"share": integer(*PERCENT)}
     own = {"type": "object", "properties": values, "additionalProperties": False}
     return _shares() | {
         "OwnLimits": own,
         **_callers(),
         "AuditEntry": _audit_entry(),
-        "AuditPage": object_of(
-            {
-                "entries": {"type": "array", "items": reference("schemas", "AuditEntry")},
-                "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
-            }
-        ),
+        "AuditPage": page_schema("entries", "AuditEntry"),
         "QuotaReport": object_of({"limits": reference("schemas", "OwnLimits"), "state": STATE} | USE),
     }
 
@@ -70,14 +65,7 @@ def schemas() -> Json:
 def _callers() -> Json:
     """Return the schemas of answers about the caller itself."""
     return {
-        "Identity": object_of(
-            {
-                **dict.fromkeys(("project", "user", "credential"), TEXT),
-                "roles": {"type": "array", "items": TEXT},
-                "scopes": {"type": ["array", "null"], "items": TEXT},
-                "expires": {"type": ["string", "null"], "format": "date-time"},
-            }
-        ),
+        **answer_schemas(Identity),
         "Me": object_of(
             {
                 "project": IDS,
@@ -97,37 +85,29 @@ def sharing() -> Json:
     """Return the operations by path and method."""
     return {
         "/v2/whoami": {
-            "get": operation("get_identity", "Get the caller's identity", {200: answer("The identity.", "Identity")}),
+            "get": operation("get_identity", "Get the caller's identity", {200: "Identity"}),
         },
         "/v2/me": {
-            "get": operation("get_me", "Get the caller's permissions", {200: answer("The permissions.", "Me")}),
+            "get": operation("get_me", "Get the caller's permissions", {200: "Me"}),
         },
         f"{QUEUE}/share": {
             "post": operation(
                 "share_queue",
                 "Sign a URL of the queue for callers without an account",
-                {200: answer("The headers to send with the URL.", "Share")},
+                {200: "Share"},
                 body=body("ShareTerms", required=False),
             )
         },
-        "/v2/share/revoke": {
-            "post": operation("revoke_shares", "Revoke all signed URLs of the project", {204: answer("Revoked.")})
-        },
+        "/v2/share/revoke": {"post": operation("revoke_shares", "Revoke all signed URLs of the project", {204: ""})},
     }
 
 
 def _shares() -> Json:
     texts = {"type": "array", "items": TEXT}
-    return {
-        "ShareTerms": {
-            "type": "object",
-            "properties": {
-                "paths": {"type": ["array", "null"], "items": {"type": "string", "enum": list(PATHS)}},
-                "methods": {"type": ["array", "null"], "items": {"type": "string", "enum": list(METHODS)}},
-                "expires": {"type": ["string", "null"]},
-            },
-            "additionalProperties": False,
-        },
+    terms = request_schemas(ShareTerms)
+    for name, names in (("paths", PATHS), ("methods", METHODS)):
+        terms["ShareTerms"]["properties"][name]["anyOf"][0]["items"]["enum"] = list(names)
+    return terms | {
         "Share": object_of({"paths": texts, "methods": texts, "project": IDS, "expires": TEXT, "signature": TEXT}),
     }
 
@@ -151,7 +131,7 @@ def tokens() -> Json:
     paths = _tokens("/v2/tokens", "", [], []) | _tokens("/v2/admin/tokens", "admin_", [project], [needed])
     jti = query("jti", TEXT | {"minLength": 1, "maxLength": MAX_TEXT}, "The jti claim of the token.", required=True)
     paths["/v2/admin/tokens"]["delete"] = operation(
-        "admin_deny_jwt", "Revoke a JSON Web Token by its id", {204: answer("Revoked.")}, parameters=[jti]
+        "admin_deny_jwt", "Revoke a JSON Web Token by its id", {204: ""}, parameters=[jti]
     )
     return paths
 
@@ -167,7 +147,7 @@ def _tokens(path: str, prefix: str, project: list[Json], needed: list[Json]) -> 
         "get": operation(
             f"{prefix}list_tokens",
             f"List tokens of {whose}",
-            {200: answer("A page of tokens.", "TokenPage")},
+            {200: "TokenPage"},
             parameters=page + project,
         ),
         "post": operation(
@@ -192,9 +172,7 @@ def _token(path: str, prefix: str, project: list[Json], whose: str, made: Json) 
                 parameters=project,
                 errors=[404],
             ),
-            "delete": operation(
-                f"{prefix}revoke_token", f"Revoke a token of {whose}", {204: answer("Revoked.")}, parameters=project
-            ),
+            "delete": operation(f"{prefix}revoke_token", f"Revoke a token of {whose}", {204: ""}, parameters=project),
         },
         f"{path}/{{token}}/rotate": {
             "post": operation(

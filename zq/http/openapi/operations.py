@@ -2,6 +2,7 @@
 """Builders for OpenAPI operations, parameters, bodies and answers."""
 
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, Final
 
 from zq.limits import (
@@ -92,16 +93,23 @@ def reference(kind: str, name: str) -> Json:
 def operation(
     identity: str,
     summary: str,
-    answers: Mapping[int, Json],
+    answers: Mapping[int, Json | str],
     *,
     parameters: Sequence[Json] = (),
     body: Json | None = None,
     errors: Sequence[int] = (),
     usual: Sequence[int] = USUAL,
 ) -> Json:
-    """Return an operation, without the parameters that all operations of its path share."""
+    """Return an operation, without the parameters that all operations of its path share.
+
+    Args:
+        answers: Responses by status; a text is the schema of the body, and "" stands for no body.
+    """
     errors = (*usual, *errors, *(() if identity in UNGUARDED else GUARDED))
-    statuses = dict(answers) | {status: reference("responses", f"Error{status}") for status in errors}
+    statuses = {
+        status: answer(f"{HTTPStatus(status).phrase}.", given) if isinstance(given, str) else given
+        for status, given in answers.items()
+    } | {status: reference("responses", f"Error{status}") for status in errors}
     return {
         "operationId": identity,
         "summary": summary,

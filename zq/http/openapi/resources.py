@@ -81,12 +81,7 @@ def _named(limits: Limits, kind: Kind) -> Json:
     word = kind.word
     return {
         f"/v2/{word}s": {
-            "get": operation(
-                f"list_{word}s",
-                f"List {word}s",
-                {200: answer("A page.", kind.page)},
-                parameters=_listing(limits, word),
-            )
+            "get": operation(f"list_{word}s", f"List {word}s", {200: kind.page}, parameters=_listing(limits, word))
         },
         kind.path: _one(kind),
         f"{kind.path}/stats": {
@@ -106,7 +101,7 @@ def _named(limits: Limits, kind: Kind) -> Json:
             "post": operation(
                 f"purge_{word}",
                 "Delete messages or subscriptions",
-                {204: answer("Deleted.")},
+                {204: ""},
                 body=body("Purge", required=False),
             )
         },
@@ -124,7 +119,7 @@ def _one(kind: Kind) -> Json:
         "get": operation(f"get_{word}", f"Get the metadata of a {word}, or the defaults", {200: metadata}),
         "put": operation(f"create_{word}", f"Create a {word}", made, body=body("Metadata", required=False)),
         "patch": operation(f"update_{word}", "Change metadata", {200: metadata}, body=patch, errors=[404, 409, 415]),
-        "delete": operation(f"delete_{word}", f"Delete a {word} with its messages", {204: answer("Deleted.")}),
+        "delete": operation(f"delete_{word}", f"Delete a {word} with its messages", {204: ""}),
     }
 
 
@@ -152,7 +147,7 @@ def publishing(limits: Limits) -> Json:
             "get": operation(
                 "get_topic_message",
                 "Get a published message",
-                {200: answer("The message.", "TopicMessage")},
+                {200: "TopicMessage"},
                 parameters=[DETAILED],
                 errors=[404],
             )

@@ -2,15 +2,13 @@
 """OpenAPI schemas of bodies, derived from the structs that decode and encode them."""
 
 from collections.abc import Sequence
-from typing import Final
-
-import msgspec
-from msgspec import Struct
+from typing import Final, TypeAlias
 
 from zq import wire
 from zq.core.extensions import ProtocolKey
-from zq.core.metadata import metadata_schema, shown_defaults, topic_defaults
+from zq.core.metadata import metadata_schema
 from zq.http.openapi.operations import FREE_NAMES, QUEUE_NAMES, TEXT, Json, delays, integer, reference
+from zq.http.openapi.structs import LINKS, answer_schemas, page_schema, request_schemas
 from zq.http.service import FIXED
 from zq.limits import (
     MAX_ATTRIBUTE_NAME,
@@ -22,45 +20,33 @@ from zq.limits import (
     MIN_TTL,
     Limits,
 )
-from zq.model import Outcome, SettleResult, State
+from zq.model import SettleResult
 from zq.wire import answers, extensions
-from zq.wire.attributes import AttributesOut
+from zq.wire.answers import DateTime, Timestamp
+from zq.wire.metadata import build_key_schemas, shown_defaults
 from zq.wire.numbers import MAX_BODY_NUMBER
-from zq.wire.tokens import TokenTerms
+from zq.wire.tokens import MadeToken, Token, TokenTerms
 
-# Structs that decode request bodies, by component name.
-REQUESTS: Final[dict[str, type[Struct]]] = {
-    "Post": wire.Post,
-    "ClaimTerms": wire.ClaimTerms,
-    "Purge": wire.Purge,
-    "PatchOperation": wire.Operation,
-    "SettleTerms": extensions.SettleTerms,
-    "RedriveTerms": extensions.RedriveTerms,
-    "ReplayTerms": extensions.ReplayTerms,
-    "CommitTerms": extensions.CommitTerms,
-    "TokenTerms": TokenTerms,
-}
+Message: TypeAlias = answers.Message[Timestamp]
+Popped: TypeAlias = answers.PoppedMessage[Timestamp]
+Finished: TypeAlias = answers.FinishedMessage[Timestamp]
+Published: TypeAlias = answers.TopicMessage[Timestamp]
 # The schema of a count.
 COUNT: Final[Json] = {"type": "integer", "minimum": 0}
-# The schema of a time in the format of the extensions.
-MOMENT: Final[Json] = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$", "format": "date-time"}
-# The schema of links.
-LINKS: Final = {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")}
 
 
 def schemas(limits: Limits, protocol_keys: Sequence[ProtocolKey]) -> Json:
     """Return all schemas of the core by name. ``protocol_keys`` are the metadata keys of features."""
-    figures = _figures() | _work() | _service()
-    return _requests(limits) | _metadata(limits, protocol_keys) | _messages() | _published() | _tokens() | figures
+    return _requests(limits) | _metadata(limits, protocol_keys) | _answers() | _service()
 
 
 def _requests(limits: Limits) -> Json:
     """Return the schemas of request bodies, derived from structs, with the limits that the use cases check."""
-    _, found = msgspec.json.schema_components(REQUESTS.values(), ref_template="#/components/schemas/{name}")
-    names = {kind.__name__: name for name, kind in REQUESTS.items()}
-    components = {names.get(name, name): schema for name, schema in found.items()}
-    for schema in components.values():
-        del schema["title"]
+    components = request_schemas(
+        *(wire.Post, wire.ClaimTerms, wire.Purge, extensions.SettleTerms, extensions.RedriveTerms),
+        *(extensions.ReplayTerms, extensions.CommitTerms, TokenTerms),
+        PatchOperation=wire.Operation,
+    )
     for name, members in _bounds(limits).items():
         for member, bounds in members.items():
             components[name]["properties"][member].update(bounds)
@@ -140,17 +126,17 @@ def _metadata(limits: Limits, protocol_keys: Sequence[ProtocolKey]) -> Json:
         "Metadata": metadata_schema(limits, protocol_keys) | {"description": "Any keys; reserved keys are listed."},
         "Patch": {"type": "array", "items": reference("schemas", "PatchOperation")},
         "ShownMetadata": _shown(limits, "queue", shown_defaults(limits)),
-        "ShownTopicMetadata": _shown(limits, "topic", topic_defaults(limits)),
+        "ShownTopicMetadata": _shown(limits, "topic", shown_defaults(limits, topic=True)),
         "QueuePage": _record("count", queues=_entries("ShownMetadata"), links=LINKS, count=COUNT),
         "TopicPage": _record(topics=_entries("ShownTopicMetadata"), links=LINKS),
     }
 
 
 def _shown(limits: Limits, thing: str, defaults: Json) -> Json:
-    reserved = metadata_schema(limits)["properties"]
+    reserved = build_key_schemas(limits)
     return {
         "type": "object",
-        "properties": {key: {"type": reserved[key]["type"]} if key in reserved else {} for key in defaults},
+        "properties": {key: {"type": reserved[key]["type"]} for key in defaults},
         "required": list(defaults),
         "additionalProperties": True,
         "description": f"The {thing}'s metadata, with defaults for unset reserved keys.",
@@ -161,140 +147,54 @@ def _entries(metadata: str) -> Json:
     return _list(_record("metadata", name=TEXT, href=TEXT, metadata=reference("schemas", metadata)))
 
 
-def _messages() -> Json:
-    message, popped = _struct(answers.MessageOut), _struct(answers.PoppedOut)
-    more = {
-        **dict.fromkeys(("sequence", "claim_count", "origin_claim_count"), COUNT),
-        **dict.fromkeys(("created", "expires", "available_at"), MOMENT),
-        **dict.fromkeys(("origin", "reason"), TEXT),
-        "group": TEXT,
-        **_struct(AttributesOut)["properties"],
+def _answers() -> Json:
+    """Return the schemas of answers, with the valid combinations of their members."""
+    components = answer_schemas(
+        *(Message, Popped, Finished, Published, answers.Messages[Message], answers.MessagePage[Message]),
+        *(answers.HistoryPage[Finished], answers.TopicMessagePage[Published], answers.Located[Finished]),
+        *(answers.PostedHrefs, answers.Claim[Message, Timestamp], answers.LiveClaim[Timestamp], answers.Depth),
+        *(answers.Redriven, answers.RedriveDryRun, answers.Replayed, answers.ReplayDryRun, answers.Epoch),
+        *(answers.Staged, answers.Committed, answers.LastCommit, answers.JobStage, answers.JobFence, answers.JobCommit),
+        *(Token, MadeToken, answers.Error),
+        PoppedMessages=answers.Messages[Popped],
+        Stats=answers.StatsDocument[DateTime],
+        MessageCounts=answers.Stats[DateTime],
+        Landmark=answers.Edge[DateTime],
+        Settled=SettleResult,
+    )
+    for name in ("href", "body_start", "body_bytes"):
+        del components["PoppedMessage"]["properties"][name]
+    named = ["id", "href", "ttl", "age"]
+    listed = {"required": named, "oneOf": [{"required": ["body"]}, {"required": ["body_start", "body_bytes"]}]}
+    times = ["created", "expires"]
+    together = {"sequence": [*times, "available_at", "claim_count"], "origin": ["origin_claim_count"]}
+    conditions: dict[str, Json] = {
+        "Message": {**listed, "dependentRequired": together},
+        "FinishedMessage": {**listed, "dependentRequired": together | {"finished": ["outcome"]}},
+        "PoppedMessage": {
+            "required": ["id", "age", "ttl", "body", "claim_id", "claim_count"],
+            "dependentRequired": together,
+        },
+        "TopicMessage": {"required": [*named, "body"], "dependentRequired": {"sequence": times}},
+        "Error": {"required": ["title"]},
+        "Settled": {"required": [*SettleResult.__struct_fields__]},
     }
-    together = {
-        "sequence": ["created", "expires", "available_at", "claim_count"],
-        "origin": ["origin_claim_count"],
-        "finished": ["outcome"],
-    }
-    end = {"finished": MOMENT, "outcome": {"enum": [outcome.value for outcome in Outcome]}}
-    start = {"body_start": TEXT | {"maxLength": answers.START}, "body_bytes": COUNT}
-    message["required"] = [name for name in message["required"] if name != "body"]
-    message["oneOf"] = [{"required": ["body"]}, {"required": list(start)}]
-    details = more | start
-    unknown: Json = {"anyOf": [TEXT, {"type": "null"}]}
-    holding: Json = {"client": unknown, "agent": unknown, "created": MOMENT, "ends": MOMENT}
-    return {
-        "Message": _also(message, details, together),
-        "PoppedMessage": _also(popped, more, together),
-        "FinishedMessage": _also(message, details | end, together),
-        "MessagePage": _record("links", messages=_list(reference("schemas", "Message")), links=LINKS),
-        "HistoryPage": _record(messages=_list(reference("schemas", "FinishedMessage")), links=LINKS),
-        "Located": _record(
-            queue=TEXT,
-            state={"enum": [*(state.value for state in State), "finished"]},
-            message=reference("schemas", "FinishedMessage"),
-        ),
-        "Messages": _record(messages=_list(reference("schemas", "Message"))),
-        "PoppedMessages": _record(messages=_list(reference("schemas", "PoppedMessage"))),
-        "Claim": _record(
-            " ".join(holding),
-            age=COUNT,
-            ttl=COUNT,
-            href=TEXT,
-            messages=_list(reference("schemas", "Message")),
-            **holding,
-        ),
-        "ClaimPage": _record(
-            claims=_list(
-                _record(id=TEXT, queue=TEXT, href=TEXT, **dict.fromkeys(("age", "ttl", "messages"), COUNT), **holding)
-            ),
-            links=LINKS,
-        ),
-        "PostedHrefs": _record(resources=_list(TEXT)),
-    }
-
-
-def _published() -> Json:
-    details = {"sequence": COUNT, "created": MOMENT, "expires": MOMENT}
-    gap = _record(after=COUNT, resumes=COUNT)
-    return {
-        "TopicMessage": _also(_struct(answers.MessageOut), details, {"sequence": ["created", "expires"]}),
-        "TopicMessagePage": _record(
-            "links gap position",
-            messages=_list(reference("schemas", "TopicMessage")),
-            links=LINKS,
-            gap=reference("schemas", "Gap"),
-            position=COUNT,
-        ),
-        "Gap": gap | {"description": "The messages between these two sequences were trimmed from the log."},
+    for name, condition in conditions.items():
+        components[name].update(condition)
+    return components | {
+        "ClaimPage": page_schema("claims", "LiveClaim"),
+        "FencePage": page_schema("fences", "JobFence"),
+        "StagePage": page_schema("stages", "JobStage"),
+        "CommitPage": page_schema("commits", "JobCommit"),
+        "TokenPage": page_schema("tokens", "Token"),
+        "RedriveAnswer": {"anyOf": [reference("schemas", "Redriven"), reference("schemas", "RedriveDryRun")]},
+        "ReplayAnswer": {"anyOf": [reference("schemas", "Replayed"), reference("schemas", "ReplayDryRun")]},
+        "Limits": _record(**dict.fromkeys([*Limits.__struct_fields__, *FIXED], COUNT)),
         "Events": TEXT
         | {
             "description": "Server-sent events: message, whose data is a TopicMessage with its topic, and gap, whose "
             "data is a Gap. The id of an event is the sequence."
         },
-    }
-
-
-def _tokens() -> Json:
-    shown = dict.fromkeys(("id", "project", "user", "name", "by"), TEXT)
-    shown |= {"roles": _list(TEXT), "scopes": {"anyOf": [_list(TEXT), {"type": "null"}]}}
-    shown |= {"created": MOMENT, "expires": MOMENT, "last_used": {"anyOf": [MOMENT, {"type": "null"}]}}
-    return {
-        "Token": _record(**shown),
-        "MadeToken": _record(token=TEXT, **shown),
-        "TokenPage": _record(tokens=_list(reference("schemas", "Token")), links=LINKS),
-    }
-
-
-def _figures() -> Json:
-    landmark = reference("schemas", "Landmark")
-    counts = dict.fromkeys(("claimed", "free", "total", "entered"), COUNT)
-    stats = _record("entered oldest newest", **counts, oldest=landmark, newest=landmark)
-    epoch = {"type": "integer", "minimum": 1}
-    ids = {"type": "array", "items": TEXT}
-    counted, by_queue = integer(0, MAX_BATCH), {"type": "object", "additionalProperties": COUNT}
-    named: list[str] = [*_struct(Limits)["properties"], *FIXED]
-    return {
-        "Landmark": _record("sequence", href=TEXT, age=COUNT, created=TEXT | {"format": "date-time"}, sequence=COUNT),
-        "Stats": _record(messages=stats),
-        "Depth": _record(
-            **dict.fromkeys(("ready", "claimed", "delayed", "backlog"), COUNT),
-            oldest_ready_seconds={"type": "number", "minimum": 0},
-        ),
-        "Settled": _struct(SettleResult),
-        "Redriven": _record("lost", moved=COUNT, remaining=counted, lost=ids),
-        "RedriveDryRun": _record(
-            "lost",
-            **dict.fromkeys(("would_move", "without_origin", "counted"), counted),
-            origins=by_queue,
-            missing_origin=by_queue,
-            lost=ids,
-        ),
-        "RedriveAnswer": {"anyOf": [reference("schemas", "Redriven"), reference("schemas", "RedriveDryRun")]},
-        "Replayed": _record(replayed=COUNT),
-        "ReplayDryRun": _record("lost", would_replay=counted, counted=counted, lost=ids),
-        "ReplayAnswer": {"anyOf": [reference("schemas", "Replayed"), reference("schemas", "ReplayDryRun")]},
-        "Epoch": _record(epoch=epoch),
-        "Staged": _record(staged=COUNT),
-        "Committed": _record(published=COUNT, deleted=COUNT, replayed={"type": "boolean"}),
-        "LastCommit": _record(batch=COUNT, published=COUNT, deleted=COUNT),
-        "Limits": _record(**dict.fromkeys(named, COUNT)),
-    }
-
-
-def _work() -> Json:
-    """Return the schemas of fences, stages and producers. Times not recorded by earlier versions are null."""
-
-    def since(moment: str) -> Json:
-        return {moment: {"anyOf": [MOMENT, {"type": "null"}]}, "age": {"type": ["integer", "null"], "minimum": 0}}
-
-    counts = dict.fromkeys(("batch", "published", "deleted"), COUNT)
-    producer = {"producer": TEXT, "href": TEXT, **counts, "open": {"type": "boolean"}, **since("decided")}
-    named = {"name": TEXT, "href": TEXT}
-    stage = {**named, "messages": COUNT, "bytes": COUNT, "expires": MOMENT, "dropped_in": COUNT}
-    return {
-        "FencePage": _record(fences=_list(_record(**named, epoch=COUNT, **since("advanced"))), links=LINKS),
-        "StagePage": _record(stages=_list(_record(**stage)), links=LINKS),
-        "CommitPage": _record(commits=_list(_record(**producer)), links=LINKS),
     }
 
 
@@ -314,8 +214,6 @@ def store_report() -> Json:
 
 def _service() -> Json:
     return {
-        "Error": _record("description limit", title=TEXT, description=TEXT, limit=TEXT),
-        "Link": _record(rel={"const": "next"}, href=TEXT),
         "Alive": _record(status={"const": "ok"}),
         "HealthReport": store_report(),
         "Versions": _record(versions=_list({"type": "object"})),
@@ -336,19 +234,3 @@ def _record(optional: str = "", /, **members: Json) -> Json:
 
 def _list(items: Json) -> Json:
     return {"type": "array", "items": items}
-
-
-def _struct(kind: type[Struct]) -> Json:
-    """Return the schema of an encoded struct. All members are required unless the struct omits defaults."""
-    _, components = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
-    schema = components[kind.__name__]
-    if not kind.__struct_config__.omit_defaults:
-        schema["required"] = list(schema["properties"])
-    return {name: schema[name] for name in ("type", "properties", "required")}
-
-
-def _also(schema: Json, members: Json, together: dict[str, list[str]]) -> Json:
-    """Return the schema with more optional members; ``together`` names members that occur only together."""
-    properties = schema["properties"] | members
-    depends = {name: others for name, others in together.items() if name in members}
-    return schema | {"properties": properties, "dependentRequired": depends}

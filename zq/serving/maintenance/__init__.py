@@ -29,7 +29,6 @@ class Upkeep:
         storage: Storage,
         clock: StoreClock,
         expiry: Expiry,
-        sweep_interval: float,
         monitor: LatencyMonitor,
         events: Events = NO_EVENTS,
         resume: Callable[[], None] = lambda: None,
@@ -44,7 +43,6 @@ class Upkeep:
         self._storage = storage
         self._clock = clock
         self._expiry = expiry
-        self._interval = sweep_interval
         self._monitor = monitor
         self._events = events
         self._resume = resume
@@ -59,9 +57,9 @@ class Upkeep:
             threading.Thread(target=self._finish, name="zq-commits", daemon=True),
         ]
 
-    def configure(self, expiry: Expiry, sweep_interval: float) -> None:
+    def configure(self, expiry: Expiry) -> None:
         """Apply new expiry settings from the next round."""
-        self._expiry, self._interval = expiry, sweep_interval
+        self._expiry = expiry
         self._changed.set()
 
     def start(self) -> None:
@@ -97,7 +95,7 @@ class Upkeep:
         exhausted = False
         while not self._stopping.is_set():
             if not exhausted:
-                self._changed.wait(self._interval)
+                self._changed.wait(self._expiry.sweep_interval)
                 self._changed.clear()
             if not self._stopping.is_set():
                 exhausted = self._run_safely(self.run_round)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """AIMD throttle of active expiry, so that sweep rounds do not slow down requests.
 
-``LatencyMonitor`` measures the latency of storage verbs and computes the fraction of time in which a sweep may work. If
-sweeps slow down requests, the fraction falls by a factor. If not, it rises by a constant. If sweeps fall behind for
-``ARREARS`` seconds, it is set to its maximum.
+``LatencyMonitor`` measures the latency of storage operations and computes the fraction of time in which a sweep may
+work. If sweeps slow down requests, the fraction is multiplied by a factor below 1; if not, a constant is added. If
+sweeps fall behind for ``ARREARS`` seconds, the fraction is set to its maximum.
 
 ``AdaptivePace`` divides one round into steps (``zq.model.expiry.Pace``) and pauses between them. A pause is
 proportional to the duration of the preceding step.
@@ -41,7 +41,7 @@ MAX_PAUSE: Final = 1.0
 
 
 class LatencyMonitor(Events):
-    """The latency of storage verbs, and the share of time for sweeps that follows from it."""
+    """The latency of storage operations, and the fraction of time that sweeps may use."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.monotonic = monotonic
@@ -58,7 +58,7 @@ class LatencyMonitor(Events):
         self._behind_since: float | None = None
 
     def store_called(self, verb: str, seconds: float) -> None:
-        """Record the duration of a verb."""
+        """Record the duration of a storage operation."""
         self._last = self.monotonic()
         with self._lock:
             usual, samples = self._usual.get(verb, (0.0, 0))
@@ -70,7 +70,7 @@ class LatencyMonitor(Events):
                 self._ratios += seconds / max(usual, 1e-6)
 
     def begin(self) -> None:
-        """Begin a round. The usual latencies do not change until the round ends."""
+        """Begin a round. Until the round ends, compare latencies with the usual ones instead of updating these."""
         with self._lock:
             self._sweeping = True
             self.ratio = 1.0
@@ -87,7 +87,7 @@ class LatencyMonitor(Events):
         return self.monotonic() - self._last >= QUIET
 
     def adjust_share(self) -> None:
-        """Adjust the share after each ``SAMPLES`` samples."""
+        """After each ``SAMPLES`` samples, adjust the fraction of time for sweeps."""
         with self._lock:
             if self._sample_count >= SAMPLES:
                 self.ratio = self._ratios / self._sample_count

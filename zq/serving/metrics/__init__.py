@@ -4,7 +4,7 @@
 - ``definitions`` declares all metrics.
 - ``counting`` counts events and renders the page.
 - ``collector`` reads the store's metrics on each scrape.
-- ``timed`` measures the duration of storage verbs.
+- ``timed`` measures the duration of storage operations.
 - ``multiprocess`` combines the metrics of worker processes.
 
 ``multiprocess.begin`` must run before ``counting`` is imported, because prometheus-client decides at import whether to

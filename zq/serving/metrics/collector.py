@@ -16,7 +16,8 @@ from zq.clock import Clock
 from zq.errors import Unavailable
 from zq.model import QueueRef, Seconds
 from zq.model.stats import Depth, Measure
-from zq.serving.metrics.definitions import PER_QUEUE, PREFIX, READ, STORE_GAUGES, Definition, Options
+from zq.serving.metrics.definitions import PER_QUEUE, PREFIX, READ, STORE_GAUGES, Definition
+from zq.serving.settings.sections import MetricsOptions
 from zq.storage.api import Storage
 
 T = TypeVar("T")
@@ -79,7 +80,7 @@ class Depths(Struct, frozen=True):
 class StoreCollector(Collector):
     """A collector for prometheus-client that reads the store on each scrape."""
 
-    def __init__(self, storage: Storage, clock: Clock, about: Mapping[str, str], options: Options) -> None:
+    def __init__(self, storage: Storage, clock: Clock, about: Mapping[str, str], options: MetricsOptions) -> None:
         self._storage = storage
         self._clock = clock
         self._about = about
@@ -87,7 +88,7 @@ class StoreCollector(Collector):
         self.measures = CachedCall(self._measures, MEASURES_AGE)
         self._depths = CachedCall(self._read_depths, DEPTHS_AGE)
 
-    def configure(self, options: Options) -> None:
+    def configure(self, options: MetricsOptions) -> None:
         """Apply new options at once."""
         self._options = options
         self._depths.forget()

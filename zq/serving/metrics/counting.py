@@ -20,7 +20,8 @@ from zq.model import Claim, CommitResult, Draft, Messages, Outcome, QueueRef, Se
 from zq.model.topics import Entry, TopicRef
 from zq.serving.metrics import multiprocess
 from zq.serving.metrics.collector import StoreCollector
-from zq.serving.metrics.definitions import COUNTED, PREFIX, STORE_TOTALS, Definition, Kind, Options
+from zq.serving.metrics.definitions import COUNTED, PREFIX, STORE_TOTALS, Definition, Kind
+from zq.serving.settings.sections import MetricsOptions
 from zq.storage.api import Storage
 
 # Maximum number of values in a buffer. If one buffer is full, all buffers are flushed.
@@ -100,7 +101,7 @@ class Metrics(Events):
         engine: str,
         max_waiters: int = 0,
         max_streams: int = 0,
-        options: Options | None = None,
+        options: MetricsOptions | None = None,
     ) -> None:
         """Create all metrics.
 
@@ -108,7 +109,7 @@ class Metrics(Events):
             store: Scheme of the store URI.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._options = options or Options()
+        self._options = options or MetricsOptions()
         about = {"version": __version__, "store": store, "engine": engine}
         self._store = StoreCollector(storage, clock, about, self._options)
         self._registry = CollectorRegistry()
@@ -149,7 +150,7 @@ class Metrics(Events):
         self._buffers = [self._ttls, self._claimed, self._redelivered, self._dwelt, *self._finished.values()]
         self._buffers += [self._published, self._streamed]
 
-    def configure(self, options: Options) -> None:
+    def configure(self, options: MetricsOptions) -> None:
         """Apply new options of the section ``[metrics]``."""
         self._options = options
         self._store.configure(options)
@@ -272,7 +273,7 @@ class Metrics(Events):
             return self._requests[key]
 
     def _verb(self, verb: str) -> Buffer:
-        """Return the buffer for the durations of a verb. Create it on first use."""
+        """Return the buffer for the durations of a storage operation. Create the buffer on first use."""
         with self._lock:
             if verb not in self._verbs:
                 self._verbs[verb] = Buffer(observe_into(self._metrics["storage_seconds"].labels(verb)))
@@ -293,7 +294,7 @@ class Metrics(Events):
             self._flush()
 
     def _tally(self) -> None:
-        """Add the increase of each store total to its counter. If a total decreased, it has restarted at zero."""
+        """Add the increase of each store total to its counter. If a total has decreased, count it from zero."""
         with self._tallying:  # concurrent scrapes must add their increases in order
             measures = self._store.measures.get() or ()
             for measure in [measure for measure in measures if measure.name in self._totals]:

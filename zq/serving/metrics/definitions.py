@@ -145,11 +145,3 @@ READ: Final[dict[str, Definition]] = {
 }
 # Additional labels of queue metrics if ``[metrics] per_queue`` is set.
 PER_QUEUE: Final = ("project", "queue")
-
-
-class Options(Struct, frozen=True, kw_only=True):
-    """The options of the section ``[metrics]`` that concern queues."""
-
-    per_queue: bool = False
-    max_queues: int = 1000
-    max_counted: int = 10_000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A storage wrapper that measures the duration of each verb."""
+"""A storage wrapper that measures the duration of each operation."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ Notify = Callable[[str, float], None]
 
 
 def measure_verbs(storage: Storage, *listeners: Events) -> Storage:
-    """Wrap ``storage`` to report the duration of each verb to ``store_called`` of the listeners."""
+    """Wrap ``storage``. The wrapper reports the duration of each operation to ``store_called`` of the listeners."""
     calls = [listener.store_called for listener in listeners]
     return _TimedStorage(storage, calls[0] if len(calls) == 1 else _to_all(calls))
 
@@ -94,7 +94,7 @@ class _TimedStorage:
 
 
 def _time_controller(controller: object, name: str, notify: Notify) -> SimpleNamespace | capabilities.MissingCapability:
-    """Wrap a controller to measure its verbs. A ``MissingCapability`` controller is returned unchanged."""
+    """Wrap a controller to measure its operations. Return a ``MissingCapability`` controller unchanged."""
     if isinstance(controller, capabilities.MissingCapability):
         return controller
     promised = CONTROLLERS[name]

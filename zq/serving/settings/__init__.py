@@ -18,10 +18,9 @@ from zq.serving.settings.reading import (
     Settings,
     check_file,
     misspelt_variables,
-    queue_ttl_lines,
     read,
+    read_queue_ttl_lines,
     refusing,
-    value_of,
 )
 
 __all__ = [
@@ -40,9 +39,7 @@ __all__ = [
 CONFIG_VARIABLE: Final = "ZQ_CONFIG"
 
 # Options whose values are not logged.
-SECRETS: Final = frozenset(
-    f"[{section}] {option.dest}" for section, options in OPTIONS.items() for option in options if option.secret
-)
+SECRETS: Final = frozenset(option.label for options in OPTIONS.values() for option in options if option.option.secret)
 # The logger that oslo.config uses.
 OSLO: Final = logging.getLogger("oslo_config.cfg")
 
@@ -60,7 +57,8 @@ class Configuration:
             check_file(self.path)
         self._conf = cfg.ConfigOpts()
         for group, options in OPTIONS.items():
-            self._conf.register_opts(options, group=None if group == "DEFAULT" else group)
+            registered = [option.to_opt() for option in options]
+            self._conf.register_opts(registered, group=None if group == "DEFAULT" else group)
         files = [self.path] if self.path else []
         with refusing():
             self._conf(args=[], project="zq", default_config_files=files, default_config_dirs=[])
@@ -90,22 +88,21 @@ class Configuration:
 
     def _immutable_changes(self, fresh: "Configuration") -> Iterator[str]:
         """Yield a sentence for each change that applies only at the next start. Passwords are masked."""
-        for section, options in OPTIONS.items():
-            for option in options:
-                stays, new = (value_of(conf, section, option) for conf in (self._conf, fresh._conf))
-                if stays != new and not option.mutable:
-                    shown = (without_secrets(repr(value)) for value in (stays, new))
-                    yield "[{}] {} stays {}: it becomes {} at the next start.".format(section, option.dest, *shown)
+        for option in (option for options in OPTIONS.values() for option in options if not option.option.reload):
+            stays, new = (option.read(conf) for conf in (self._conf, fresh._conf))
+            if stays != new:
+                shown = (without_secrets(repr(value)) for value in (stays, new))
+                yield "{} stays {}: it becomes {} at the next start.".format(option.label, *shown)
 
     def _values(self) -> dict[str, str]:
         """Return the values of the mutable options as text for the log."""
         values = {
-            f"[{section}] {option.dest}": str(self._conf[section][option.dest])
-            for section, options in OPTIONS.items()
+            option.label: str(option.read(self._conf))
+            for options in OPTIONS.values()
             for option in options
-            if option.mutable
+            if option.option.reload
         }
-        return values | {"[expiry] queue_ttl": ", ".join(queue_ttl_lines(self._conf)) or "(none)"}
+        return values | {"[expiry] queue_ttl": ", ".join(read_queue_ttl_lines(self._conf)) or "(none)"}
 
 
 def load(path: str | None = None) -> Settings:
@@ -115,7 +112,9 @@ def load(path: str | None = None) -> Settings:
 
 def list_opts() -> Sequence[tuple[str, list[cfg.Opt]]]:
     """Return all options by section, for oslo.config's tools."""
-    return list(OPTIONS.items())
+    return [
+        (section, [option.to_opt(option.description) for option in options]) for section, options in OPTIONS.items()
+    ]
 
 
 def print_sample() -> None:

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from zq.errors import StartRefused
+from zq.serving.settings.sections import ServerOptions
 
 # Default of max_waiters with gunicorn, where each waiting request holds a thread.
 MAX_WAITERS: Final = 40
@@ -32,10 +33,10 @@ def engine_of(chosen: str, certificates: str) -> str:
     return "granian" if find_spec("granian") is not None and not certificates else "gunicorn"
 
 
-def places(server: dict[str, Any]) -> dict[str, int]:
+def allot_places(engine: str, server: ServerOptions) -> dict[str, Any]:
     """Return the numbers of threads, waiting requests and streams, with defaults for unset options."""
-    waiters, streams, threads = server["max_waiters"], server["max_streams"], server["threads"]
-    if server["engine"] != "granian":
+    waiters, streams, threads = server.max_waiters, server.max_streams, server.threads
+    if engine != "granian":
         threads = threads or THREADS_WITH_WAITERS
         return {"threads": threads} | _thread_shares(waiters, streams, threads)
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pool options: ``pooling`` and section ``[pooling:catalog]``."""
+"""Settings of servers with pools: ``pooling`` and section ``[pooling:catalog]``."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -8,35 +8,8 @@ from msgspec import Struct
 from oslo_config import cfg
 
 from zq.errors import StartRefused
+from zq.serving.settings.options import CATALOG, NETWORKED
 
-POOLING: Final = cfg.BoolOpt(
-    "pooling",
-    default=False,
-    help="Distribute queues over several stores: [storage] uri is the catalogue, the others are pools.",
-)
-CATALOG: Final[list[cfg.Opt]] = [
-    cfg.BoolOpt(
-        "enable_virtual_pool",
-        default=False,
-        help="Create queues without a matching pool in the store of [storage] uri.",
-    ),
-    cfg.ListOpt(
-        "allowed_hosts",
-        default=[],
-        sample_default=["redis-1.example.org"],
-        mutable=True,
-        help="Hosts, with or without port, that pool URIs may name, separated by commas. rocksdb: and memory: allow "
-        "embedded pools, which only a single server can use.",
-    ),
-]
-# Option section by URI scheme, for stores that several servers share.
-NETWORKED: Final = {
-    "mongodb": "storage:mongodb",
-    "mongodb+srv": "storage:mongodb",
-    "redis": "storage:redis",
-    "rediss": "storage:redis",
-    "unix": "storage:redis",
-}
 # Embedded stores as written in ``allowed_hosts``; only one process can open them.
 EMBEDDED: Final = ("memory:", "rocksdb:")
 
@@ -49,7 +22,9 @@ class PoolSettings(Struct, frozen=True):
     options: dict[str, dict[str, Any]]
 
 
-def pools_of(conf: cfg.ConfigOpts, scheme: str, driver_options: Callable[[str], dict[str, Any]]) -> PoolSettings | None:
+def read_pool_settings(
+    conf: cfg.ConfigOpts, scheme: str, driver_options: Callable[[str], dict[str, Any]]
+) -> PoolSettings | None:
     """Return the pool settings, or ``None`` if pooling is off.
 
     ``scheme`` is the URI scheme of the catalogue. If other servers can share the catalogue, they must be able to open
@@ -57,7 +32,8 @@ def pools_of(conf: cfg.ConfigOpts, scheme: str, driver_options: Callable[[str], 
     """
     if not conf.pooling:
         return None
-    hosts = tuple(host.lower() for host in conf["pooling:catalog"].allowed_hosts)
+    catalog = CATALOG.read(conf)
+    hosts = tuple(host.lower() for host in catalog.allowed_hosts)
     embedded = [name for name in EMBEDDED if name in hosts]
     if scheme in NETWORKED and embedded:
         raise StartRefused(
@@ -66,4 +42,4 @@ def pools_of(conf: cfg.ConfigOpts, scheme: str, driver_options: Callable[[str], 
         )
     schemes = (*NETWORKED, *(name[:-1] for name in EMBEDDED))
     options = {each: driver_options(each) for each in schemes}
-    return PoolSettings(conf["pooling:catalog"].enable_virtual_pool, hosts, options)
+    return PoolSettings(catalog.enable_virtual_pool, hosts, options)

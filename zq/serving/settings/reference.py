@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The option tables in ``api-ref/configuration.md``, one per section.
+"""The generated tables of ``api-ref``: options in ``configuration.md``, reserved metadata keys in ``queues.md``.
 
-``python -m zq.serving.settings.reference api-ref/configuration.md`` rewrites the table below each marker and keeps the
-text between tables.
+``python -m zq.serving.settings.reference api-ref/configuration.md api-ref/queues.md`` rewrites the table below each
+marker and keeps the text between tables.
 """
 
 import re
@@ -10,60 +10,87 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from oslo_config import cfg
+from msgspec import UNSET, Struct
 
-from zq.serving.settings.options import OPTIONS
-from zq.serving.settings.transport import BOUNDS
+from zq.limits import Limits
+from zq.model.declarations import find_declarations
+from zq.serving.settings.options import OPTIONS, DeclaredOption, read_docstrings
+from zq.wire.metadata import FeatureKeys, Key, ReservedKeys, shown_defaults
 
-# Marker above the table of a section.
+# Marker above a table.
 MARK: Final = "<!-- [{}]: written by python -m zq.serving.settings.reference. -->\n\n"
-# Header lines of a table.
+# Header lines of the tables.
 HEAD: Final = "| Option | Default | Values | At `HUP` | Meaning |\n|---|---|---|---|---|\n"
+KEYS_HEAD: Final = "| Key | Values | Shown when unset | On topics | Meaning |\n|---|---|---|---|---|\n"
 # Numbers of at least this size have thousands separators in ranges.
 READABLE: Final = 10_000
 # An option or a flag in a help text.
 OPTION_OR_FLAG: Final = re.compile(r"(?<![\w-])([a-z]+(?:_[a-z]+)+|--[a-z-]+)(?!\w)")
 
 
-def renewed(page: str) -> str:
-    """Return ``page`` with current tables. Raises ``ValueError`` if a section has no marker."""
-    for section in OPTIONS:
-        mark = MARK.format(section)
+def renew(name: str, page: str) -> str:
+    """Return the page with current tables. Raises ``ValueError`` if the page lacks the marker of a table."""
+    for title, rows in build_tables(name).items():
+        mark = MARK.format(title)
         before, found, after = page.partition(mark)
         if not found:
             raise ValueError(f"The page has no line {mark.strip()}")
-        page = before + mark + table(section) + re.sub(r"\A(?:\|.*\n)*", "", after)
+        page = before + mark + rows + re.sub(r"\A(?:\|.*\n)*", "", after)
     return page
 
 
-def table(section: str) -> str:
-    """Return the option table of a section, in the order of the sample configuration."""
-    return HEAD + "".join(map(_row, OPTIONS[section]))
+def build_tables(name: str) -> dict[str, str]:
+    """Return the tables of a page by the names in their markers."""
+    if name == "queues.md":
+        return {"metadata": KEYS_HEAD + _build_key_rows(ReservedKeys) + _build_key_rows(FeatureKeys)}
+    return {section: HEAD + "".join(map(_row, options)) for section, options in OPTIONS.items()}
 
 
-def _row(option: cfg.Opt) -> str:
-    meaning = OPTION_OR_FLAG.sub(r"`\1`", option.help or "")
-    again = "reload" if option.mutable else ""
-    cells = (f"`{option.dest}`", _default(option.default), _values(option), again, meaning)
+def _build_key_rows(keys: type[Struct]) -> str:
+    shown, meanings = shown_defaults(Limits()), read_docstrings(keys)
+    rows = []
+    for field, key in find_declarations(keys, Key):
+        name = f"`_{field.name}`"
+        default = "not shown" if key.shown is UNSET else _default(shown[f"_{field.name}"], "`null`")
+        cells = (f"[{name}]({key.page})" if key.page else name, key.values.text, default, _on_topics(key))
+        rows.append(_format_row(*cells, meanings[field.name].replace("``", "`")))
+    return "".join(rows)
+
+
+def _on_topics(key: Key) -> str:
+    if key.refusal:
+        return "refused"
+    if key.topics:
+        return "the same"
+    return "shown, no effect" if key.shown_on_topics else "no effect"
+
+
+def _format_row(*cells: str) -> str:
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|\n"
 
 
-def _default(value: Any) -> str:
+def _row(option: DeclaredOption) -> str:
+    meaning = OPTION_OR_FLAG.sub(r"`\1`", option.description)
+    again = "reload" if option.option.reload else ""
+    return _format_row(f"`{option.name}`", _default(option.default), _values(option), again, meaning)
+
+
+def _default(value: Any, none: str = "") -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, int | float):
         return str(value)
     if value is None:
-        return ""
-    return f"`{value}`" if value else "none"
+        return none
+    return f"`{list(value) if isinstance(value, tuple) else value}`" if value else "none"
 
 
-def _values(option: cfg.Opt) -> str:
-    if isinstance(option, cfg.BoolOpt):
+def _values(option: DeclaredOption) -> str:
+    if option.kind is bool:
         return "`true`, `false`"
-    if choices := getattr(option.type, "choices", None):
+    if choices := option.option.choices:
         return ", ".join(f"`{choice}`" for choice in choices)
-    low, high = BOUNDS.get(option.dest, (getattr(option.type, "min", None), getattr(option.type, "max", None)))
+    low, high = option.option.low, option.option.high
     if low is None:
         return ""
     return f"from {_number(low)}" if high is None else f"{_number(low)} to {_number(high)}"
@@ -76,5 +103,5 @@ def _number(bound: float | str) -> str:
 
 
 if __name__ == "__main__":
-    file = Path(sys.argv[1])
-    file.write_text(renewed(file.read_text()))
+    for file in map(Path, sys.argv[1:]):
+        file.write_text(renew(file.name, file.read_text()))

@@ -10,7 +10,7 @@ the same queue.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from zq.errors import StartRefused, Unavailable
 from zq.model import LocatedMessage, QueueRef, Seconds
@@ -38,6 +38,7 @@ from zq.storage.mongodb.stages import Stages
 from zq.storage.mongodb.topics import TopicController
 from zq.storage.mongodb.transactions import TransactionController
 from zq.storage.mongodb.usage import UsageEstimates
+from zq.storage.options import MongodbOptions
 
 SWEPT: Final = Expiry()
 
@@ -123,28 +124,15 @@ class MongoStorage(Defaults):
         self._client.pymongo.close()
 
 
-def connect(
-    uri: str,
-    *,
-    timeout: float = 5.0,
-    database: str = "zq",
-    write_concern: str = "majority",
-    journal: bool = True,
-    expiry: Expiry = SWEPT,
-) -> MongoStorage:
-    """Open the store at ``mongodb://hosts/database?options``.
-
-    Args:
-        timeout: Maximum duration of each storage operation, in seconds.
-        database: Name of the database if the URI does not name one.
-        write_concern: ``majority`` or a number of servers, for a URI without ``w``.
-        journal: Whether writes wait for the journal, for a URI without ``journal``.
+def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> MongoStorage:
+    """Open the store at ``mongodb://hosts/database?options``. ``options`` are those of ``MongodbOptions``.
 
     Raises:
         StartRefused: The configuration or the database cannot be used.
         Unavailable: The database cannot be reached or prepared.
     """
-    found = startup.parse(uri, timeout, database, write_concern, journal)
+    chosen = MongodbOptions(**options)
+    found = startup.parse(uri, chosen.timeout, chosen.database, chosen.write_concern, chosen.journal)
     client, cluster = startup.connect(found)
     try:
         startup.check_layout(client, found.database)
@@ -156,19 +144,13 @@ def connect(
     except (StartRefused, Unavailable):
         client.close()
         raise
-    return MongoStorage(StoreClient(client, found.database, timeout, found.durable, cluster), expiry=expiry)
+    return MongoStorage(StoreClient(client, found.database, chosen.timeout, found.durable, cluster), expiry=expiry)
 
 
-def prepare(
-    uri: str,
-    *,
-    timeout: float = 5.0,
-    database: str = "zq",
-    write_concern: str = "majority",
-    journal: bool = True,
-) -> None:
+def prepare(uri: str, **options: Any) -> None:
     """Create the collections and indexes for ``--init-store``. On a cluster, also shard the collection ``messages``."""
-    found = startup.parse(uri, timeout, database, write_concern, journal)
+    chosen = MongodbOptions(**options)
+    found = startup.parse(uri, chosen.timeout, chosen.database, chosen.write_concern, chosen.journal)
     client, cluster = startup.connect(found)
     try:
         startup.check_layout(client, found.database)

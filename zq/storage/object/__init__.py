@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from zq.errors import StartRefused
 from zq.model import store_uri
@@ -22,61 +22,46 @@ from zq.storage.object.objects import Objects
 from zq.storage.object.owner import Owner, TakeoverTerms
 from zq.storage.object.shipping import Shipper
 from zq.storage.object.swift import SwiftObjects
+from zq.storage.options import ObjectOptions
 from zq.storage.ordered import layout
 from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.storage import OrderedStorage
 
-TAKEOVERS: Final = ("wait", "refuse", "now")
 SHAPE: Final = offline.StoreFormat(layout.VERSION.decode(), layout.FAMILIES, rocksdb.admit)
 
 
-def connect(
-    uri: str,
-    cache: str = "",
-    lease: float = 10.0,
-    takeover: str = "wait",
-    fencing: str = "look",
-    owner_timeout: float = 30.0,
-    uploads: int = 4,
-    linger: float = 0.0,
-    patience: float = 10.0,
-    keep: float = 86400.0,
-    checkpoint_bytes: int = 64 << 20,
-    checkpoint_records: int = 10_000,
-    max_clock_jump: int = 172800,
-    expiry: Expiry | None = None,
-) -> OrderedStorage:
+def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedStorage:
     """Take over and open the store at a URI such as ``swift://container/prefix`` or ``s3://bucket/prefix``.
 
-    ``cache`` is a local directory whose content is deleted first. For the other options, see ``TakeoverTerms``,
-    ``Shipper`` and ``CheckpointRules``. Raises ``StartRefused`` if an option is invalid or the takeover is not allowed.
+    ``options`` see ``ObjectOptions``. Raises ``StartRefused`` if an option is invalid or the takeover is not allowed.
     """
-    if takeover not in TAKEOVERS:
-        raise StartRefused(f"[storage:object] takeover must be one of {', '.join(TAKEOVERS)}; it is {takeover!r}.")
-    by_position = {"look": False, "position": True}.get(fencing)
-    if by_position is None:
-        raise StartRefused(f"[storage:object] fencing must be look or position; it is {fencing!r}.")
+    chosen = ObjectOptions(**options)
+    lease, owner_timeout, by_position = chosen.lease, chosen.owner_timeout, chosen.fencing == "position"
     expiry, objects, now = expiry or Expiry(), objects_of(uri), StorageClock().now
     if by_position:
         objects.prove_exclusive()
     owner = Owner(
         objects,
-        Path(cache) if cache else _default_cache(uri),
+        Path(chosen.cache) if chosen.cache else _default_cache(uri),
         SHAPE,
         expiry,
         stamped=layout.STAMPED,
         trimmed=layout.TRIMMED,
         name=f"{socket.gethostname()}:{os.getpid()}",
-        terms=TakeoverTerms(lease, takeover, owner_timeout, by_position),
+        terms=TakeoverTerms(lease, chosen.takeover, owner_timeout, by_position),
         rules=CheckpointRules(
-            checkpoint_bytes, checkpoint_records, max(keep, 10 * lease), owner_timeout / 3, 10 * lease
+            chosen.checkpoint_bytes,
+            chosen.checkpoint_records,
+            max(chosen.keep, 10 * lease),
+            owner_timeout / 3,
+            10 * lease,
         ),
         ship=lambda objects, proof, position: Shipper(
-            objects, proof, position, uploads, linger, patience, by_position, now=now
+            objects, proof, position, chosen.uploads, chosen.linger, chosen.patience, by_position, now=now
         ),
         now=now,
     )
-    return OrderedStorage(owner.open, expiry, owner, max_clock_jump)
+    return OrderedStorage(owner.open, expiry, owner, chosen.max_clock_jump)
 
 
 def objects_of(uri: str) -> Objects:

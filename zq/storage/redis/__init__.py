@@ -12,7 +12,7 @@ This module checks the server's version and configuration at start.
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from redis.exceptions import (
     AuthenticationError,
@@ -33,6 +33,7 @@ from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage import browsing
 from zq.storage.api import Defaults
+from zq.storage.options import RedisOptions
 from zq.storage.redis import address, layout, network, scripts
 from zq.storage.redis.address import Address
 from zq.storage.redis.claims import ClaimController
@@ -120,17 +121,15 @@ class RedisStorage(Defaults):
         return float(self._client.run(script, (layout.CLOCK_KEY,), b"%d" % (FALSE_FUTURE * 1_000_000))) / 1_000_000
 
 
-def connect(uri: str, timeout: float = 5.0, wait_replicas: int = 0, expiry: Expiry = SWEPT) -> RedisStorage:
-    """Open the store at a URI in one of the forms of ``address``.
-
-    Args:
-        timeout: Maximum seconds of each verb.
-        wait_replicas: Number of replicas that must confirm a change before it is acknowledged.
+def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> RedisStorage:
+    """Open the store at a URI in one of the forms of ``address``. ``options`` are those of ``RedisOptions``.
 
     Raises:
         StartRefused: The URI or the server is unsuitable. Retries do not help.
         Unavailable: The server is unavailable. Retries may help.
     """
+    chosen = RedisOptions(**options)
+    timeout, wait_replicas = chosen.timeout, chosen.wait_replicas
     if timeout <= 0 or wait_replicas < 0:
         raise StartRefused("[storage:redis] timeout must be above 0, and wait_replicas 0 or more.")
     where = address.parse(uri)

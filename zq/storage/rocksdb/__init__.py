@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from msgspec import structs
@@ -23,6 +23,7 @@ from zq.model import Seconds, store_uri
 from zq.model.expiry import Expiry
 from zq.model.stats import Measure, Postpone, Report, RestoreResult, SalvageResult, Snapshot
 from zq.storage.api import Storage
+from zq.storage.options import RocksdbOptions
 from zq.storage.ordered import layout, resuming, startup
 from zq.storage.ordered.integrity import Integrity
 from zq.storage.ordered.salvage import Salvage
@@ -32,7 +33,7 @@ from zq.storage.ordered.store import Housekeeping, Range
 from zq.storage.rocksdb import admission, backups, write_ahead
 from zq.storage.rocksdb.files import Damage, create_directory, hold_lock, open_error, warn_of_others
 from zq.storage.rocksdb.rescue import DamagedDirectory
-from zq.storage.rocksdb.store import SYNC_MODES, Store
+from zq.storage.rocksdb.store import Store
 from zq.storage.rocksdb.survey import Survey
 
 # Maximum size in bytes of the write buffers between two slices of a large commit. RocksDB's own limit is 256 MiB.
@@ -47,35 +48,21 @@ CHECK_INTERVAL: Final = 60.0
 MAX_COMPACTING: Final = 1.0
 
 
-def connect(
-    uri: str,
-    sync: str = "always",
-    sync_interval: float = 1.0,
-    max_clock_jump: int = 172800,
-    expiry: Expiry | None = None,
-) -> OrderedStorage:
-    """Open the store at ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``.
+def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedStorage:
+    """Open the store at ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``. Raises ``StartRefused``.
 
-    Args:
-        sync: The sync mode; see ``Store``.
-        max_clock_jump: Maximum seconds by which the clock may be ahead of the store's last use; 0 for no limit.
-
-    Raises:
-        StartRefused: The sync mode or the URI is invalid, or the directory is in use, damaged or unsuitable.
+    ``options`` are those of ``RocksdbOptions``.
     """
-    if sync not in SYNC_MODES:
-        raise StartRefused(f"[storage:rocksdb] sync must be one of {', '.join(SYNC_MODES)}; it is {sync!r}.")
     path = parse_path(uri)
     warn_of_others(path)
-    return _open(path, sync, sync_interval, max_clock_jump, expiry or Expiry())
+    return _open(path, RocksdbOptions(**options), expiry or Expiry())
 
 
-def _open(path: Path, sync: str, sync_interval: float, max_clock_jump: int, expiry: Expiry) -> OrderedStorage:
-    directory = Directory(
-        path, layout.FAMILIES, (sync, sync_interval), expiry, stamped=layout.STAMPED, trimmed=layout.TRIMMED
-    )
+def _open(path: Path, options: RocksdbOptions, expiry: Expiry) -> OrderedStorage:
+    sync = options.sync, options.sync_interval
+    directory = Directory(path, layout.FAMILIES, sync, expiry, stamped=layout.STAMPED, trimmed=layout.TRIMMED)
     try:
-        storage = OrderedStorage(directory.open, expiry, directory, max_clock_jump)
+        storage = OrderedStorage(directory.open, expiry, directory, options.max_clock_jump)
     except StoreDamaged as error:
         raise open_error(path, error.__cause__ or error) from error
     directory.forget_snapshots()  # safe now, because no other process has the store open
@@ -215,7 +202,7 @@ class Backups:
             if found:
                 raise StartRefused(f"{folder} is damaged. {' '.join(found)}")
             restored = _resume(unfinished, manifest, shift, force_clock)
-            storage = _open(unfinished, "never", 0, 0, Expiry(compaction_filter=False))
+            storage = _open(unfinished, RocksdbOptions(sync="never", max_clock_jump=0), Expiry(compaction_filter=False))
             try:
                 restored = structs.replace(restored, tokens=use(storage))
             finally:

@@ -50,7 +50,6 @@ STALL_PATIENCE: Final = 5.0
 INLINE_PATIENCE: Final = 0.05
 # Seconds after a stall during which ``Store.prompt`` is false.
 STALL_MEMORY: Final = 1.0
-SYNC_MODES: Final = ("always", "interval", "never")
 # Names in ``Store.totals`` by the name of RocksDB's statistic.
 COUNTED: Final = {
     "rocksdb.compaction.key.drop.user": "filtered",

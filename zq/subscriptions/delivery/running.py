@@ -15,16 +15,16 @@ from zq.subscriptions.delivery.targets import TargetPolicy, resolve
 from zq.subscriptions.delivery.worker import DeliveryWorker
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.policy import SubscriptionPolicy
-from zq.subscriptions.settings import DeliverySettings
+from zq.subscriptions.settings import NotificationOptions
 
 
-def create_confirmation_options(options: DeliverySettings) -> ConfirmationOptions:
+def create_confirmation_options(options: NotificationOptions) -> ConfirmationOptions:
     """Return the URLs and mail templates of confirmation requests."""
     joining, leaving = Template(*options.joining), Template(*options.leaving)
-    return ConfirmationOptions(options.public_url, options.confirmation_page, joining, leaving)
+    return ConfirmationOptions(options.public_url, options.external_confirmation_url, joining, leaving)
 
 
-def create_target_policy(options: DeliverySettings) -> TargetPolicy:
+def create_target_policy(options: NotificationOptions) -> TargetPolicy:
     """Return the policy for target addresses. This function blocks while it resolves the host names of the stores."""
     stores = set(options.stores)
     for host, port in options.stores:
@@ -34,7 +34,7 @@ def create_target_policy(options: DeliverySettings) -> TargetPolicy:
 
 
 def create_worker(
-    options: DeliverySettings,
+    options: NotificationOptions,
     storage: Storage,
     clock: Clock,
     policy: SubscriptionPolicy,
@@ -48,8 +48,8 @@ def create_worker(
         options.smtp_command,
         options.smtp_host,
         options.smtp_port,
-        options.smtp_user,
-        options.smtp_password,
+        options.smtp_user_name,
+        options.smtp_user_password,
         options.smtp_tls,
         options.mail_senders,
     )
