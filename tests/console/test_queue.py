@@ -105,6 +105,9 @@ def test_metadata_are_a_form_that_sends_what_was_changed(client: Client, watch: 
     watch.check_accessible()
     ttl.fill("3600")
     client.queue("letters").create()
+    expect(page.locator("#field_max_claim_count-means")).to_have_text(
+        "Number of claims after which a message is a dead letter."
+    )
     page.get_by_label("_dead_letter_queue", exact=True).fill("lett")
     expect(page.locator("datalist option")).to_have_attribute("value", "letters")
     page.get_by_label("_dead_letter_queue", exact=True).fill("mail")

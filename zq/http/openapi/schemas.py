@@ -21,9 +21,10 @@ from zq.limits import (
     Limits,
 )
 from zq.model import SettleResult
+from zq.model.docstrings import read_docstrings
 from zq.wire import answers, extensions
 from zq.wire.answers import DateTime, Timestamp
-from zq.wire.metadata import build_key_schemas, shown_defaults
+from zq.wire.metadata import FeatureKeys, ReservedKeys, build_key_schemas, shown_defaults
 from zq.wire.numbers import MAX_BODY_NUMBER
 from zq.wire.tokens import MadeToken, Token, TokenTerms
 
@@ -122,8 +123,14 @@ def _conditions() -> dict[str, Json]:
 
 
 def _metadata(limits: Limits, protocol_keys: Sequence[ProtocolKey]) -> Json:
+    metadata = metadata_schema(limits, protocol_keys)
+    meanings = read_docstrings(ReservedKeys) | read_docstrings(FeatureKeys)
+    described = {
+        name: {"title": meanings[name[1:]], **schema} if name[1:] in meanings else schema
+        for name, schema in metadata["properties"].items()
+    }
     return {
-        "Metadata": metadata_schema(limits, protocol_keys) | {"description": "Any keys; reserved keys are listed."},
+        "Metadata": metadata | {"properties": described, "description": "Any keys; reserved keys are listed."},
         "Patch": {"type": "array", "items": reference("schemas", "PatchOperation")},
         "ShownMetadata": _shown(limits, "queue", shown_defaults(limits)),
         "ShownTopicMetadata": _shown(limits, "topic", shown_defaults(limits, topic=True)),
