@@ -105,7 +105,11 @@ class ClientOperations:
 
     @operation
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
-        """Return the project's metrics and their history over the last ``window`` seconds (300, 600 or 10800)."""
+        """Return the project's metrics and their history over the last ``window`` seconds.
+
+        Args:
+            window: 300, 600, 10800, 86400 or 604800.
+        """
         return Call(method="GET", path=path("figures"), params={"window": window}, read=read_object)
 
     @listing

@@ -181,7 +181,7 @@ class QueueOperations(SubscriptionOperations):
 
     @operation
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
-        """Return message counts and rates over the last ``window`` seconds (300, 600 or 10800).
+        """Return message counts and rates over the last ``window`` seconds (300, 600, 10800, 86400 or 604800).
 
         Unknown values are ``None``.
         """

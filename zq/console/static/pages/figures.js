@@ -10,7 +10,7 @@ import { choose, settings } from "../session.js";
 import { age, clock, count, counted, rate, visible } from "../text.js";
 
 const EVERY = 2;
-const WINDOWS = { 300: "5 min", 600: "10 min", 10800: "3 h" };
+const WINDOWS = { 300: "5 min", 600: "10 min", 10800: "3 h", 86400: "24 h", 604800: "7 d" };
 
 /**
  * The figures of a queue, asked for every two seconds: its points, and `free`, `claimed` and `total` of now.

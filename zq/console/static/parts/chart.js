@@ -4,7 +4,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { useChanges } from "../live.js";
 import { settings } from "../session.js";
-import { clock, count } from "../text.js";
+import { clock, count, moment } from "../text.js";
 import { html } from "./html.js";
 
 const HEIGHT = 170;
@@ -16,6 +16,8 @@ const MOST_ROWS = 20;
 const JOINED = 2.5;
 // Gaps that the sentence of a chart names.
 const NAMED = 2;
+// Seconds of a step from which on times have a date.
+const DATED = 600;
 
 /**
  * @typedef {{name: string, values: (number | null)[]}} Line
@@ -30,13 +32,13 @@ export function Chart({ title, since, step, lines, write = count }) {
   const times = lines[0].values.map((_, point) => begin + point * step);
   const gaps = gapsOf(lines, times, step);
   return html`<figure class="chart">
-    <figcaption><strong>${title}</strong> <span class="quiet">${sentence(lines, write)}${unsampled(gaps)}</span></figcaption>
+    <figcaption><strong>${title}</strong> <span class="quiet">${sentence(lines, write)}${unsampled(gaps, step)}</span></figcaption>
     <ul class="legend" aria-hidden="true">
       ${lines.map((line, number) => html`<${Key} key=${line.name} name=${line.name} number=${number} />`)}
       ${gaps.length > 0 && html`<li><span class="gapkey"></span> not sampled</li>`}
     </ul>
-    <${Plot} times=${times} lines=${lines.map((line) => ({ ...line, values: joined(line.values) }))} gaps=${gaps} write=${write} />
-    <${Figures} title=${title} times=${times} lines=${lines} write=${write} />
+    <${Plot} times=${times} lines=${lines.map((line) => ({ ...line, values: joined(line.values) }))} gaps=${gaps} step=${step} write=${write} />
+    <${Figures} title=${title} times=${times} lines=${lines} step=${step} write=${write} />
   </figure>`;
 }
 
@@ -71,9 +73,14 @@ function joined(values) {
   return result;
 }
 
-function unsampled(gaps) {
+/** A time in seconds, with its date if steps are long. */
+function stamp(seconds, step) {
+  return step < DATED ? clock(seconds * 1000) : moment(seconds * 1000).slice(5, 16);
+}
+
+function unsampled(gaps, step) {
   if (!gaps.length) return "";
-  const named = gaps.slice(-NAMED).map(({ from, to }) => `from ${clock(from * 1000)} to ${clock(to * 1000)}`);
+  const named = gaps.slice(-NAMED).map(({ from, to }) => `from ${stamp(from, step)} to ${stamp(to, step)}`);
   return ` Not sampled ${named.join(" and ")}${gaps.length > NAMED ? `, nor ${gaps.length - NAMED} times before` : ""}.`;
 }
 
@@ -85,7 +92,7 @@ function Key({ name, number }) {
   </li>`;
 }
 
-function Plot({ times, lines, gaps, write }) {
+function Plot({ times, lines, gaps, step, write }) {
   const host = useRef(null);
   const shaded = useRef(gaps);
   shaded.current = gaps;
@@ -94,14 +101,14 @@ function Plot({ times, lines, gaps, write }) {
   const data = [times, ...lines.map(({ values }) => values)];
   useEffect(() => {
     const element = host.current;
-    plot.current = new window.uPlot(options(element, lines, shaded, write), data, element);
+    plot.current = new window.uPlot(options(element, lines, shaded, step, write), data, element);
     const watcher = new ResizeObserver(() => plot.current.setSize({ width: element.clientWidth, height: HEIGHT }));
     watcher.observe(element);
     return () => {
       watcher.disconnect();
       plot.current.destroy();
     };
-  }, [dark, settings.utc, lines.length]);
+  }, [dark, settings.utc, lines.length, step]);
   useEffect(() => plot.current.setData(data));
   return html`<div class="plot" ref=${host} aria-hidden="true"></div>`;
 }
@@ -128,7 +135,7 @@ function shade(plot, gaps, colour) {
   }
 }
 
-function options(element, lines, gaps, write) {
+function options(element, lines, gaps, step, write) {
   const colours = getComputedStyle(element);
   const grid = { stroke: colours.borderTopColor, width: 1 };
   const axis = { stroke: colours.color, grid, ticks: grid, font: "12px system-ui, sans-serif" };
@@ -143,7 +150,7 @@ function options(element, lines, gaps, write) {
     hooks: { drawClear: [(plot) => shade(plot, gaps.current, colours.outlineColor)] },
     scales: { y: { range: (_plot, _least, most) => [0, Math.max(1, most ?? 0) * 1.05] } },
     axes: [
-      { ...axis, values: (_plot, ticks) => ticks.map((tick) => clock(tick * 1000)), space: 80 },
+      { ...axis, values: (_plot, ticks) => ticks.map((tick) => stamp(tick, step)), space: step < DATED ? 80 : 110 },
       { ...axis, values: (_plot, ticks) => ticks.map((tick) => write(tick)), size: 64 },
     ],
     series: [{}, ...series],
@@ -155,12 +162,12 @@ function latest(values, point, each) {
   return values.slice(Math.max(0, point - each + 1), point + 1).findLast((value) => value !== null);
 }
 
-function Figures({ title, times, lines, write }) {
+function Figures({ title, times, lines, step, write }) {
   const [open, setOpen] = useState(false);
   const each = Math.ceil(times.length / MOST_ROWS);
   const shown = times.map((_, point) => point).filter((point) => (times.length - 1 - point) % each === 0);
   const row = (point) => html`<tr key=${times[point]}>
-    <th scope="row">${clock(times[point] * 1000)}</th>
+    <th scope="row">${stamp(times[point], step)}</th>
     ${lines.map(({ name, values }) => html`<td key=${name} class="number">${write(latest(values, point, each))}</td>`)}
   </tr>`;
   return html`<details onToggle=${(event) => setOpen(event.target.open)}>
