@@ -206,6 +206,7 @@ class ZqServer(Startable):
         self.url = f"http://127.0.0.1:{self.port}"
         self._prefix = [*prefix, sys.executable, "-m", MODULE]
         self._forked = forked and not prefix and not any(name.startswith(("PYTHON", "LD_")) for name in env or {})
+        self.engine = engine
         self._command = ["--port", str(self.port), "--engine", engine]
         hidden = {"OS_STORAGE__URI": store_uri} if holds_password(store_uri) else {}
         self._command += ["--store", store_uri] if store_uri and not hidden else []

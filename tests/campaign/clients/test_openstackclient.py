@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.blocks import ROOT, blocks, only
 from tests.reader import SHELL, follow
 from tests.servers import ZqServer
+from zq.core.metadata import NOT_ENCRYPTED
 
 PAGE = ROOT / "api-ref" / "openstack-client.md"
 BY_VARIABLES, BY_CLOUDS = (block.text for block in blocks(PAGE) if block.language == "sh")
@@ -74,8 +75,8 @@ def test_the_commands_do_what_the_page_says(running: ZqServer, project: str, tmp
     )
     refused = [line.partition("Error response from Zaqar. ")[2].removesuffix(".") for line in done.stderr.splitlines()]
     not_built, unknown = refused[0], refused[1:]
-    encrypt = "_enable_encrypt_messages: this server does not encrypt messages, for it has no "
-    assert not_built == f"Code: 400. Title: Not implemented. Description: {encrypt}message_encryption_key_file."
+    reason = f"_enable_encrypt_messages: {NOT_ENCRYPTED}"
+    assert not_built == f"Code: 400. Title: Not implemented. Description: {reason}"
     assert len(unknown) == 11
     assert {line.partition(". Title")[0] for line in unknown} == {"Code: 404"}
 

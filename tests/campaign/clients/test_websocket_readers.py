@@ -3,7 +3,6 @@
 
 import socket
 import time
-from pathlib import Path
 
 from websockets.sync.client import connect
 
@@ -11,10 +10,10 @@ from tests.servers import wait_for
 from tests.websocket.connections import ask, served
 
 
-def test_a_connection_that_reads_nothing_is_closed_and_its_subscription_ends(tmp_path: Path) -> None:
+def test_a_connection_that_reads_nothing_is_closed_and_its_subscription_ends() -> None:
     """Answer the posts of another connection meanwhile."""
     q = {"queue_name": "orders"}
-    with served(tmp_path) as (url, _), connect(url) as other, connect(url, max_queue=1) as slow:
+    with served() as (url, _), connect(url) as other, connect(url, max_queue=1) as slow:
         assert ask(slow, "subscription_create", q)[0] == 201
         slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.recv_bufsize = 1

@@ -96,8 +96,11 @@ def stop(deployment: Deployment) -> None:
 
 
 def loiter(deployment: Deployment) -> None:
-    """Slow clients by the dozen at one server, which answers others all the same."""
-    server = random.choice(deployment.servers)
+    """Slow clients by the dozen at one server, which answers others all the same.
+
+    gunicorn needs a buffering proxy against them.
+    """
+    server = random.choice([server for server in deployment.servers if server.engine == "granian"])
     furnish(server.url)
     with loitering(server.url):
         time.sleep(LOITERED)
