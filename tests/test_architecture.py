@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 VALUES = ["zq.errors", "zq.model"]
 ABOVE_STORES = [
     *VALUES,
+    "zq.cache",
     "zq.turns",
     "zq.limits",
     "zq.wire",
@@ -46,6 +47,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     # module, with all below it: what of zq it may import besides itself. The longest name that fits decides.
     "zq": [],
     "zq.errors": [],
+    "zq.cache": ["zq.errors"],
     "zq.model": ["zq.errors"],
     "zq.events": VALUES,
     "zq.limits": VALUES,
@@ -61,7 +63,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.storage.capabilities": VALUES,
     "zq.storage.concurrency": ["zq.errors"],
     "zq.storage.options": VALUES,
-    "zq.storage": [*VALUES, "zq.storage.api", "zq.storage.browsing", "zq.storage.capabilities"],
+    "zq.storage": [*VALUES, "zq.cache", "zq.storage.api", "zq.storage.browsing", "zq.storage.capabilities"],
     "zq.storage.inline": [],
     "zq.storage.memory": [*PROMISE, "zq.storage.ordered", "zq.storage.ordered.store"],
     "zq.storage.mongodb": PROMISE,
@@ -89,7 +91,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     ],
     "zq.auth.tokens": [*VALUES, "zq.clock", "zq.storage.api", "zq.storage.capabilities"],
     "zq.auth.signatures": [
-        *(*VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities", "zq.auth"),
+        *(*VALUES, "zq.cache", "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities", "zq.auth"),
     ],
     "zq.auth": [
         *("zq.audit", "zq.auth.tokens", *VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities"),

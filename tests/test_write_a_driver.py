@@ -12,6 +12,7 @@ from tests.blocks import ROOT, blocks, only
 from tests.reader import SHELL, succeed
 from tests.sqlite_store import connect
 from zq.storage import api, capabilities
+from zq.storage.ordered import store
 
 PAGE = "api-ref/write-a-driver.md"
 
@@ -77,6 +78,52 @@ def test_the_page_names_the_methods_that_a_first_driver_needs() -> None:
     assert told == needed
     total = sum(len(methods(kind)) for kind in (*CORE, *OPTIONAL, api.Storage))
     assert f"That is {total} methods, of which a first one needs {sum(map(len, needed.values()))}" in text
+
+
+BOUNDED = """import pytest
+from zq.storage.memory import MemoryStore
+from zq.storage.ordered import store as bounds
+from zq.storage.ordered.storage import OrderedStorage
+from zq.storage.ordered.store import Housekeeping
+
+
+class BoundedStore(MemoryStore):
+    measures = Housekeeping.measures
+
+    def write(self, writes, gone=()):
+        assert len(writes) + len(gone) <= bounds.MAX_BATCH_WRITES
+        assert max((len(key) for _, key, _ in writes), default=0) <= bounds.MAX_KEY_BYTES
+        assert max((len(value or b"") for _, _, value in writes), default=0) <= bounds.MAX_VALUE_BYTES
+        assert sum(len(key) + len(value or b"") for _, key, value in writes) <= bounds.MAX_BATCH_BYTES
+        super().write(writes, gone)
+
+
+def connect():
+    store = BoundedStore()
+    return OrderedStorage(lambda: store, None, store)
+
+
+@pytest.fixture
+def open_store():
+    return connect
+"""
+
+
+@pytest.mark.slow
+def test_a_store_with_the_stated_bounds_and_no_housekeeping_passes(tmp_path: Path) -> None:
+    """The suite writes nothing beyond the bounds of ``Store``, and requires no method of ``Housekeeping``."""
+    (tmp_path / "conftest.py").write_text(BOUNDED)
+    command = "pytest --pyargs zq.conformance -m 'not shared and not durable' -p no:cacheprovider"
+    [passed] = re.findall(r"(\d+) passed", succeed([*SHELL, command], tmp_path, within=300))
+    assert int(passed) > 800
+
+
+@pytest.mark.parametrize(
+    "bound", ["keys of {MAX_KEY_BYTES:,} bytes", "of {MAX_BATCH_WRITES:,} writes"], ids=["key", "batch"]
+)
+def test_the_page_states_the_bounds_of_a_store(bound: str) -> None:
+    """With the values of the code."""
+    assert bound.format(**vars(store)) in (ROOT / PAGE).read_text()
 
 
 FIRST = """import pytest

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from zq.errors import Invalid, InvalidBody, InvalidName, InvalidTopicName
 from zq.model import QueueRef
-from zq.model.attributes import TRACE_NAMES, AttributeValue
+from zq.model.attributes import TRACE_NAMES, AttributeValue, value_size
 from zq.model.options import Natural, Option, Positive
 from zq.model.topics import PATTERN, Pattern, Retention, TopicRef
 
@@ -142,8 +142,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_messages_per_claim_or_pop: Annotated[int, Option(1, sample=20)] = 1000
     """Maximum number of messages per claim, pop or settlement. Default: 1000. Zaqar's limit is 20."""
     max_answer_bytes: Annotated[int, Option("max_messages_post_size")] = 4194304
-    """Maximum bytes of message bodies per response: a claim or pop returns fewer messages and a page is shorter, but
-    each has at least one message."""
+    """Maximum bytes of bodies and attributes per response: a claim or pop returns fewer messages and a page is shorter,
+    but each has at least one message."""
     max_queue_metadata: Natural = 65_536
     """Maximum size of queue metadata in bytes."""
     max_messages_post_size: Natural = 262144
@@ -308,14 +308,10 @@ def check_attributes(values: Mapping[str, AttributeValue]) -> None:
     """Raise ``Invalid`` if a message's attributes break a rule or limit of SQS."""
     if (count := sum(name not in TRACE_NAMES for name in values)) > MAX_ATTRIBUTES:
         raise Invalid(f"attributes must have at most {MAX_ATTRIBUTES} members; it has {count}.")
-    if (size := sum(_attribute_size(name, value) for name, value in values.items())) > MAX_ATTRIBUTES_SIZE:
+    if (size := sum(value_size(name, value) for name, value in values.items())) > MAX_ATTRIBUTES_SIZE:
         raise Invalid(f"attributes must have at most {MAX_ATTRIBUTES_SIZE} characters together; it has {size}.")
     for name, value in values.items():
         _check_attribute(f"attributes.{name}", name, value)
-
-
-def _attribute_size(name: str, value: AttributeValue) -> int:
-    return len(name) + len(value.data_type) + len(value.string_value or value.binary_value or "")
 
 
 def _check_attribute(field: str, name: str, value: AttributeValue) -> None:

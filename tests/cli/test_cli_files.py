@@ -233,3 +233,28 @@ def test_a_line_that_is_too_large_goes_on_when_the_queue_takes_more(zq: Zq, tmp_
 
 def stored_bodies(zq: Zq) -> list[Any]:
     return [message["body"] for message in zq("list", "events")]
+
+
+def test_attributes_apply_to_each_line(zq: Zq, tmp_path: Path) -> None:
+    """Lines of a file, of standard input, and of a publish. They count towards the size of a request."""
+    given, expected = ("--attribute", "kind=x", "--attribute", "n:Number=1.5"), {"kind": "x", "n": 1.5}
+    zq("queue", "create", "events", "_max_messages_post_size=1000")
+    zq("post", "events", "--file", str(written(tmp_path, 40)), *given)
+    assert [message["attributes"] for message in zq("list", "events")] == [expected] * 40
+    zq("post", "others", "-", *given, given="1\n2\n")
+    assert [message["attributes"] for message in zq("list", "others")] == [expected] * 2
+    zq("topic", "publish", "news", "-", *given, given="1\n2\n")
+    assert [event["attributes"] for event in zq("tail", "news", "--from", "0", "--limit", "2")] == [expected] * 2
+
+
+def test_a_post_is_not_resumed_with_other_attributes(zq: Zq, tmp_path: Path) -> None:
+    """A resume file of an earlier version has none."""
+    file = tmp_path / "events.ndjson"
+    file.write_text('{"n": 0}\n{torn}\n')
+    zq.refused(4, "post", "events", "--file", str(file), "--attribute", "a=x")
+    assert "another attribute" in zq.refused(6, "post", "events", "--file", str(file))
+    file.write_text('{"n": 0}\n{"n": 1}\n')
+    zq("post", "events", "--file", str(file), "--attribute", "a=x")
+    assert [message["attributes"] for message in zq("list", "events")] == [{"a": "x"}] * 2
+    terms = b'{"url":"u","project":"p","queue":"q","ttl":null,"delay":null,"text":false}'
+    assert msgspec.json.decode(terms, type=UploadTerms) == UploadTerms("u", "p", "q", None, None, False)

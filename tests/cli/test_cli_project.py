@@ -371,6 +371,15 @@ def test_attributes_survive_export_and_import(zq: Zq, tmp_path: Path) -> None:
     assert [one["attributes"] for one in zq("list", "jobs")] == [expected]
 
 
+def test_attributes_of_topics_survive_export_and_import(zq: Zq, tmp_path: Path) -> None:
+    zq("topic", "publish", "news", "1", "--attribute", "a=x")
+    path = tmp_path / "export"
+    zq("export", "--to", str(path))
+    zq("topic", "purge", "news", "--yes")
+    zq("import", str(path))
+    assert [event["attributes"] for event in zq("tail", "news", "--from", "0", "--limit", "1")] == [{"a": "x"}]
+
+
 @pytest.mark.parametrize("given", ["a", "=x", ":Number=5"])
 def test_an_attribute_without_a_name_or_a_value_is_refused(zq: Zq, given: str) -> None:
     result = zq.run("post", "jobs", "1", "--attribute", given)

@@ -194,7 +194,7 @@ def test_what_was_changed_is_listed(zq: Zq) -> None:
 
 def test_topics_are_published_and_read_from_a_sequence(zq: Zq) -> None:
     """One topic, and all that match."""
-    zq("topic", "publish", "news.eu", "Oslo")
+    zq("topic", "publish", "news.eu", "Oslo", "--attribute", "kind=city", "--attribute", "n:Number=1.5")
     zq("topic", "publish", "news.us", "-", given='"Ohio"\n"Iowa"\n')
     heard = zq("tail", "--match", "news.*", "--from", "0", "--limit", "3")
     assert [(event["topic"], event["body"]) for event in heard] == [
@@ -202,6 +202,7 @@ def test_topics_are_published_and_read_from_a_sequence(zq: Zq) -> None:
         ("news.us", "Ohio"),
         ("news.us", "Iowa"),
     ]
+    assert heard[0]["attributes"] == {"kind": "city", "n": 1.5}
     assert bodies(zq("tail", "news.us", "--from", heard[1]["id"], "--limit", "1")) == ["Iowa"]
     assert "Oslo" in zq.run("tail", "news.eu", "--from", "0", "--limit", "1", "--table").stdout
     zq.refused(2, "tail")

@@ -11,7 +11,7 @@ import pytest
 from tests.client.client_kinds import bodies, client_of
 from tests.servers import ZqServer, wait_for
 from zq import errors
-from zq.client import Buried, Draft, Moved, Released
+from zq.client import Buried, Draft, Moved, Released, TypedValue
 
 
 @pytest.fixture
@@ -253,9 +253,16 @@ def test_a_topic_is_published_to_and_read_by_everybody(client: Any) -> None:
     assert bodies(topic.stretch(page.end).messages) == ["Bern"]
     assert topic.get(second).body == "Rome"
     assert bodies(topic.get_many([first, second])) == ["Oslo", "Rome"]
+    third = topic.publish("Kyiv", attributes={"kind": "city", "raw": b"\x00"})
+    assert [found.attributes for found in topic.list(after=second)][-1] == {
+        "kind": "city",
+        "raw": TypedValue("Binary", "AA=="),
+    }
+    assert topic.get(third).body == "Kyiv"
+    topic.publish_batch([Draft("Riga", attributes={"n": 1})])
     assert [listed.name for listed in client.topics()] == ["news.eu"]
     assert topic.exists()
-    assert topic.stats().total == 3
+    assert topic.stats().total == 5
     topic.purge()
     assert list(topic.list()) == []
     topic.delete()

@@ -8,7 +8,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.console.conftest import Watch, Watching
-from zq.client import Client
+from tests.servers import wait_for
+from zq.client import Client, TypedValue
 from zq.wire.extensions import Buried
 
 pytestmark = pytest.mark.slow
@@ -55,6 +56,29 @@ def test_a_message_goes_through_its_whole_life(client: Client, watch: Watch) -> 
     page.get_by_role("dialog").get_by_role("button", name="Replay").click()
     expect(page.locator(".announcer")).to_contain_text("1 message were posted again.")
     assert [message.body for message in client.queue("mail").list()] == [{"order": 1}]
+
+
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_a_message_is_posted_with_attributes(client: Client, watch: Watch, kind: str) -> None:
+    """They are sent as they were typed, and checked before; without them, none are posted."""
+    (client.queue if kind == "queue" else client.topic)("mail").create()
+    page = watch.open(f"{kind}s/mail")
+    page.get_by_role("link", name="Post" if kind == "queue" else "Publish", exact=True).click()
+    page.get_by_label("Body, as JSON").fill("1")
+    attributes = page.get_by_label("Attributes of each message, as a JSON object")
+    send = page.get_by_role("button", name="Post" if kind == "queue" else "Publish")
+    attributes.fill('["a"]')
+    expect(page.get_by_role("alert")).to_contain_text("Attributes must be a JSON object.")
+    attributes.fill('{"kind": "invoice", "n": {"type": "Number", "value": "1.50"}}')
+    send.click()
+    expect(page.locator(".announcer")).to_contain_text("1 message ")
+    attributes.fill("")
+    send.click()
+    expect(page.get_by_role("link", name="look at the")).to_be_visible()
+    handle = client.queue("mail") if kind == "queue" else client.topic("mail")
+    wait_for(lambda: len(list(handle.list())) == 2, 60, "two messages")
+    shown = [message.attributes for message in handle.list()]
+    assert shown == [{"kind": "invoice", "n": TypedValue("Number", "1.50")}, {}]
 
 
 def open_first(page: Page) -> None:

@@ -69,6 +69,23 @@ def test_a_subscriber_gets_what_is_posted_signed(server: ZqServer, sink: Sink) -
 
 
 @pytest.mark.one_store
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_a_notification_has_the_attributes_of_its_message(server: ZqServer, sink: Sink, kind: str) -> None:
+    """Those of the message, and the trace context of its post; without them, no member."""
+    sink.subscribe(server.url, "news", "/news", kind=kind)
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    path = f"/v2/{kind}s/news/messages"
+    given = {"kind": "invoice", "pages": 12, "digest": {"type": "Binary", "value": "AAEC"}}
+    posted = {"messages": [{"body": 1, "attributes": given}]}
+    assert ask(server.url, "POST", path, posted, headers={"traceparent": parent}).status == 201
+    assert ask(server.url, "POST", path, {"messages": [{"body": 2}]}).status == 201
+    wait_for(lambda: len(sink.came("/news")) >= 2, 60, "two deliveries")
+    documents = {each.document["body"]: each.document for each in sink.came("/news")}
+    assert documents[1]["attributes"] == given | {"traceparent": parent}
+    assert "attributes" not in documents[2]
+
+
+@pytest.mark.one_store
 def test_a_template_carries_the_message(server: ZqServer, sink: Sink) -> None:
     """9.8 [T]."""
     sink.subscribe(server.url, "jobs", "/good", options={"post_data": '{"messages": [{"body": "$zaqar_message$"}]}'})

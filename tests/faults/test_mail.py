@@ -158,7 +158,8 @@ def test_whoever_agrees_gets_messages_by_smtp(mailbox: Mailbox) -> None:
         path = f"{SUBSCRIPTIONS}/{id}/confirm"
         assert (link["Paths"], link["Url"], link["Queue"]) == (path, f"https://zq.test{path}", "jobs")
         agree(server, link)
-        post(server, {"n": "é"})
+        posted = {"messages": [{"body": {"n": "é"}, "attributes": {"kind": "x"}}]}
+        assert ask(server.url, "POST", "/v2/queues/jobs/messages", posted).status == 201
         wait_for(lambda: len(mailbox.came) > 1, 60, "a message")
         sender, to, told = mailbox.came[1]
         assert (sender, told["From"], told["Subject"]) == ("alarms@example.org", "alarms@example.org", "News")

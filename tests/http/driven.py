@@ -8,9 +8,8 @@ from typing import Any
 
 import falcon
 
-from zq.http.application import App
+from zq.http.application import MAX_SHORT_BODY, App
 from zq.http.pending import HANDOVER, Handover
-from zq.http.short import MAX_BODY
 from zq.storage.inline import Ticket
 
 
@@ -23,7 +22,7 @@ class Driven:
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         length = environ.get("CONTENT_LENGTH") or "0"
-        if not length.isdecimal() or int(length) > MAX_BODY:
+        if not length.isdecimal() or int(length) > MAX_SHORT_BODY:
             return self.app(environ, start_response)
         try:
             body = environ["wsgi.input"].read(int(length)) if int(length) else b""

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """``max_answer_bytes``: an answer of many messages ends before it is too large, and says where it goes on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from tests.http.api import Api
+from zq.core import history
+from zq.model import Draft, QueueRef
+from zq.storage.api import Storage
 
 Compose = Callable[..., Api]
 QUEUE = "/v2/queues/jobs"
@@ -70,6 +73,47 @@ def test_who_follows_the_links_sees_all_messages(api: Api, path: str, popped: in
     for _ in range(popped):
         api.delete(f"{QUEUE}/messages?pop=1", 200)
     assert [bodies(page) for page in api.pages(path, "messages")] == [*FITTING, []]
+
+
+def test_attributes_count_towards_the_bytes_of_an_answer(api: Api) -> None:
+    """Claims, pops and pages of messages and of history have fewer messages if these have attributes."""
+    api.put(QUEUE, 201, {"_history_ttl": 600})
+    messages = [{"body": number, "attributes": {"a": "x" * 400}} for number in range(4)]
+    api.post(f"{QUEUE}/messages", 201, {"messages": messages})
+    parts = [[0, 1], [2, 3], []]
+    assert [bodies(page) for page in api.pages(f"{QUEUE}/messages?limit=1000&echo=true", "messages")] == parts
+    claim, held = api.claim("jobs", limit=1000)
+    assert bodies(held) == [0, 1]
+    api.delete(claim, 204)
+    assert bodies(api.delete(f"{QUEUE}/messages?pop=1000", 200).json["messages"]) == [0, 1]
+    assert bodies(api.delete(f"{QUEUE}/messages?pop=1000", 200).json["messages"]) == [2, 3]
+    pages = api.pages(f"{QUEUE}/history?limit=1000", "messages")
+    assert [bodies(page) for page in pages] == parts
+
+
+@pytest.mark.one_store
+def test_a_replay_posts_few_messages_with_large_attributes_at_a_time(
+    compose: Compose, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads and posts of a replay have a limit of bytes, which counts attributes."""
+    monkeypatch.setattr(history, "CHUNK_BYTES", 1000)
+    api = compose()
+    api.put(QUEUE, 201, {"_history_ttl": 600})
+    messages = [{"body": number, "attributes": {"a": "x" * 400}} for number in range(4)]
+    ids = [href.split("/")[-1] for href in api.post(f"{QUEUE}/messages", 201, {"messages": messages}).json["resources"]]
+    api.delete(f"{QUEUE}/messages?pop=4", 200)
+    counts: list[int] = []
+    post = type(storage.messages).post
+
+    def counted(self: Any, queue: QueueRef, drafts: Sequence[Draft], *rest: Any, **more: Any) -> Any:
+        counts.append(len(drafts))
+        return post(self, queue, drafts, *rest, **more)
+
+    monkeypatch.setattr(type(storage.messages), "post", counted)
+    for terms in ({"ids": ids}, {"limit": 4}):
+        counts.clear()
+        assert api.post(f"{QUEUE}/history/replay", 200, terms).json == {"replayed": 4}
+        assert counts == [2, 2]
 
 
 def test_who_follows_the_links_of_a_topic_sees_all_messages(api: Api) -> None:

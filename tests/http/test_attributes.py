@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attributes of messages over REST, and the trace context that zq keeps among them."""
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from tests.http.api import Api
 
 JOBS = "/v2/queues/jobs"
 URL = f"{JOBS}/messages"
+NEWS = "/v2/topics/news"
 NO_HEADERS: dict[str, str] = {}
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 OTHER = "00-11111111111111111111111111111111-2222222222222222-00"
@@ -119,9 +121,29 @@ def test_attributes_count_towards_the_size_of_the_post(api: Api) -> None:
     post(api, 400, {"a": "x" * 500})
 
 
-def test_topics_refuse_attributes(api: Api) -> None:
-    refused = api.post("/v2/topics/t/messages", 400, {"messages": [{"body": 1, "attributes": {"a": "x"}}]})
-    assert "attributes must not be given" in refused.json["description"]
+def test_a_topic_shows_the_attributes_of_its_messages_with_details(api: Api) -> None:
+    """Those of the message, and the trace context of the request."""
+    body = {"messages": [{"body": 1, "attributes": ATTRIBUTES}, {"body": 2}]}
+    hrefs = api.post(f"{NEWS}/messages", 201, body, {"traceparent": PARENT}).json["resources"]
+    expected = [ATTRIBUTES | {"traceparent": PARENT}, {"traceparent": PARENT}]
+    page = api.get(f"{NEWS}/messages?detailed=true", 200).json["messages"]
+    assert [message["attributes"] for message in page] == expected
+    assert [api.get(f"{href}?detailed=true", 200).json["attributes"] for href in hrefs] == expected
+    assert "attributes" not in api.get(hrefs[0], 200).json
+    api.post(f"{NEWS}/messages", 201, {"messages": [{"body": 3}]})
+    assert "attributes" not in api.get(f"{NEWS}/messages?detailed=true", 200).json["messages"][2]
+
+
+def test_an_attribute_beyond_a_bound_refuses_the_publish(api: Api) -> None:
+    """The bounds are those of queues, and attributes count towards the size of the post."""
+    api.put(NEWS, 201, {"_max_messages_post_size": 300})
+    body: dict[str, Any] = {"messages": [{"body": 1, "attributes": {"a b": "x"}}]}
+    assert "attributes.a b: a name must be" in api.post(f"{NEWS}/messages", 400, body).json["description"]
+    body = {"messages": [{"body": 1, "attributes": {"a": "x" * 200}}]}
+    api.post(f"{NEWS}/messages", 201, body, {"traceparent": PARENT})
+    [message] = api.get(f"{NEWS}/messages?detailed=true", 200).json["messages"]
+    assert message["attributes"] == {"a": "x" * 200}
+    api.post(f"{NEWS}/messages", 400, {"messages": [{"body": 1, "attributes": {"a": "x" * 300}}]})
 
 
 @pytest.mark.parametrize(
@@ -147,6 +169,32 @@ def test_a_post_keeps_the_trace_context_of_its_request(
     assert shown(api) == expected
     [message] = api.post(f"{JOBS}/claims?detailed=true", 201).json["messages"]
     assert message.get("attributes") == expected
+
+
+@pytest.mark.parametrize(
+    ("room", "expected"),
+    [
+        (2 * 127, ("traceparent", "tracestate")),
+        (2 * 127 - 1, ("traceparent",)),
+        (2 * 72, ("traceparent",)),
+        (2 * 72 - 1, ()),
+    ],
+)
+@pytest.mark.parametrize("stage", [False, True])
+def test_a_trace_context_without_room_in_the_size_of_the_post_is_omitted(
+    api: Api, room: int, expected: tuple[str, ...], stage: bool
+) -> None:
+    """The context counts for each message, with names and types; the post is not refused."""
+    body = json.dumps({"messages": [{"body": "x" * 200}, {"body": "x" * 200}]}).encode()
+    api.put(JOBS, 201, {"_max_messages_post_size": len(body) + room})
+    headers = {"traceparent": PARENT, "tracestate": STATE}
+    if stage:
+        api.post(f"{URL}?stage=s", 202, body, headers)
+        api.post("/v2/commits", 200, {"producer": "p", "batch": 1, "publish": ["s"]})
+    else:
+        api.post(URL, 201, body, headers)
+    for message in api.get(f"{URL}?echo=true&detailed=true", 200).json["messages"]:
+        assert tuple(message.get("attributes", {})) == expected
 
 
 def test_a_message_may_have_a_trace_context_of_its_own(api: Api) -> None:

@@ -2,14 +2,17 @@
 """``GET /v2/queues/{queue}/depth``: what autoscalers ask, as KEDA does."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.http.api import Api
 from tests.http.scoped import Scoped
+from zq.cache import ReadThroughCache
 from zq.clock import ManualClock
-from zq.core import queues, rules
+from zq.core import queues
+from zq.core.rules import CACHE_TTL
 
 QUEUE = "/v2/queues/jobs"
 DEPTH = f"{QUEUE}/depth"
@@ -19,7 +22,7 @@ NOTHING = {"ready": 0, "claimed": 0, "delayed": 0, "backlog": 0, "oldest_ready_s
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, compose: Callable[..., Api]) -> Api:
     """A server that remembers no depth for longer than a test waits."""
-    monkeypatch.setattr(rules, "CACHE_TTL", 0.0)
+    monkeypatch.setattr(queues, "CACHE_TTL", 0.0)
     return compose()
 
 
@@ -69,12 +72,12 @@ def test_what_is_counted_is_bounded(compose: Callable[..., Api]) -> None:
 def test_an_answer_is_remembered_for_a_second(compose: Callable[..., Api], monkeypatch: pytest.MonkeyPatch) -> None:
     """However many ask, the store counts once a second."""
     now = [7.0]
-    monkeypatch.setattr(queues, "ReadThroughCache", lambda ask: rules.ReadThroughCache(ask, lambda: now[0]))
+    monkeypatch.setattr(queues, "ReadThroughCache", partial(ReadThroughCache, monotonic=lambda: now[0]))
     api = compose()
     assert api.get(DEPTH, 200).json["ready"] == 0
     api.send("jobs", 1)
     assert api.get(DEPTH, 200).json["ready"] == 0
-    now[0] += rules.CACHE_TTL
+    now[0] += CACHE_TTL
     assert api.get(DEPTH, 200).json["ready"] == 1
 
 

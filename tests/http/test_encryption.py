@@ -505,3 +505,18 @@ def test_attributes_are_encrypted_with_the_body(api: Api, storage: Storage, cloc
     api.post("/v2/queues/jobs/history/replay", 200, {"limit": 1})
     [copy] = api.get(f"{URL}?echo=true&detailed=true", 200).json["messages"]
     assert popped["attributes"] == copy["attributes"] == attributes
+
+
+@pytest.mark.every_store
+def test_attributes_of_a_topic_are_encrypted_with_the_body(news: Api, storage: Storage) -> None:
+    """Every reader sees them; attributes that were exchanged in the store are never shown."""
+    body = {"messages": [{"body": SECRET, "attributes": {"card": "4111 1111"}}, {"body": 2, "attributes": {"a": "x"}}]}
+    news.post(f"{NEWS}/messages", 201, body)
+    one, other = [entry for batch in storage.topics.read(news.project, 0, 10, ALL).batches for entry in batch.entries]
+    assert one.attributes.startswith(MARK)
+    assert b"4111" not in one.attributes
+    shown = news.get(f"{NEWS}/messages?detailed=true", 200).json["messages"]
+    assert [message["attributes"] for message in shown] == [{"card": "4111 1111"}, {"a": "x"}]
+    exchanged = structs.replace(one, attributes=other.attributes)
+    storage.topics.publish(TopicRef(news.project, "news"), [exchanged], storage.now(), DEFAULT_KEEP)
+    assert len(news.get(f"{NEWS}/messages", 200).json["messages"]) == 2

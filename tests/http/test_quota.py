@@ -505,6 +505,7 @@ def test_what_nobody_knows_is_not_allowed(
     documents.awake = False
     assert stopped.call("PUT", QUEUE, 503).headers["Retry-After"] == "1"
     monkeypatch.setattr(broker.quotas, "now", lambda: 1e9)
+    monkeypatch.setattr(broker.quotas._allotments, "_monotonic", lambda: 1e9)
     before = documents.refused
     for _ in range(3):
         known.call("GET", QUEUE, 200)

@@ -83,6 +83,17 @@ def test_a_stream_sends_what_is_published_from_then_on(api: Api) -> None:
     assert data == {"id": identity, "href": href, "ttl": 77, "body": {"a": [1]}, "topic": "news"}
 
 
+def test_an_event_has_the_attributes_of_its_message(api: Api) -> None:
+    """Also those with characters that end a line for some readers."""
+    attributes = {"a": "x\u2028\ny", "n": 1.5}
+    with closing(Reader(api, f"{TOPIC}/stream")) as reader:
+        publish(api, 1, attributes=attributes)
+        publish(api, 2)
+        (_, _, first), (_, _, second) = reader.events(2)
+    assert first["attributes"] == attributes
+    assert "attributes" not in second
+
+
 @pytest.mark.parametrize(
     ("match", "seen"),
     [

@@ -164,7 +164,7 @@ def test_claims_are_renewed_while_a_batch_is_worked_on(timed: Server, project) -
         wait_for(lambda: queue.held("etl.1.1.0").age < 40, 60, "it is renewed")
     heartbeat.fence = connection.client().fence("etl")
     connection.client().fence("etl")
-    wait_for(heartbeat.is_stopped, 60, "it stops")
+    wait_for(heartbeat._stopped.is_set, 60, "it stops")
 
 
 def test_names_of_one_consumer_are_not_those_of_another(reader, options) -> None:

@@ -92,3 +92,14 @@ def test_a_filter_beyond_the_end_finds_nothing(server, project, client: Client) 
     assert len(reader.partitions()) == 1
     assert len(list(reader.pushFilters([GreaterThan(("seq",), 1000)]))) == 1
     assert reader.partitions() == []
+
+
+def test_messages_of_a_topic_have_their_attributes(server, project, client: Client) -> None:
+    """A message without attributes has null."""
+    client.topic("news").publish("a", attributes={"n": 7})
+    client.topic("news").publish("b")
+    given = {"url": server.url, "project": project, "topic": "news"}
+    reader = FilteringBatchReader(parse_reading_options(OptionParser(given)), list(TOPIC_COLUMNS))
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    read = [value for batch in batches for value in batch.column("attributes").to_pylist()]
+    assert [value and dict(value) for value in read] == [{"n": {"type": "Number", "value": "7"}}, None]

@@ -285,6 +285,25 @@ def test_attributes_are_the_same_over_rest(sqs: Any, queue: str, take: Take, res
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
+@pytest.mark.parametrize(("room", "kept"), [(72, {"traceparent"}), (71, set())])
+def test_a_trace_context_without_room_in_the_message_size_is_omitted(
+    sqs: Any, queue: str, take: Take, room: int, kept: set[str]
+) -> None:
+    """A message is not refused for the headers of its request."""
+
+    def add(request: Any, **_: Any) -> None:
+        request.headers["traceparent"] = PARENT
+        request.headers["X-Amzn-Trace-Id"] = "x" * 1025
+
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"MaximumMessageSize": "1024"})
+    sqs.meta.events.register("before-sign.sqs.SendMessage", add)
+    sqs.send_message(QueueUrl=queue, MessageBody="b" * (1024 - room))
+    sqs.meta.events.unregister("before-sign.sqs.SendMessage", add)
+    [message] = take()
+    assert message.get("MessageAttributes", {}).keys() == kept
+    assert "AWSTraceHeader" not in message["Attributes"]
+
+
 @pytest.mark.parametrize("own", [{}, {"traceparent": {"DataType": "String", "StringValue": "own"}}])
 def test_a_send_keeps_the_trace_context_of_its_request(sqs: Any, queue: str, take: Take, own: Any) -> None:
     """Unless the message has one of its own. It is not part of the sender's sum."""

@@ -20,9 +20,11 @@ from tests.http.stores import BrokenStore, bug, down, untouched
 from zq.clock import ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
-from zq.sqs import errors, json_protocol, query_protocol
+from zq.sqs import errors, json_protocol, query_protocol, sigv4
+from zq.sqs.authentication import _translate_refusals
 from zq.sqs.endpoint import READ_ONLY_OPERATIONS
 from zq.sqs.operations import OPERATIONS, SERVICE_OPERATIONS
+from zq.sqs.sigv4 import Refusal
 
 Serve = Callable[..., TestApp]
 NAMESPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
@@ -79,6 +81,15 @@ ENTRY_ID = (
     "It can be at most 80 letters long."
 )
 OWN = "AWS.SimpleQueueService."
+
+
+def translate(refusal: Refusal) -> errors.SqsError:
+    """Return the error that a client receives for a rejected signature."""
+    with pytest.raises(errors.SqsError) as raised, _translate_refusals():
+        raise refusal
+    return raised.value
+
+
 ROWS = [
     # The error; its shape, its query code, its status, its sentence.
     (
@@ -187,17 +198,29 @@ ROWS = [
         "The action Dance is not valid for this endpoint.",
     ),
     (errors.access_denied("No."), "AccessDenied", "AccessDenied", 403, "No."),
-    (errors.missing_authentication_token(), "MissingAuthenticationToken", "MissingAuthenticationToken", 403, None),
-    (errors.incomplete_signature("No."), "IncompleteSignature", "IncompleteSignature", 400, "No."),
     (
-        errors.invalid_client_token_id(),
+        translate(Refusal(sigv4.NOT_SIGNED, sigv4.NO_SIGNATURE)),
+        "MissingAuthenticationToken",
+        "MissingAuthenticationToken",
+        403,
+        "Request is missing Authentication Token",
+    ),
+    (
+        translate(Refusal(sigv4.INCOMPLETE_SIGNATURE, "No.", 400)),
+        "IncompleteSignature",
+        "IncompleteSignature",
+        400,
+        "No.",
+    ),
+    (
+        translate(Refusal(sigv4.UNKNOWN_KEY, sigv4.NO_SUCH_KEY)),
         "InvalidClientTokenId",
         "InvalidClientTokenId",
         403,
         "The security token included in the request is invalid.",
     ),
     (
-        errors.signature_does_not_match("Signature expired: …"),
+        translate(Refusal(sigv4.MISMATCH, "Signature expired: …")),
         "SignatureDoesNotMatch",
         "SignatureDoesNotMatch",
         403,

@@ -373,10 +373,10 @@ def test_a_store_that_hangs_holds_up_no_request(store: Figures, metrics: Metrics
 
 def test_a_page_is_rendered_once_a_second_for_all_readers(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
     """S7: others get the same bytes, also those who ask at the same time, and then a new page."""
-    monkeypatch.setattr("zq.serving.metrics.counting.PAGE_TTL", 3600.0)
+    monkeypatch.setattr(metrics._pages, "_ttl", lambda _: 3600.0)
     page = metrics.page()
     metrics.woken(True)
     with ThreadPoolExecutor(8) as pool:
         assert {*pool.map(lambda _: metrics.page(), range(50))} == {page}
-    monkeypatch.setattr("zq.serving.metrics.counting.PAGE_TTL", 0.0)
+    metrics._pages.clear()
     assert metrics.page() != page

@@ -8,6 +8,7 @@ from bson import decode, encode
 
 from zq.model import ClaimRequest, Lease, QueueRef
 from zq.storage.mongodb import layout
+from zq.storage.mongodb.commands import LARGEST, split
 
 TEXTS = ["", "a", "a/b", "a\x00b", "\x7f", "\xe9", "e\u0301", "\uffff", "\U0001f600", "\ud800", "x\udfff", "a" * 300]
 
@@ -57,3 +58,13 @@ def test_a_found_message_gets_the_wait_that_is_stored():
     assert step["$set"]["d"] == 1000 + 30_000 + 4000
     [step] = layout.claim_update(ClaimRequest(Lease("c", 30, 60), 1, redelivery_delays=(4, 8)), 1000)
     assert step["$set"]["d"]["$arrayElemAt"][0] == [35_000, 39_000]
+
+
+@pytest.mark.parametrize("sizes", [(LARGEST // 2, 0), (1, LARGEST // 2 - 1)])
+def test_a_command_is_split_by_the_size_of_bodies_and_attributes(sizes: tuple[int, int]):
+    """A command stays within the server's limit of 16 MiB, with any attributes that its messages have."""
+    body, attributes = sizes
+    documents = [{"b": b"1" * body, "v": b"a" * attributes} for _ in range(5)]
+    assert [len(part) for part in split(documents, lambda document: document)] == [2, 2, 1]
+    changes = [{"u": {"$inc": {"v": 1}}}] * 5
+    assert [len(part) for part in split(changes, lambda change: change["u"])] == [5]

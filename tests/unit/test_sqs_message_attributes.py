@@ -114,7 +114,13 @@ def test_the_trace_is_the_only_system_attribute() -> None:
     """It is a text; nothing else is known."""
     assert validate_system({}) == ""
     assert validate_system({"AWSTraceHeader": text("Root=1-2-3")}) == "Root=1-2-3"
-    for wrong in ({"Other": text("x")}, {"AWSTraceHeader": binary(b"x")}, {"AWSTraceHeader": text("")}):
+    assert validate_system({"AWSTraceHeader": text("x" * 1024)}) == "x" * 1024
+    for wrong in (
+        {"Other": text("x")},
+        {"AWSTraceHeader": binary(b"x")},
+        {"AWSTraceHeader": text("")},
+        {"AWSTraceHeader": text("x" * 1025)},
+    ):
         with pytest.raises(SqsError):
             validate_system(wrong)
 

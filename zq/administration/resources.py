@@ -13,6 +13,7 @@ from zq.core.quotas import Quotas
 from zq.core.removal import Removal
 from zq.errors import InvalidBody, InvalidParameter
 from zq.http import query
+from zq.http.context import Request
 from zq.http.quota import require_quotas, usage
 from zq.http.tenant import Audience
 from zq.limits import project_id
@@ -48,7 +49,7 @@ class ProjectCollection(_Projects):
     audience = Audience.OPERATOR
     policy = {"GET": "admin:projects"}
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         limit = query.integer(req, "limit")
         page = self._quotas.list(query.text(req, "marker"), limit)
         items, link = (
@@ -68,11 +69,11 @@ class ProjectItem(_Projects):
         super().__init__(quotas)
         self._removal = removal
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         project = _project_parameter(req)
         self._show(resp, project, self._quotas.read(project))
 
-    def on_put(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_put(self, req: Request, resp: falcon.Response) -> None:
         project, change = _project_parameter(req), wire.decode(_decoder, query.require_body(req))
         if change.limits is UNSET and change.state is UNSET:
             raise InvalidBody("The body must contain limits or state.")
@@ -80,7 +81,7 @@ class ProjectItem(_Projects):
         stored = self._quotas.write(project, lambda old: _apply(old, limits, change.state))
         self._show(resp, project, stored)
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_delete(self, req: Request, resp: falcon.Response) -> None:
         """Start deleting the project's data in the background."""
         project = _project_parameter(req)
         self._removal.begin(self._quotas, project)
@@ -100,11 +101,11 @@ class RekeyResource:
     def __init__(self, keys: DataKeys) -> None:
         self._keys = keys
 
-    def on_post(self, _req: falcon.Request, resp: falcon.Response) -> None:
+    def on_post(self, _req: Request, resp: falcon.Response) -> None:
         resp.data = wire.encode(self._keys.rekey())
 
 
-def _project_parameter(req: falcon.Request) -> str:
+def _project_parameter(req: Request) -> str:
     given = req.params.get("project")
     if not given:
         raise InvalidParameter("project is missing.")

@@ -23,6 +23,7 @@ from msgspec import Struct, structs
 
 from zq import limits
 from zq.auth.credentials import FailureLimit
+from zq.cache import ReadThroughCache
 from zq.clock import Clock
 from zq.errors import Invalid, InvalidName, MetadataConflict, Unavailable
 from zq.model import Seconds
@@ -145,7 +146,7 @@ class Signatures:
         self._lock = threading.Lock()
         self._shares: FIFOCache[tuple[str, ...], CachedSignature] = FIFOCache(CACHE_SIZE)
         # Revocation count and expiry of the cache entry, by project.
-        self._epochs: FIFOCache[str, tuple[int, float]] = FIFOCache(CACHE_SIZE)
+        self._epochs = ReadThroughCache(self._read_epoch, CACHE_SIZE, CACHE_TTL, monotonic)
 
     def sign(self, project: str, paths: Iterable[str], methods: Iterable[str], expires: Seconds) -> str:
         """Return a signature with the first secret.
@@ -157,7 +158,7 @@ class Signatures:
         secrets = self.options().secrets
         if not secrets:
             raise Invalid("This server cannot sign URLs: [signed_url] secret_key is not set.")
-        key = derive_signing_key(secrets[0], project, self._epoch(project)[0])
+        key = derive_signing_key(secrets[0], project, self._epochs.get(project)[0])
         return signature(key, paths, methods, project, format_time(expires))
 
     def sign_confirmation(self, project: str, path: str, expires: Seconds) -> str:
@@ -166,7 +167,7 @@ class Signatures:
         Raises ``Unavailable``.
         """
         secrets = self.options().secrets
-        key = derive_confirmation_key(secrets[0], project, self._epoch(project)[0]) if secrets else b""
+        key = derive_confirmation_key(secrets[0], project, self._epochs.get(project)[0]) if secrets else b""
         return signature(key, [path], ["PUT"], project, format_time(expires)) if secrets else ""
 
     def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None:
@@ -223,8 +224,8 @@ class Signatures:
 
     def forget(self) -> None:
         """Clear the cache of revocation counts and expire the cached signatures."""
+        self._epochs.clear()
         with self._lock:
-            self._epochs.clear()
             for values, share in list(self._shares.items()):
                 self._shares[values] = structs.replace(share, until=-math.inf)
 
@@ -244,7 +245,7 @@ class Signatures:
         project, given, *_ = values
         parts = _read(values)
         named, paths, methods, expires = parts or NOTHING
-        epoch, until = self._epoch(named)
+        epoch, until = self._epochs.get(named)
         key = derive_confirmation_key if _CONFIRM.fullmatch(paths[0]) else derive_signing_key
         ours = [
             signature(key(secret, named, epoch), paths, methods, named, format_time(expires))
@@ -264,16 +265,11 @@ class Signatures:
             self._shares[values] = share
         return share
 
-    def _epoch(self, project: str) -> tuple[int, float]:
-        """Return the project's revocation count, and the monotonic time at which its cache entry expires."""
-        known: tuple[int, float] | None = self._epochs.get(project)
-        if known is not None and known[1] > self._monotonic():
-            return known
+    def _read_epoch(self, project: str) -> tuple[int, float]:
+        """Read the project's revocation count. Return it with the monotonic time at which its cache entry expires."""
         until = self._monotonic() + CACHE_TTL
         document = self._documents.get(DocumentRef("", REVOCATIONS_KIND, project), self.clock.now())
-        with self._lock:
-            self._epochs[project] = known = (int(document.value) if document else 0, until)
-        return known
+        return int(document.value) if document else 0, until
 
 
 def derive_signing_key(secret: str, project: str, epoch: int) -> bytes:

@@ -383,7 +383,9 @@ class Importer:
         key = "import." + hashlib.sha256(f"{of} {name}\n{ids}".encode()).hexdigest()
         resource = resource_handle(self._client, (of, name))
         if isinstance(resource, Topic):
-            resource.publish_batch([Draft(one.body, one.ttl) for one in batch], key=key)
+            resource.publish_batch(
+                [Draft(one.body, one.ttl, attributes=one.attributes or None) for one in batch], key=key
+            )
             return
         resource.post_batch([to_draft(one) for one in batch], key=key)
         delayed = sum(bool(one.delay) for one in batch)

@@ -4,10 +4,10 @@
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from msgspec import Raw, Struct
@@ -20,12 +20,14 @@ from zq.cli.output import note
 from zq.cli.param_types import MESSAGE_TTL, Count
 from zq.cli.progress import Stopwatch, progress_bar
 from zq.cli.session import Command, Session, pass_session
-from zq.cli.uploads import Batch, ResumeFile, Sender, Upload, UploadTerms, resume
-from zq.client import Queue, Topic, posting
+from zq.cli.uploads import Batch, ResumeFile, Sender, Upload, UploadTerms, resume, with_attributes
+from zq.client import Draft, Queue, Topic, posting
 from zq.client.handles import visible_metadata
 from zq.client.stopping import stop_on_signals
 from zq.errors import InvalidBody, ZqError
 from zq.wire.attributes import STRING, TypedValue
+
+NO_ATTRIBUTES: Final[Mapping[str, TypedValue]] = {}
 
 
 class Delimiter(click.ParamType[str]):
@@ -53,6 +55,16 @@ class AttributeOption(click.ParamType[tuple[str, TypedValue]]):
         return name, TypedValue(kind or STRING, text)
 
 
+attribute_option: Final = click.option(
+    "--attribute",
+    "attributes",
+    multiple=True,
+    type=AttributeOption(),
+    metavar="NAME[:TYPE]=VALUE",
+    help="Attribute of each message. TYPE is String (default), Number or Binary (base64). Repeatable.",
+)
+
+
 @click.command("post", cls=Command)
 @queue_argument
 @click.argument("body", required=False)
@@ -73,14 +85,7 @@ class AttributeOption(click.ParamType[tuple[str, TypedValue]]):
 )
 @click.option("--key", metavar="TEXT", help="Idempotency key for a single BODY.")
 @click.option("--group", metavar="NAME", help="Message group for a single BODY, in a queue with _grouped.")
-@click.option(
-    "--attribute",
-    "attributes",
-    multiple=True,
-    type=AttributeOption(),
-    metavar="NAME[:TYPE]=VALUE",
-    help="Attribute for a single BODY. TYPE is String (default), Number or Binary (base64). Repeatable.",
-)
+@attribute_option
 @click.option(
     "--concurrency", type=Count(1, 32), default=1, help="Concurrent requests (default 1, which keeps the order)."
 )
@@ -101,8 +106,6 @@ def post(session: Session, /, queue: str, body: str | None, path: Path | None, *
         raise click.UsageError("--key requires a single BODY.")
     if options.group is not None and body in (None, "-"):
         raise click.UsageError("--group requires a single BODY.")
-    if options.attributes and body in (None, "-"):
-        raise click.UsageError("--attribute requires a single BODY.")
     form = input_format(path, options.text, options.rows, options.delimiter)
     if body is not None and body != "-":
         post_body(session, queue, body, form, options)
@@ -114,7 +117,16 @@ def post(session: Session, /, queue: str, body: str | None, path: Path | None, *
     if body is None and sys.stdin.isatty():
         raise click.UsageError('There is nothing to post: give BODY, --file, or "-" to read lines from the terminal.')
     handle, stdin_requested = session.queue(queue), body is not None
-    send_input(session, handle, form, options.ttl, options.delay, options.concurrency, stdin_requested=stdin_requested)
+    send_input(
+        session,
+        handle,
+        form,
+        options.ttl,
+        options.delay,
+        options.concurrency,
+        attributes=dict(options.attributes),
+        stdin_requested=stdin_requested,
+    )
 
 
 class PostOptions(Struct, frozen=True):
@@ -168,7 +180,8 @@ def post_file(session: Session, queue: str, path: Path, form: InputFormat, optio
     if options.delay:
         session.client.transport.warnings.check_delay(queue, queue_metadata)
     url, project = session.connection.shown_url, session.connection.project
-    terms = UploadTerms(url, project, queue, options.ttl, options.delay, form.text, form.delimiter)
+    lives, attributes = (options.ttl, options.delay), dict(options.attributes)
+    terms = UploadTerms(url, project, queue, *lives, form.text, form.delimiter, attributes)
     most = session.client.transport.run(posting.BATCH_LIMITS_CALL)
     most_bytes = most.bytes(queue_metadata)
     with ResumeFile(path) as file:
@@ -184,7 +197,8 @@ def send_file(session: Session, file: ResumeFile, upload: Upload, concurrency: i
 
     def send_batch(batch: Batch) -> None:
         key = f"{upload.run}.{batch.first}-{batch.last}"
-        queue.post_batch(batch.bodies, ttl=terms.ttl, delay=terms.delay, key=key)
+        messages = [with_attributes(body, terms.attribute) for body in batch.bodies]
+        queue.post_batch(messages, ttl=terms.ttl, delay=terms.delay, key=key)
 
     sender = Sender(file, upload, send_batch, concurrency)
     with progress_bar(file.source.name, upload.size) as bar, Stopwatch(session.out) as measure:
@@ -216,11 +230,13 @@ def send_input(
     delay: int | None = None,
     concurrency: int = 1,
     *,
+    attributes: Mapping[str, TypedValue] = NO_ATTRIBUTES,
     stdin_requested: bool = True,
 ) -> None:
     """Post the lines of standard input. The first signal stops reading; the second signal ends the process.
 
     Args:
+        attributes: Attributes of each message.
         stdin_requested: Whether the user requested standard input. If not, empty input raises ``UsageError``.
     """
     stopped = threading.Event()
@@ -229,7 +245,8 @@ def send_input(
     if delay:
         resource.transport.warnings.check_delay(resource.name, metadata)
     packer = posting.Packer(most.bytes(metadata), ttl, delay, most=most.count())
-    source = pack_promptly(packer, read_stdin_bodies(form, stopped.is_set, stdin_requested))
+    bodies = read_stdin_bodies(form, stopped.is_set, stdin_requested)
+    source = pack_promptly(packer, (None if body is None else with_attributes(body, attributes) for body in bodies))
     send = partial(posting.batch_call, resource.kind, resource.name, key=None)
     with (
         progress_bar("standard input", None) as bar,
@@ -248,7 +265,7 @@ def send_input(
         raise click.Abort
 
 
-def pack_promptly(packer: posting.Packer, found: Iterator[Raw | None]) -> Iterator[posting.Batch]:
+def pack_promptly(packer: posting.Packer, found: Iterator[Raw | Draft | None]) -> Iterator[posting.Batch]:
     """Pack bodies into batches. Yield an incomplete batch if the input pauses, and before an invalid line."""
     try:
         for body in found:

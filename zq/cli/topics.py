@@ -10,10 +10,10 @@ from zq.cli.messages import parse_body, ttl_option
 from zq.cli.names import name_argument
 from zq.cli.output import body_text, build_table, note, show
 from zq.cli.param_types import Count
-from zq.cli.post import send_input
+from zq.cli.post import attribute_option, send_input
 from zq.cli.resources import topic_group
 from zq.cli.session import Command, Session, pass_session
-from zq.client import Event, Gap
+from zq.client import Event, Gap, TypedValue
 
 
 @topic_group.command("publish")
@@ -21,8 +21,16 @@ from zq.client import Event, Gap
 @click.argument("body")
 @ttl_option
 @click.option("--text", is_flag=True, help="Post bodies as text, even if they look like JSON.")
+@attribute_option
 @pass_session
-def publish(session: Session, name: str, body: str, ttl: int | None, text: bool) -> None:
+def publish(
+    session: Session,
+    name: str,
+    body: str,
+    ttl: int | None,
+    text: bool,
+    attributes: tuple[tuple[str, TypedValue], ...],
+) -> None:
     """Publish BODY, or each line of standard input if BODY is "-".
 
     BODY is JSON, or text if it is not JSON.
@@ -30,9 +38,10 @@ def publish(session: Session, name: str, body: str, ttl: int | None, text: bool)
     session.configure(patient=body == "-")
     topic = session.client.topic(name)
     if body != "-":
-        session.out.result({"id": topic.publish(parse_body(body, never=text), ttl=ttl)})
+        content = parse_body(body, never=text)
+        session.out.result({"id": topic.publish(content, ttl=ttl, attributes=dict(attributes) or None)})
         return
-    send_input(session, topic, InputFormat(text), ttl)
+    send_input(session, topic, InputFormat(text), ttl, attributes=dict(attributes))
 
 
 @click.command("tail", cls=Command)

@@ -11,7 +11,7 @@ import hashlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +25,9 @@ from msgspec.structs import asdict, replace
 from zq.cli.content import InputFormat, InvalidInput, read_content, read_csv_header, read_items
 from zq.client.calls import may_be_applied
 from zq.client.posting import pack
+from zq.client.values import Draft
 from zq.errors import Conflict
+from zq.wire.attributes import TypedValue
 
 try:
     import fcntl
@@ -123,10 +125,22 @@ class UploadTerms(Struct, frozen=True):
     delay: int | None
     text: bool
     delimiter: str = ""
+    attribute: dict[str, TypedValue] = {}
+    """Attributes of each message."""
 
     @property
     def form(self) -> InputFormat:
         return InputFormat(self.text, self.delimiter)
+
+    @property
+    def overhead(self) -> int:
+        """Maximum size of a message in a request without its body."""
+        return BODY_OVERHEAD + (len(msgspec.json.encode(self.attribute)) if self.attribute else 0)
+
+
+def with_attributes(body: Raw, attributes: Mapping[str, TypedValue]) -> Raw | Draft:
+    """Return the message to post, with these attributes if there are any."""
+    return Draft(body, attributes=attributes) if attributes else body
 
 
 class Upload(Struct, frozen=True):
@@ -296,7 +310,7 @@ def split_batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
 
     Raises ``InvalidInput`` after all lines before the invalid line were yielded.
     """
-    form, header = upload.terms.form, None
+    form, header, overhead = upload.terms.form, None, upload.terms.overhead
     if form.delimiter and upload.line:
         header = read_csv_header(file, form.delimiter)
         file.seek(0)
@@ -308,7 +322,7 @@ def split_batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
             assert item is not None  # only standard input yields ``None``
             body, size = item.body, 0
             if body is not None:
-                size = len(bytes(body)) + BODY_OVERHEAD
+                size = len(bytes(body)) + overhead
                 if size > upload.batch_bytes:
                     check_size(body, number + 1, upload)
             if bodies and (filled + size > upload.batch_bytes or len(bodies) == upload.batch_messages):
@@ -327,6 +341,7 @@ def split_batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
 
 def check_size(body: Raw, number: int, upload: Upload) -> None:
     """Raise ``InvalidInput`` if a message exceeds the maximum post size."""
-    size = len(pack([body], upload.terms.ttl, upload.terms.delay))
+    message = with_attributes(body, upload.terms.attribute)
+    size = len(pack([message], upload.terms.ttl, upload.terms.delay))
     if size > upload.batch_bytes:
         raise InvalidInput(f"Line {number} makes a post of {size:,} bytes; the limit is {upload.batch_bytes:,}.")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Handles of queues and topics: bulk posting, consumers and streams."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, Unpack, cast
 
@@ -30,8 +30,9 @@ from zq.client.queues import QueueOperations
 from zq.client.resources import MESSAGES, Ids, ResourceOperations, message_pages, stretch_call
 from zq.client.streams import EventReader, stream, stream_async
 from zq.client.subscriptions import SubscriptionOperations
-from zq.client.values import Delivery, Event, Gap, Message, Stretch, Worked
+from zq.client.values import Delivery, Draft, Event, Gap, Message, Stretch, Worked
 from zq.errors import Invalid, NotAuthorized
+from zq.wire.attributes import Attribute
 
 if TYPE_CHECKING:
     from zq.client.async_consumer import AsyncConsumer
@@ -47,12 +48,26 @@ class TopicOperations(SubscriptionOperations):
     kind: ClassVar[str] = "topics"
 
     @operation
-    def publish(self, body: Any, *, ttl: int | None = None, key: str | None = None) -> Call[str]:
+    def publish(
+        self,
+        body: Any,
+        *,
+        ttl: int | None = None,
+        key: str | None = None,
+        attributes: Mapping[str, Attribute] | None = None,
+    ) -> Call[str]:
         """Publish a message and return its id. Retries by the client create no duplicates.
 
         The id is the message's sequence in the project's log.
+
+        Args:
+            body: Any value that msgspec encodes as JSON. ``msgspec.Raw`` is sent unchanged.
+            ttl: Retention in seconds.
+            key: Idempotency key. Set it if another process may repeat the publish.
+            attributes: Attributes by name. Values are strings, numbers, bytes or ``TypedValue``.
         """
-        return with_first_id(post_call(self.kind, self.name, pack([body], ttl, None), key))
+        draft = body if attributes is None else Draft(body, attributes=attributes)
+        return with_first_id(post_call(self.kind, self.name, pack([draft], ttl, None), key))
 
     @operation
     def publish_batch(self, bodies: Iterable[Any], *, ttl: int | None = None, key: str | None = None) -> Call[Ids]:

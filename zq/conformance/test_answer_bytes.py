@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs that return bodies keep to ``most_bytes`` and neither lose nor skip messages."""
+"""Verbs that return messages keep to ``most_bytes`` and neither lose nor skip messages."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,7 +8,20 @@ import pytest
 from zq.conformance.builders import EVERYTHING, FAR, Scene, ids_of, run_together
 from zq.core import redelivery
 from zq.core.redelivery import DeadLetters
-from zq.model import ClaimRequest, Draft, HistoryEntry, Lease, ListFilter, Message, QueueRef, Span, new_ids
+from zq.model import (
+    ClaimRequest,
+    Draft,
+    Grouping,
+    HistoryEntry,
+    Lease,
+    ListFilter,
+    Message,
+    Position,
+    QueueRef,
+    Span,
+    State,
+    new_ids,
+)
 
 Taking = Callable[[Scene, int, int], Sequence[Message]]
 
@@ -17,6 +30,16 @@ def post(scene: Scene, *sizes: int) -> list[str]:
     """Post messages with bodies of these sizes; return their ids."""
     new = [
         Draft(id, b"1" * size, 3600, 0, "alice") for id, size in zip(new_ids(len(sizes), scene.now), sizes, strict=True)
+    ]
+    scene.storage.messages.post(scene.queue, new, scene.now)
+    return ids_of(new)
+
+
+def post_with_attributes(scene: Scene, *sizes: int) -> list[str]:
+    """Post messages with a body of one byte and attributes, each of its own group; return their ids."""
+    new = [
+        Draft(id, b"1", 3600, 0, "alice", attributes=b"a" * (size - 1), group=id)
+        for id, size in zip(new_ids(len(sizes), scene.now), sizes, strict=True)
     ]
     scene.storage.messages.post(scene.queue, new, scene.now)
     return ids_of(new)
@@ -87,6 +110,17 @@ def test_many_small_messages_are_returned_up_to_the_count_or_bytes_limit(
     posted = post(scene, *[10] * 120)
     assert ids_of(take(scene, 100, most_bytes)) == posted[:share]
     assert ids_of(take(scene, 120, 10_000)) == posted[share:]
+
+
+@taking
+@pytest.mark.parametrize("grouping", Grouping)
+def test_attributes_count_towards_the_bytes_limit(scene: Scene, take: Taking, grouping: Grouping) -> None:
+    """A call returns as many messages as fit with their attributes, and the next call continues after them."""
+    scene.storage.queues.create(scene.queue, b"{}", grouping)
+    posted = post_with_attributes(scene, 40, 60, 1, 99, 500, 2000, *[10] * 40)
+    taken = [ids_of(take(scene, 100, 100)) for _ in range(9)]
+    assert [len(each) for each in taken] == [2, 2, 1, 1, 10, 10, 10, 10, 0]
+    assert [id for each in taken for id in each] == posted
 
 
 def test_a_claim_holds_exactly_the_messages_that_it_returned(scene: Scene) -> None:
@@ -169,6 +203,45 @@ def test_a_page_between_hidden_messages_respects_the_bytes_limit(scene: Scene) -
     assert ids_of(scene.storage.messages.list(scene.queue, int(first.next), 10, view, scene.now, 100).items) == ours[1:]
 
 
+@pytest.mark.parametrize("hidden", [0, 1200])
+def test_attributes_count_towards_the_bytes_limit_of_a_page(scene: Scene, hidden: int) -> None:
+    """A page of messages has as many as fit with their attributes, and its marker continues after it."""
+    ours = post_with_attributes(scene, 60)
+    if hidden:
+        scene.post(hidden, client="me")
+    ours += post_with_attributes(scene, 50, 50, 1, 99, 2000, *[10] * 10)
+    pages: list[list[str]] = []
+    marker = 0
+    while True:
+        page = scene.storage.messages.list(scene.queue, marker, 1000, ListFilter(without="me"), scene.now, 100)
+        if page.next is None:
+            break
+        pages.append(ids_of(page.items))
+        marker = int(page.next)
+    assert [len(page) for page in pages] == [1, 2, 2, 1, 10]
+    assert [id for page in pages for id in page] == ours
+
+
+@pytest.mark.parametrize("state", State)
+def test_attributes_count_towards_the_bytes_limit_of_a_page_of_a_state(scene: Scene, state: State) -> None:
+    """A page of messages in one state has as many as fit with their attributes."""
+    posted = post_with_attributes(scene, 50, 50, 1, 99, 2000, *[10] * 10)
+    if state is not State.READY:
+        claimed = scene.take(len(posted))
+        if state is State.DELAYED:
+            scene.storage.claims.release(scene.queue, claimed.id, scene.now, 60)
+    pages: list[list[str]] = []
+    after = Position()
+    while True:
+        page = scene.storage.messages.browse(scene.queue, state, after, 1000, scene.now, 100)
+        if page.next is None:
+            break
+        pages.append(ids_of(page.items))
+        after = page.next
+    assert [len(page) for page in pages] == [2, 2, 1, 10]
+    assert [id for page in pages for id in page] == posted
+
+
 def finished(scene: Scene, marker: int) -> tuple[Sequence[HistoryEntry], str | None]:
     page = scene.storage.history.list(scene.queue, marker, 1000, Span(0.0, FAR), scene.now, 100)
     return page.items, page.next
@@ -180,8 +253,14 @@ def living_and_finished(scene: Scene, marker: int) -> tuple[Sequence[HistoryEntr
 
 
 @pytest.mark.parametrize(("read", "popped"), [(finished, 7), (living_and_finished, 7), (living_and_finished, 4)])
-def test_a_history_page_over_the_bytes_limit_ends_early(scene: Scene, read: Callable, popped: int) -> None:
-    """The bytes limit holds for pages of history and for pages of living and finished messages."""
+@pytest.mark.parametrize("post", [post, post_with_attributes])
+def test_a_history_page_over_the_bytes_limit_ends_early(
+    scene: Scene, read: Callable, popped: int, post: Callable
+) -> None:
+    """The bytes limit holds for pages of history and for pages of living and finished messages.
+
+    It counts bodies and attributes.
+    """
     posted = post(scene, 40, 40, 40, 500, 1, 99, 1)
     scene.pop(popped, history=600)
     pages: list[list[str]] = []

@@ -41,7 +41,7 @@ KNOWN = {
     "object_uploads_total",
     "object_waiting_bytes",
 }
-EVERYWHERE = {"expired_removed_total", "expired_waiting", "store_messages", "sweep_lag_seconds", "store_bytes"}
+EVERYWHERE = {"expired_removed_total", "expired_waiting", "store_messages", "sweep_lag_seconds"}
 
 
 def figure(scene: Scene, name: str) -> float:

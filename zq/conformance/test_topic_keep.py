@@ -7,7 +7,7 @@ from zq.clock import ManualClock
 from zq.conformance.builders import make_key
 from zq.conformance.topic_builders import ROOMY, Log, entries
 from zq.errors import Repeated
-from zq.model.topics import Retention
+from zq.model.topics import Entry, Retention
 from zq.storage.api import Storage
 
 
@@ -138,3 +138,12 @@ def test_a_repeat_is_recognized_after_its_batch_was_trimmed(log: Log):
     with pytest.raises(Repeated) as told:
         log.publish(once=make_key())
     assert told.value.answer == first
+
+
+def test_attributes_count_towards_the_retention(log: Log):
+    """A log keeps as many bytes of attributes as it would keep of bodies."""
+    batches = [[Entry(b"1", 3600, attributes=b"a" * 99)] for _ in range(20)]
+    made = [log.put("news", batch, Retention(1000, 10**9)) for batch in batches]
+    log.reclaim()
+    assert log.sequences()[-1] == made[-1]
+    assert 10 <= len(log.sequences()) <= 12

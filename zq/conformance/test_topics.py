@@ -26,9 +26,12 @@ def log(storage: Storage, clock: ManualClock, project: str) -> Log:
 
 
 def test_a_batch_is_returned_whole(log: Log):
-    """Topic, time, bodies, ttl and checksum are unchanged; the sequences are consecutive."""
+    """Topic, time, bodies, ttl, checksum and attributes are unchanged; the sequences are consecutive."""
     bodies = [b"null", b'"\\u0000\\ud800"', '"é\U0001f600"'.encode(), b" " * 70_000 + b"1", b"\x00\xff"]
-    batch = [Entry(body, 60 + at, "SHA256:ab" if at % 2 else "") for at, body in enumerate(bodies)]
+    batch = [
+        Entry(body, 60 + at, "SHA256:ab" if at % 2 else "", attributes=b"a" * (at - 1))
+        for at, body in enumerate(bodies, 1)
+    ]
     first = log.put("news", batch)
     assert first >= 1
     told = log.read("news")

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import falcon
 
+from zq.http.context import Request
 from zq.http.tenant import Audience
 
 ROOT: Final = Path(__file__).parent / "static"
@@ -107,7 +108,7 @@ class ConsoleRedirect(_Static):
     The redirect is relative, so it works behind a proxy that adds a path prefix.
     """
 
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, _req: Request, resp: falcon.Response) -> None:
         resp.status = falcon.HTTP_308
         resp.location = "console/"
 
@@ -137,7 +138,7 @@ class ConsoleDocument(_Static):
         allowed = base64.b64encode(sha256(imports.encode()).digest()).decode()
         self._headers = HEADERS | {"Content-Security-Policy": POLICY.format(hash=allowed)}
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         resp.set_headers(self._headers | {"Cache-Control": "no-cache", "ETag": self._etag})
         _send(req, resp, falcon.MEDIA_HTML, self._raw, self._packed, self._etag)
 
@@ -150,7 +151,7 @@ class StaticFiles(_Static):
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, tree: str, file: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, tree: str, file: str) -> None:
         found = self._tree.files.get(file)
         if found is None:
             raise falcon.HTTPNotFound(description="The console has no such file.")
@@ -164,7 +165,7 @@ class StaticFiles(_Static):
     on_head = on_get
 
 
-def _send(req: falcon.Request, resp: falcon.Response, media: str, raw: bytes, packed: bytes, etag: str) -> None:
+def _send(req: Request, resp: falcon.Response, media: str, raw: bytes, packed: bytes, etag: str) -> None:
     resp.set_header("Vary", "Accept-Encoding")
     if etag in (req.get_header("If-None-Match") or ""):
         resp.status = falcon.HTTP_304

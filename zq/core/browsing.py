@@ -39,8 +39,8 @@ class Browsing:
         """Return a page of messages in one state. Omit messages that cannot be decrypted.
 
         Args:
-            starts: Whether the response shows only the start of each body. The page may then have more bytes of bodies,
-                see ``READ_FOR_STARTS``.
+            starts: Whether the response shows only the start of each body. The page may then have more bytes of
+                messages, see ``READ_FOR_STARTS``.
         """
         if state not in set(State):
             raise InvalidParameter(f"state must be {', '.join(State)}.")
@@ -51,7 +51,7 @@ class Browsing:
         def read(marker: Position, limit: int, most_bytes: int) -> BrowsePage:
             return self._storage.messages.browse(queue, State(state), marker, limit, now, most_bytes)
 
-        items, position = read_page(read, after, size, most_bytes, attrgetter("body"))
+        items, position = read_page(read, after, size, most_bytes, attrgetter("size"))
         shown = self._sealing.decrypt_all(queue, list(items))
         return ReadResult(Page(shown, None if position is None else ".".join(map(str, position))), now)
 

@@ -8,11 +8,12 @@ from typing import Final, cast
 from msgspec import Struct
 
 from zq import wire
+from zq.cache import ReadThroughCache
 from zq.clock import Clock
 from zq.core.followers import Followers
 from zq.core.metadata import SEALED
 from zq.core.quotas import AnyQuotas
-from zq.core.rules import DefaultTtls, ReadThroughCache, Rules, RulesCache
+from zq.core.rules import CACHE_SIZE, CACHE_TTL, DefaultTtls, Rules, RulesCache
 from zq.limits import Limits
 from zq.model import Page, QueueRef, Seconds, Stats
 from zq.model.documents import Document, DocumentRef
@@ -88,8 +89,8 @@ class TopicCreation:
         self._quotas = quotas
         self._limits = limits
         self._default_ttls = default_ttls
-        self._recent = ReadThroughCache(self._read, monotonic)
-        self._sealed = ReadThroughCache(self.stored_sealed_since, monotonic)
+        self._recent = ReadThroughCache(self._read, CACHE_SIZE, CACHE_TTL, monotonic)
+        self._sealed = ReadThroughCache(self.stored_sealed_since, CACHE_SIZE, CACHE_TTL, monotonic)
 
     def rules(self, topic: TopicRef) -> TopicRules:
         """Return the topic's cached rules. Create the topic if it does not exist.

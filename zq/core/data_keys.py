@@ -7,14 +7,13 @@ only the wrapped data keys, not the messages.
 
 import logging
 import os
-import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from cachetools import TTLCache
 from msgspec import Struct
 
+from zq.cache import ReadThroughCache
 from zq.clock import Clock
 from zq.errors import Invalid, MetadataConflict, Unavailable
 from zq.model.documents import Document, DocumentRef
@@ -77,14 +76,14 @@ class DataKeys:
     def __init__(self, documents: DocumentController, clock: Clock, masters: Mapping[str, bytes]) -> None:
         self._documents = documents
         self._clock = clock
-        self._lock = threading.Lock()
-        self.replace(masters)
+        self._masters = dict(masters)
+        # A project without keys is not cached, because its first key may be created at any time.
+        self._ciphers = ReadThroughCache(self._read_ciphers, CACHE_SIZE, lambda known: CACHE_TTL if known[0] else 0.0)
 
     def replace(self, masters: Mapping[str, bytes]) -> None:
         """Replace the master keys and clear the cache."""
-        with self._lock:
-            self._masters = dict(masters)
-            self._known: TTLCache[str, tuple[int, dict[int, Any]]] = TTLCache(CACHE_SIZE, CACHE_TTL)
+        self._masters = dict(masters)
+        self._ciphers.clear()
 
     @property
     def enabled(self) -> bool:
@@ -98,9 +97,9 @@ class DataKeys:
         """
         if not self._masters:
             raise Unavailable(NO_KEY)
-        _, ciphers = self._ciphers(project)
+        _, ciphers = self._ciphers.get(project)
         if not ciphers:
-            _, ciphers = self._remember(project, self._rotate(project))
+            _, ciphers = self._unwrap_all(project, self._rotate(project))
         newest = max(ciphers)
         return str(newest), ciphers[newest]
 
@@ -109,11 +108,10 @@ class DataKeys:
         number = int(id) if id.isascii() and id.isdigit() and len(id) < 10 else 0
         if not self._masters or not number:
             return None
-        last, ciphers = self._ciphers(project)
+        last, ciphers = self._ciphers.get(project)
         if number > last:  # another server has created the key
-            with self._lock:
-                self._known.pop(project, None)
-            ciphers = self._ciphers(project)[1]
+            self._ciphers.forget(project)
+            ciphers = self._ciphers.get(project)[1]
         return ciphers.get(number)
 
     def rekey(self) -> RekeyResult:
@@ -135,23 +133,14 @@ class DataKeys:
                 return RekeyResult(projects, left)
             after = page.next
 
-    def _ciphers(self, project: str) -> tuple[int, dict[int, Any]]:
-        """Return the newest key's number, and the ciphers of all usable keys by number."""
-        with self._lock:
-            known = self._known.get(project)
-        if known is None:
-            stored = self._stored(project)
-            known = self._remember(project, _decoder.decode(stored.value) if stored else ProjectKeys(0, {}))
-        return known
+    def _read_ciphers(self, project: str) -> tuple[int, dict[int, Any]]:
+        """Read the newest key's number, and the ciphers of all usable keys by number."""
+        stored = self._stored(project)
+        return self._unwrap_all(project, _decoder.decode(stored.value)) if stored else (0, {})
 
-    def _remember(self, project: str, held: ProjectKeys) -> tuple[int, dict[int, Any]]:
-        masters = self._masters
+    def _unwrap_all(self, project: str, held: ProjectKeys) -> tuple[int, dict[int, Any]]:
         opened = {number: self._unwrap(project, number, *kept) for number, kept in held.keys.items()}
-        known = held.last, {number: _cipher(key) for number, key in opened.items() if key is not None}
-        with self._lock:
-            if held.keys and masters is self._masters:
-                self._known[project] = known
-        return known
+        return held.last, {number: _cipher(key) for number, key in opened.items() if key is not None}
 
     def _rotate(self, project: str) -> ProjectKeys:
         """Create a new data key, and rewrap all usable keys with the first master key."""
@@ -165,8 +154,7 @@ class DataKeys:
             version = stored.version if stored else ""
             ref = DocumentRef("", DATA_KEYS_KIND, project)
             if self._documents.put(ref, msgspec.msgpack.encode(new), self._clock.now(), expected=version):
-                with self._lock:
-                    self._known.pop(project, None)
+                self._ciphers.forget(project)
                 return new
         raise MetadataConflict("The project's keys were changed concurrently. Try again.")
 

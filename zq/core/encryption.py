@@ -29,7 +29,7 @@ from zq.core.data_keys import NONCE, DataKeys
 from zq.errors import MessageUnreadable
 from zq.events import NO_EVENTS, Events
 from zq.model import HistoryEntry, Message, Messages, QueueRef, Seconds
-from zq.model.topics import PublishedMessage, TopicRef
+from zq.model.topics import Entry, PublishedMessage, TopicRef
 
 LOG = logging.getLogger(__name__)
 # First byte of an encrypted body: the layout version. JSON begins with white space, a bracket, a quote, a digit, a
@@ -154,7 +154,8 @@ class Sealing:
 
     def decrypt_published(self, project: str, messages: Sequence[PublishedMessage]) -> Sequence[PublishedMessage]:
         """Decrypt messages of topics. Omit messages that cannot be decrypted."""
-        if not self.keys.enabled and not [1 for message in messages if message.entry.body[:1] == MARK]:
+        marked = [1 for message in messages if message.entry.body[:1] == MARK or message.entry.attributes[:1] == MARK]
+        if not marked and not self.keys.enabled:
             return messages
         shown = []
         for message in messages:
@@ -164,18 +165,20 @@ class Sealing:
 
     def decrypt_published_message(self, project: str, message: PublishedMessage) -> PublishedMessage:
         """Decrypt a message of a topic. Raises ``MessageUnreadable`` if the message cannot be decrypted."""
-        entry, topic = message.entry, message.topic
-        if entry.body[:1] != MARK:
-            ref = TopicRef(project, topic)
-            if (
-                self.keys.enabled
-                and _is_later(message.created, self._topic_since(ref))
-                and _is_later(message.created, self._stored_topic_since(ref))
-            ):
-                raise self._report_unencrypted(str(message.sequence))
+        entry, ref = message.entry, TopicRef(project, message.topic)
+        if (
+            is_plain(entry)
+            and self.keys.enabled
+            and _is_later(message.created, self._topic_since(ref))
+            and _is_later(message.created, self._stored_topic_since(ref))
+        ):
+            raise self._report_unencrypted(str(message.sequence))
+        if not is_sealed(entry):
             return message
-        body = self.open(project, id_in_topic(topic, entry.seal), entry.body)
-        return structs.replace(message, entry=structs.replace(entry, body=body))
+        id = id_in_topic(message.topic, entry.seal)
+        body = self.open(project, id, entry.body)
+        attributes = self.open(project, id_of_attributes(id), entry.attributes)
+        return structs.replace(message, entry=structs.replace(entry, body=body, attributes=attributes))
 
     def _report_unencrypted(self, id: str) -> MessageUnreadable:
         self._events.unreadable()
@@ -217,12 +220,12 @@ def id_of_attributes(id: str) -> str:
     return f"extra/{id}"
 
 
-def is_sealed(message: Message) -> bool:
+def is_sealed(message: Message | Entry) -> bool:
     """Return whether the message's body or attributes are encrypted in the store."""
     return message.body[:1] == MARK or message.attributes[:1] == MARK
 
 
-def is_plain(message: Message) -> bool:
+def is_plain(message: Message | Entry) -> bool:
     """Return whether the message's body or attributes are stored unencrypted."""
     return message.body[:1] != MARK or (bool(message.attributes) and message.attributes[:1] != MARK)
 

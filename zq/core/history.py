@@ -23,7 +23,7 @@ from zq.wire.extensions import ReplayTerms, parse_time
 
 # Maximum number of messages that a replay posts at a time.
 CHUNK = 100
-# Maximum number of body bytes that a replay posts at a time. A single message may exceed it.
+# Maximum bytes of bodies and attributes that a replay posts at a time. A single message may exceed it.
 CHUNK_BYTES = 4_000_000
 # The start of the year 10000: later than every ISO 8601 time.
 LATEST: Seconds = 253_402_300_800.0
@@ -83,7 +83,7 @@ class History:
             page = self._history.list(queue, marker, limit, span, now, most_bytes, newest_first)
             return page.items, None if page.next is None else int(page.next)
 
-        items, position = read_page(read, marker, size, self._limits.max_answer_bytes, attrgetter("message.body"))
+        items, position = read_page(read, marker, size, self._limits.max_answer_bytes, attrgetter("message.size"))
         shown = self._sealing.decrypt_entries(queue, items)
         return ReadResult(Page(list(shown), None if position is None else str(position)), now)
 
@@ -237,7 +237,7 @@ def _chunks(records: Sequence[HistoryEntry]) -> Iterator[list[HistoryEntry]]:
     chunk: list[HistoryEntry] = []
     size = 0
     for record in records:
-        length = len(record.message.body)
+        length = record.message.size
         if chunk and (len(chunk) == CHUNK or size + length > CHUNK_BYTES):
             yield chunk
             chunk, size = [], 0

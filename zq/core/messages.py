@@ -45,7 +45,7 @@ from zq.limits import (
 )
 from zq.model import Copies, Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
 from zq.model import Messages as MessageList
-from zq.model.attributes import Attributes, AttributeValue, encode_attributes, with_trace
+from zq.model.attributes import Attributes, AttributeValue, encode_attributes, trim_trace, with_trace
 from zq.model.hidden import copies_of
 from zq.model.quotas import Work
 from zq.storage.api import Storage
@@ -123,7 +123,8 @@ class Messages:
         Args:
             hops: Number of zq subscriptions through which the messages have passed already.
             rules: The result of ``rules`` for this post, if the caller has it.
-            trace: Attributes for messages without a trace context of their own.
+            trace: Attributes for messages without a trace context of their own. What exceeds the queue's size limit is
+                omitted.
 
         Raises:
             Invalid: The body or a message is not valid.
@@ -138,7 +139,8 @@ class Messages:
             check_body_size(len(raw), rules.max_messages_post_size)
             now = self._clock.now()
             try:
-                drafts = self._drafts(posted, client, queue, rules, now, trace)
+                own_trace = trim_trace(trace, (rules.max_messages_post_size - len(raw)) // len(posted))
+                drafts = self._drafts(posted, client, queue, rules, now, own_trace)
             except Invalid:
                 former, rules = rules, self._creation.rules(queue)
                 if rules == former:
@@ -185,7 +187,7 @@ class Messages:
             rules = self._rules_cache.fresh(queue)
         self._quotas.check_targets([queue])
         check_body_size(len(raw), rules.max_messages_post_size)
-        now = self._clock.now()
+        now, trace = self._clock.now(), trim_trace(trace, (rules.max_messages_post_size - len(raw)) // len(posted))
         drafts = self._drafts(posted, client, queue, rules, now, trace)
         try:
             with self._quotas.admit_work(queue.project, Work.STAGE, stage) as refusal:
@@ -456,13 +458,13 @@ class Messages:
                 group = "" if message.group is UNSET else check_group_name(message.group)
                 attributes = b""
                 if trace or message.attributes is not UNSET:
-                    attributes = _attributes(message, trace)
+                    attributes = build_attributes(message, trace)
                     attributes = self._sealing.encode_attributes(queue.project, id, attributes, seals=seals)
                 drafts.append(Draft(id, body, ttl, delay, client, checksum, attributes, group))
         return drafts
 
 
-def _attributes(posted: wire.Posted, trace: Mapping[str, AttributeValue]) -> bytes:
+def build_attributes(posted: wire.Posted, trace: Mapping[str, AttributeValue]) -> bytes:
     """Encode the attributes of a posted message for storage. Raises ``Invalid`` if an attribute is not valid."""
     values: Mapping[str, AttributeValue] = {}
     if posted.attributes is not UNSET:

@@ -19,14 +19,14 @@ def read_page(
     marker: Marker,
     size: int,
     most_bytes: int,
-    body_of: Callable[[T], bytes],
+    size_of: Callable[[T], int],
 ) -> tuple[list[T], Marker]:
     """Return up to ``size`` items after ``marker``, and the last item's marker (``None`` if there is no item).
 
     Args:
-        read: Reads one slice. Its arguments are a marker, a maximum number of items and a maximum number of body bytes.
-            It returns at least one item, if any exists, and the marker of the last item.
-        most_bytes: Maximum number of body bytes in the page. A single item may exceed it.
+        read: Reads one slice. Its arguments are a marker, a maximum number of items and their maximum total size in
+            bytes. It returns at least one item, if any exists, and the marker of the last item.
+        most_bytes: Maximum total size of the items in bytes. A single item may exceed it.
     """
     if size <= turns.SLICE:
         found, following = read(marker, size, most_bytes)
@@ -35,7 +35,7 @@ def read_page(
     while True:
         wanted = min(turns.SLICE, size - len(items))
         found, following = read(marker, wanted, most_bytes)
-        most_bytes -= sum(len(body_of(item)) for item in found)
+        most_bytes -= sum(map(size_of, found))
         if following is None or (items and most_bytes < 0):  # the end, or one item beyond the limit
             return items, marker if items else None
         items += found
@@ -66,7 +66,7 @@ def list_messages(
             others.append(page.metadata)
         return page.items, None if page.next is None else int(page.next)
 
-    items, position = read_page(read, after, size, most_bytes, attrgetter("body"))
+    items, position = read_page(read, after, size, most_bytes, attrgetter("size"))
     if others:
         return Page([], None, others[0])
     return Page(items, None if position is None else str(position))

@@ -3,7 +3,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -13,6 +13,7 @@ from zq import wire
 from zq.clock import Clock
 from zq.core.creation import TopicCreation, TopicRules
 from zq.core.encryption import SEAL, UNREADABLE, Sealing, id_in_topic
+from zq.core.messages import NO_TRACE, build_attributes
 from zq.core.streams import Gap, lost_end
 from zq.core.tails import RECHECK, Tails
 from zq.core.values import ReadResult, WriteResult
@@ -21,6 +22,7 @@ from zq.errors import Invalid, MessageNotFound, MessageUnreadable, Repeated
 from zq.events import Events
 from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, check_count, check_range
 from zq.model import IdempotencyKey, Seconds, take_portion
+from zq.model.attributes import AttributeValue, trim_trace
 from zq.model.topics import Entry, Pattern, PublishedMessage, Retention, TopicRef
 from zq.storage.api import Storage
 from zq.turns import slices
@@ -82,7 +84,12 @@ class Publishing:
         return self._topics.rules(topic).max_post_size
 
     def publish(
-        self, topic: TopicRef, raw: bytes, idempotency_key: IdempotencyKey | None = None, hops: int = 0
+        self,
+        topic: TopicRef,
+        raw: bytes,
+        idempotency_key: IdempotencyKey | None = None,
+        hops: int = 0,
+        trace: Mapping[str, AttributeValue] = NO_TRACE,
     ) -> WriteResult[range]:
         """Append all messages of a JSON body to the log atomically and return their sequences.
 
@@ -90,6 +97,8 @@ class Publishing:
 
         Args:
             hops: Number of zq subscriptions through which the messages have passed already.
+            trace: Attributes for messages without a trace context of their own. What exceeds the topic's size limit is
+                omitted.
 
         Raises:
             Invalid: The body or a message is not valid.
@@ -99,7 +108,8 @@ class Publishing:
         rules = self._topics.rules(topic)
         posted = wire.parse_post(raw)
         check_count("messages", len(posted), self._limits.max_messages_per_post)
-        entries = [self._entry(topic, message, rules, hops) for part in slices(posted) for message in part]
+        trace = trim_trace(trace, (rules.max_post_size - len(raw)) // len(posted))
+        entries = [self._entry(topic, message, rules, hops, trace) for part in slices(posted) for message in part]
         if idempotency_key is not None:  # the topics of a project share one log and its idempotency keys
             idempotency_key = structs.replace(idempotency_key, key=f"{topic.name}:{idempotency_key.key}")
         try:
@@ -183,7 +193,7 @@ class Publishing:
             fresh = (message for batch in reading.batches for message in batch.messages(position, now))
             found += islice(fresh, size - len(found))
             position = max(position, reading.position)
-            shown = list(take_portion(found, self._limits.max_answer_bytes, lambda message: message.entry.body))
+            shown = list(take_portion(found, self._limits.max_answer_bytes, lambda message: message.entry.size))
             if len(shown) == size or len(shown) < len(found) or not reading.more:
                 end = shown[-1].sequence if shown else position
                 return TopicPage(self._sealing.decrypt_published(topic.project, shown), end, now, gap)
@@ -194,10 +204,15 @@ class Publishing:
             for batch in self._log.read(topic.project, sequence - 1, 1, Pattern(topic.name)).batches:
                 yield from (message for message in batch.messages(sequence - 1, now) if message.sequence == sequence)
 
-    def _entry(self, topic: TopicRef, posted: wire.Posted, rules: TopicRules, hops: int) -> Entry:
+    def _entry(
+        self,
+        topic: TopicRef,
+        posted: wire.Posted,
+        rules: TopicRules,
+        hops: int,
+        trace: Mapping[str, AttributeValue],
+    ) -> Entry:
         ttl = rules.ttl
-        if posted.attributes is not UNSET:
-            raise Invalid("attributes must not be given: only messages of queues have them.")
         if posted.ttl is not UNSET:
             ttl = check_range("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
         seal = os.urandom(SEAL) if rules.encrypts else b""
@@ -205,7 +220,11 @@ class Publishing:
         body, checksum = self._sealing.encode_body(
             topic.project, id, bytes(posted.body), seals=rules.encrypts, checksum=self._checksum
         )
-        return Entry(body, ttl, checksum, hops, seal)
+        attributes = b""
+        if trace or posted.attributes is not UNSET:
+            attributes = build_attributes(posted, trace)
+            attributes = self._sealing.encode_attributes(topic.project, id, attributes, seals=rules.encrypts)
+        return Entry(body, ttl, checksum, hops, seal, attributes)
 
 
 class TopicPoll:

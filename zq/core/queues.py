@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
+from zq.cache import ReadThroughCache
 from zq.clock import Clock
 from zq.core.data_keys import DataKeys
 from zq.core.extensions import ProtocolKey, uses_protocol
@@ -19,7 +20,7 @@ from zq.core.metadata import (
 )
 from zq.core.quotas import AnyQuotas
 from zq.core.resources import DEAD_LETTERS, READ_AHEAD, MetadataResource
-from zq.core.rules import ReadThroughCache, RulesCache
+from zq.core.rules import CACHE_SIZE, CACHE_TTL, RulesCache
 from zq.core.values import ReadResult
 from zq.core.waiting import Waiters
 from zq.errors import InvalidBody, MetadataConflict, QueueNotFound
@@ -69,7 +70,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
         self._protocol_keys = protocol_keys
         self._waiters = waiters
         self._max_counted = max_counted
-        self._depths = ReadThroughCache(self._count_states)
+        self._depths = ReadThroughCache(self._count_states, CACHE_SIZE, CACHE_TTL)
 
     @property
     def max_counted(self) -> int:

@@ -16,6 +16,7 @@ import msgspec
 from cachetools import FIFOCache
 from msgspec import structs
 
+from zq.cache import ReadThroughCache
 from zq.clock import Clock
 from zq.core.rates import Account, Rates
 from zq.core.stored import FRESH, MAX_PROJECTS, RETRY, MetadataQuotas, StorageQuotas, beyond_free, exceeded
@@ -52,10 +53,10 @@ class Allotment(msgspec.Struct, frozen=True):
     """The cached quota, state and rate limiter of one project.
 
     Attributes:
-        until: Monotonic time at which the allotment expires.
+        ttl: Seconds for which the allotment is cached.
     """
 
-    until: float
+    ttl: float
     quota: Quota
     state: State
     account: Account
@@ -116,9 +117,18 @@ class Quotas:
         self._rates = rates
         self._lock = threading.Lock()
         self._creation_locks = StripedLocks(CREATION_WAIT)
-        self._known: dict[str, Allotment] = {}
-        # Expiry of the knowledge that a queue, stage, fence, producer or list entry of a project exists.
-        self._existing: FIFOCache[tuple[str, ...], float] = FIFOCache(MAX_PROJECTS)
+        self._allotments = ReadThroughCache(
+            self._load_allotment, MAX_PROJECTS, lambda allotment: allotment.ttl, rates.now
+        )
+        self.allotment = self._allotments.get
+        """Returns the project's allotment, cached for ten seconds."""
+        self._exists = ReadThroughCache(
+            self._read_exists, MAX_PROJECTS, lambda exists: FRESH if exists else 0.0, rates.now
+        ).get
+        # A lookup of a project adds it to the list of projects.
+        self._registered = ReadThroughCache(self._register, MAX_PROJECTS, FRESH + REGISTERED_TTL, rates.now)
+        # Times until which a stage, fence or producer of a project is known to exist.
+        self._existing_work: FIFOCache[tuple[str, Work, str], float] = FIFOCache(MAX_PROJECTS)
         self.now = rates.now
         self.recent_projects = rates.recent_projects
         self._storage_quotas = StorageQuotas(storage, clock, rates.now)
@@ -126,40 +136,26 @@ class Quotas:
 
     def configure(self, defaults: Quota) -> None:
         """Apply new defaults and drop cached allotments."""
-        with self._lock:
-            self.defaults = defaults
-            self._known.clear()
+        self.defaults = defaults
+        self._allotments.clear()
 
-    def allotment(self, project: str, moment: float | None = None) -> Allotment:
-        """Return the project's allotment, cached for ten seconds.
+    def _load_allotment(self, project: str) -> Allotment:
+        """Read the project's allotment.
 
         While the store is unavailable, the last known allotment stays valid. If none is known, ``Unavailable`` is
         raised, because the project may be suspended.
-
-        Args:
-            moment: Current monotonic time, if the caller has read the clock.
         """
-        known = self._known.get(project)
-        if known is not None and (moment or self.now()) < known.until:
-            return known
+        began = self.now()
         try:
             settings = self.read(project)
         except Unavailable as absence:
+            known = self._allotments.peek(project, None, expired=True)
             if known is None:
                 raise
             LOG.debug("The cached quotas stay in use, because the store is unavailable: %s", absence)
-            return self._remember(project, structs.replace(known, until=self.now() + RETRY))
+            return structs.replace(known, ttl=self.now() - began + RETRY)
         quota = self.defaults.with_own(settings.limits)
-        account = self._rates.account(project, quota)
-        return self._remember(project, Allotment(self.now() + FRESH, quota, settings.state, account))
-
-    def _remember(self, project: str, allotment: Allotment) -> Allotment:
-        with self._lock:
-            self._known.pop(project, None)
-            if len(self._known) >= MAX_PROJECTS:
-                del self._known[next(iter(self._known))]  # the oldest
-            self._known[project] = allotment
-        return allotment
+        return Allotment(FRESH, quota, settings.state, self._rates.account(project, quota))
 
     # Settings of projects, which administrators write.
 
@@ -188,14 +184,12 @@ class Quotas:
         """Delete the project's settings and its entry in the list of projects."""
         for kind in (QUOTA, PROJECT):
             self._documents.delete(DocumentRef("", kind, project), self._clock.now())
-        with self._lock:
-            self._existing.pop(("", PROJECT, project), None)
+        self._registered.forget(project)
         self.forget(project)
 
     def forget(self, project: str) -> None:
         """Drop the project's cached settings and usage."""
-        with self._lock:
-            self._known.pop(project, None)
+        self._allotments.forget(project)
         self._storage_quotas.forget(project)
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Project]]:
@@ -232,7 +226,7 @@ class Quotas:
     def check_targets(self, queues: Collection[QueueRef]) -> None:
         """Raise ``QuotaExceeded`` if the project has no quota for the queues that are missing."""
         if missing := self._missing(queues):
-            self._register(missing[0].project)
+            self._registered.get(missing[0].project)
             self._check_queues(missing)
 
     def check_dead_letters(self, queue: QueueRef, name: object) -> None:
@@ -245,7 +239,7 @@ class Quotas:
     @contextmanager
     def _reserve_queues(self, queues: Sequence[QueueRef]) -> Iterator[None]:
         project = queues[0].project
-        self._register(project)
+        self._registered.get(project)
         if not self.allotment(project).quota.queues:
             yield
             return
@@ -263,29 +257,13 @@ class Quotas:
             if limit and self._storage.queues.count(project) + len(missing) > limit:
                 raise exceeded("queues", limit)
 
-    def _exists(self, queue: QueueRef) -> bool:
-        """Return whether the queue exists, from a cache if possible.
-
-        Without a queue limit, return ``True``.
-        """
-        known, now = (queue.project, "queues", queue.name), self.now()
-        if self._existing.get(known, 0.0) > now:
-            return True
-        if self.allotment(queue.project).quota.queues and self._storage.queues.get(queue) is None:
-            return False
-        self._remember_existing(known, now)
-        return True
-
-    def _remember_existing(self, known: tuple[str, ...], now: float) -> None:
-        with self._lock:
-            self._existing[known] = now + FRESH
+    def _read_exists(self, queue: QueueRef) -> bool:
+        """Return whether the queue exists. Without a queue limit, return ``True``."""
+        return not self.allotment(queue.project).quota.queues or self._storage.queues.get(queue) is not None
 
     def _register(self, project: str) -> None:
         """Add the project to the list of projects when it creates something."""
-        known, now = ("", PROJECT, project), self.now()
-        if self._existing.get(known, 0.0) <= now:
-            self._documents.put(DocumentRef("", PROJECT, project), b"{}", self._clock.now(), expected="")
-            self._remember_existing(known, now + REGISTERED_TTL)
+        self._documents.put(DocumentRef("", PROJECT, project), b"{}", self._clock.now(), expected="")
 
     @contextmanager
     def admit_topic(self, topic: TopicRef) -> Iterator[None]:
@@ -293,7 +271,7 @@ class Quotas:
 
         Raises ``QuotaExceeded`` if the project has reached its topic limit.
         """
-        self._register(topic.project)
+        self._registered.get(topic.project)
         with self._creation_locks.locked((topic.project, TOPIC)):
             limit = self.allotment(topic.project).quota.topics
             if limit and self._count(topic.project, TOPIC, limit) >= limit and not self._has_topic(topic):
@@ -323,7 +301,7 @@ class Quotas:
 
     def max_subscriptions(self, project: str) -> int:
         """Return the project's subscription limit (0 = no limit). Add the project to the list of projects."""
-        self._register(project)
+        self._registered.get(project)
         return self.allotment(project).quota.subscriptions
 
     @contextmanager
@@ -335,8 +313,8 @@ class Quotas:
         """
         limit = getattr(self.allotment(project).quota, work)
         known = (project, work, name)
-        self._register(project)
-        if not limit or self._existing.get(known, 0.0) > self.now():
+        self._registered.get(project)
+        if not limit or self._existing_work.get(known, 0.0) > self.now():
             yield None
             return
         with self._creation_locks.locked((project, work)):
@@ -344,13 +322,14 @@ class Quotas:
             if not found.known:
                 yield exceeded(work, limit) if found.total >= limit else None
                 return
-        self._remember_existing(known, self.now())
+        with self._lock:
+            self._existing_work[known] = self.now() + FRESH
         yield None
 
     def forget_work(self, project: str, work: Work, name: str) -> None:
         """Remove a stage, fence or producer from the cache of existing names."""
         with self._lock:
-            self._existing.pop((project, work, name), None)
+            self._existing_work.pop((project, work, name), None)
 
     def share_of(self, project: str) -> int:
         """Return the percentage of a process's long-poll slots and streams that the project may use."""

@@ -32,7 +32,7 @@ from zq.wire.extensions import RedriveTerms
 
 # Number of messages moved at a time.
 CHUNK: Final = 100
-# Body bytes that a dry run reads at a time.
+# Maximum bytes of bodies and attributes that are read at a time. A single message may exceed it.
 CHUNK_BYTES: Final = 4_000_000
 # Policy rule for moves to a queue. It is the rule for posts.
 MOVE_RULE: Final = "messages:create"
@@ -180,7 +180,7 @@ class Redriving:
         moved = marker = left = 0
         while moved < limit and left < MAX_BATCH:
             size = min(CHUNK, limit - moved) if routes.origin is None else CHUNK
-            page = self._storage.messages.list(queue, marker, size, ListFilter(), self._clock.now())
+            page = self._storage.messages.list(queue, marker, size, ListFilter(), self._clock.now(), CHUNK_BYTES)
             selected = routes.selected(page.items)[: limit - moved]
             end = next((at for at, message in enumerate(selected) if not routes.has_target(message)), len(selected))
             movable = selected[:end]

@@ -8,15 +8,16 @@ entries on each lookup, and take three and eight times as long.
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from cachetools import FIFOCache
 from msgspec import UNSET, structs
 
 from zq import wire
+from zq.cache import ReadThroughCache
 from zq.core.encryption import is_plain
 from zq.core.extensions import ProtocolKey, uses_protocol
 from zq.core.metadata import SEALED
@@ -27,9 +28,6 @@ from zq.model import Message, Move, QueueRef, Seconds
 from zq.model.hidden import MARK
 from zq.storage.api import Storage
 from zq.wire.metadata import ReservedKeys, parse_keys
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 
 # Maximum number of queues in a cache. An entry takes 0.3 kB; an evicted entry costs a round trip.
 CACHE_SIZE: Final = 100_000
@@ -70,42 +68,6 @@ def _finder(default: int, by_name: Patterns) -> Callable[[str], int]:
         return next((ttl for fits, ttl in patterns if fits(queue)), default)
 
     return find
-
-
-class ReadThroughCache(Generic[K, V]):
-    """A read-through cache of the results of ``ask``, at most ``CACHE_TTL`` seconds old. Thread-safe.
-
-    The server calls ``forget`` after its own changes, so it sees them at once.
-    """
-
-    def __init__(self, ask: Callable[[K], V], monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._ask = ask
-        self._monotonic = monotonic
-        self._lock = threading.Lock()
-        self._known: FIFOCache[K, tuple[float, V]] = FIFOCache(CACHE_SIZE)
-        self._changes = 0
-
-    def get(self, key: K) -> V:
-        """Return the cached value of the key; call ``ask`` on a miss."""
-        try:
-            until, answer = self._known[key]
-        except KeyError:
-            until = 0.0
-        asked = self._monotonic()
-        if asked < until:
-            return answer
-        changes = self._changes
-        answer = self._ask(key)
-        with self._lock:
-            if changes == self._changes:  # otherwise the value may be older than the change
-                self._known[key] = asked + CACHE_TTL, answer
-        return answer
-
-    def forget(self, key: K) -> None:
-        """Remove the key from the cache after this server has changed its value."""
-        with self._lock:
-            self._changes += 1
-            self._known.pop(key, None)
 
 
 class Rules(ReservedKeys, frozen=True, kw_only=True):
@@ -175,7 +137,7 @@ class RulesCache:
         self._queues = storage.queues
         self._messages = storage.messages
         self._claims = storage.claims
-        self._recent = ReadThroughCache(self._stored, monotonic)
+        self._recent = ReadThroughCache(self._stored, CACHE_SIZE, CACHE_TTL, monotonic)
 
     def remembered(self, queue: QueueRef) -> Rules | None:
         """Return the last rules of the queue that this server has read, or ``None``.

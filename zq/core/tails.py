@@ -108,7 +108,7 @@ class Tail:
         self._weight = 0
         self._purges = 0
         self.renderings = Renderings()
-        """RenderedBatch events of the log, shared by its streams."""
+        """The encoded events of a log, shared by its streams."""
         self._stale = False
         self._fetching = False
         self._callbacks: dict[Callback, Callable[[str], bool]] = {}

@@ -29,7 +29,7 @@ Tally = dict[tuple[str, str], list[int]]
 
 
 class IntervalCounts(Struct, frozen=True):
-    """The counts of this process in an interval. ``times`` contains the number of requests in each histogram bucket."""
+    """The counts of this process in one interval. ``times`` has the number of requests in each histogram bucket."""
 
     queues: Tally
     topics: Tally
@@ -37,12 +37,12 @@ class IntervalCounts(Struct, frozen=True):
 
     @property
     def requests(self) -> int:
-        """The number of answered requests, without long polls."""
+        """The number of answered requests, excluding long polls."""
         return sum(self.times)
 
     @property
     def p95(self) -> Seconds | None:
-        """The 95th percentile of request durations, rounded up to a bound of the histogram; None without requests."""
+        """The 95th percentile of request durations, rounded up to a bucket limit; None if there were no requests."""
         wanted, seen = 0.95 * self.requests, 0
         for bound, count in zip((*BOUNDS, BOUNDS[-1]), self.times, strict=True):
             seen += count

@@ -51,7 +51,7 @@ class Server(Struct, frozen=True):
     Args:
         server: Host and port, which are the same for all processes of a server.
         requests: Requests per second.
-        p95: The 95th percentile of request durations; None without requests.
+        p95: The 95th percentile of request durations; None if there were no requests.
         sweep_lag: Seconds since the oldest expired message became due for removal; None if the store does not report
             it.
     """
@@ -94,7 +94,7 @@ class About(Struct, frozen=True):
 
 
 class State(Struct, frozen=True):
-    """The variable part of this process's status report, without counts. ``Server`` describes the fields."""
+    """The variable part of this process's status report, except the counts. ``Server`` describes the fields."""
 
     waiters: int
     streams: int

@@ -76,7 +76,7 @@ class Ranking:
 
         Args:
             figures: Returns a mapping from name to metric.
-            order: ``asc`` or ``desc``; ``names`` or ``-names`` for an ascending or descending order by name.
+            order: ``asc`` or ``desc`` to sort by metric; ``names`` (ascending) or ``-names`` to sort by name.
 
         Raises ``InvalidParameter`` if the marker is malformed.
         """
@@ -209,7 +209,10 @@ class ProjectRows:
         return count_messages(self.rows.get(dead_letter_queue, Depth()))
 
     def lists(self, names: Sequence[str], living: Sequence[str]) -> Json:
-        """Return the overview's lists of top queues: the oldest, deepest and growing ones, and dead-letter queues.
+        """Return the overview's four lists of top queues, as a mapping from list name to rows.
+
+        The lists have the queues with the oldest ready messages, the deepest queues, the fastest growing queues, and
+        the deepest dead-letter queues.
 
         Args:
             names: The visible queues.
@@ -245,7 +248,7 @@ class ProjectRows:
 
 
 def find_latest_rates(sampler: Sampler) -> Rates | None:
-    """Return the rates of the latest interval, or None if the last four intervals are unknown."""
+    """Return the latest known rates, or None if the rates of the last four intervals are unknown."""
     spans = dict(sampler.spans)
     now = int(sampler.clock.now() // FINE.step)
     latest = max((slot for slot in spans if now - 4 <= slot < now), default=None)

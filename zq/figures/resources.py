@@ -13,6 +13,7 @@ from zq.figures import Figures
 from zq.figures.reports import SORTS, TOPIC_SORTS, RankingQuery
 from zq.figures.series import WINDOWS
 from zq.http import query
+from zq.http.context import Request
 from zq.http.tenant import Audience
 from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
@@ -41,7 +42,7 @@ class QueueFigures(_Reports):
 
     policy = {"GET": "queues:get_all"}
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         kind = _choice(req, "kind", ("queues", "topics"))
         allowance: Allowance = req.context.allowance
         if kind == "topics" and not allowance.permits("topics:get_all"):
@@ -59,7 +60,7 @@ class QueuePoints(_Reports):
 
     policy = {"GET": "queues:stats"}
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, **_path: str) -> None:
         resp.data = wire.encode(_format_dates(self._figures.queue(req.context.queue, _window(req))))
 
 
@@ -68,7 +69,7 @@ class ProjectFigures(_Reports):
 
     policy = {"GET": "queues:get_all"}
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         visible = req.context.allowance.visible(Verb.OBSERVE, Kind.QUEUE)
         resp.data = wire.encode(_format_dates(self._figures.project(req.context.project, _window(req), visible)))
 
@@ -79,11 +80,11 @@ class ServerCollection(_Reports):
     audience = Audience.OPERATOR
     policy = {"GET": "admin:server"}
 
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, _req: Request, resp: falcon.Response) -> None:
         resp.data = wire.encode({"servers": [_format_dates(asdict(server)) for server in self._figures.servers()]})
 
 
-def _ranking_query(req: falcon.Request, sorts: Sequence[str], allowance: Allowance) -> RankingQuery:
+def _ranking_query(req: Request, sorts: Sequence[str], allowance: Allowance) -> RankingQuery:
     sort = _choice(req, "sort", sorts)
     order = _choice(req, "order", ("asc", "desc") if sort == "name" else ("desc", "asc"))
     given = query.integer(req, "limit")
@@ -93,7 +94,7 @@ def _ranking_query(req: falcon.Request, sorts: Sequence[str], allowance: Allowan
     return RankingQuery(sort, order, query.text(req, "name"), query.text(req, "marker"), limit, visible)
 
 
-def _choice(req: falcon.Request, name: str, words: Sequence[str]) -> str:
+def _choice(req: Request, name: str, words: Sequence[str]) -> str:
     """Return the value of a query parameter, which must be one of ``words``. The first word is the default.
 
     Raises ``InvalidParameter`` for any other value.
@@ -104,7 +105,7 @@ def _choice(req: falcon.Request, name: str, words: Sequence[str]) -> str:
     return given
 
 
-def _window(req: falcon.Request) -> int:
+def _window(req: Request) -> int:
     given = query.integer(req, "window") or 600
     if given not in WINDOWS:
         raise InvalidParameter(f"window must be one of {', '.join(map(str, WINDOWS))}.")

@@ -110,7 +110,7 @@ class Sampler:
     ) -> None:
         """Create the sampler.
 
-        ``max_counted`` returns a limit: in each state of a queue, only this number of messages is counted.
+        ``max_counted`` returns the maximum number of messages to count in each state of a queue.
         """
         self._storage, self.clock, self._counts, self._monotonic, self.max_counted = (
             storage,
@@ -285,7 +285,7 @@ class Sampler:
         }
 
     def _get_series(self, queue: QueueRef, now: Seconds) -> Series:
-        """Return the time series of a queue. If it does not exist, create it and evict the least recently used one."""
+        """Return the time series of a queue, or create it. If there are too many, evict the least recently used one."""
         series = self.series.get(queue)
         if series is None:
             self.series[queue] = series = Series(now)

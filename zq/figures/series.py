@@ -165,10 +165,7 @@ class Series:
 
 
 def _count_known(slot: int, window: Window, known: frozenset[int], began: int) -> int:
-    """Return the number of slots of ``FINE`` with known rates that a slot of ``window`` covers.
-
-    Slots before ``began`` do not count.
-    """
+    """Count the ``FINE`` slots within a slot of ``window`` whose rates are known. Ignore slots before ``began``."""
     each = window.step // FINE.step
     return sum(began <= fine and fine in known for fine in range(slot * each, (slot + 1) * each))
 

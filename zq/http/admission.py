@@ -19,6 +19,7 @@ import falcon
 
 from zq.errors import Invalid, InvalidHeader, NotAuthorized, Unavailable
 from zq.http import heads, query
+from zq.http.context import Request
 
 # Environment keys in which servers provide the raw request target.
 TARGET, OTHER_TARGET = "RAW_URI", "REQUEST_URI"
@@ -51,14 +52,14 @@ class Admission:
         self._guarded = guarded
         self._allowed_hosts = allowed_hosts
 
-    def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
+    def process_request(self, req: Request, _resp: falcon.Response) -> None:
         env = req.env
         target = env[TARGET] if TARGET in env else env.get(OTHER_TARGET, "")
         if sentence := env.get(heads.REFUSED) or heads.check_target(target):
             _refuse_head(sentence)
         if env.get(heads.WITHHELD) == heads.UNKNOWN:
             raise Unavailable("The credential cannot be checked because the store does not answer. Try again later.")
-        may_change = req.method not in SAFE_METHODS or "links_change" in req.context
+        may_change = req.method not in SAFE_METHODS or req.context.links_change
         if may_change and env.get("HTTP_SEC_FETCH_SITE") == "cross-site":
             raise NotAuthorized(CROSS_SITE)
         name = env.get("HTTP_HOST")
@@ -72,10 +73,8 @@ class Admission:
         allowed = self._allowed_hosts()
         return host in allowed or ANY_HOST in allowed
 
-    def process_response(
-        self, req: falcon.Request, resp: falcon.Response, _resource: object, _req_succeeded: bool
-    ) -> None:
-        if getattr(req.context, "body_is_read", False):
+    def process_response(self, req: Request, resp: falcon.Response, _resource: object, _req_succeeded: bool) -> None:
+        if req.context.body_is_read:
             return
         if query.CHUNKED in req.env or req.env.get("CONTENT_LENGTH") not in (None, "", "0"):
             resp.set_header("Connection", "close")  # the edge must not read the refused body

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The WSGI application: Falcon with zq's middleware, error handlers and pending requests."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import falcon
 
@@ -10,10 +11,54 @@ from zq import turns
 from zq.http import faults
 from zq.http.authentication import Authentication
 from zq.http.authorization import Authorization, Response
+from zq.http.context import Request
 from zq.http.pending import HANDOVER, Handover, PendingRequest
-from zq.http.short import ShortRoutes
 from zq.storage.api import Storage
 from zq.storage.inline import LongScan
+
+# Maximum body size in bytes of a short request. All limits of short requests are below those of heavy requests
+# (``zq.http.weight``).
+MAX_SHORT_BODY: Final = 16 << 10
+# Maximum number of JSON objects in the body.
+MAX_SHORT_OBJECTS: Final = 24
+# Maximum number of commas in the body. They separate ids.
+MAX_SHORT_COMMAS: Final = 99
+# Maximum query size in bytes, because a query may contain message ids.
+MAX_SHORT_QUERY: Final = 1024
+# A parameter that requests more than 20 messages. An encoded query also matches, because it may hide such a parameter.
+LARGE_LIMIT: Final = re.compile(r"(?:limit|pop)=([0-9]{3,}|[3-9][0-9]|2[1-9])|%|\+")
+# A path parameter of a Falcon template, escaped for a regular expression.
+PARAMETER: Final = re.compile(r"\\\{\w+\\\}")
+
+
+class ShortRoutes:
+    """The routes with short methods, which the edge may run on the event loop's thread if the store is embedded.
+
+    A resource lists its short methods in ``short``. Requests with a large body, a large page or many ids are not short,
+    because they would block the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._pattern = re.compile(r"(?!)")
+
+    def add(self, template: str, methods: Collection[str]) -> None:
+        """Add the short methods of a route, such as ``/v2/queues/{queue}/messages``."""
+        if methods:
+            path = PARAMETER.sub("[^/]+", re.escape(template))
+            self._lines.append(f"(?:{'|'.join(sorted(methods))}) {path}")
+            self._pattern = re.compile("|".join(self._lines))
+
+    def includes(self, environ: Mapping[str, Any], body: bytes) -> bool:
+        """Return whether the request is short."""
+        query: str = environ["QUERY_STRING"]
+        return (
+            self._pattern.fullmatch(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}") is not None
+            and (not query or (len(query) <= MAX_SHORT_QUERY and LARGE_LIMIT.search(query) is None))
+            and len(body) <= MAX_SHORT_BODY
+            and body.count(b"{") <= MAX_SHORT_OBJECTS
+            and body.count(b",") <= MAX_SHORT_COMMAS
+        )
 
 
 class FinalResponse(NamedTuple):
@@ -32,7 +77,7 @@ class App(falcon.App[Any, Any]):
     ) -> None:
         self._failures: dict[type[BaseException], Callable[..., Any]] = {}
         self._short = ShortRoutes()
-        super().__init__(response_type=Response, middleware=list(middleware))
+        super().__init__(request_type=Request, response_type=Response, middleware=list(middleware))
         self.head_authenticator = authentication if authentication.authenticates else None
         """Authenticates a request before the edge reads its body. ``None`` if callers are not authenticated."""
         self.checks = authentication.checks

@@ -5,6 +5,7 @@ import falcon
 
 from zq.core.trail import Trail
 from zq.http import query
+from zq.http.context import Request
 from zq.model.identity import ADMIN
 from zq.wire import encoding
 
@@ -17,7 +18,7 @@ class AuditCollection:
     def __init__(self, trail: Trail) -> None:
         self._trail = trail
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         limit, since = query.integer(req, "limit"), query.text(req, "since")
         project = "" if ADMIN in req.context.identity.roles else req.context.project
         page = self._trail.list(project, query.text(req, "marker"), limit, since)

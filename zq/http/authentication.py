@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 import falcon
 
+from zq.http.context import Request
 from zq.http.heads import CredentialCheck
 from zq.http.tenant import CONTROL, PRESENTED
 from zq.model.identity import ADMIN, Identity
@@ -126,7 +127,7 @@ class Authentication:
         self._public = tuple(public)
         self._harmless: frozenset[str] = frozenset()
 
-    def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
+    def process_request(self, req: Request, _resp: falcon.Response) -> None:
         env = req.env
         if CONTROL in env:
             req.context.identity = OPERATOR
@@ -201,7 +202,7 @@ def get_peer(env: Mapping[str, Any], behind_proxy: bool) -> str:
     return str(env.get("REMOTE_ADDR", ""))
 
 
-def token_of(req: falcon.Request) -> str:
+def token_of(req: Request) -> str:
     """Return the caller's Keystone token, or "" if the request has none."""
     return req.get_header("X-Auth-Token") or ""
 
@@ -214,13 +215,13 @@ def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
         env.setdefault(PRESENTED, {}).update({name: env.pop(name) for name in names})
 
 
-def check_again(req: falcon.Request) -> Callable[[], object] | None:
+def check_again(req: Request) -> Callable[[], object] | None:
     """Return a function that checks a long-running request again, or ``None`` if no check is necessary.
 
     The function raises ``NotAuthorized`` if the credential is no longer valid or the project was suspended.
     """
     context = req.context
-    authentication, bounds = getattr(context, "authentication", None), getattr(context, "bounds", None)
+    authentication, bounds = context.authentication, context.bounds
     check_state = None if bounds is None else partial(bounds.check_state, req)
     if authentication is None:
         return check_state

@@ -17,9 +17,9 @@ import falcon
 from zq.auth.policy import RULES
 from zq.auth.policy import Policy as TablePolicy
 from zq.core.quotas import Quotas, check_state
-from zq.core.rates import Account
 from zq.errors import TooManyRequests
 from zq.http import heads, weight
+from zq.http.context import Request
 from zq.http.pending import is_pending
 from zq.model.allowance import Allowance, Policy
 from zq.model.identity import Identity
@@ -76,9 +76,7 @@ class Authorization:
         if isinstance(policy, TablePolicy):
             policy.listen(self._allowances.clear)
 
-    def process_resource(
-        self, req: falcon.Request, _resp: falcon.Response, resource: Any, params: Mapping[str, str]
-    ) -> None:
+    def process_resource(self, req: Request, _resp: falcon.Response, resource: Any, params: Mapping[str, str]) -> None:
         rule = getattr(resource, "policy", NO_RULES).get(req.method)
         if rule is None:
             return  # public, or method not allowed
@@ -96,24 +94,24 @@ class Authorization:
         if allowance.scopes is not None:
             _check_scopes(allowance, allowance.scopes, rule, resource, req.method, params)
 
-    def process_response(self, req: falcon.Request, resp: Response, _resource: object, _req_succeeded: bool) -> None:
+    def process_response(self, req: Request, resp: Response, _resource: object, _req_succeeded: bool) -> None:
         context = req.context
-        if getattr(context, "heavy", None) is not None:
+        if context.heavy is not None:
             weight.end(req)
         if self.quotas is None:
             return
-        account: Account | None = getattr(context, "account", None)
+        account = context.account
         now = self.quotas.now()
         if account is None:
-            account = getattr(context, "refusing", None)
+            account = context.refusing
             if account is None:
                 return
         elif is_pending(req):
             account.leave(now, 0, 0)
             return
         else:
-            size = getattr(context, "received", 0) + len(resp.data or b"")
-            account.leave(now, getattr(context, "messages", 0), size)
+            size = context.received + len(resp.data or b"")
+            account.leave(now, context.messages or 0, size)
         if self._sends_rate_limits() and (headers := account.headers(now)):
             resp.put_headers(headers)
 
@@ -128,7 +126,7 @@ class Authorization:
         self._allowances[id(identity)] = allowance = Allowance(self._policy, identity)
         return allowance
 
-    def _admit(self, quotas: Quotas, req: falcon.Request, project: str, rule: str) -> None:
+    def _admit(self, quotas: Quotas, req: Request, project: str, rule: str) -> None:
         """Charge the request to the project's rate limits.
 
         Raises:
@@ -141,7 +139,7 @@ class Authorization:
             if state is not ACTIVE:
                 check_state(state, req.method not in SAFE_METHODS)
 
-    def enter(self, req: falcon.Request, project: str) -> State:
+    def enter(self, req: Request, project: str) -> State:
         """Charge a request of another protocol to the rate limits. Return the project's state without checking it.
 
         Raises ``TooManyRequests`` if the project exceeds a rate limit.
@@ -151,7 +149,7 @@ class Authorization:
         req.context.bounds = self
         return self._enter(self.quotas, req, project)
 
-    def _enter(self, quotas: Quotas, req: falcon.Request, project: str) -> State:
+    def _enter(self, quotas: Quotas, req: Request, project: str) -> State:
         context, now = req.context, quotas.now()
         allotment = quotas.allotment(project, now)
         account = allotment.account
@@ -164,13 +162,13 @@ class Authorization:
         context.account = account
         return allotment.state
 
-    def resume(self, req: falcon.Request) -> None:
+    def resume(self, req: Request) -> None:
         """Count a long poll as a running request, because it has stopped waiting."""
-        account: Account | None = getattr(req.context, "account", None)
+        account = req.context.account
         if account is not None:
             account.resume()
 
-    def check_state(self, req: falcon.Request) -> None:
+    def check_state(self, req: Request) -> None:
         """Raise ``NotAuthorized`` if the project's state has changed and now forbids the request."""
         assert self.quotas is not None
         check_state(self.quotas.allotment(req.context.identity.project).state, req.method not in SAFE_METHODS)

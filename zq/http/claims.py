@@ -10,6 +10,7 @@ from zq import wire
 from zq.core.claims import ClaimReply, Claims
 from zq.core.waiting import Waiters
 from zq.http import query, weight
+from zq.http.context import Request
 from zq.http.pending import respond
 from zq.http.waiting import long_poll
 from zq.limits import MAX_AGENT
@@ -29,10 +30,10 @@ class ClaimCollection:
         self._claims = claims
         self._waiters = waiters
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, queue: str) -> None:
         resp.data = _page(req, self._claims, req.context.queue.name, f"/v2/queues/{queue}/claims")
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
+    def on_post(self, req: Request, resp: falcon.Response, queue: str) -> None:
         detailed = query.boolean(req, "detailed")
         terms, limit = _terms(req), query.integer(req, "limit")
         fetch = partial(self._claims.create, req.context.queue, terms, limit, holder(req, req.context.client))
@@ -48,7 +49,7 @@ class ProjectClaims:
     def __init__(self, claims: Claims) -> None:
         self._claims = claims
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         allowance: Allowance = req.context.allowance
         if allowance.visible(Verb.OBSERVE, Kind.QUEUE) is not None:
             raise allowance.refusal("claims:get_all")
@@ -65,22 +66,22 @@ class ClaimItem:
         self._claims = claims
         self._waiters = waiters
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, queue: str, claim: str) -> None:
         detailed, starts = query.boolean(req, "detailed"), query.starts(req)
         weight.admit_page(req, weight.UNKNOWN)
         seen = self._claims.get(req.context.queue, claim)
         resp.data = encoding.claim(queue, seen.value, seen.now, bool(detailed), starts)
 
-    def on_patch(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
+    def on_patch(self, req: Request, resp: falcon.Response, queue: str, claim: str) -> None:
         fence = query.fence(req)
         renew = partial(self._claims.renew, req.context.queue, claim, wire.claim_terms(query.require_body(req)), fence)
         respond(req, resp, renew, partial(_show_nothing, resp))
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
+    def on_delete(self, req: Request, resp: falcon.Response, queue: str, claim: str) -> None:
         release = partial(self._claims.release, req.context.queue, claim, query.integer(req, "delay"))
         respond(req, resp, release, partial(_show_nothing, resp))
 
-    def on_put(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
+    def on_put(self, req: Request, resp: falcon.Response, queue: str, claim: str) -> None:
         """Create a claim with this id, or return the existing claim with this id (extensions 9)."""
         detailed, fence = query.boolean(req, "detailed"), query.fence(req)
         terms, limit = _terms(req), query.integer(req, "limit")
@@ -91,13 +92,13 @@ class ClaimItem:
         long_poll(req, resp, self._waiters, poll, partial(_show, req, resp, queue, detailed), takes=True)
 
 
-def _page(req: falcon.Request, claims: Claims, queue: str, path: str) -> bytes:
+def _page(req: Request, claims: Claims, queue: str, path: str) -> bytes:
     limit = query.integer(req, "limit")
     seen = claims.list(req.context.project, queue, query.text(req, "marker"), limit)
     return encoding.claims(path, seen.value.items, seen.now, query.next_page_query(seen.value.next, limit=limit))
 
 
-def holder(req: falcon.Request, client: str) -> Holder:
+def holder(req: Request, client: str) -> Holder:
     """Return the client id and user agent of the request, to store in a claim."""
     # Truncate the header to keep cache keys small. A UTF-8 character has at most four bytes.
     return _named(client, req.env.get("HTTP_USER_AGENT", "")[: 4 * MAX_AGENT])
@@ -109,7 +110,7 @@ def _named(client: str, agent: str) -> Holder:
     return Holder(client, agent.encode("latin-1", "replace").decode("utf-8", "replace")[:MAX_AGENT])
 
 
-def _terms(req: falcon.Request) -> wire.ClaimTerms:
+def _terms(req: Request) -> wire.ClaimTerms:
     raw = query.body(req)
     return wire.claim_terms(raw) if raw else wire.ClaimTerms()
 
@@ -118,7 +119,7 @@ def _show_nothing(resp: falcon.Response, _: None) -> None:
     resp.status = falcon.HTTP_204
 
 
-def _show(req: falcon.Request, resp: falcon.Response, queue: str, detailed: bool | None, claimed: ClaimReply) -> None:
+def _show(req: Request, resp: falcon.Response, queue: str, detailed: bool | None, claimed: ClaimReply) -> None:
     """Respond with the claim's messages, or with 204 if no message was claimed."""
     if claimed.claim is None:
         resp.status = falcon.HTTP_204

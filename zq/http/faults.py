@@ -8,6 +8,7 @@ from typing import Any, Final
 import falcon
 
 from zq import errors, wire
+from zq.http.context import Request
 from zq.wire import answers, refusals
 
 LOG = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ def register(app: "falcon.App[Any, Any]") -> None:
         app.add_error_handler(kind, handle)
 
 
-def _handle_zq_error(req: falcon.Request, resp: falcon.Response, error: errors.ZqError, _params: object) -> None:
+def _handle_zq_error(req: Request, resp: falcon.Response, error: errors.ZqError, _params: object) -> None:
     status, title = refusals.row(type(error))
     req.context.why = getattr(error, "why", "") or str(error)
     if isinstance(error, errors.InvalidHeader):
@@ -43,18 +44,18 @@ def _handle_zq_error(req: falcon.Request, resp: falcon.Response, error: errors.Z
     _answer(resp, falcon.code_to_http_status(status), title, str(error), limit)
 
 
-def _handle_deep_nesting(_req: falcon.Request, resp: falcon.Response, _error: RecursionError, _params: object) -> None:
+def _handle_deep_nesting(_req: Request, resp: falcon.Response, _error: RecursionError, _params: object) -> None:
     _answer(resp, falcon.HTTP_400, "Invalid request body", "The body is nested too deeply.")
 
 
-def _handle_falcon_error(_req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, _params: object) -> None:
+def _handle_falcon_error(_req: Request, resp: falcon.Response, error: falcon.HTTPError, _params: object) -> None:
     description = NO_ROUTE if isinstance(error, falcon.HTTPRouteNotFound) else error.description
     _answer(resp, falcon.code_to_http_status(error.status), error.title, description)
     for name, value in dict(error.headers or {}).items():
         resp.set_header(name, value)
 
 
-def _handle_unexpected_error(req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
+def _handle_unexpected_error(req: Request, resp: falcon.Response, error: Exception, _params: object) -> None:
     log_failure(req, error)
     _answer(resp, falcon.HTTP_500, "Internal server error", "The request failed; see the server log for the cause.")
 
@@ -68,13 +69,13 @@ HANDLERS: Final[dict[type[Exception], Callable[..., None]]] = {
 }
 
 
-def log_unavailable(req: falcon.Request, error: errors.ZqError) -> None:
+def log_unavailable(req: Request, error: errors.ZqError) -> None:
     """Log the error's cause if the store is unavailable."""
     if isinstance(error, errors.Unavailable):
         LOG.error("The store is unavailable: %r", error.__cause__ or error, extra=context(req))
 
 
-def log_failure(req: falcon.Request, error: Exception) -> None:
+def log_failure(req: Request, error: Exception) -> None:
     """Log an unexpected error with its traceback."""
     LOG.critical("Unexpected error while handling a request.", exc_info=error, extra=context(req))
 
@@ -87,7 +88,7 @@ def _answer(resp: falcon.Response, status: str, title: str | None, description: 
     resp.data = wire.encode(answers.Error(title or "", description or "", limit))
 
 
-def context(req: falcon.Request) -> dict[str, Any]:
+def context(req: Request) -> dict[str, Any]:
     """Return the log fields of a request. They never contain its body."""
     queue, topic = getattr(req.context, "queue", None), getattr(req.context, "topic", None)
     return {

@@ -11,6 +11,7 @@ from zq.core.history import History
 from zq.core.values import ReadResult
 from zq.errors import Invalid, InvalidParameter
 from zq.http import query, weight
+from zq.http.context import Request
 from zq.limits import DEFAULT_BATCH, MAX_BATCH
 from zq.model import HistoryEntry, Page, QueueRef
 from zq.wire import answers, encoding, extensions
@@ -24,7 +25,7 @@ class QueueHistory:
     def __init__(self, history: History) -> None:
         self._history = history
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, queue: str) -> None:
         limit, detailed, starts = query.integer(req, "limit"), query.boolean(req, "detailed"), query.starts(req)
         members = ("state", "since", "until", "order")
         given: dict[str, Any] = {name: query.text(req, name) for name in members}
@@ -60,7 +61,7 @@ class HistoryReplay:
     def __init__(self, history: History) -> None:
         self._history = history
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
+    def on_post(self, req: Request, resp: falcon.Response, queue: str) -> None:
         terms = extensions.replay_terms(query.require_body(req))
         weight.admit(req, weight.UNKNOWN, 0 if terms.dry_run else _max_replayed(terms), 0)
         if terms.dry_run:

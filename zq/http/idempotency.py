@@ -8,6 +8,7 @@ from typing import Final
 import falcon
 
 from zq.errors import InvalidHeader
+from zq.http.context import Request
 from zq.limits import MAX_KEY
 from zq.model import IdempotencyKey
 
@@ -17,7 +18,7 @@ HEADER: Final = "HTTP_IDEMPOTENCY_KEY"
 _KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY}}}", re.ASCII)
 
 
-def idempotency_key(req: falcon.Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey | None:
+def idempotency_key(req: Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey | None:
     """Return the idempotency key of the request for the operation ``verb``, or ``None`` if the header is absent.
 
     The store detects reuse of a key for another request by a digest of the body ``raw``, the query and ``more``.

@@ -14,6 +14,7 @@ from zq.core.values import MessagePage, ReadResult
 from zq.core.waiting import Waiters
 from zq.errors import Invalid
 from zq.http import idempotency, query, weight
+from zq.http.context import Request
 from zq.http.waiting import long_poll
 from zq.limits import MAX_IDS, Limits
 from zq.model import Message
@@ -37,7 +38,7 @@ class MessageCollection:
         self._max_post_size = limits.max_messages_post_size
         self._window = limits.idempotency_window
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
+    def on_post(self, req: Request, resp: falcon.Response, queue: str) -> None:
         if req.params and (stage := query.text(req, "stage")):
             self._stage(req, resp, stage)
             return
@@ -56,7 +57,7 @@ class MessageCollection:
         resp.set_header("Location", f"/v2/queues/{queue}/messages?ids={','.join(posted.value[:MAX_IDS])}")
         resp.data = encoding.post_result(queue, posted.value)
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, queue: str) -> None:
         detailed, starts = query.boolean(req, "detailed"), query.starts(req)
         if state := query.text(req, "state"):
             self._browse(req, resp, queue, state, detailed, starts)
@@ -67,7 +68,7 @@ class MessageCollection:
         else:
             self._list(req, resp, queue, detailed, starts)
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
+    def on_delete(self, req: Request, resp: falcon.Response, queue: str) -> None:
         ids, pop = query.values(req, "ids"), query.integer(req, "pop")
         if bool(ids) == (pop is not None):
             raise Invalid("Exactly one of ids and pop must be given.")
@@ -81,13 +82,13 @@ class MessageCollection:
         self._messages.delete_many(req.context.queue, ids, query.values(req, "claim_ids"))
         resp.status = falcon.HTTP_204
 
-    def _pop(self, req: falcon.Request, resp: falcon.Response, pop: int) -> None:
+    def _pop(self, req: Request, resp: falcon.Response, pop: int) -> None:
         detailed = query.boolean(req, "detailed")
         fetch = partial(self._messages.pop, req.context.queue, pop, query.values(req, "claim_ids"))
         poll = weight.admit_each_poll(req, pop, fetch, takes=True)
         long_poll(req, resp, self._waiters, poll, partial(_show_popped, req, resp, bool(detailed)), takes=True)
 
-    def _stage(self, req: falcon.Request, resp: falcon.Response, stage: str) -> None:
+    def _stage(self, req: Request, resp: falcon.Response, stage: str) -> None:
         """Add messages to a stage, which a commit publishes (extensions 9)."""
         req.context.allowance.authorize("messages:create", Verb.PRODUCE, Kind.WORK, stage)
         hops, raw = query.hops(req), weight.admit_post(req, query.require_body(req, self._max_post_size))
@@ -103,7 +104,7 @@ class MessageCollection:
         resp.data = wire.encode(answers.Staged(staged.value))
 
     def _browse(
-        self, req: falcon.Request, resp: falcon.Response, queue: str, state: str, detailed: bool | None, starts: bool
+        self, req: Request, resp: falcon.Response, queue: str, state: str, detailed: bool | None, starts: bool
     ) -> None:
         """List the messages in one state. The client's own messages are included."""
         if given := next((name for name in EXCLUDED_BY_STATE if query.text(req, name)), None):
@@ -115,9 +116,7 @@ class MessageCollection:
         link = query.next_page_query(seen.value.next, state=state, limit=limit, detailed=detailed, bodies=bodies)
         resp.data = encoding.message_page(queue, seen.value.items, seen.now, link, bool(detailed), starts)
 
-    def _list(
-        self, req: falcon.Request, resp: falcon.Response, queue: str, detailed: bool | None, starts: bool
-    ) -> None:
+    def _list(self, req: Request, resp: falcon.Response, queue: str, detailed: bool | None, starts: bool) -> None:
         limit, flags, marker = query.integer(req, "limit"), _flags(req), query.text(req, "marker") or "0"
         fetch = partial(self._messages.list, req.context.queue, req.context.client, marker, limit, **flags)
         poll = weight.admit_each_poll(req, limit, fetch, takes=False)
@@ -132,24 +131,22 @@ class MessageCollection:
         long_poll(req, resp, self._waiters, poll, show, takes=False)
 
 
-def _show_popped(
-    req: falcon.Request, resp: falcon.Response, detailed: bool, seen: ReadResult[Sequence[Message]]
-) -> None:
+def _show_popped(req: Request, resp: falcon.Response, detailed: bool, seen: ReadResult[Sequence[Message]]) -> None:
     req.context.messages = len(seen.value)
     resp.data = encoding.popped(seen.value, seen.now, detailed)
 
 
-def _flags(req: falcon.Request) -> dict[str, bool]:
+def _flags(req: Request) -> dict[str, bool]:
     flags = ("echo", "include_claimed", "include_delayed")
     return {flag: value for flag in flags if (value := query.boolean(req, flag)) is not None}
 
 
-def _warn_of_delays(req: falcon.Request, resp: falcon.Response) -> None:
+def _warn_of_delays(req: Request, resp: falcon.Response) -> None:
     """Add a ``Warning`` header, because the queue ignores message delays."""
     resp.set_header("Warning", f'299 - "delay is ignored: {req.context.queue.name} has no _default_message_delay"')
 
 
-def _refuse_wait(req: falcon.Request) -> None:
+def _refuse_wait(req: Request) -> None:
     if query.text(req, "wait"):
         raise Invalid("wait cannot be combined with ids; use it with a listing or a pop.")
 
@@ -163,12 +160,12 @@ class MessageItem:
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str, message: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, queue: str, message: str) -> None:
         detailed, starts = query.boolean(req, "detailed"), query.starts(req)
         seen = self._messages.get(req.context.queue, message)
         resp.data = encoding.message(queue, seen.value, seen.now, bool(detailed), starts)
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, queue: str, message: str) -> None:
+    def on_delete(self, req: Request, resp: falcon.Response, queue: str, message: str) -> None:
         self._messages.delete(req.context.queue, message, query.text(req, "claim_id"))
         resp.status = falcon.HTTP_204
 
@@ -181,7 +178,7 @@ class MessageLocation:
     def __init__(self, browsing: Browsing) -> None:
         self._browsing = browsing
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, message: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, message: str) -> None:
         detailed, starts = query.boolean(req, "detailed"), query.starts(req)
         may_see = partial(req.context.allowance.allows, "messages:get", Verb.OBSERVE, Kind.QUEUE)
         seen = self._browsing.locate(req.context.project, message, may_see)

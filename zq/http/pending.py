@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 import falcon
 
+from zq.http.context import Request
 from zq.storage.inline import LongScan
 
 # Environment key of the edge's ``Handover``.
@@ -97,7 +98,7 @@ class PendingRequest:
 
     def __init__(
         self,
-        req: falcon.Request,
+        req: Request,
         resp: falcon.Response,
         wait: WaitRegistration,
         fetch: Callable[[], Any],
@@ -177,14 +178,14 @@ class Handover:
         self.is_disconnected = True
 
 
-def is_pending(req: falcon.Request) -> bool:
+def is_pending(req: Request) -> bool:
     """Return whether the request is a long poll without a response."""
     handover: Handover | None = req.env.get(HANDOVER)
     return handover is not None and handover.pending is not None
 
 
 def defer(
-    req: falcon.Request,
+    req: Request,
     resp: falcon.Response,
     wait: WaitRegistration,
     fetch: Callable[[], Any],
@@ -210,9 +211,7 @@ def defer(
         handover.defer(pending, needs_thread=needs_thread)
 
 
-def respond(
-    req: falcon.Request, resp: falcon.Response, fetch: Callable[[], Any], show: Callable[[Any], object]
-) -> None:
+def respond(req: Request, resp: falcon.Response, fetch: Callable[[], Any], show: Callable[[Any], object]) -> None:
     """Respond with ``show(fetch())``. If ``fetch`` would block the event loop, call it again on a worker thread."""
     try:
         found = fetch()

@@ -10,6 +10,7 @@ from zq.core.waiting import PollResult
 from zq.errors import Invalid
 from zq.http import idempotency, query, weight
 from zq.http.authentication import check_again
+from zq.http.context import Request
 from zq.http.pending import defer
 from zq.limits import MAX_IDS, Limits
 from zq.wire import publishing
@@ -25,13 +26,13 @@ class TopicMessages:
         self._publishing = publications
         self._window = limits.idempotency_window
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, topic: str) -> None:
+    def on_post(self, req: Request, resp: falcon.Response, topic: str) -> None:
         if query.text(req, "stage"):
             raise Invalid("stage is supported for queues only; messages of topics cannot be staged.")
         topic_ref, hops = req.context.topic, query.hops(req)
         raw = weight.admit_post(req, query.require_body(req, self._publishing.max_post_size(topic_ref)))
         key = idempotency.idempotency_key(req, "publish", self._window, raw)
-        published = self._publishing.publish(topic_ref, raw, key, hops)
+        published = self._publishing.publish(topic_ref, raw, key, hops, query.trace_attributes(req))
         req.context.messages = len(published.value)
         if published.replayed:
             idempotency.mark_replayed(resp)
@@ -40,7 +41,7 @@ class TopicMessages:
         resp.set_header("Location", f"/v2/topics/{topic}/messages?ids={ids}")
         resp.data = publishing.published(topic, published.value)
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, topic: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, topic: str) -> None:
         detailed = query.boolean(req, "detailed")
         if ids := query.values(req, "ids"):
             if query.text(req, "wait"):
@@ -50,7 +51,7 @@ class TopicMessages:
         else:
             self._list(req, resp, topic, detailed)
 
-    def _list(self, req: falcon.Request, resp: falcon.Response, topic: str, detailed: bool | None) -> None:
+    def _list(self, req: Request, resp: falcon.Response, topic: str, detailed: bool | None) -> None:
         limit, wait, marker = query.integer(req, "limit"), query.integer(req, "wait"), query.text(req, "marker")
         req.context.waits = bool(wait)
         look = partial(self._look, req, marker, limit, wait)
@@ -71,7 +72,7 @@ class TopicMessages:
 
     def _show(
         self,
-        req: falcon.Request,
+        req: Request,
         resp: falcon.Response,
         topic: str,
         detailed: bool | None,
@@ -88,7 +89,7 @@ class TopicMessages:
 
     def _look(
         self,
-        req: falcon.Request,
+        req: Request,
         marker: str,
         limit: int | None,
         wait: int | None,
@@ -119,7 +120,7 @@ class TopicMessage:
     def __init__(self, publications: Publishing) -> None:
         self._publishing = publications
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, topic: str, message: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, topic: str, message: str) -> None:
         detailed = query.boolean(req, "detailed")
         seen = self._publishing.get(req.context.topic, [message])
         resp.data = publishing.message(seen.value[0], seen.now, bool(detailed))

@@ -10,6 +10,7 @@ import falcon
 from zq import limits
 from zq.errors import Invalid, InvalidBody, InvalidHeader, InvalidParameter, Unavailable
 from zq.http import heads
+from zq.http.context import Request
 from zq.model import Fence
 from zq.model.attributes import AttributeValue, trace_context
 from zq.model.scopes import Kind, Verb
@@ -24,13 +25,13 @@ _TRUE = frozenset({"true", "True", "t", "yes", "y", "1", "on"})
 _FALSE = frozenset({"false", "False", "f", "no", "n", "0", "off"})
 
 
-def text(req: falcon.Request, name: str) -> str:
+def text(req: Request, name: str) -> str:
     """Return the parameter's last value, or "" if it is absent."""
     value = req.params.get(name) or ""
     return value if isinstance(value, str) else value[-1]
 
 
-def integer(req: falcon.Request, name: str) -> int | None:
+def integer(req: Request, name: str) -> int | None:
     """Return the parameter's last value as an integer, or ``None`` if the parameter is absent.
 
     Raises ``InvalidParameter`` if the value is not an integer.
@@ -53,7 +54,7 @@ def looks_like_integer(value: str) -> bool:
     return _INTEGER.fullmatch(value) is not None
 
 
-def boolean(req: falcon.Request, name: str) -> bool | None:
+def boolean(req: Request, name: str) -> bool | None:
     """Return the parameter's last value as a boolean, or ``None`` if the parameter is absent.
 
     Raises ``InvalidParameter`` if the value is not a boolean.
@@ -67,7 +68,7 @@ def boolean(req: falcon.Request, name: str) -> bool | None:
     raise InvalidParameter(f"{name} must be true or false.")
 
 
-def starts(req: falcon.Request) -> bool:
+def starts(req: Request) -> bool:
     """Return whether the request has ``bodies=start``, which requests truncated bodies.
 
     Raises ``InvalidParameter`` if ``bodies`` is neither "start" nor "whole".
@@ -78,13 +79,13 @@ def starts(req: falcon.Request) -> bool:
     return value == "start"
 
 
-def values(req: falcon.Request, name: str) -> list[str]:
+def values(req: Request, name: str) -> list[str]:
     """Return all values of a repeated or comma-separated parameter."""
     value = req.params.get(name, [])
     return [value] if isinstance(value, str) else [part for part in value if part]
 
 
-def fence(req: falcon.Request) -> Fence | None:
+def fence(req: Request) -> Fence | None:
     """Parse the parameter ``fence=<name>:<epoch>``. Return ``None`` if it is absent.
 
     Raises:
@@ -101,7 +102,7 @@ def fence(req: falcon.Request) -> Fence | None:
     return Fence(name, limits.check_range("fence", int(epoch[:20]), 1, MAX_BODY_NUMBER))
 
 
-def hops(req: falcon.Request) -> int:
+def hops(req: Request) -> int:
     """Return the number of zq deliveries that led to this request, from the header ``Zq-Hops``.
 
     Raises ``InvalidHeader`` if the header is not a number of up to three digits.
@@ -112,7 +113,7 @@ def hops(req: falcon.Request) -> int:
     return int(given)
 
 
-def trace_attributes(req: falcon.Request) -> Mapping[str, AttributeValue]:
+def trace_attributes(req: Request) -> Mapping[str, AttributeValue]:
     """Return message attributes for the request's trace context; empty without a valid ``traceparent`` header."""
     parent = req.env.get("HTTP_TRACEPARENT")
     return trace_context(parent, req.env.get("HTTP_TRACESTATE", "")) if parent else {}
@@ -132,7 +133,7 @@ def next_page_query(marker: str | None, **given: Any) -> dict[str, str] | None:
     return None if marker is None else format_parameters(given) | {"marker": marker}
 
 
-def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY, form: bool = False) -> bytes:
+def body(req: Request, bound: int = limits.MAX_CONTROL_BODY, form: bool = False) -> bytes:
     """Read and return the body, ``b""`` if there is none.
 
     Raises ``Invalid`` if the body exceeds ``bound`` bytes, ``InvalidBody`` if it is incomplete. A body with a
@@ -155,24 +156,24 @@ def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY, form: bool =
     return raw
 
 
-def announced_size(req: falcon.Request, bound: int) -> int:
+def announced_size(req: Request, bound: int) -> int:
     """Return the body's ``Content-Length``. Return ``bound`` for a body of unknown size, 0 without a body."""
     announced: int | None = None if CHUNKED in req.env else req.content_length
     return announced if announced is not None else bound if _may_have_body(req) else 0
 
 
-def _may_have_body(req: falcon.Request) -> bool:
+def _may_have_body(req: Request) -> bool:
     """Return whether a request without ``Content-Length`` may have a body: if it is chunked or uses HTTP/2."""
     return CHUNKED in req.env or bool(req.env.get("wsgi.input_terminated"))
 
 
-def refuse_form(req: falcon.Request) -> None:
+def refuse_form(req: Request) -> None:
     """Raise ``InvalidHeader`` if the body has the media type of a form."""
     if req.env.get("CONTENT_TYPE", "").lower() == FORM:
         raise InvalidHeader("Invalid Content-Type", "Content-Type must not be that of a form: bodies are JSON.")
 
 
-def _read_unknown_size(req: falcon.Request, bound: int, form: bool) -> bytes:
+def _read_unknown_size(req: Request, bound: int, form: bool) -> bytes:
     if not _may_have_body(req):
         return b""
     if not req.env.get("wsgi.input_terminated"):
@@ -191,13 +192,13 @@ def _read_unknown_size(req: falcon.Request, bound: int, form: bool) -> bytes:
     return raw
 
 
-def _refuse_withheld(req: falcon.Request) -> None:
+def _refuse_withheld(req: Request) -> None:
     """Raise ``Unavailable`` if the edge did not read the body because it could not check the credential."""
     if heads.WITHHELD in req.env:
         raise Unavailable("The credential could not be checked in time. Try again later.")
 
 
-def _read(req: falcon.Request, size: int) -> bytes:
+def _read(req: Request, size: int) -> bytes:
     source = req.env["wsgi.input"]
     try:
         raw: bytes = source.read(size)
@@ -215,7 +216,7 @@ def _read(req: falcon.Request, size: int) -> bytes:
     return raw
 
 
-def require_body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY) -> bytes:
+def require_body(req: Request, bound: int = limits.MAX_CONTROL_BODY) -> bytes:
     """Read and return the body. Raises ``InvalidBody`` if it is empty, and the errors of ``body``."""
     raw = body(req, bound)
     if not raw:

@@ -9,6 +9,7 @@ from msgspec import structs
 from zq import wire
 from zq.core.quotas import Quotas
 from zq.errors import NotBuilt
+from zq.http.context import Request
 
 NO_QUOTAS: Final = "This server does not authenticate callers (auth_strategy is empty), so it has no quotas."
 
@@ -43,7 +44,7 @@ class QuotaDocument:
     def __init__(self, quotas: Quotas | None) -> None:
         self._quotas = quotas
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         quotas, project = require_quotas(self._quotas), req.context.project
         allotment = quotas.allotment(project)
         limits = {"limits": structs.asdict(allotment.quota), "state": allotment.state}

@@ -16,6 +16,7 @@ from zq.core.trail import Trail
 from zq.events import Events
 from zq.http.authentication import get_peer
 from zq.http.authorization import Response, find_object
+from zq.http.context import Request
 from zq.http.faults import context
 from zq.http.pending import is_pending
 
@@ -56,7 +57,7 @@ class RequestLog:
         self._trail = trail
         self._behind_proxy = behind_proxy
 
-    def process_request(self, req: falcon.Request, resp: Response) -> None:
+    def process_request(self, req: Request, resp: Response) -> None:
         req.context.began = time.monotonic()
         # A version 4 UUID from the process's own generator, which avoids a system call. The id need not be
         # unpredictable.
@@ -71,15 +72,13 @@ class RequestLog:
             }
         )
 
-    def process_response(
-        self, req: falcon.Request, resp: falcon.Response, resource: object, _req_succeeded: bool
-    ) -> None:
+    def process_response(self, req: Request, resp: falcon.Response, resource: object, _req_succeeded: bool) -> None:
         if is_pending(req):
             return  # no response yet
         took = time.monotonic() - req.context.began
-        status = getattr(req.context, "counted_as", resp.status_code)
-        waited = getattr(req.context, "waits", False)
-        route = getattr(req.context, "operation", req.uri_template or "")
+        status = req.context.counted_as or resp.status_code
+        waited = req.context.waits
+        route = req.context.operation or req.uri_template or ""
         self._events.answered(req.method, route, status, took, waited)
         if status in REFUSED_STATUSES:
             if self._audit.is_enabled:
@@ -94,16 +93,16 @@ class RequestLog:
             LOG.info("request", extra=context(req) | {"status": status, "seconds": round(took, 6)})
 
 
-def _is_change(req: falcon.Request) -> bool:
+def _is_change(req: Request) -> bool:
     """Return whether the request is audited as a change.
 
     Features set ``req.context.audited`` for GET requests with side effects.
     """
-    if getattr(req.context, "audited", False):
+    if req.context.audited:
         return True
-    if req.method in SAFE_METHODS or getattr(req.context, "dry_run", False):
+    if req.method in SAFE_METHODS or req.context.dry_run:
         return False
-    return _changes(getattr(req.context, "rule", ""), req.uri_template or "")
+    return _changes(req.context.rule, req.uri_template or "")
 
 
 @lru_cache(maxsize=1024)
@@ -112,10 +111,10 @@ def _changes(rule: str, route: str) -> bool:
     return rule in AUDITED_RULES or rule.startswith(AUDITED_RULE_PREFIXES) or route.endswith(AUDITED_ROUTE_SUFFIXES)
 
 
-def _entry(req: falcon.Request, resource: object, status: int, behind_proxy: bool) -> Entry:
+def _entry(req: Request, resource: object, status: int, behind_proxy: bool) -> Entry:
     context = req.context
     identity = getattr(context, "identity", None)
-    messages = getattr(context, "removed", getattr(context, "messages", None))
+    messages = context.messages if context.removed is None else context.removed
     return Entry(
         request_id=context.request_id,
         project=identity.project if identity else "",
@@ -123,27 +122,27 @@ def _entry(req: falcon.Request, resource: object, status: int, behind_proxy: boo
         peer=get_peer(req.env, behind_proxy),
         method=req.method,
         route=req.uri_template or "",
-        rule=getattr(context, "rule", ""),
+        rule=context.rule,
         object=_object(req, resource),
         outcome="refused" if status in REFUSED_STATUSES else "done" if status < 400 else f"failed with {status}",
-        why=getattr(context, "why", ""),
+        why=context.why,
         messages=UNSET if messages is None else messages,
     )
 
 
-def _object(req: falcon.Request, resource: object) -> str:
+def _object(req: Request, resource: object) -> str:
     """Return the object of the request for the audit log, such as ``queue jobs``.
 
     A resource may declare ``audited_as``: the object's type, and the path parameter with its id.
     """
-    params = getattr(req.context, "params", {})
-    token = getattr(req.context, "made", None) or params.get("token") or req.params.get("jti")
+    params = req.context.params
+    token = req.context.made or params.get("token") or req.params.get("jti")
     if token and "/tokens" in (req.uri_template or ""):
         return (
             f"token {str(token)[:MAX_SHOWN]}" if not str(token).startswith("zq_") else "token"
         )  # a secret must not be logged
     thing, parameter = getattr(resource, "audited_as", ("", ""))
-    if thing and (id := getattr(req.context, "made", None) or params.get(parameter)):
+    if thing and (id := req.context.made or params.get(parameter)):
         return f"{thing} {str(id)[:MAX_SHOWN]}"
     for thing in ("pool", "flavor"):
         if thing in params:

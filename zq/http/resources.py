@@ -16,6 +16,7 @@ from zq.core.queues import Queues
 from zq.core.resources import MetadataResource
 from zq.errors import InvalidBody, InvalidParameter, UnsupportedMediaType
 from zq.http import query, weight
+from zq.http.context import Request
 from zq.http.tenant import Audience
 from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
@@ -39,10 +40,10 @@ class ResourceCollection:
         self._kind = Kind(word)
         self.policy = {"GET": f"{word}s:get_all"}
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         resp.data = wire.encode(self._page(req, {}))
 
-    def _page(self, req: falcon.Request, repeated: dict[str, Any]) -> dict[str, Any]:
+    def _page(self, req: Request, repeated: dict[str, Any]) -> dict[str, Any]:
         """Return a page of the listing as JSON. ``repeated``: further parameters of the link to the next page."""
         limit, name, detailed = query.integer(req, "limit"), query.text(req, "name"), query.boolean(req, "detailed")
         filters, visible = self._filters(req), self._visible(req)
@@ -55,7 +56,7 @@ class ResourceCollection:
         links = encoding.next_links(f"/v2/{self._key}", link)
         return {self._key: [self._entry(*listed, bool(detailed)) for listed in page.items], "links": links}
 
-    def _visible(self, req: falcon.Request) -> Callable[[str], bool] | None:
+    def _visible(self, req: Request) -> Callable[[str], bool] | None:
         """Return a predicate for the names that the client may see, or ``None`` if it may see all names."""
         allowance: Allowance = req.context.allowance
         return allowance.visible(Verb.OBSERVE, self._kind)
@@ -64,7 +65,7 @@ class ResourceCollection:
         entry: dict[str, Any] = {"name": name, "href": f"/v2/{self._key}/{name}"}
         return entry | {"metadata": self._resources.shown(name, metadata)} if detailed else entry
 
-    def _filters(self, req: falcon.Request) -> dict[str, int | str]:
+    def _filters(self, req: Request) -> dict[str, int | str]:
         filters: dict[str, int | str] = {}
         for key, value in req.params.items():
             if key not in self.parameters:
@@ -83,7 +84,7 @@ class QueueCollection(ResourceCollection):
         super().__init__(queues, "queue")
         self._count = queues.count
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         with_count = query.boolean(req, "with_count")
         answer = self._page(req, {"with_count": with_count})
         if with_count and (count := self._count(req.context.project, self._visible(req))):
@@ -99,7 +100,7 @@ class _SingleResource:
         self._word = word
         self.policy = {method: f"{word}s:{verb}" for method, verb in policy.items()}
 
-    def _ref(self, req: falcon.Request) -> Any:
+    def _ref(self, req: Request) -> Any:
         return getattr(req.context, self._word)
 
 
@@ -110,16 +111,16 @@ class ResourceItem(_SingleResource):
         super().__init__(resources, word, GET="get", PUT="create", PATCH="update", DELETE="delete")
         self._max_metadata = max_metadata
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, **_path: str) -> None:
         resp.data = wire.encode(self._resources.metadata(self._ref(req)))
 
-    def on_put(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+    def on_put(self, req: Request, resp: falcon.Response, **_path: str) -> None:
         ref = self._ref(req)
         created = self._resources.create(ref, query.body(req, self._max_metadata), req.context.allowance)
         resp.status = falcon.HTTP_201 if created else falcon.HTTP_204
         resp.set_header("Location", f"/v2/{self._word}s/{ref.name}")
 
-    def on_patch(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+    def on_patch(self, req: Request, resp: falcon.Response, **_path: str) -> None:
         raw = query.body(req, self._max_metadata)
         if req.content_type != PATCH_TYPE:
             raise UnsupportedMediaType(f"Content-Type must be {PATCH_TYPE}.")
@@ -129,7 +130,7 @@ class ResourceItem(_SingleResource):
         check_operations(operations)
         resp.data = wire.encode(self._resources.patch(self._ref(req), operations, req.context.allowance))
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+    def on_delete(self, req: Request, resp: falcon.Response, **_path: str) -> None:
         req.context.removed = self._resources.delete(self._ref(req))
         resp.status = falcon.HTTP_204
 
@@ -140,7 +141,7 @@ class ResourceStats(_SingleResource):
     def __init__(self, resources: Resources, word: str) -> None:
         super().__init__(resources, word, GET="stats")
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, **_path: str) -> None:
         detailed, ref = query.boolean(req, "detailed"), self._ref(req)
         seen = self._resources.stats(ref)
         resp.data = encoding.stats(f"/v2/{self._word}s/{ref.name}", seen.value, seen.now, bool(detailed))
@@ -155,7 +156,7 @@ class QueueDepth:
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, **_path: str) -> None:
         seen = self._queues.depth(req.context.queue)
         resp.data = encoding.depth(seen.value, seen.now)
 
@@ -166,7 +167,7 @@ class ResourcePurge(_SingleResource):
     def __init__(self, resources: Resources, word: str) -> None:
         super().__init__(resources, word, POST="purge")
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+    def on_post(self, req: Request, resp: falcon.Response, **_path: str) -> None:
         raw = query.body(req)
         req.context.removed = self._resources.purge(self._ref(req), wire.purge_types(raw) if raw else None)
         resp.status = falcon.HTTP_204

@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 from zq import limits, wire
 from zq.core.health import Health as StoreHealth
 from zq.core.rules import DefaultTtls
+from zq.http.context import Request
 from zq.http.features import Page
 from zq.http.tenant import Audience
 
@@ -63,7 +64,7 @@ class Versions:
     def __init__(self, page: Page | None = None) -> None:
         self._page = page
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         if self._page and _prefers_page(req.env.get("HTTP_ACCEPT", "")):
             resp.status = falcon.HTTP_303
             resp.location = self._page.path
@@ -87,7 +88,7 @@ class Home:
     def __init__(self) -> None:
         self._document = wire.encode({"resources": {row[0]: _entry(*row[1:]) for row in RESOURCES}})
 
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, _req: Request, resp: falcon.Response) -> None:
         resp.content_type = "application/json-home"
         resp.cache_control = ["max-age=86400"]
         resp.data = self._document
@@ -133,7 +134,7 @@ class LimitsDocument:
         self._fixed = asdict(fixed) | FIXED
         self._default_ttls = default_ttls
 
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, _req: Request, resp: falcon.Response) -> None:
         resp.data = wire.encode(self._fixed | {"default_message_ttl": self._default_ttls.default})
 
 
@@ -143,7 +144,7 @@ class Health:
     audience = Audience.PROBE
     open = True
 
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, _req: Request, resp: falcon.Response) -> None:
         resp.data = wire.encode({"status": "ok"})
 
     on_head = on_get
@@ -159,7 +160,7 @@ class Readiness:
         self._health = health
         self._is_stopping = is_stopping
 
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, _req: Request, resp: falcon.Response) -> None:
         if self._is_stopping():
             raise falcon.HTTPServiceUnavailable(title="Stopping", description="The server is stopping.", retry_after=1)
         self._health.check_ready()
@@ -176,7 +177,7 @@ class HealthReport:
     def __init__(self, health: StoreHealth) -> None:
         self._health = health
 
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, _req: Request, resp: falcon.Response) -> None:
         resp.data = wire.encode(self._health.report())
 
 
@@ -188,13 +189,13 @@ class Ping:
     def __init__(self, health: StoreHealth) -> None:
         self._health = health
 
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, _req: Request, resp: falcon.Response) -> None:
         resp.status = falcon.HTTP_204
         if not self._health.store_answers():
             resp.status = falcon.HTTP_503
             resp.set_header("Retry-After", "1")
 
-    def on_head(self, _req: falcon.Request, resp: falcon.Response) -> None:
+    def on_head(self, _req: Request, resp: falcon.Response) -> None:
         resp.status = falcon.HTTP_204
 
 
@@ -210,7 +211,7 @@ class MetricsPage:
     def __init__(self, page: Callable[[], bytes]) -> None:
         self._page = page
 
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, _req: Request, resp: falcon.Response) -> None:
         resp.content_type = TEXT_FORMAT
         resp.data = self._page()
 

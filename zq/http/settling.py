@@ -11,6 +11,7 @@ from zq.core.redriving import Redriving
 from zq.core.settling import Settling
 from zq.core.values import WriteResult
 from zq.http import idempotency, query, weight
+from zq.http.context import Request
 from zq.http.pending import respond
 from zq.limits import MAX_CONTROL_BODY, Limits
 from zq.model.scopes import Verb
@@ -28,7 +29,7 @@ class ClaimSettle:
         self._max_body = limits.max_messages_post_size + MAX_CONTROL_BODY
         self._window = limits.idempotency_window
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
+    def on_post(self, req: Request, resp: falcon.Response, queue: str, claim: str) -> None:
         fence = query.fence(req)
         raw = query.require_body(req, self._max_body)
         key = idempotency.idempotency_key(req, "settle", self._window, raw, claim)
@@ -53,7 +54,7 @@ class QueueRedrive:
     def __init__(self, redriving: Redriving) -> None:
         self._redriving = redriving
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
+    def on_post(self, req: Request, resp: falcon.Response, queue: str) -> None:
         raw = query.body(req)
         terms = extensions.redrive_terms(raw) if raw else extensions.RedriveTerms()
         weight.admit(req, weight.UNKNOWN)

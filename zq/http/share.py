@@ -9,6 +9,7 @@ from zq import wire
 from zq.auth.signatures import METHODS, PATHS, Signatures, format_time, make_scope, parse_time
 from zq.errors import Invalid, InvalidBody, NotAuthorized
 from zq.http import query
+from zq.http.context import Request
 from zq.model import QueueRef, Seconds
 from zq.model.identity import Identity
 from zq.model.scopes import parse, scopes_exceed
@@ -27,7 +28,7 @@ class QueueShare:
     def __init__(self, signatures: Signatures) -> None:
         self._signatures = signatures
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
+    def on_post(self, req: Request, resp: falcon.Response, queue: str) -> None:
         terms = share_terms(query.body(req))
         paths = _check_names("paths", terms.paths, PATHS) or ["messages"]
         methods = _check_names("methods", terms.methods, METHODS) or ["GET"]
@@ -70,7 +71,7 @@ class ShareRevocation:
     def __init__(self, signatures: Signatures) -> None:
         self._signatures = signatures
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_post(self, req: Request, resp: falcon.Response) -> None:
         self._signatures.revoke(req.context.project)
         resp.status = falcon.HTTP_204
 

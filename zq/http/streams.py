@@ -23,6 +23,7 @@ from zq.core.streams import Gap, Stream, Streams
 from zq.errors import NotAuthorized, ZqError
 from zq.http import query, waiting
 from zq.http.authentication import check_again
+from zq.http.context import Request
 from zq.http.pending import HANDOVER, Handover
 from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
@@ -53,7 +54,7 @@ class _StreamResource:
 
     def _open(
         self,
-        req: falcon.Request,
+        req: Request,
         resp: falcon.Response,
         pattern: Pattern,
         visible: Callable[[str], bool] | None = None,
@@ -65,7 +66,7 @@ class _StreamResource:
         resp.content_type = MEDIA
         resp.set_header("Cache-Control", "no-store")
         resp.set_header("X-Accel-Buffering", "no")
-        account: Account | None = getattr(req.context, "account", None)
+        account = req.context.account
         resp.stream = events = EventStream(stream, connection, check_again(req), account, self._rates.now)
         handover: Handover | None = req.env.get(HANDOVER)
         if handover is not None:
@@ -77,7 +78,7 @@ class TopicStream(_StreamResource):
 
     policy = {"GET": "topics:stream"}
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, topic: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, topic: str) -> None:
         self._open(req, resp, Pattern(topic))
 
 
@@ -86,7 +87,7 @@ class ProjectStream(_StreamResource):
 
     policy = {"GET": "topics:stream"}
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         pattern = limits.pattern(query.text(req, "match") or EVERYTHING)
         allowance: Allowance = req.context.allowance
         visible = allowance.authorize_glob("topics:stream", Verb.OBSERVE, Kind.TOPIC, pattern.text)

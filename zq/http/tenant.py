@@ -16,6 +16,7 @@ from falcon import mediatypes
 from zq import limits
 from zq.errors import InvalidHeader, InvalidName, InvalidTopicName, NotAuthorized
 from zq.http import query
+from zq.http.context import Request
 from zq.model.identity import Identity
 
 # Headers with the project. If a request has several of them, their values must be equal.
@@ -84,7 +85,7 @@ class Tenant:
         self._trusts_roles = trusts_roles
 
     def process_resource(
-        self, req: falcon.Request, _resp: falcon.Response, resource: object, params: Mapping[str, str]
+        self, req: Request, _resp: falcon.Response, resource: object, params: Mapping[str, str]
     ) -> None:
         audience = getattr(resource, "audience", CLIENT)
         context = req.context
@@ -141,7 +142,7 @@ class Tenant:
         return value
 
 
-def _check_project(req: falcon.Request, identity: Identity, resource: object) -> None:
+def _check_project(req: Request, identity: Identity, resource: object) -> None:
     """Raise ``NotAuthorized`` if the client's headers name another project than its credential."""
     for name, project in req.env[PRESENTED].items():
         if name in PROJECT and project != identity.project:

@@ -18,6 +18,7 @@ from zq.auth.policy import RULES
 from zq.auth.tokens import DEFAULT_DAYS, FORM, Grant, NewToken, StoredToken, Token, Tokens
 from zq.errors import Invalid, InvalidParameter, NotAuthorized
 from zq.http import query
+from zq.http.context import Request
 from zq.http.features import Page
 from zq.http.tenant import Audience
 from zq.model.allowance import Allowance
@@ -51,7 +52,7 @@ class _TokenResource:
             raise Invalid("Refer to a token by its id, the ten characters after zq_.")
         return given
 
-    def _caller(self, req: falcon.Request) -> Identity:
+    def _caller(self, req: Request) -> Identity:
         """Return the caller.
 
         Raises ``NotAuthorized`` unless the caller is authenticated and has rights to manage the whole project.
@@ -62,11 +63,11 @@ class _TokenResource:
             raise req.context.allowance.refusal(type(self).policy[req.method])  # type: ignore[attr-defined]
         return identity
 
-    def _project(self, req: falcon.Request) -> str | None:
+    def _project(self, req: Request) -> str | None:
         """Return the project whose tokens the request may access, or ``None`` for all projects."""
         return self._caller(req).project
 
-    def _grant(self, req: falcon.Request, terms: TokenTerms) -> Grant:
+    def _grant(self, req: Request, terms: TokenTerms) -> Grant:
         maker = self._caller(req)
         own = _grantable_roles(maker)
         roles = _roles(terms.roles) or sorted(own)
@@ -89,11 +90,11 @@ class _AdminTokenResource(_TokenResource):
     path = "/v2/admin/tokens"
     audience = Audience.OPERATOR
 
-    def _project(self, req: falcon.Request) -> str | None:
+    def _project(self, req: Request) -> str | None:
         project = query.text(req, "project")
         return limits.project_id(project) if project else None
 
-    def _grant(self, req: falcon.Request, terms: TokenTerms) -> Grant:
+    def _grant(self, req: Request, terms: TokenTerms) -> Grant:
         project = self._project(req)
         if project is None:
             raise InvalidParameter("project must name the project of the token.")
@@ -111,7 +112,7 @@ class _AdminTokenResource(_TokenResource):
 class _TokenCollection(_TokenResource):
     """List and create tokens."""
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         project = self._project(req)
         limit = limits.check_range("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
         page = self._tokens.list(project or "", query.text(req, "marker"), limit)
@@ -119,7 +120,7 @@ class _TokenCollection(_TokenResource):
         items, link = [_document(token) for token in page.items], query.next_page_query(page.next, **given)
         resp.data = encoding.page("tokens", items, self.path, link)
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_post(self, req: Request, resp: falcon.Response) -> None:
         grant = self._grant(req, shapes.token_terms(query.body(req)))
         made = self._tokens.create(grant)
         req.context.made = made.token.id
@@ -129,10 +130,10 @@ class _TokenCollection(_TokenResource):
 class _TokenItem(_TokenResource):
     """Get and revoke a token."""
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, token: str) -> None:
         resp.data = wire.encode(_document(self._tokens.get(self._id(token), self._project(req))))
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
+    def on_delete(self, req: Request, resp: falcon.Response, token: str) -> None:
         self._tokens.revoke(self._id(token), self._project(req))
         resp.status = falcon.HTTP_204
 
@@ -140,7 +141,7 @@ class _TokenItem(_TokenResource):
 class _TokenRotation(_TokenResource):
     """Replace a token by one with the same rights. The old token expires within a day."""
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
+    def on_post(self, req: Request, resp: falcon.Response, token: str) -> None:
         project, maker = self._project(req), req.context.identity
         old = self._tokens.get(self._id(token), project).stored
         self._refuse_excess(old, maker)
@@ -154,7 +155,7 @@ class WhoAmI:
 
     policy = {"GET": "identity:get"}
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         identity: Identity = req.context.identity
         shown = shapes.Identity(
             project=identity.project,
@@ -181,7 +182,7 @@ class Me:
         """
         self._server = {"auth": auth or "none", "console": page.version if page else None, "version": __version__}
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         allowance: Allowance = req.context.allowance
         identity = allowance.identity
         resp.data = wire.encode(
@@ -234,7 +235,7 @@ class AdminTokenCollection(_AdminTokenResource, _TokenCollection):
 
     policy = {"GET": "admin:tokens", "POST": "admin:tokens", "DELETE": "admin:tokens"}
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_delete(self, req: Request, resp: falcon.Response) -> None:
         """Revoke a JSON Web Token by its id, which may contain any characters."""
         self._tokens.deny(_jti(query.text(req, "jti")))
         resp.status = falcon.HTTP_204
@@ -245,7 +246,7 @@ class AdminTokenItem(_AdminTokenResource, _TokenItem):
 
     policy = {"GET": "admin:tokens", "DELETE": "admin:tokens"}
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
+    def on_delete(self, req: Request, resp: falcon.Response, token: str) -> None:
         if not self._tokens.revoke(self._id(token), self._project(req)):
             self._tokens.deny(_jti(token))
         resp.status = falcon.HTTP_204

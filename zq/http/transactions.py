@@ -6,6 +6,7 @@ import falcon
 from zq import wire
 from zq.core.transactions import Transactions
 from zq.http import query, weight
+from zq.http.context import Request
 from zq.limits import MAX_COMMIT_BODY
 from zq.model import CommitResult
 from zq.model.quotas import Work
@@ -23,7 +24,7 @@ class WorkCollection:
         self._work = work
         self._word = word
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         limit, marker = query.integer(req, "limit"), query.text(req, "marker")
         visible = req.context.allowance.visible(Verb.OBSERVE, Kind.WORK)
         seen = self._transactions.list(req.context.project, self._work, marker, limit, visible)
@@ -40,7 +41,7 @@ class FenceItem:
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
+    def on_post(self, req: Request, resp: falcon.Response, name: str) -> None:
         resp.data = wire.encode(answers.Epoch(self._transactions.advance_fence(req.context.project, name)))
 
 
@@ -53,7 +54,7 @@ class StageItem:
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
+    def on_delete(self, req: Request, resp: falcon.Response, name: str) -> None:
         self._transactions.drop_stage(req.context.project, name)
         resp.status = falcon.HTTP_204
 
@@ -66,7 +67,7 @@ class CommitCollection(WorkCollection):
     def __init__(self, transactions: Transactions) -> None:
         super().__init__(transactions, Work.PRODUCER, "commits")
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_post(self, req: Request, resp: falcon.Response) -> None:
         fence = query.fence(req)
         terms = extensions.commit_terms(query.require_body(req, MAX_COMMIT_BODY))
         weight.admit(req, weight.UNKNOWN)
@@ -83,7 +84,7 @@ class CommitItem:
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, producer: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, producer: str) -> None:
         committed = self._transactions.last(req.context.project, producer)
         _mark_open(resp, committed)
         resp.data = wire.encode(answers.LastCommit(committed.batch, committed.published, committed.deleted))

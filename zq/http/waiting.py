@@ -13,6 +13,7 @@ import falcon
 from zq.core.waiting import PollResult, Waiters
 from zq.http import query
 from zq.http.authentication import check_again
+from zq.http.context import Request
 from zq.http.pending import HANDOVER, Handover, defer, respond
 from zq.model import QueueRef
 
@@ -24,7 +25,7 @@ FOUND: Final = attrgetter("found")
 
 
 def long_poll(
-    req: falcon.Request,
+    req: Request,
     resp: falcon.Response,
     waiters: Waiters,
     fetch: Callable[[], T],
@@ -54,7 +55,7 @@ def long_poll(
 
 
 def poll(
-    req: falcon.Request,
+    req: Request,
     resp: falcon.Response,
     waiters: Waiters,
     queue: QueueRef,
@@ -82,7 +83,7 @@ def poll(
     respond(req, resp, lambda: PollResult(fetch()), show)
 
 
-def connection(req: falcon.Request) -> socket.socket | None:
+def connection(req: Request) -> socket.socket | None:
     """Return the client's socket, or ``None`` if the edge does not provide it."""
     found: socket.socket | None = req.env.get("gunicorn.socket")
     return found
@@ -97,7 +98,7 @@ def is_closed_by_peer(caller: socket.socket | None) -> bool:
     return bool(poll.poll(0))
 
 
-def is_disconnected(req: falcon.Request) -> bool:
+def is_disconnected(req: Request) -> bool:
     """Return whether the client has disconnected."""
     handover: Handover | None = req.env.get(HANDOVER)
     return is_closed_by_peer(connection(req)) if handover is None else handover.is_disconnected

@@ -11,7 +11,6 @@ the ids in a deletion. If the number is not known in advance, as for a commit, i
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
-import falcon
 from msgspec import Struct
 
 from zq import turns
@@ -19,6 +18,7 @@ from zq.core.quotas import Quotas
 from zq.core.rates import Account
 from zq.errors import TooManyRequests
 from zq.http import heads
+from zq.http.context import Request
 from zq.turns import Contention
 
 # Maximum number of messages of a light request.
@@ -60,22 +60,21 @@ class HeavyRequest(Struct):
             self.account.end_heavy(self.now(), self.messages, self.size)
 
 
-def admit(req: falcon.Request, count: int, messages: int = 0, size: int = 0) -> None:
+def admit(req: Request, count: int, messages: int = 0, size: int = 0) -> None:
     """Admit a request that handles ``count`` messages.
 
     If the request is heavy, wait until the project may run another heavy request, and charge ``messages`` messages and
     ``size`` bytes in advance. Raises ``TooManyRequests`` if the project exceeds its rate limits.
     """
     context = req.context
-    if count <= MAX_LIGHT_MESSAGES or getattr(context, "heavy", None) is not None:
+    if count <= MAX_LIGHT_MESSAGES or context.heavy is not None:
         return
-    bounds = getattr(context, "bounds", None)
+    account, bounds = context.account, context.bounds
     quotas: Quotas | None = None if bounds is None else bounds.quotas
-    if quotas is None:
+    if quotas is None or account is None:
         context.heavy = HeavyRequest(None, float, 0, 0)
         turns.begin(lambda: Contention.NONE)
         return
-    account: Account = context.account
     try:
         account.begin_heavy(quotas.now, messages, size)
     except TooManyRequests:
@@ -85,28 +84,28 @@ def admit(req: falcon.Request, count: int, messages: int = 0, size: int = 0) -> 
     turns.begin(lambda: quotas.recent_projects.contention(account, quotas.now()))
 
 
-def end(req: falcon.Request) -> None:
+def end(req: Request) -> None:
     """If the request is heavy, let the project's next heavy request run. Idempotent."""
-    heavy: HeavyRequest | None = getattr(req.context, "heavy", None)
+    heavy: HeavyRequest | None = req.context.heavy
     if heavy is not None:
         req.context.heavy = None
         heavy.end()
 
 
-def admit_page(req: falcon.Request, limit: int | None) -> None:
+def admit_page(req: Request, limit: int | None) -> None:
     """Admit a request that reads a page of up to ``limit`` messages. Raises the errors of ``admit``."""
     if limit is not None and limit > MAX_LIGHT_MESSAGES:
         admit(req, limit, 0, min(limit, UNKNOWN) * MESSAGE_SIZE)
 
 
-def admit_post(req: falcon.Request, raw: bytes) -> bytes:
+def admit_post(req: Request, raw: bytes) -> bytes:
     """Admit a request that posts the messages in ``raw``, and return ``raw``. Raises the errors of ``admit``."""
     if len(raw) > MAX_LIGHT_MESSAGES * MIN_MESSAGE_SIZE and (count := max_posted_messages(raw)) > MAX_LIGHT_MESSAGES:
         admit(req, count, count, len(raw))
     return raw
 
 
-def admit_each_poll(req: falcon.Request, limit: int | None, fetch: Callable[[], T], *, takes: bool) -> Callable[[], T]:
+def admit_each_poll(req: Request, limit: int | None, fetch: Callable[[], T], *, takes: bool) -> Callable[[], T]:
     """Wrap ``fetch``, which polls for up to ``limit`` messages, so that each call is admitted as a heavy request.
 
     The request counts as heavy during the call. If the call finds messages, the request counts as heavy until the

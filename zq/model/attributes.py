@@ -11,6 +11,7 @@ type, because servers of an earlier version may share the store.
 
 import re
 from collections.abc import Mapping
+from itertools import starmap
 from typing import Final
 
 from msgspec import Struct, field, json
@@ -84,6 +85,19 @@ def trace_context(parent: str, state: str) -> Mapping[str, AttributeValue]:
     if state and len(state) <= _MAX_STATE and len(members) <= _MAX_MEMBERS and all(map(_MEMBER.fullmatch, members)):
         context["tracestate"] = AttributeValue("String", state)
     return context
+
+
+def trim_trace(trace: Mapping[str, AttributeValue], room: int) -> Mapping[str, AttributeValue]:
+    """Return the part of a trace context that fits in ``room`` bytes. The tracestate is omitted first."""
+    if not trace or sum(starmap(value_size, trace.items())) <= room:
+        return trace
+    parent = TRACE_NAMES[0]
+    return {parent: trace[parent]} if value_size(parent, trace[parent]) <= room else {}
+
+
+def value_size(name: str, value: AttributeValue) -> int:
+    """Return the size of an attribute in characters: name, type and value, a Binary in base64."""
+    return len(name) + len(value.data_type) + len(value.string_value or value.binary_value or "")
 
 
 def with_trace(

@@ -95,6 +95,11 @@ class Message(Struct, frozen=True):
     group: str = ""
     """The message's group. A move keeps it."""
 
+    @property
+    def size(self) -> int:
+        """Size of the body and the attributes in bytes."""
+        return len(self.body) + len(self.attributes)
+
     def age(self, now: Seconds) -> int:
         """Return the whole seconds since creation, at least 0."""
         return max(0, int(now - self.created))
@@ -199,11 +204,11 @@ class Span(NamedTuple):
     until: Seconds
 
 
-def take_portion(items: Iterable[T], most_bytes: int, body_of: Callable[[T], bytes]) -> Iterator[T]:
-    """Yield the first items whose bodies fit in ``most_bytes``, but at least one item."""
+def take_portion(items: Iterable[T], most_bytes: int, size_of: Callable[[T], int]) -> Iterator[T]:
+    """Yield the first items whose total size is at most ``most_bytes``, but at least one item."""
     left = most_bytes
     for at, item in enumerate(items):
-        left -= len(body_of(item))
+        left -= size_of(item)
         if left < 0 and at:
             return
         yield item

@@ -31,6 +31,7 @@ class Entry(Struct, frozen=True, array_like=True):
         body: Raw JSON, or encrypted.
         hops: Number of zq subscriptions through which the message has passed already.
         seal: Random bytes to which an encrypted body is bound; b"" if it is bound to its topic only.
+        attributes: Stored form of ``Attributes``, possibly encrypted; b"" = no attributes.
     """
 
     body: bytes
@@ -38,6 +39,12 @@ class Entry(Struct, frozen=True, array_like=True):
     checksum: str = ""
     hops: int = 0
     seal: bytes = b""
+    attributes: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Size of the body and the attributes in bytes."""
+        return len(self.body) + len(self.attributes)
 
 
 class PublishedMessage(Struct, frozen=True):
@@ -64,8 +71,8 @@ class Batch(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Total size of the bodies in bytes."""
-        return sum(len(entry.body) for entry in self.entries)
+        """Total size of the messages in bytes."""
+        return sum(entry.size for entry in self.entries)
 
     def messages(self, after: int, now: Seconds) -> Iterator[PublishedMessage]:
         """Yield the unexpired messages with a sequence above ``after``."""
@@ -75,7 +82,7 @@ class Batch(Struct, frozen=True):
 
 
 class Retention(NamedTuple):
-    """The retention limits of a log, in bytes of bodies and in messages.
+    """The retention limits of a log, in bytes and in number of messages.
 
     A batch may be trimmed when it and all later batches together exceed a limit. It is trimmed at the latest when they
     exceed the limit by an eighth. The newest batch is never trimmed.

@@ -144,7 +144,7 @@ class Pools:
         return read_pool(self._stored(name))
 
     def put(self, name: str, raw: bytes) -> None:
-        """Create or replace the pool with the fields in the body.
+        """Create or replace the pool ``name``. The JSON body ``raw`` contains the pool's fields.
 
         Raises:
             InvalidBody: The body is malformed.
@@ -162,7 +162,7 @@ class Pools:
                 return
 
     def patch(self, name: str, raw: bytes) -> Pool:
-        """Change the fields in the body, and return the changed pool.
+        """Update the fields that the JSON body ``raw`` contains, and return the updated pool.
 
         Raises ``PoolNotFound`` if the pool does not exist, and the errors of ``put``.
         """
@@ -223,7 +223,7 @@ class Pools:
         self._tag(names, name)
 
     def patch_flavor(self, project: str, name: str, raw: bytes) -> Flavor:
-        """Replace the pools of the flavor by those in the body, and return the changed flavor.
+        """Replace the pools of the flavor with those in the body, and return the updated flavor.
 
         Raises:
             InvalidBody: The body is malformed.
@@ -243,9 +243,10 @@ class Pools:
             self._untag(self._of(name), name)
 
     def _check(self, name: str, pool: Pool, before: Pool | None) -> None:
-        """Check that the pool can be stored in place of ``before``.
+        """Check that the pool may be stored under ``name``.
 
-        Raises ``PoolRefused`` and ``PoolConflict`` as ``put`` does.
+        ``before`` is the stored pool with this name, or None. Raises ``PoolRefused`` and ``PoolConflict`` as ``put``
+        does.
         """
         address = _parse_address(_split_uri(pool.uri))
         moves = before is None or _parse_address(_split_uri(before.uri)) != address

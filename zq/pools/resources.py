@@ -8,6 +8,7 @@ import falcon
 
 from zq import wire
 from zq.http import query
+from zq.http.context import Request
 from zq.model.pools import Pool
 from zq.pools.catalogue import Flavor, Pools, mask_uri
 from zq.wire import encoding
@@ -26,7 +27,7 @@ class PoolCollection(_Resource):
 
     policy = {"GET": "pools:get_all"}
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         limit, detailed = query.integer(req, "limit"), query.boolean(req, "detailed")
         page = self._pools.list(query.text(req, "marker"), limit)
         shown = [_format_pool(name, pool, bool(detailed)) for name, pool in page.items]
@@ -40,18 +41,18 @@ class PoolItem(_Resource):
 
     policy = {"GET": "pools:get", "PUT": "pools:create", "PATCH": "pools:update", "DELETE": "pools:delete"}
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, pool: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, pool: str) -> None:
         resp.data = wire.encode(_format_pool(pool, self._pools.get(pool), bool(query.boolean(req, "detailed"))))
 
-    def on_put(self, req: falcon.Request, resp: falcon.Response, pool: str) -> None:
+    def on_put(self, req: Request, resp: falcon.Response, pool: str) -> None:
         self._pools.put(pool, query.require_body(req))
         resp.status = falcon.HTTP_201
         resp.set_header("Location", _href(POOLS, pool))
 
-    def on_patch(self, req: falcon.Request, resp: falcon.Response, pool: str) -> None:
+    def on_patch(self, req: Request, resp: falcon.Response, pool: str) -> None:
         resp.data = wire.encode(_format_pool(pool, self._pools.patch(pool, query.require_body(req)), False))
 
-    def on_delete(self, _req: falcon.Request, resp: falcon.Response, pool: str) -> None:
+    def on_delete(self, _req: Request, resp: falcon.Response, pool: str) -> None:
         self._pools.delete(pool)
         resp.status = falcon.HTTP_204
 
@@ -61,7 +62,7 @@ class FlavorCollection(_Resource):
 
     policy = {"GET": "flavors:get_all"}
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         limit, detailed = query.integer(req, "limit"), query.boolean(req, "detailed")
         page = self._pools.list_flavors(req.context.project, query.text(req, "marker"), limit)
         shown = [_list_entry(flavor, bool(detailed)) for flavor in page.items]
@@ -74,19 +75,19 @@ class FlavorItem(_Resource):
 
     policy = {"GET": "flavors:get", "PUT": "flavors:create", "PATCH": "flavors:update", "DELETE": "flavors:delete"}
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, flavor: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, flavor: str) -> None:
         resp.data = wire.encode(_format_flavor(self._pools.get_flavor(req.context.project, flavor)))
 
-    def on_put(self, req: falcon.Request, resp: falcon.Response, flavor: str) -> None:
+    def on_put(self, req: Request, resp: falcon.Response, flavor: str) -> None:
         self._pools.put_flavor(req.context.project, flavor, query.require_body(req))
         resp.status = falcon.HTTP_201
         resp.set_header("Location", _href(FLAVORS, flavor))
 
-    def on_patch(self, req: falcon.Request, resp: falcon.Response, flavor: str) -> None:
+    def on_patch(self, req: Request, resp: falcon.Response, flavor: str) -> None:
         changed = self._pools.patch_flavor(req.context.project, flavor, query.require_body(req))
         resp.data = wire.encode(_format_flavor(changed))
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, flavor: str) -> None:
+    def on_delete(self, req: Request, resp: falcon.Response, flavor: str) -> None:
         self._pools.delete_flavor(req.context.project, flavor)
         resp.status = falcon.HTTP_204
 

@@ -100,7 +100,10 @@ def reload_files(*files: Reloadable | None) -> None:
 
 
 def _store(uri: str) -> str:
-    """Return the store URI without secrets for the log. For an embedded store, add the absolute directory."""
+    """Return the store URI without secrets, for the log.
+
+    If the URI of an embedded store has a relative path, append the absolute path of the directory.
+    """
     parts = store_uri.split(uri)
     path = unquote(parts.path)
     if parts.scheme == "rocksdb" and not path.startswith("/"):

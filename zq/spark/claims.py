@@ -75,10 +75,6 @@ class Heartbeat:
         """Stop all renewals."""
         self._stopped.set()
 
-    def is_stopped(self) -> bool:
-        """Return ``True`` if renewals were stopped."""
-        return self._stopped.is_set()
-
     def _renew_all(self) -> None:
         while not self._stopped.wait(self._pause):
             with self._changing:

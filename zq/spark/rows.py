@@ -57,7 +57,7 @@ LIVE_COLUMNS: Final = (*CLAIMED_COLUMNS, "origin", "origin_claim_count", "reason
 # Columns of a finished message.
 FINISHED_COLUMNS: Final = (*LIVE_COLUMNS, "outcome", "finished")
 # Columns of a topic's message.
-TOPIC_COLUMNS: Final = ("id", "seq", "body", "created", "ttl", "topic")
+TOPIC_COLUMNS: Final = ("id", "seq", "body", "created", "ttl", "topic", "attributes")
 
 
 def to_attribute_entries(message: Message) -> list[tuple[str, dict[str, str]]] | None:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """SQS account ids of projects. An account id has twelve digits; a project keeps its account id forever."""
 
+import math
 import re
-import threading
 from hashlib import sha256
 from typing import Final
 
-from cachetools import FIFOCache
-
+from zq.cache import ReadThroughCache
 from zq.clock import Clock
 from zq.model.documents import DocumentRef
 from zq.storage.api import Storage
@@ -28,21 +27,16 @@ class Accounts:
         self._storage = storage
         self._documents = storage.documents
         self._clock = clock
-        self._lock = threading.Lock()
-        self._known: FIFOCache[str, str] = FIFOCache(MAX_CACHED)
-
-    def get_or_assign(self, project: str) -> str:
-        """Return the project's account id. On the first call for a project, assign one."""
-        account = self._known.get(project)
-        if account is None:
-            account = project if ACCOUNT.fullmatch(project) else self._read(project) or self._assign(project)
-            with self._lock:
-                self._known[project] = account
-        return account
+        self._accounts = ReadThroughCache(self._read_or_assign, MAX_CACHED, math.inf)
+        self.get_or_assign = self._accounts.get
+        """Returns the project's account id. On the first call for a project, assigns one."""
 
     def find_project(self, account: str) -> str:
         """Return the project of an account id, or "" if no project has this id."""
         return self._read(account) or (account if self._storage.queues.list(account, "", 1).items else "")
+
+    def _read_or_assign(self, project: str) -> str:
+        return project if ACCOUNT.fullmatch(project) else self._read(project) or self._assign(project)
 
     def _read(self, name: str) -> str:
         document = self._documents.get(DocumentRef("", KIND, name), self._clock.now())

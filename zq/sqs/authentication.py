@@ -12,11 +12,10 @@ from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
-import falcon
-
 from zq.errors import NotAuthorized, TooManyRequests, Unavailable
 from zq.http.admission import CROSS_SITE
 from zq.http.authentication import get_peer
+from zq.http.context import Request
 from zq.http.tenant import PRESENTED
 from zq.model import Seconds
 from zq.sqs import sigv4
@@ -52,7 +51,7 @@ class SignedCallers:
         self._now = now
         self._behind_proxy = behind_proxy
 
-    def __call__(self, req: falcon.Request) -> Callable[[bytes], Caller]:
+    def __call__(self, req: Request) -> Callable[[bytes], Caller]:
         """Check the request head, and return a function that verifies the signature and returns the caller.
 
         The returned function takes the raw body. Raises ``SqsError``, ``TooManyRequests`` or ``Unavailable``.
@@ -139,7 +138,7 @@ class UnauthenticatedCallers:
         self._options = options
         self._default_caller = Caller(options.project, "")
 
-    def __call__(self, req: falcon.Request) -> Callable[[bytes], Caller]:
+    def __call__(self, req: Request) -> Callable[[bytes], Caller]:
         """Return a function that ignores the body and returns the caller.
 
         Raises ``NotAuthorized`` for a cross-origin request.
@@ -170,7 +169,7 @@ class UnauthenticatedCallers:
         return True
 
 
-def _is_own(origin: str, req: falcon.Request, public_url: str) -> bool:
+def _is_own(origin: str, req: Request, public_url: str) -> bool:
     """Return whether ``origin`` matches the request's ``Host`` or the configured public URL."""
     own = _parts(f"{req.scheme}://{req.env.get('HTTP_HOST', '')}"), _parts(public_url)
     return (named := _parts(origin)) is not None and named in own

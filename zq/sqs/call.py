@@ -4,12 +4,12 @@
 from collections.abc import Callable, Mapping
 from typing import Annotated, TypeAlias
 
-import falcon
 from msgspec import Meta, Struct
 
 from zq.clock import Clock
 from zq.core.queues import Queues
 from zq.core.quotas import Quotas
+from zq.http.context import Request
 from zq.model import Queue, QueueRef
 from zq.model.attributes import AttributeValue
 from zq.sqs.accounts import Accounts
@@ -31,7 +31,7 @@ class Caller(Struct, frozen=True):
     """The permitted operations; None = all."""
 
 
-Authenticate: TypeAlias = Callable[[falcon.Request], Callable[[bytes], Caller]]
+Authenticate: TypeAlias = Callable[[Request], Callable[[bytes], Caller]]
 """A function that authenticates a request in two steps, before and after the body is read.
 
 It checks the request head and returns a second function. The second function checks the raw body and returns the
@@ -59,7 +59,7 @@ class Call(Struct, frozen=True, kw_only=True):
     """The context in which an operation is executed."""
 
     use_cases: UseCases
-    request: falcon.Request
+    request: Request
     options: SqsOptions
     project: str
     account: str
@@ -70,7 +70,7 @@ class Call(Struct, frozen=True, kw_only=True):
     sender: str
     """The value of SenderId."""
     trace: str = ""
-    """The value of the header X-Amzn-Trace-Id."""
+    """The value of the header X-Amzn-Trace-Id; "" if it is too long."""
     trace_context: Mapping[str, AttributeValue] = {}
     """The headers ``traceparent`` and ``tracestate`` as message attributes."""
 

@@ -11,6 +11,7 @@ from zq.core.quotas import check_state
 from zq.core.waiting import PollResult, Waiters
 from zq.http import query
 from zq.http.authorization import ACTIVE, Authorization
+from zq.http.context import Request
 from zq.http.tenant import Audience
 from zq.http.waiting import poll
 from zq.model.identity import Identity
@@ -18,6 +19,7 @@ from zq.model.quotas import State
 from zq.sqs import errors, names, query_protocol
 from zq.sqs.call import Authenticate, Call, Caller, UseCases
 from zq.sqs.limits import MAX_BODY
+from zq.sqs.message_attributes import MAX_TRACE
 from zq.sqs.messages import ReceiveRequest
 from zq.sqs.operations import OPERATIONS, SERVICE_OPERATIONS
 from zq.sqs.permissions import switch_account
@@ -65,8 +67,8 @@ class Endpoint:
         self._authenticate = authenticate
         self._authorization = authorization
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        if not hasattr(req.context, "sqs"):
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
+        if req.context.sqs is None:
             raise falcon.HTTPRouteNotFound
         authenticated = self._authenticate(req)
         body = query.body(req, MAX_BODY, form=True)
@@ -87,7 +89,7 @@ class Endpoint:
 
     on_post = on_get
 
-    def _receive(self, req: falcon.Request, resp: falcon.Response, receive: ReceiveRequest, name: str) -> None:
+    def _receive(self, req: Request, resp: falcon.Response, receive: ReceiveRequest, name: str) -> None:
         protocol: ModuleType = req.context.sqs
 
         def show(outcome: PollResult[ClaimReply]) -> None:
@@ -95,13 +97,13 @@ class Endpoint:
 
         poll(req, resp, self._waiters, receive.queue, receive.wait, receive.ask, show, takes=True, paused=True)
 
-    def _enter(self, req: falcon.Request, caller: Caller) -> State:
+    def _enter(self, req: Request, caller: Caller) -> State:
         """Set the request's identity and project, apply the rate limit, and return the project's state."""
         req.context.identity = Identity(project=caller.project, user=caller.sender, credential=caller.sender)
         req.context.project = caller.project
         return self._authorization.enter(req, caller.project)
 
-    def _permit(self, req: falcon.Request, caller: Caller, name: str, state: State) -> None:
+    def _permit(self, req: Request, caller: Caller, name: str, state: State) -> None:
         """Check that the operation exists and that the caller may perform it.
 
         Set the operation and its audited rule in the request's context, for metrics and logs. Raises ``SqsError`` or
@@ -122,9 +124,10 @@ class Endpoint:
         if state is not ACTIVE:
             check_state(state, name not in READ_ONLY_OPERATIONS)
 
-    def _call(self, req: falcon.Request, caller: Caller) -> Call:
+    def _call(self, req: Request, caller: Caller) -> Call:
         options, env = self._options, req.env
         account = self._use_cases.accounts.get_or_assign(caller.project)
+        trace = env.get("HTTP_X_AMZN_TRACE_ID", "")
         host = env.get("HTTP_HOST") or f"{env['SERVER_NAME']}:{env['SERVER_PORT']}"
         return Call(
             use_cases=self._use_cases,
@@ -135,12 +138,12 @@ class Endpoint:
             region=caller.region or options.region,
             base=options.public_url or f"{req.scheme}://{host}",
             sender=caller.sender or account,
-            trace=env.get("HTTP_X_AMZN_TRACE_ID", ""),
+            trace=trace if len(trace) <= MAX_TRACE else "",
             trace_context=query.trace_attributes(req),
         )
 
 
-def _note_queue(req: falcon.Request, url: str) -> None:
+def _note_queue(req: Request, url: str) -> None:
     """Set the queue in the request's context for logs."""
     _, name, ref = names.parse_url(req.context.project, url)
     if ref is not None:

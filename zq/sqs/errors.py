@@ -203,24 +203,6 @@ def access_denied(message: str) -> SqsError:
     return SqsError("AccessDenied", "AccessDenied", message, 403)
 
 
-def missing_authentication_token() -> SqsError:
-    message = "Request is missing Authentication Token"
-    return SqsError("MissingAuthenticationToken", "MissingAuthenticationToken", message, 403)
-
-
-def incomplete_signature(message: str) -> SqsError:
-    return SqsError("IncompleteSignature", "IncompleteSignature", message)
-
-
-def invalid_client_token_id() -> SqsError:
-    message = "The security token included in the request is invalid."
-    return SqsError("InvalidClientTokenId", "InvalidClientTokenId", message, 403)
-
-
-def signature_does_not_match(message: str) -> SqsError:
-    return SqsError("SignatureDoesNotMatch", "SignatureDoesNotMatch", message, 403)
-
-
 def service_unavailable() -> SqsError:
     message = "The store is temporarily unavailable. Try again later."
     return SqsError("ServiceUnavailable", "ServiceUnavailable", message, 503, receiver=True)

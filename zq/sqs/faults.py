@@ -10,6 +10,7 @@ import falcon
 
 from zq import errors as zq_errors
 from zq.http import faults
+from zq.http.context import Request
 from zq.sqs import errors
 from zq.sqs.recognition import request_id
 
@@ -21,23 +22,21 @@ def add_handlers(app: "falcon.App[Any, Any]") -> None:
         app.add_error_handler(kind, partial(_handle, native))
 
 
-def _handle(
-    native: Callable[..., None], req: falcon.Request, resp: falcon.Response, error: Exception, params: Any
-) -> None:
-    if hasattr(req.context, "sqs"):
+def _handle(native: Callable[..., None], req: Request, resp: falcon.Response, error: Exception, params: Any) -> None:
+    if req.context.sqs is not None:
         _write_error(req, resp, _translate(req, error), params)
     else:
         native(req, resp, error, params)
 
 
-def _write_error(req: falcon.Request, resp: falcon.Response, error: errors.SqsError, _params: object) -> None:
+def _write_error(req: Request, resp: falcon.Response, error: errors.SqsError, _params: object) -> None:
     req.context.why = error.message
     resp.status = falcon.code_to_http_status(error.status)
     protocol: ModuleType = req.context.sqs
     protocol.write_error(req, resp, error, request_id(req))
 
 
-def _translate(req: falcon.Request, error: Exception) -> errors.SqsError:
+def _translate(req: Request, error: Exception) -> errors.SqsError:
     """Return the SQS error for another exception. Log unexpected exceptions and unavailable stores."""
     if isinstance(error, zq_errors.ZqError):
         faults.log_unavailable(req, error)

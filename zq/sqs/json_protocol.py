@@ -8,6 +8,7 @@ import falcon
 from msgspec import Struct
 
 from zq.errors import InvalidBody
+from zq.http.context import Request
 from zq.sqs import errors
 from zq.sqs.call import Params
 from zq.sqs.operations import DECODERS, Answer
@@ -27,7 +28,7 @@ def matches(env: Mapping[str, Any]) -> bool:
     return "HTTP_X_AMZ_TARGET" in env or env.get("CONTENT_TYPE", "").lower().startswith("application/x-amz-json")
 
 
-def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], Params | None]:
+def read(req: Request, body: bytes) -> tuple[str, dict[str, Any], Params | None]:
     """Return the operation's name, the raw parameters and the decoded parameters. Raises ``SqsError``.
 
     The decoded parameters are None if the operation has no decoder or the parameters are invalid. If they are decoded,
@@ -49,7 +50,7 @@ def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], Params 
         raise errors.malformed(str(error)) from error
 
 
-def write_result(_req: falcon.Request, resp: falcon.Response, _operation: str, given: Answer, _request_id: str) -> None:
+def write_result(_req: Request, resp: falcon.Response, _operation: str, given: Answer, _request_id: str) -> None:
     """Write the result of an operation to the response."""
     resp.content_type = MEDIA
     if isinstance(given, Struct):
@@ -60,7 +61,7 @@ def write_result(_req: falcon.Request, resp: falcon.Response, _operation: str, g
         )
 
 
-def write_error(_req: falcon.Request, resp: falcon.Response, error: errors.SqsError, _request_id: str) -> None:
+def write_error(_req: Request, resp: falcon.Response, error: errors.SqsError, _request_id: str) -> None:
     """Write the headers and body of an error response, but not its status."""
     resp.content_type = MEDIA
     resp.set_header("x-amzn-query-error", f"{error.query_code};{error.fault}")

@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 from zq import limits, wire
 from zq.errors import Invalid, InvalidParameter
 from zq.http import query
+from zq.http.context import Request
 from zq.http.tenant import Audience
 from zq.sqs.keys import SqsKey, SqsKeys
 from zq.sqs.operations import OPERATIONS
@@ -86,14 +87,14 @@ class SqsKeyCollection(_Keys):
 
     policy = {"GET": "admin:sqs_keys", "POST": "admin:sqs_keys"}
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         project = query.text(req, "project")
         limit = limits.check_range("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
         page = self._keys.list(limits.project_id(project) if project else "", query.text(req, "marker"), limit)
         link = query.next_page_query(page.next, limit=query.integer(req, "limit"), project=project)
         resp.data = encoding.page("keys", [_format_key(key) for key in page.items], PATH, link)
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_post(self, req: Request, resp: falcon.Response) -> None:
         project = query.text(req, "project")
         if not project:
             raise InvalidParameter("project is required: the project of the new key.")
@@ -113,14 +114,14 @@ class SqsKeyItem(_Keys):
 
     policy = dict.fromkeys(("GET", "PUT", "DELETE"), "admin:sqs_keys")
 
-    def on_get(self, _req: falcon.Request, resp: falcon.Response, key: str) -> None:
+    def on_get(self, _req: Request, resp: falcon.Response, key: str) -> None:
         resp.data = wire.encode(_format_key(self._keys.get(key)))
 
-    def on_put(self, req: falcon.Request, resp: falcon.Response, key: str) -> None:
+    def on_put(self, req: Request, resp: falcon.Response, key: str) -> None:
         change = wire.decode(_change, query.require_body(req))
         resp.data = wire.encode(_format_key(self._keys.disable(key, change.disabled)))
 
-    def on_delete(self, _req: falcon.Request, resp: falcon.Response, key: str) -> None:
+    def on_delete(self, _req: Request, resp: falcon.Response, key: str) -> None:
         self._keys.delete(key)
         resp.status = falcon.HTTP_204
 

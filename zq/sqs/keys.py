@@ -22,12 +22,13 @@ from math import inf
 from typing import Final, NamedTuple
 
 import msgspec
-from cachetools import FIFOCache, TTLCache
+from cachetools import FIFOCache
 from msgspec import Struct, structs
 
 from zq.auth.credentials import FailureLimit
 from zq.auth.signatures import derive_key
 from zq.auth.tokens import encode_base62
+from zq.cache import ReadThroughCache
 from zq.clock import Clock
 from zq.errors import Invalid, MetadataConflict, NotFound, QuotaExceeded
 from zq.model import Page, Seconds
@@ -53,6 +54,8 @@ DAY: Final = 86_400
 # Time for which a lookup is cached in seconds, and maximum number of cached lookups.
 CACHE_TTL: Final = 1.0
 MAX_CACHED: Final = 10_000
+# Stands for a key that is not in the cache.
+NOT_CACHED: Final = object()
 MAX_TRIES: Final = 20
 
 
@@ -253,10 +256,9 @@ class SqsKeyLookup:
     """
 
     def __init__(self, keys: SqsKeys, clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._keys = keys
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: TTLCache[str, ValidKey | None] = TTLCache(MAX_CACHED, CACHE_TTL, monotonic)
+        self._known = ReadThroughCache(keys.find_valid, MAX_CACHED, CACHE_TTL, monotonic)
         # Ids of keys that were valid at their last lookup. The rate limit does not apply to them.
         self._valid: FIFOCache[str, None] = FIFOCache(MAX_CACHED)
         self.failures = FailureLimit(monotonic)
@@ -267,8 +269,8 @@ class SqsKeyLookup:
 
         An invalid key does not count as a failure of the client.
         """
-        with self._lock:
-            return self._known[id] is not None if id in self._known else None
+        found = self._known.peek(id, NOT_CACHED)
+        return None if found is NOT_CACHED else found is not None
 
     def find(self, id: str, peer: str) -> ValidKey:
         """Return a valid key from the cache or the store.
@@ -278,20 +280,17 @@ class SqsKeyLookup:
             TooManyRequests: The client address has too many failures.
             Unavailable: The store is unavailable.
         """
-        with self._lock:
-            found, known, was_valid = self._known.get(id), id in self._known, id in self._valid
-        if not known:
-            if not was_valid:
-                self.failures.check(peer)
-            found = self._keys.find_valid(id)
-            with self._lock:
-                self._known[id] = found
-                self._valid.pop(id, None)
-                if found is not None:
-                    self._valid[id] = None
+        if self._known.peek(id, NOT_CACHED) is NOT_CACHED and id not in self._valid:
+            self.failures.check(peer)
+        found = self._known.get(id)
         if found is None or not found.is_valid(self._clock.now()):
+            with self._lock:
+                self._valid.pop(id, None)
             self.failures.count(peer)
             raise Refusal(UNKNOWN_KEY, NO_SUCH_KEY)
+        if id not in self._valid:
+            with self._lock:
+                self._valid[id] = None
         return found
 
 

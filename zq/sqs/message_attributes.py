@@ -27,6 +27,8 @@ ALL_NAMES: Final = frozenset(("All", ".*", "*"))
 WILDCARD: Final = ".*"
 # The only system attribute that a sender may set.
 TRACE: Final = "AWSTraceHeader"
+# Maximum length of a trace header, which does not count towards the size of its message.
+MAX_TRACE: Final = 1024
 
 
 class SentValue(AttributeValue, frozen=True, omit_defaults=True, rename="pascal"):
@@ -56,6 +58,10 @@ def validate_system(attributes: SentAttributes) -> str:
         if value.data_type != "String":
             raise errors.invalid_parameter(f"The message system attribute '{name}' must have the data type 'String'.")
         _validate(name, value, "system")
+        if len(value.string_value or "") > MAX_TRACE:
+            raise errors.invalid_parameter(
+                f"The message system attribute '{name}' must have at most {MAX_TRACE} characters."
+            )
         return value.string_value or ""
     return ""
 

@@ -21,7 +21,14 @@ from zq.core.waiting import PollResult
 from zq.http.claims import holder
 from zq.limits import is_allowed_text
 from zq.model import Grip, HandleOutcome, Message, QueueRef
-from zq.model.attributes import Attributes, AttributeValue, decode_attributes, encode_attributes, with_trace
+from zq.model.attributes import (
+    Attributes,
+    AttributeValue,
+    decode_attributes,
+    encode_attributes,
+    trim_trace,
+    with_trace,
+)
 from zq.sqs import errors, message_attributes, names, receipts
 from zq.sqs.call import Call, Params, QueueParams, RequiredText
 from zq.sqs.extension import QueueAttributes
@@ -246,7 +253,8 @@ def prepare_message(call: Call, terms: QueueAttributes, letter: MessageParams) -
         once = _check_ids(letter, terms, raw)
     attributes = b""
     if given or trace or once or call.trace_context:
-        attributes = encode_attributes(Attributes({**with_trace(given, call.trace_context)}, once, trace))
+        context = trim_trace(call.trace_context, terms.max_size - size)
+        attributes = encode_attributes(Attributes({**with_trace(given, context)}, once, trace))
     return OutgoingMessage(body or wire.encode(text), size, delay, attributes, group or "", once), receipt
 
 

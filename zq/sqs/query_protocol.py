@@ -16,6 +16,7 @@ from xml.sax.saxutils import escape
 import falcon
 from msgspec import to_builtins
 
+from zq.http.context import Request
 from zq.sqs import errors
 from zq.sqs.operations import Answer
 from zq.wire import encode
@@ -70,7 +71,7 @@ FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uf
 Tree = dict[str, Any]
 
 
-def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], None]:
+def read(req: Request, body: bytes) -> tuple[str, dict[str, Any], None]:
     """Return the operation's name, the raw parameters, and None. Raises ``SqsError``.
 
     The JSON protocol returns decoded parameters in place of None.
@@ -138,7 +139,7 @@ def _elements(node: Any) -> list[Any]:
     return [element for _, element in sorted(node.items(), key=lambda item: int(item[0][:9]))]
 
 
-def write_result(req: falcon.Request, resp: falcon.Response, operation: str, given: Answer, request_id: str) -> None:
+def write_result(req: Request, resp: falcon.Response, operation: str, given: Answer, request_id: str) -> None:
     """Write the result of an operation to the response as XML or JSON."""
     members = to_builtins(given)
     if _prefers_json(req):
@@ -151,7 +152,7 @@ def write_result(req: falcon.Request, resp: falcon.Response, operation: str, giv
     _send(resp, f"{operation}Response", metadata if members is None else result_element + metadata)
 
 
-def write_error(req: falcon.Request, resp: falcon.Response, error: errors.SqsError, request_id: str) -> None:
+def write_error(req: Request, resp: falcon.Response, error: errors.SqsError, request_id: str) -> None:
     """Write the headers and body of an error response, but not its status.
 
     As in AWS, the error for a missing operation is always XML.
@@ -168,7 +169,7 @@ def write_error(req: falcon.Request, resp: falcon.Response, error: errors.SqsErr
     _send(resp, "ErrorResponse", content)
 
 
-def _prefers_json(req: falcon.Request) -> bool:
+def _prefers_json(req: Request) -> bool:
     return req.client_prefers((MEDIA, JSON)) == JSON
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import falcon
 
 from zq.http.authorization import Response
+from zq.http.context import Request
 from zq.sqs import json_protocol, query_protocol
 
 # The path of a queue URL.
@@ -35,7 +36,7 @@ class Recognition:
     It sets ``req.context.sqs`` of an SQS request to the module of the request's protocol.
     """
 
-    def process_request(self, req: falcon.Request, resp: Response) -> None:
+    def process_request(self, req: Request, resp: Response) -> None:
         if not is_sqs(req.env):
             return
         req.context.sqs = json_protocol if json_protocol.matches(req.env) else query_protocol
@@ -44,14 +45,14 @@ class Recognition:
         req.path = ROUTE
 
     def process_resource(
-        self, req: falcon.Request, _resp: falcon.Response, _resource: object, _params: Mapping[str, str]
+        self, req: Request, _resp: falcon.Response, _resource: object, _params: Mapping[str, str]
     ) -> None:
         """Restore the original request path after routing, for logs."""
-        if hasattr(req.context, "sqs"):
+        if req.context.sqs is not None:
             req.path = req.env["PATH_INFO"]
 
 
-def request_id(req: falcon.Request) -> str:
+def request_id(req: Request) -> str:
     """Return the request id as a UUID, without zq's prefix ``req-``."""
     identity: str = req.context.request_id
     return identity.removeprefix("req-")

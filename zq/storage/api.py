@@ -19,8 +19,8 @@ Arguments that several verbs share:
   the key, the verb changes nothing. It raises ``Repeated`` with the result of the first request or, if the digest
   differs, ``KeyReused``.
 - ``fence``: if the epoch is not the last one issued, the verb changes nothing and raises ``Fenced``.
-- ``most_bytes``: the maximum total size of the returned bodies. The verb returns fewer messages than ``limit`` to stay
-  within this size, but at least one message if there is one.
+- ``most_bytes``: the maximum total size of the returned bodies and attributes. The verb returns fewer messages than
+  ``limit`` to stay within this size, but at least one message if there is one.
 """
 
 from collections.abc import Callable, Sequence
@@ -172,11 +172,11 @@ class MessageController(Protocol):
     ) -> None:
         """Delete messages by id, and ignore missing ones (contract 7.6).
 
-        ``claims`` has the claims of the caller:
+        ``claims`` has the ids of the caller's claims:
 
-        - If it is None, the messages are deleted whether they are claimed or not.
-        - If it is empty, each message must be unclaimed.
-        - If it has claims, one of them must hold each message.
+        - If ``claims`` is None, the messages are deleted whether they are claimed or not.
+        - If ``claims`` is empty, each message must be unclaimed.
+        - If ``claims`` is not empty, each message must be held by one of these claims.
 
         If a message violates this condition, nothing is deleted. The first such message determines the error:
         ``MessageClaimed`` if another claim holds it, ``ClaimNotHeld`` if no claim holds it.
@@ -242,7 +242,7 @@ class ClaimController(Protocol):
         """
 
     def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
-        """Release all messages of the claim by the rules of ``Release``. Ignore an unknown claim."""
+        """Release all messages of the claim; see ``Release`` for ``delay``. Ignore an unknown claim."""
 
     def settle(
         self,
@@ -268,16 +268,16 @@ class ClaimController(Protocol):
         """Delete claimed messages or change the expiry of their claims, and return the outcomes in input order.
 
         The driver applies the grips in order, each atomically. A message that is not deleted keeps its claim, its claim
-        count and its own expiry. When the claim expires, its back-off starts, after which it becomes available.
+        count and its own expiry. When the claim expires, the message becomes available after its back-off.
 
         In these cases, the message is unchanged:
 
-        - ``LOST``: the grip does not have the current claim and claim count of the message.
+        - ``LOST``: the grip's claim or claim count is not the current one of the message.
         - ``EXPIRED``: the claim has lapsed.
         - ``TOO_LONG``: the new expiry would exceed ``Grip.max_hold``.
 
         Args:
-            late: Whether to accept a grip of a lapsed claim if the message was not claimed again.
+            late: Whether to accept a grip of a lapsed claim if the message has not been claimed since.
         """
 
 
@@ -293,7 +293,9 @@ class DocumentController(Protocol):
     def put(
         self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
     ) -> bool:
-        """Store the value under a new version, in one step. If the version is not ``expected``, return False.
+        """Store the value under a new version, in one step.
+
+        If the stored version is not ``expected``, change nothing and return False.
 
         Args:
             expected: "" if the document must not exist; None to store unconditionally.
@@ -359,8 +361,8 @@ class Storage(Protocol):
         One thread of each server calls this method every few seconds. Servers that share a store share the work.
 
         Args:
-            expiry: New expiry settings, which also apply to lazy expiry; None keeps the current ones. A change of
-                settings does not make a running verb fail.
+            expiry: New expiry settings, which also apply to lazy expiry; None keeps the current ones.
+                Changing the settings does not make operations in progress fail.
             pace: Divides the round into steps; None for ``Steps()``.
         """
 
@@ -372,7 +374,9 @@ class Storage(Protocol):
         """
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """Return the depths of up to ``queues`` queues of all projects. Each state is counted up to ``most`` messages.
+        """Return the depths of the queues of all projects. At most ``queues`` queues are included.
+
+        In each state of a queue, at most ``most`` messages are counted.
 
         If a state has ``most`` messages or more, the counts of the other states may be too low.
         """
@@ -390,13 +394,13 @@ class Storage(Protocol):
         """
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
-        """Return the metrics of the store, without those of queues, at low cost; see ``api-ref/metrics.md``."""
+        """Return the metrics of the store, except queue metrics; see ``api-ref/metrics.md``. The cost must be low."""
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         """Notify the listener, within milliseconds, of each queue to which any process of the store adds a message.
 
-        Posts, releases, moves and publishes notify the listener, with or without a delay. If a message becomes ready
-        because time passes, the listener is not notified; see ``QueueController.ready``. Notifications may be lost or
+        Each post, release, move and publish notifies the listener, even if the message is delayed. When a delay or a
+        claim ends, the listener is not notified; see ``QueueController.ready``. Notifications may be lost or
         spurious. The listener may be called from any thread and must not block. The next call replaces the listener.
         """
 

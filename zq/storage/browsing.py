@@ -72,7 +72,7 @@ def browse(
         if (position := position_of(one, state, now)) > after
     ]
     behind.sort(key=lambda item: item[0])
-    found = list(take_portion(behind[:limit], most_bytes, lambda item: item[1].body))
+    found = list(take_portion(behind[:limit], most_bytes, lambda item: item[1].size))
     return BrowsePage([one for _, one in found], found[-1][0] if found else None)
 
 

@@ -35,7 +35,7 @@ BOUNDS: Final = Bounds()
 
 
 def check_stage(commit: Commit, stage: str, count: int) -> None:
-    """Raise ``StageDiffers`` if the commit expects the stage to have a number of messages other than ``count``."""
+    """Raise ``StageDiffers`` if ``count``, the stage's message count, is not the count that the commit expects."""
     expected = commit.expected.get(stage, count)
     if expected != count:
         raise StageDiffers.of(stage, count, expected)
@@ -105,7 +105,7 @@ class TransactionController(Protocol):
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:
         """Issue and return the next epoch of a fence. The first epoch is 1.
 
-        From then on, every verb rejects all other epochs of this fence.
+        Afterwards, every verb that receives another epoch of this fence raises ``Fenced``.
         """
         ...
 
@@ -144,8 +144,8 @@ class TransactionController(Protocol):
         decided: the result is ``open``, and ``carry_on`` completes the commit. Until then:
 
         - The messages of its claims count as claimed, their claims do not lapse, and the claims' holders get
-          ``MessageClaimed``. For many such messages, metrics may count them as ready once their claims would have
-          lapsed.
+          ``MessageClaimed``. If there are many such messages, metrics may count them as ready after the time at
+          which their claims would have lapsed.
         - Its stages are invisible to all other verbs.
 
         The verb changes nothing, or only drops stages, in two cases:
@@ -158,7 +158,7 @@ class TransactionController(Protocol):
 
         Raises:
             StageNotFound: A stage to publish does not exist.
-            StageDiffers: A stage has another number of messages than the commit expects.
+            StageDiffers: The message count of a stage is not the count that the commit expects.
             ClaimLapsed: A claim has expired or holds no messages.
             CommitTooLarge: The commit has more than ``bounds.most`` messages.
             CommitRunning: Another commit of the producer, or with one of the stages, is running.
@@ -223,9 +223,9 @@ class TopicController(Protocol):
         ...
 
     def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
-        """Return batches of matching topics, in order, that have messages above the sequence ``after``.
+        """Return batches that belong to matching topics and have messages above the sequence ``after``, in log order.
 
-        The slice has enough batches for ``limit`` messages, and at most one more batch. It has fewer batches if their
+        The slice has as many batches as ``limit`` messages require, or one more. It has fewer batches if their
         bodies exceed a megabyte in total, or if the search has passed many batches of other topics; see ``LogSlice``.
         If the pattern is a single topic, the cost depends on that topic only. The batches may have expired messages,
         which readers filter out (``Batch.messages``).
@@ -237,7 +237,7 @@ class TopicController(Protocol):
         ...
 
     def stats(self, topic: TopicRef, now: Seconds) -> Stats:
-        """Return the number of messages, all as ``free``, and the oldest and newest message by sequence."""
+        """Return the message count in ``free``, and the oldest and newest message in order of sequence."""
         ...
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:

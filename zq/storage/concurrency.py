@@ -162,7 +162,7 @@ class GroupCommit(Generic[Request, Answer]):
                 member.woken.release()
 
     def _wait_for_followers(self) -> None:
-        """Linger until the group would be as large as the last one."""
+        """Wait for at most ``linger`` seconds until the group is as large as the last one."""
         with self._lock:
             if self._last_size <= 1 + len(self._waiting):
                 return

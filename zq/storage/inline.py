@@ -45,10 +45,10 @@ class Ticket:
         self.wait = wait
 
     def keep_open(self, release: Callable[[], object]) -> bool:
-        """Prevent the store from closing until the ticket is released, which calls ``release``.
+        """Prevent the store from closing until the ticket is released. The ticket then calls ``release``.
 
-        Return whether the ticket has accepted ``release``. It does not if there is nothing to wait for, or if it
-        already has a release function.
+        Return False, and ignore ``release``, if there is nothing to wait for or the ticket already has a release
+        function.
         """
         if self.wait is None or self._release is not None:
             return False
@@ -56,7 +56,7 @@ class Ticket:
         return True
 
     def release(self) -> None:
-        """Allow the store to be closed again. The edge calls this method after the wait, even if the wait failed."""
+        """Allow the store to close. The edge calls this method after the wait, even if the wait failed."""
         if self._release is not None:
             self._release()
 

@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw
 from zq import wire
 from zq.errors import Invalid, InvalidParameter
 from zq.http import query
+from zq.http.context import Request
 from zq.limits import check_range
 from zq.model import Seconds
 from zq.subscriptions.deliveries import Deliveries, Delivery
@@ -44,7 +45,7 @@ class DeliveryCollection:
         self._deliveries = deliveries
         self._kind = kind
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         limit, marker = query.integer(req, "limit"), check_range("marker", query.integer(req, "marker") or 0, 0, _LAST)
         state = query.text(req, "state")
         if state and state not in _STATES:
@@ -55,12 +56,12 @@ class DeliveryCollection:
         link = query.next_page_query(seen.value.next, limit=limit, state=state)
         resp.data = encoding.page("deliveries", items, req.path, link)
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+    def on_post(self, req: Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         """Send a test message to the subscriber."""
         message = self._deliveries.test(_source(req, self._kind), subscription)
         resp.status, resp.data = falcon.HTTP_202, wire.encode(shapes.Tested(message))
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+    def on_delete(self, req: Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         self._deliveries.delete(_source(req, self._kind), subscription, query.values(req, "ids"))
         resp.status = falcon.HTTP_204
 
@@ -74,7 +75,7 @@ class DeliveryRedrive:
         self._deliveries = deliveries
         self._kind = kind
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+    def on_post(self, req: Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         raw = query.body(req)
         terms = extensions.redrive_terms(raw) if raw else extensions.RedriveTerms()
         if terms.to is not UNSET:
@@ -85,7 +86,7 @@ class DeliveryRedrive:
         resp.data = wire.encode(redriven)
 
 
-def _source(req: falcon.Request, kind: str) -> Source:
+def _source(req: Request, kind: str) -> Source:
     ref = getattr(req.context, kind)
     return Source(ref.project, kind, ref.name)
 

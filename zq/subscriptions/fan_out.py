@@ -132,7 +132,15 @@ class FanOut:
             entry, sequence = message.entry, message.sequence
             id = f"{sequence}-{int(message.created * 1000):x}"  # the same id if the fan-out is repeated
             notice = Notice(
-                id, "topic", batch.topic, entry.body, entry.ttl, generation=sequence, hops=entry.hops, seal=entry.seal
+                id,
+                "topic",
+                batch.topic,
+                entry.body,
+                entry.ttl,
+                generation=sequence,
+                hops=entry.hops,
+                seal=entry.seal,
+                attributes=entry.attributes,
             )
             for each in all.items if entry.hops < MAX_HOPS else ():
                 if each.receives(notice, self._policy.confirm):

@@ -36,9 +36,18 @@ class Subscribers(Followers):
             return None
         is_delayed = bool(rules.default_message_delay)
         notices = [
-            Notice(each.id, "queue", queue.name, each.body, each.ttl, delay, rules.subscribed, hops=hops)
+            Notice(
+                each.id,
+                "queue",
+                queue.name,
+                each.body,
+                each.ttl,
+                each.delay if is_delayed else None,
+                rules.subscribed,
+                hops=hops,
+                attributes=each.attributes,
+            )
             for each in drafts
-            for delay in [each.delay if is_delayed else None]
         ]
         return Copies(Source(queue.project, "queue", queue.name).notices, make_drafts(notices, self._keep, now))
 

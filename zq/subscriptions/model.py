@@ -84,6 +84,7 @@ class Notice(Struct, frozen=True, array_like=True):
         delay: The delay of the message in seconds; None = the queue has no default delay.
         hops: The number of deliveries that the message has already passed, for loop detection.
         seal: The value of ``Entry.seal`` for a topic message.
+        attributes: The stored attributes of the message, possibly encrypted.
     """
 
     message: str
@@ -96,6 +97,7 @@ class Notice(Struct, frozen=True, array_like=True):
     confirmation: str = ""
     hops: int = 0
     seal: bytes = b""
+    attributes: bytes = b""
 
 
 class Subscription(Struct, frozen=True, omit_defaults=True):

@@ -8,9 +8,11 @@ import msgspec
 from msgspec import Raw, structs
 
 from zq import wire
-from zq.core.encryption import Sealing, id_in_topic
+from zq.core.encryption import Sealing, id_in_topic, id_of_attributes
 from zq.model import Draft, Seconds, new_ids
+from zq.model.attributes import decode_attributes
 from zq.subscriptions.model import Notice
+from zq.wire.attributes import format_values
 
 _notice_decoder: Final = msgspec.msgpack.Decoder(Notice)
 # The placeholder in a ``post_data`` template that the notification replaces (contract 9.8). The quotes are part of it.
@@ -34,16 +36,21 @@ def make_drafts(notices: Sequence[Notice], ttl: int, now: Seconds) -> Sequence[D
 
 
 def decrypt_notice(sealing: Sealing, project: str, notice: Notice) -> Notice:
-    """Return the notice with a decrypted body. Raises ``MessageUnreadable``."""
+    """Return the notice with decrypted body and attributes. Raises ``MessageUnreadable``."""
     id = notice.message if notice.kind == "queue" else id_in_topic(notice.name, notice.seal)
-    return structs.replace(notice, body=sealing.open(project, id, notice.body))
+    body, attributes = sealing.open(project, id, notice.body), notice.attributes
+    if attributes:
+        attributes = sealing.open(project, id_of_attributes(id), attributes)
+    return structs.replace(notice, body=body, attributes=attributes)
 
 
-def build_notification(notice: Notice) -> bytes:
-    """Build the JSON document that subscribers receive (contract 9.7)."""
+def build_notification(notice: Notice, *, is_mail: bool = False) -> bytes:
+    """Build the JSON document that subscribers receive (contract 9.7). A mail has no attributes."""
     shown: dict[str, Any] = {"ttl": notice.ttl, "body": Raw(notice.body)}
     if notice.delay is not None:
         shown["delay"] = notice.delay
+    if notice.attributes and not is_mail:
+        shown["attributes"] = format_values(decode_attributes(notice.attributes))
     return wire.encode(shown | {"Message_Type": "Notification", f"{notice.kind}_name": notice.name})
 
 

@@ -10,6 +10,7 @@ from zq import wire
 from zq.errors import InvalidBody
 from zq.http import query, weight
 from zq.http.authentication import SIGNATURE, token_of
+from zq.http.context import Request
 from zq.http.features import CONNECTION
 from zq.model import Seconds
 from zq.model.allowance import Allowance
@@ -29,12 +30,12 @@ class _Resource:
         self._subscriptions = subscriptions
         self._kind = kind
 
-    def _source(self, req: falcon.Request) -> Source:
+    def _source(self, req: Request) -> Source:
         ref = getattr(req.context, self._kind)
         return Source(ref.project, self._kind, ref.name)
 
 
-def _parse_terms(req: falcon.Request, needed: bool) -> Terms:
+def _parse_terms(req: Request, needed: bool) -> Terms:
     """Parse the terms in the request body. Unknown members are ignored.
 
     Clients rely on the texts of the error messages (contract 0.2).
@@ -64,13 +65,13 @@ class SubscriptionCollection(_Resource):
 
     policy = {"GET": "subscription:get_all", "POST": "subscription:create"}
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, **_path: str) -> None:
         limit, source = query.integer(req, "limit"), self._source(req)
         seen = self._subscriptions.list(source, query.text(req, "marker"), limit)
         items = [_format_subscription(source, each, seen.now) for each in seen.value.items]
         resp.data = encoding.page("subscriptions", items, req.path, query.next_page_query(seen.value.next, limit=limit))
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+    def on_post(self, req: Request, resp: falcon.Response, **_path: str) -> None:
         terms, connection = _parse_terms(req, needed=False), req.env.get(CONNECTION, "")
         made = self._subscriptions.create(self._source(req), terms, token_of(req), connection)
         resp.set_header("Location", req.path)
@@ -109,17 +110,17 @@ class SubscriptionItem(_Resource):
 
     policy = {"GET": "subscription:get", "PATCH": "subscription:update", "DELETE": "subscription:delete"}
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+    def on_get(self, req: Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         source = self._source(req)
         seen = self._subscriptions.get(source, subscription)
         resp.data = wire.encode(_format_subscription(source, seen.value, seen.now))
 
-    def on_patch(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+    def on_patch(self, req: Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         self._subscriptions.update(self._source(req), subscription, _parse_terms(req, needed=True), token_of(req))
         resp.set_header("Location", req.path)
         resp.status = falcon.HTTP_204
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+    def on_delete(self, req: Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         self._subscriptions.delete(self._source(req), subscription)
         resp.status = falcon.HTTP_204
 
@@ -129,7 +130,7 @@ class SubscriptionConfirmation(_Resource):
 
     policy = {"PUT": "subscription:confirm"}
 
-    def on_put(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+    def on_put(self, req: Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         given = wire.json_value(query.require_body(req))
         agreed = given.get("confirmed") if isinstance(given, dict) else None
         if not isinstance(agreed, bool):
@@ -139,7 +140,7 @@ class SubscriptionConfirmation(_Resource):
         resp.status = falcon.HTTP_204
 
 
-def _is_owner(req: falcon.Request) -> bool:
+def _is_owner(req: Request) -> bool:
     """Return whether the caller has its own credential, not a signed URL, and is not an administrator."""
     identity: Identity = req.context.identity
     return bool(identity.credential) and SIGNATURE not in req.env and ADMIN not in identity.roles
@@ -150,7 +151,7 @@ class SubscriptionSecret(_Resource):
 
     policy = {"POST": "subscription:update"}
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+    def on_post(self, req: Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         resp.data = wire.encode(shapes.Secret(self._subscriptions.rotate(self._source(req), subscription)))
 
 

@@ -126,6 +126,7 @@ class TopicMessage(BriefMessage, Generic[Time], kw_only=True, frozen=True, omit_
     sequence: Count = 0
     created: Time | None = None
     expires: Time | None = None
+    attributes: dict[str, JsonValue] = {}
 
 
 class Messages(Struct, Generic[M]):

@@ -45,10 +45,15 @@ def typed_value(value: JsonValue) -> TypedValue:
 def format_attributes(attributes: Attributes) -> dict[str, Any]:
     """Return the members that show attributes in ``answers.Message``."""
     return {
-        "attributes": {name: _to_json(value) for name, value in attributes.message_attributes.items()},
+        "attributes": format_values(attributes),
         "deduplication_id": attributes.message_deduplication_id,
         "aws_trace_header": attributes.trace,
     }
+
+
+def format_values(attributes: Attributes) -> dict[str, JsonValue]:
+    """Convert the sender's attributes and the trace context for a response."""
+    return {name: _to_json(value) for name, value in attributes.message_attributes.items()}
 
 
 def attribute_values(given: Mapping[str, JsonValue]) -> dict[str, AttributeValue]:

@@ -8,9 +8,11 @@ from typing import Final
 from msgspec import Raw
 
 from zq.model import Seconds, age
-from zq.model.topics import PublishedMessage
+from zq.model.attributes import decode_attributes
+from zq.model.topics import Entry, PublishedMessage
 from zq.turns import slices
 from zq.wire import answers, encode
+from zq.wire.attributes import JsonValue, format_values
 from zq.wire.encoding import next_links, timestamp
 
 # Characters that some clients treat as line ends. In JSON, the ASCII ones occur only between tokens.
@@ -20,8 +22,9 @@ FRAME: Final = (
     b"id: %%b\nevent: message\n"
     b'data: {"id":"%%b","href":"/v2/topics/%b/messages/%%b","ttl":%%d,"age":%d,"body":%%b%%b,"topic":"%b"}\n\n'
 )
-# Template of the checksum in an event.
+# Templates of the checksum and the attributes in an event.
 CHECKSUM: Final = b',"checksum":"%b"'
+ATTRIBUTES: Final = b',"attributes":%b'
 
 
 def href(topic: str, sequence: int) -> str:
@@ -76,8 +79,10 @@ def events(messages: Sequence[PublishedMessage], now: Seconds) -> list[bytes]:
             frame = FRAME % (name, age(message.created, now), name)
         entry, sequence = message.entry, b"%d" % message.sequence
         body = LINE_END.sub(_in_one_line, entry.body)
-        checksum = CHECKSUM % entry.checksum.encode() if entry.checksum else b""
-        parts.append(frame % (sequence, sequence, sequence, entry.ttl, body, checksum))
+        more = CHECKSUM % entry.checksum.encode() if entry.checksum else b""
+        if entry.attributes:
+            more += ATTRIBUTES % LINE_END.sub(_in_one_line, encode(_attributes(entry)))
+        parts.append(frame % (sequence, sequence, sequence, entry.ttl, body, more))
     return parts
 
 
@@ -106,5 +111,16 @@ def _format_message(message: PublishedMessage, now: Seconds, detailed: bool) -> 
     body = Raw(entry.body)
     if not detailed:
         return answers.BriefMessage(*common, body, entry.checksum)
-    created, expires = timestamp(message.created), timestamp(message.created + entry.ttl)
-    return answers.TopicMessage(*common, body, entry.checksum, sequence=sequence, created=created, expires=expires)
+    return answers.TopicMessage(
+        *common,
+        body,
+        entry.checksum,
+        sequence=sequence,
+        created=timestamp(message.created),
+        expires=timestamp(message.created + entry.ttl),
+        attributes=_attributes(entry),
+    )
+
+
+def _attributes(entry: Entry) -> dict[str, JsonValue]:
+    return format_values(decode_attributes(entry.attributes))

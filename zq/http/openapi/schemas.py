@@ -11,6 +11,7 @@ from zq.http.openapi.operations import FREE_NAMES, QUEUE_NAMES, TEXT, Json, dela
 from zq.http.openapi.structs import LINKS, answer_schemas, page_schema, request_schemas
 from zq.http.service import FIXED
 from zq.limits import (
+    ATTRIBUTE_NAME,
     MAX_ATTRIBUTE_NAME,
     MAX_BATCH,
     MAX_COMMITTED,
@@ -34,11 +35,14 @@ Finished: TypeAlias = answers.FinishedMessage[Timestamp]
 Published: TypeAlias = answers.TopicMessage[Timestamp]
 # The schema of a count.
 COUNT: Final[Json] = {"type": "integer", "minimum": 0}
+# The names and types of message attributes as ECMA-262 patterns. SQS reserves the two prefixes.
+ATTRIBUTE_NAMES: Final = rf"^(?!([aA][wW][sS]|[aA][mM][aA][zZ][oO][nN])\.){ATTRIBUTE_NAME.pattern}$"
+ATTRIBUTE_TYPES: Final = r"^(String|Number|Binary)(\.[\s\S]+)?$"
 
 
 def schemas(limits: Limits, protocol_keys: Sequence[ProtocolKey]) -> Json:
     """Return all schemas of the core by name. ``protocol_keys`` are the metadata keys of features."""
-    return _requests(limits) | _metadata(limits, protocol_keys) | _answers() | _service()
+    return _answers() | _requests(limits) | _metadata(limits, protocol_keys) | _service()
 
 
 def _requests(limits: Limits) -> Json:
@@ -63,11 +67,15 @@ def _requests(limits: Limits) -> Json:
 def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
     """Return the limits that are checked after decoding, by component and member."""
     ttl, delay = integer(MIN_TTL, limits.max_message_ttl), delays(limits)
-    names = {"propertyNames": {"minLength": 1, "maxLength": MAX_ATTRIBUTE_NAME}}
+    names = {"propertyNames": {"maxLength": MAX_ATTRIBUTE_NAME, "pattern": ATTRIBUTE_NAMES}}
     batch, held = integer(1, MAX_BATCH), {"maxItems": limits.max_messages_per_claim_or_pop}
     return {
         "Post": {"messages": {"minItems": 1}},
         "Posted": {"ttl": ttl, "delay": delay, "group": {"minLength": 1, "maxLength": MAX_GROUP}, "attributes": names},
+        "TypedValue": {
+            "type": {"maxLength": MAX_ATTRIBUTE_NAME, "pattern": ATTRIBUTE_TYPES},
+            "value": {"minLength": 1},
+        },
         "ClaimTerms": {
             "ttl": integer(MIN_TTL, limits.max_claim_ttl),
             "grace": integer(MIN_TTL, limits.max_claim_grace),

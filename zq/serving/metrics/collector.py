@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A collector that reads the store's metrics and the queue depths on each scrape."""
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from zq import wire
+from zq.cache import ReadThroughCache
 from zq.clock import Clock
 from zq.errors import Unavailable
 from zq.model import QueueRef, Seconds
@@ -38,34 +38,32 @@ STATES: Final = ("ready", "delayed", "claimed", "expired")
 class CachedCall(Generic[T]):
     """A cached result of a function. Concurrent callers share one call."""
 
-    def __init__(self, ask: Callable[[], T], seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._call = ask
+    def __init__(self, call: Callable[[], T], seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._call = call
         self._seconds = seconds
         self._monotonic = monotonic
-        self._lock = threading.Lock()
-        self._value: T | None = None
-        self._until = -1.0
+        self._cache = ReadThroughCache(self._read, 1, lambda result: result[1], monotonic)
 
     def get(self) -> T | None:
         """Return the cached value, or ``None`` if the store is unavailable.
 
         ``None`` is cached for ``MEASURES_AGE`` seconds.
         """
-        with self._lock:
-            asked = self._monotonic()
-            if asked >= self._until:
-                try:
-                    self._value = self._call()
-                except Unavailable:
-                    self._value = None
-                answered = self._monotonic()
-                rest = max(self._seconds, AGE_FACTOR * (answered - asked))
-                self._until = answered + (MEASURES_AGE if self._value is None else rest)
-            return self._value
+        return self._cache.get(None)[0]
 
     def forget(self) -> None:
         """Discard the cached value."""
-        self._until = -1.0
+        self._cache.forget(None)
+
+    def _read(self, _key: None) -> tuple[T | None, float]:
+        """Call the function. Return its value and the seconds for which it is cached, from the start of the call."""
+        began = self._monotonic()
+        try:
+            value = self._call()
+        except Unavailable:
+            return None, self._monotonic() - began + MEASURES_AGE
+        took = self._monotonic() - began
+        return value, took + max(self._seconds, AGE_FACTOR * took)
 
 
 class Depths(Struct, frozen=True):

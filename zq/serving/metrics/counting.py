@@ -2,7 +2,6 @@
 """The metrics of one process, and the page that Prometheus scrapes."""
 
 import atexit
-import math
 import threading
 import time
 from bisect import bisect_left
@@ -14,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from zq import __version__
+from zq.cache import ReadThroughCache
 from zq.clock import Clock
 from zq.events import Events, refusal_counts
 from zq.model import Claim, CommitResult, Draft, Messages, Outcome, QueueRef, Seconds
@@ -27,7 +27,7 @@ from zq.storage.api import Storage
 # Maximum number of values in a buffer. If one buffer is full, all buffers are flushed.
 MAX_BUFFERED: Final = 1000
 # Seconds for which a rendered page is cached.
-PAGE_TTL = 1.0
+PAGE_TTL: Final = 1.0
 # Seconds between two flushes. Pages of other processes include the counts after a flush.
 FLUSH_INTERVAL: Final = 1.0
 # HTTP methods that are counted separately.
@@ -121,9 +121,7 @@ class Metrics(Events):
         self._metrics["waiters_limit"].set(max_waiters)
         self._metrics["streams_limit"].set(max_streams)
         self._lock = threading.Lock()
-        self._rendering = threading.Lock()
-        self._rendered = -math.inf
-        self._page = b""
+        self._pages = ReadThroughCache(self._render, 1, PAGE_TTL)
         self._tallying = threading.Lock()
         self._tallied: dict[tuple[str, ...], float] = {}
         self._queues: set[QueueRef] = set()
@@ -160,13 +158,9 @@ class Metrics(Events):
 
         The page is cached for ``PAGE_TTL`` seconds. While the store is unavailable, the page lacks the store's metrics.
         """
-        with self._rendering:
-            if time.monotonic() - self._rendered >= PAGE_TTL:
-                self._page = self._render()
-                self._rendered = time.monotonic()
-            return self._page
+        return self._pages.get(None)
 
-    def _render(self) -> bytes:
+    def _render(self, _key: None) -> bytes:
         self._flush()
         self._tally()
         return generate_latest(self._registry)

@@ -138,7 +138,7 @@ class TopicOptions(Struct, frozen=True, kw_only=True):
     """The options of section ``[topics]``."""
 
     topic_log_bytes: Annotated[int, Option(MIN_KEEP.size, 1 << 50, reload=True)] = DEFAULT_KEEP.size
-    """Maximum bytes of message bodies in the topic log of a project; the oldest messages are trimmed. At least twice
+    """Maximum bytes of messages in the topic log of a project; the oldest messages are trimmed. At least twice
     max_messages_post_size."""
     topic_log_messages: Annotated[int, Option(MIN_KEEP.messages, 1_000_000_000, reload=True)] = DEFAULT_KEEP.messages
     """Maximum number of messages in the topic log of a project; the oldest are trimmed."""

@@ -350,6 +350,6 @@ def check_fence(client: StoreClient, session: Session, project: str, fence: Fenc
 
 
 def _fence_identity(project: str, name: str) -> BsonDocument:
-    """Return the filter for the document of a fence, also for an upsert."""
+    """Return a filter that matches the document of a fence, and with which an upsert creates it."""
     shard = layout.project_prefix(project) + layout.encode_text(name)
     return {"_id": "f" + shard, "s": shard}

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from zq.model import UNBOUNDED, Claim, ClaimRequest, ClaimResult, take_portion
 from zq.storage.mongodb import layout
-from zq.storage.mongodb.layout import BsonDocument, QueueKey, body_of
+from zq.storage.mongodb.layout import BsonDocument, QueueKey, size_of
 
 
 class Choice(NamedTuple):
@@ -61,7 +61,7 @@ class ClaimAttempt(Struct, frozen=True):
     """The terms of one caller's claim, or of a pop if ``request`` is None.
 
     - ``limit``: the maximum number of messages.
-    - ``most_bytes``: the maximum total size of their bodies.
+    - ``most_bytes``: the maximum total size of their bodies and attributes.
     - ``now``: the time of the request in milliseconds.
     - ``history``: the retention of history entries for popped messages, in seconds; 0 = no entries.
     - ``expected``: the queue's metadata that the caller expects; None = any.
@@ -80,7 +80,7 @@ class ClaimAttempt(Struct, frozen=True):
 
     def choose(self, ready: Sequence[BsonDocument]) -> Choice:
         """Choose the first ready messages, up to the limits of the attempt."""
-        candidates = list(take_portion(ready[: self.limit], self.most_bytes, body_of))
+        candidates = list(take_portion(ready[: self.limit], self.most_bytes, size_of))
         max_claims = None if self.request is None else self.request.max_claims
         if max_claims is None:
             return Choice(candidates, candidates, [])

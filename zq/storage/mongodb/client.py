@@ -130,7 +130,7 @@ class StoreClient:
         return {"s": key.shard, "q": key.messages, **conditions} if self.sharded else {"q": key.messages, **conditions}
 
     def shards(self, shards: Iterable[str]) -> BsonDocument:
-        """Return the condition that routes a command by these shard keys; empty without a sharded cluster."""
+        """Return a condition that routes a command to these shard keys. It is empty if the store is not sharded."""
         return {"s": {"$in": list(dict.fromkeys(shards))}} if self.sharded else {}
 
     def find(
@@ -151,7 +151,7 @@ class StoreClient:
 
         Args:
             limit: Maximum number of documents; 0 = no limit.
-            most_bytes: Total size of bodies at which to stop reading. The last document may exceed it.
+            most_bytes: Total size of messages at which to stop reading. The last document may exceed it.
             committed: Read majority-committed data, which no failover can undo. If the write concern is weaker than
                 ``majority``, read local data.
             snapshot: Read a majority-committed snapshot. A ``Timestamp`` selects its point in time.

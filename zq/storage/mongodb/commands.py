@@ -8,10 +8,10 @@ from pymongo.command_cursor import CommandCursor
 from pymongo.errors import DuplicateKeyError, NotPrimaryError, OperationFailure, PyMongoError, WriteConcernError
 
 from zq.model import UNBOUNDED
-from zq.storage.mongodb.layout import BsonDocument
+from zq.storage.mongodb.layout import BsonDocument, size_of
 
 S = TypeVar("S", bound=Mapping[str, Any])
-# Maximum size of the message bodies in one command, in bytes. The server's limit is 16 MiB for the entire command.
+# Maximum size of the messages in one command, in bytes. The server's limit is 16 MiB for the entire command.
 LARGEST: Final = 8 << 20
 # Number of documents in the first reply to a search with ``most_bytes``.
 PORTION: Final = 32
@@ -25,11 +25,11 @@ TRANSIENT: Final = "TransientTransactionError"
 
 
 class RemovalPending(OperationFailure):
-    """Raised if a queue still stores messages that a purge or deletion has removed."""
+    """Raised if a purge or deletion of a queue has not yet deleted all of the removed messages."""
 
 
 def read_up_to(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocument]:
-    """Return documents of the cursor until the total size of their bodies reaches ``most_bytes``.
+    """Return documents of the cursor until the total size of the documents reaches ``most_bytes``.
 
     After the first ``PORTION`` documents, their average size determines the size of the next batch. Small documents
     then arrive in a single further reply.
@@ -41,7 +41,7 @@ def read_up_to(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[Bso
     with cursor:
         for document in cursor:
             documents.append(document)
-            left -= len(document.get("b", b""))
+            left -= size_of(document)
             if left <= 0:
                 break
             if len(documents) == PORTION:
@@ -52,16 +52,16 @@ def read_up_to(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[Bso
 def split(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[Sequence[S]]:
     """Split statements into lists that each fit into one command.
 
-    ``document_of`` returns the document in a statement, whose body counts towards ``LARGEST``.
+    ``document_of`` returns the document in a statement, whose size counts towards ``LARGEST``.
     """
     start = weight = 0
     for at, statement in enumerate(statements):
         document = document_of(statement)
-        body = len(document.get("b", b"")) if isinstance(document, dict) else 0
-        if weight + body > LARGEST and at > start:
+        size = size_of(document) if isinstance(document, dict) else 0
+        if weight + size > LARGEST and at > start:
             yield statements[start:at]
             start, weight = at, 0
-        weight += body
+        weight += size
     if start < len(statements):
         yield statements[start:]
 

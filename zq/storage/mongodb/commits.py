@@ -318,8 +318,8 @@ class Commits:
     def _clean(self, record: BsonDocument, most: int) -> bool:
         """Remove published stages. After the last stage, also remove the progress fields of the record.
 
-        Return whether stages are left. One call removes up to ``most`` drafts, but at least ``CLEANED_AT_ONCE``. It
-        needs no transaction, because the stages are already invisible.
+        Return whether stages are left. One call removes at most ``most`` or ``CLEANED_AT_ONCE`` drafts, whichever is
+        more. It needs no transaction, because the stages are already invisible.
         """
         most = max(most, CLEANED_AT_ONCE)
         removed, order, drafts = record["removed"], record.get("order", 0), 0

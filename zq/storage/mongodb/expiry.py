@@ -158,9 +158,10 @@ class PendingDeletes:
                     pace.removed(count)
 
     def _step(self, pending: Pending, most: int) -> int:
-        """Delete up to ``most`` documents, and return the number of processed documents.
+        """Delete up to ``most`` documents of a pending purge, deletion or trim.
 
-        If no document is left, remove the record of the pending deletes and return 0.
+        Return the number of deleted documents and rewritten group entries. If this number is 0, no work is left, and
+        the record of the pending deletes is removed.
         """
         with self._client.verb():
             if pending["s"].startswith(topic_log.LOG):
@@ -184,8 +185,8 @@ class PendingDeletes:
     def _log_step(self, pending: Pending, most: int) -> int:
         """Delete up to ``most`` batches of a topic log, and return their number.
 
-        If ``pending`` is the log's counter, the batches are trimmed ones. If it is a purge record, they are the topic's
-        batches.
+        If ``pending`` is the log's counter, the method deletes trimmed batches. If ``pending`` is a purge record, the
+        method deletes batches of the purged topic.
         """
         note = {field: pending[field] for field in ("_id", "s", "g")}
         whole = pending["_id"] == pending["s"]
@@ -264,8 +265,11 @@ class ActiveExpiry:
     def _step(self, now: int, size: int) -> tuple[int, Counter[QueueRef], int]:
         """Remove up to ``size`` expired documents.
 
-        Return the number of found documents, the number of removed messages of each queue, and the number of other
-        removed documents.
+        The result has three parts:
+
+        - the number of expired documents that were found
+        - a mapping from queue to the number of removed messages
+        - the number of removed documents that are not messages
         """
         found = self._find(now, size)
         messages = [one for one in found if one.get("q", "").startswith("m")]

@@ -100,7 +100,7 @@ class ShardGroups(Generic[Request, Answer]):
 
 
 def key_ids(request: KeyedRequest) -> Sequence[str]:
-    """Return the ``_id`` of the request's idempotency key as a list, which is empty without a key."""
+    """Return a list with the ``_id`` of the request's idempotency key, or an empty list if it has no key."""
     return [request.key.named("o", request.idempotency_key.key)] if request.idempotency_key else ()
 
 
@@ -122,9 +122,9 @@ def select_admitted(requests: Iterable[Item], refusals: Iterable[Exception | Non
 
 
 def find_refusal(request: KeyedRequest, known: Mapping[str, Repeated | KeyReused]) -> Repeated | KeyReused | None:
-    """Return the error for a request whose idempotency key is stored, or None if the key is new or missing.
+    """Return the error for a request whose idempotency key is stored, or None if the key is new.
 
-    ``known`` is the result of ``recall``.
+    A request without a key has no error either. ``known`` is the result of ``recall``.
     """
     return next((known[key_id] for key_id in key_ids(request) if key_id in known), None)
 

@@ -56,7 +56,7 @@ class HistoryController:
                     most_bytes=most_bytes,
                     floor_of=history_floor_of,
                 )
-        items = [_to_entry(key, one, moment) for one in take_portion(found, most_bytes, layout.body_of)]
+        items = [_to_entry(key, one, moment) for one in take_portion(found, most_bytes, layout.size_of)]
         if not items:
             return Page([], None)
         return Page(items, str(items[-1].message.sequence if span is None else items[-1].position))
@@ -113,5 +113,5 @@ def _message_id(record: BsonDocument) -> str:
 
 
 def _bounded(moment: Seconds) -> int:
-    """Convert seconds to milliseconds. The result is limited to ``FOREVER``, also for infinite values."""
+    """Convert seconds to milliseconds. The result is at most ``FOREVER``, even if the argument is infinite."""
     return round(max(-FOREVER, min(1000 * moment, FOREVER)))

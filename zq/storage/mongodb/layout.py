@@ -252,9 +252,9 @@ def new_document(
     return made
 
 
-def body_of(found: Mapping[str, Any]) -> bytes:
-    body: bytes = found["b"]
-    return body
+def size_of(found: Mapping[str, Any]) -> int:
+    """Return the size in bytes of a message's body and attributes, or 0 for other documents."""
+    return len(found.get("b", b"")) + len(found.get("v", b""))
 
 
 def doc_ids(key: QueueKey, ids: Sequence[str]) -> list[str]:
@@ -394,8 +394,8 @@ WAIT: Final[BsonDocument] = {"$subtract": ["$d", "$c.e"]}
 def release_update(now: int, delay: int | None = None) -> list[BsonDocument]:
     """Return the update that releases messages, which become available after ``delay`` seconds.
 
-    If ``delay`` is None, each message becomes available after its back-off. A message without a back-off gets the
-    available-at from before the claim.
+    If ``delay`` is None, each message becomes available after its back-off. A message without a back-off gets
+    back the available-at that it had before the claim.
     """
     after_wait = {"$cond": [{"$gt": [WAIT, 0]}, {"$add": [now, WAIT]}, "$c.d"]}
     return [{"$set": {"d": after_wait if delay is None else now + delay * 1000}}, {"$unset": CLAIM_FIELDS}]

@@ -24,7 +24,7 @@ from zq.storage.mongodb.client import LONGEST_PAUSE, Aborted, Session, StoreClie
 from zq.storage.mongodb.counters import NO_METADATA
 from zq.storage.mongodb.floors import search
 from zq.storage.mongodb.head_hint import HeadHint
-from zq.storage.mongodb.layout import CLAIM_ORDER, FAIR, BsonDocument, QueueKey, body_of
+from zq.storage.mongodb.layout import CLAIM_ORDER, FAIR, BsonDocument, QueueKey, size_of
 from zq.storage.mongodb.lines import SORT_ORDERS, Head, head_from, index_of
 
 # Number of entries that a search reads beyond one for each wanted message, because some groups have no ready message.
@@ -99,7 +99,7 @@ class LineClaimer:
         return [one["j"] for one in found], counter.get("b", NO_METADATA)
 
     def serve(self, attempts: Sequence[ClaimAttempt], names: Sequence[str]) -> Sequence[ClaimOutcome]:
-        """Serve the attempts with ready messages of these groups, in one transaction.
+        """Give the ready messages of these groups to the attempts, in one transaction.
 
         If the transaction conflicts with another process, the outcomes are empty.
         """
@@ -115,7 +115,7 @@ class LineClaimer:
         return taken.outcomes
 
     def take(self, attempts: Sequence[ClaimAttempt], names: Sequence[str], session: Session) -> ServeResult:
-        """Serve the attempts with ready messages of these groups in the session's transaction.
+        """Give the ready messages of these groups to the attempts, in the session's transaction.
 
         The same transaction rewrites the entries of the groups. Raises ``Aborted`` if a message has changed since it
         was read.
@@ -186,13 +186,13 @@ class LineClaimer:
                 read = self._read(line, want, left, session)
             slices.append(_line_slice(line, read, want, attempt.now))
             count += len(slices[-1].ready)
-            left -= sum(map(len, map(body_of, slices[-1].ready)))
+            left -= sum(map(size_of, slices[-1].ready))
         return slices
 
     def _read(self, line: str, want: int, most_bytes: int, session: Session) -> "LineMessages":
         """Read ``want`` messages of the group, and one more, which may become the next head."""
         found = self._find(self._client.where(self._key, h1=line), index_of(line), want + 1, most_bytes, session)
-        return LineMessages(found, len(found) > want or sum(map(len, map(body_of, found))) >= most_bytes)
+        return LineMessages(found, len(found) > want or sum(map(size_of, found)) >= most_bytes)
 
     def _read_ahead(
         self, names: Sequence[str], want: int, most_bytes: int, session: Session
@@ -207,7 +207,7 @@ class LineClaimer:
         most = want + 2 * len(names)
         where = self._client.where(self._key, h1={"$in": list(names)})
         found = self._find(where, index_of(names[0]), most, most_bytes, session)
-        is_cut = len(found) == most or sum(map(len, map(body_of, found))) >= most_bytes
+        is_cut = len(found) == most or sum(map(size_of, found)) >= most_bytes
         by_line: dict[str, list[BsonDocument]] = {line: [] for line in sorted(names)}
         for one in found:
             by_line[one["h1"]].append(one)

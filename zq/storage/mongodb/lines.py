@@ -105,7 +105,7 @@ def write_entries(
 def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) -> int:
     """Rewrite up to ``most`` entries that refer to deleted messages, and return their number.
 
-    All messages up to ``sequence`` are deleted.
+    All messages up to ``sequence`` have been deleted.
     """
     due = {**client.where(key, k={"$lte": sequence}), "q": key.entries}
     found = client.find(due, limit=min(most, MAX_REWRITES), sort={"k": 1}, hint=layout.OBSERVERS, fields={"j": 1})
@@ -118,7 +118,7 @@ def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) 
 def count_ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -> int:
     """Count the ready messages in ordered groups that a claim could take, up to ``most``.
 
-    In each group, only messages before the first one that is not ready count.
+    In each group, counting stops at the first message that is not ready.
     """
     due = above({**client.where(key, d={"$lte": now}), "q": key.entries}, floor)
     count = 0
@@ -203,7 +203,7 @@ def first_unexpired(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | 
 
 
 def _entry(shard: str, line: str) -> BsonDocument:
-    """Return the filter for the entry of a group, also for an upsert."""
+    """Return a filter that matches the entry of a group, and with which an upsert creates it."""
     return {"_id": f"t{len(shard)}:{shard}/{line}", "s": shard}
 
 

@@ -122,7 +122,10 @@ class PostResult(NamedTuple):
     documents: Sequence[BsonDocument]
 
     def trace(self) -> BsonDocument:
-        """Return a filter that matches the first message if the transaction was committed; empty without messages."""
+        """Return a filter that matches the first stored message. If no messages were stored, the filter is empty.
+
+        A match proves that the transaction was committed.
+        """
         return {field: one[field] for one in self.documents[:1] for field in ("_id", "s")}
 
 
@@ -215,7 +218,7 @@ def _documents(
 ) -> tuple[list[BsonDocument], list[tuple[KeyedRequest, Sequence[str], int]]]:
     """Return the documents to store, and the arguments of ``remember``.
 
-    Posts that expect other metadata of the queue are left out.
+    Posts whose expected metadata differs from the queue's metadata are omitted.
     """
     documents: list[BsonDocument] = []
     key_answers: list[tuple[KeyedRequest, Sequence[str], int]] = []
@@ -333,7 +336,7 @@ class MessageController:
         if expected is not None and (metadata := counter.get("b", NO_METADATA)) != expected:
             return Page([], None, metadata)
         messages = [
-            layout.to_message(key, document, moment) for document in take_portion(found, most_bytes, layout.body_of)
+            layout.to_message(key, document, moment) for document in take_portion(found, most_bytes, layout.size_of)
         ]
         return Page(messages, str(messages[-1].sequence) if messages else None)
 

@@ -68,7 +68,7 @@ def browse(
             floors.append(floor_of(counter))
     if floors:
         found = [one for one in found if one["k"] > floors[-1]]
-    items = [layout.to_message(key, document, now) for document in take_portion(found, most_bytes, layout.body_of)]
+    items = [layout.to_message(key, document, now) for document in take_portion(found, most_bytes, layout.size_of)]
     if not items:
         return BrowsePage([], None)
     last = found[len(items) - 1]
@@ -109,7 +109,7 @@ def locate(client: StoreClient, project: str, message: str, now: int) -> Located
 def list_claims(client: StoreClient, project: str, after: str, limit: int, now: int, queue: str) -> Page[ClaimSummary]:
     """Return a page of claims in the order of claim id and queue, as ``ClaimController.list`` does.
 
-    The marker of the next page is ``id/queue``. If the page ends after all queues of a claim id, the marker is ``id/``.
+    The marker of the next page is ``id/queue``, or ``id/`` if the page ends after the last queue of a claim id.
 
     The documents of the queues are read after the claims. If a claim includes removed messages, the page is read again
     without them.

@@ -30,7 +30,7 @@ from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.counters import NO_METADATA
 from zq.storage.mongodb.floors import counters_of, floor_of, search
 from zq.storage.mongodb.head_hint import HeadHint
-from zq.storage.mongodb.layout import CLAIM_ORDER, IN_NO_LINE, BsonDocument, QueueKey, body_of
+from zq.storage.mongodb.layout import CLAIM_ORDER, IN_NO_LINE, BsonDocument, QueueKey, size_of
 from zq.storage.mongodb.line_claimer import LineClaimer
 from zq.storage.mongodb.unions import FLOORS
 
@@ -116,12 +116,12 @@ class QueueClaimer:
     def search_messages(self, want: int, now: int, most_bytes: int) -> SearchResult:
         """Return ready messages from the head of the queue, and the queue's metadata.
 
-        The result ends after ``want`` messages, or when the total size of the bodies reaches ``most_bytes``. If the
-        search finds expired messages, it deletes some of them.
+        The result ends after ``want`` messages, or when their total size reaches ``most_bytes``. If the search finds
+        expired messages, it deletes some of them.
         """
         head, skip, token = self._head_hint.get_start(want)
         ready, metadata = self._ready(head, now, want, most_bytes, skip)
-        if (head or skip) and len(ready) < want and sum(map(len, map(body_of, ready))) < most_bytes:
+        if (head or skip) and len(ready) < want and sum(map(size_of, ready)) < most_bytes:
             head, skip, token = 0, 0, self._head_hint.invalidate()
             ready, metadata = self._ready(head, now, want, most_bytes)
         if any(int(found["e"]) <= now for found in ready):
@@ -134,7 +134,7 @@ class QueueClaimer:
         return SearchResult(ready, metadata)
 
     def claim_statement(self, request: ClaimRequest, candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
-        """Return the update statement that claims those candidates that have not changed since the search."""
+        """Return the update statement that claims the candidates that have not changed since the search."""
         ids = [found["_id"] for found in candidates]
         unchanged = self._client.where(self._key, _id={"$in": ids}, **_unchanged(candidates, now))
         return {"q": unchanged, "u": layout.claim_update(request, now), "multi": True, "hint": "_id_"}
@@ -204,7 +204,7 @@ class QueueClaimer:
         return found, counter.get("b", NO_METADATA)
 
     def _remove_expired(self, head: int, now: int, want: int) -> None:
-        """Remove expired messages that are among the first entries of the index. The number of entries is limited."""
+        """Remove expired messages. Only a limited number of index entries from the available-at ``head`` is read."""
         where = self._client.where(self._key, d={"$gte": head, "$lte": now})
         steps = STEPS_PER_MESSAGE * want + EXTRA_STEPS
         fields = {"_id": 0, "k": 1, "d": 1, "e": 1}
@@ -214,9 +214,9 @@ class QueueClaimer:
         self._client.removals.add("read", self._client.delete_all(expired, hint=layout.OBSERVERS, durable=False))
 
     def _claim(self, claims: Sequence[tuple[ClaimAttempt, ClaimRequest, Choice]]) -> set[str]:
-        """Claim the chosen messages of all claims in one update command.
+        """Claim the messages chosen for each claim request, in one update command.
 
-        Return the ``_id`` of each claimed message, without those that another process took first.
+        Return the ``_id`` of each claimed message; omit messages that another process took first.
         """
         if not claims:
             return set()

@@ -85,9 +85,10 @@ class StageResult(NamedTuple):
     expired: BsonDocument | None
 
     def trace(self) -> BsonDocument:
-        """Return a filter that matches the first draft if the transaction was committed; empty without drafts.
+        """Return a filter that matches the first stored draft. If no drafts were stored, the filter is empty.
 
-        The filter includes the message id, because another request's draft may have the same ``_id``.
+        A match proves that the transaction was committed. The filter includes the message id,
+        because another request's draft may have the same ``_id``.
         """
         return {field: one[field] for one in self.documents[:1] for field in ("_id", "s", "w")}
 
@@ -133,7 +134,7 @@ class Stages:
         return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 
     def _stage(self, session: Session, staging: StageRequest) -> tuple[BsonDocument, BsonDocument | None]:
-        """Increase the stage's counts by those of the drafts, and return the stage before the change.
+        """Add the drafts to the counts of the stage, and return the stage before the change.
 
         A missing stage is created. The second result is an expired stage that must be dropped first, or None.
         """
@@ -234,7 +235,7 @@ class Stages:
             self._client.delete_all({**self._within(stage), "k": {"$gt": begin, "$lte": end}}, hint=layout.OBSERVERS)
 
     def forget(self, stage: BsonDocument) -> None:
-        """Remove the document of a stage whose drafts are removed."""
+        """Remove the document of a stage whose drafts have been removed."""
         with self._client.verb():
             self._client.delete([{"q": exact_filter(stage), "limit": 1}])
 
@@ -305,11 +306,7 @@ def to_draft(document: BsonDocument) -> Draft:
     )
 
 
-def _size(document: BsonDocument) -> int:
-    return len(document["b"]) + len(document.get("v", b""))
-
-
-# Maximum size of the bodies in one slice, in bytes.
+# Maximum size of the messages in one slice, in bytes.
 BYTES_AT_ONCE: Final = 4 << 20
 
 # The progress of a commit: the index of the first incompletely published stage, and the position reached in this stage.
@@ -341,7 +338,7 @@ def next_drafts(
         usual = BYTES_AT_ONCE * stage["count"] // max(1, stage["bytes"])
         found = stage_store.drafts(stage, order, min(most - len(chosen), 1 + usual), session)
         for one in found:
-            weight += _size(one)
+            weight += layout.size_of(one)
             if chosen and weight > BYTES_AT_ONCE:
                 return chosen, [index, order]
             chosen.append(one)
@@ -373,5 +370,5 @@ def publish(
 
 
 def _entry(drafts: Sequence[BsonDocument], now: int) -> Arrivals:
-    number, size = len(drafts), sum(map(_size, drafts))
+    number, size = len(drafts), sum(map(layout.size_of, drafts))
     return Arrivals(number, now if any(not one["l"] for one in drafts) else None, number, size + OVERHEAD * number)

@@ -88,7 +88,10 @@ def parse(uri: str, timeout: float, database: str, write_concern: str, journal: 
 
 
 def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool) -> WriteConcern:
-    """Return the write concern of the URI or else of the settings. Log a warning if it is weak."""
+    """Return the write concern from the URI, with defaults from the settings. Log a warning if it is weak.
+
+    Raises ``StartRefused`` if the write concern is 0.
+    """
     requested = options.get("w", write_concern)
     w = int(requested) if isinstance(requested, str) and requested.isdigit() else requested
     j = options.get("journal", journal)

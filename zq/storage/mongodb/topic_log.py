@@ -86,7 +86,7 @@ def project_of(shard: str) -> str:
 
 
 def purge_note(key: QueueKey, topic: str) -> BsonDocument:
-    """Return the filter for the purge record of a topic, also for an upsert."""
+    """Return a filter that matches the purge record of a topic, and with which an upsert creates it."""
     return {"_id": PURGE + key.project + encode_text(topic), "s": key.shard}
 
 
@@ -128,7 +128,7 @@ def to_batch(found: BsonDocument) -> Batch:
 def _parts(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
     start = weight = 0
     for at, entry in enumerate(entries):
-        more = len(entry.body) + len(entry.checksum) + OVERHEAD
+        more = entry.size + len(entry.checksum) + OVERHEAD
         if weight + more > MAX_DOCUMENT_BYTES and at > start:
             yield entries[start:at]
             start, weight = at, 0

@@ -54,8 +54,8 @@ class Publication(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The total size of the bodies in bytes."""
-        return sum(len(entry.body) for entry in self.entries)
+        """The total size of the messages in bytes."""
+        return sum(entry.size for entry in self.entries)
 
 
 class PublishResult(NamedTuple):
@@ -65,7 +65,10 @@ class PublishResult(NamedTuple):
     documents: Sequence[BsonDocument]
 
     def trace(self) -> BsonDocument:
-        """Return a filter that matches the first document if the transaction was committed; empty without documents."""
+        """Return a filter that matches the first stored document. If no documents were stored, the filter is empty.
+
+        A match proves that the transaction was committed.
+        """
         return {field: one[field] for one in self.documents[:1] for field in ("_id", "s", "w")}
 
 
@@ -133,7 +136,7 @@ class LogTrimmer:
         self._counter = counter
 
     def trim(self, keep: Retention, newest: topic_log.LogPosition) -> None:
-        """Trim the log to the retention ``keep``, if it may exceed the retention by an eighth.
+        """If the log may exceed the retention ``keep`` by more than an eighth, trim it to this retention.
 
         ``newest`` is the position of the newest batch, which is never trimmed.
         """
@@ -150,10 +153,10 @@ class LogTrimmer:
         )
 
     def _find_last(self, floors: BsonDocument, end: int) -> int:
-        """Return the last sequence to trim, which is at most ``end``, or 0 if no batch is to be trimmed.
+        """Return the last sequence to trim, or 0 if nothing is to be trimmed. The result is at most ``end``.
 
-        A batch is trimmed if it is below one of the floors. The floors are monotonic in the sequence, so a binary
-        search finds the last such batch.
+        ``floors`` contains the message count ``k0`` and the byte count ``z0`` up to which the log is to be trimmed.
+        Both counts increase from batch to batch, so a binary search finds the last batch below one of the floors.
         """
         start, trimmed = self._counter.get("x", 0) + 1, 0
         while start <= end:

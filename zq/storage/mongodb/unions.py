@@ -11,7 +11,7 @@ from typing import Any, Final
 from zq.model import UNBOUNDED
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.commands import PORTION
-from zq.storage.mongodb.layout import MESSAGES, BsonDocument
+from zq.storage.mongodb.layout import MESSAGES, BsonDocument, size_of
 
 # The fields of a queue document that ``floors`` reads.
 FLOORS: Final = {"s": 1, "k1": 1, "m0": 1, "h0": 1, "g": 1, "g1": 1}
@@ -45,7 +45,7 @@ def find_with(
         stages += [{"$limit": limit}] if limit else []
         stages += [{"$project": fields}] if fields else []
         found, others = aggregate_with(client, beside, stages, hint, limit, **options)
-        is_cut = sum(len(one.get("b", b"")) for one in found) >= most_bytes
+        is_cut = most_bytes < UNBOUNDED and sum(map(size_of, found)) >= most_bytes
         if others or session is not None or not is_cut:
             return found, others
     return found, client.find(beside, session=session, committed=concern.get("committed", False))

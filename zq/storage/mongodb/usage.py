@@ -7,7 +7,7 @@ of document and the project. Document bodies are read only for a sample.
 - A small project is counted on each query.
 - A large project is counted in the next maintenance round of the server that received the query. The count is stored in
   the document ``("", "usage", project)``. Until the next count, the growth of the queues' counters is added to it.
-- Projects without queries are never counted.
+- If the usage of a project is never queried, the project is never counted.
 - Stages store their sizes, which are read on each query.
 
 The document is also a lease, so only one server counts at a time. If this server dies, another server may count after
@@ -54,9 +54,9 @@ MIN_SAMPLE: Final = 100
 
 
 class Totals(Struct, frozen=True):
-    """A number of messages, and their total size in bytes with ``OVERHEAD`` for each message.
+    """A message count, and the total size in bytes of all data that counts as usage.
 
-    The size includes other data that counts as usage.
+    The size includes ``OVERHEAD`` for each message.
     """
 
     messages: int = 0
@@ -98,7 +98,7 @@ class UsageEstimates:
         self._queried: set[str] = set()
 
     def usage(self, project: str, now: Seconds) -> Usage:
-        """Return the project's estimated usage, which is never ``exact``."""
+        """Return the project's estimated usage. Its field ``exact`` is False."""
         count = _decoded(self._documents.get(_ref(project), now))
         found, due = count.found, not count.moment <= now < count.due
         with self._client.verb():
@@ -161,9 +161,9 @@ class UsageEstimates:
         return None
 
     def _total(self, project: str, entered: Totals, most: int = 0) -> tuple[Totals, bool]:
-        """Return the live messages of a project and the size of all its data, and whether both numbers are complete.
+        """Return the message count and data size of a project, and whether both numbers are complete.
 
-        If there are more than ``most`` documents of a type (0 = no limit), the numbers are lower bounds.
+        If there are more than ``most`` documents of a type (0 = no limit), both numbers are lower bounds.
         """
         mean = entered.bytes // entered.messages if entered.messages else OVERHEAD
         found = Totals()
@@ -184,7 +184,7 @@ class UsageEstimates:
         return within | ({"$nor": removed} if removed else {})
 
     def _number(self, where: BsonDocument, most: int) -> int:
-        """Count documents with the index only, up to ``most`` + 1 (0 = no limit)."""
+        """Count the matching documents, up to ``most`` + 1 (0 = no limit). Only the index is read."""
         limit = [{"$limit": most + 1}] if most else []
         found = self._client.aggregate([{"$match": where}, *limit, {"$count": "n"}], layout.OBSERVERS)
         return int(found[0]["n"]) if found else 0
@@ -192,8 +192,8 @@ class UsageEstimates:
     def _sizes(self, kind: str, where: BsonDocument, number: int, mean: int) -> int:
         """Return the total size of the bodies, extrapolated from a sample if there are many.
 
-        The sample has every n-th message or history entry by sequence. Idempotency keys are not spread over the
-        sequences, so the sample has the first ones.
+        The sample has every n-th message or history entry, in order of sequence. Idempotency keys are not spread over
+        the sequences, so the sample has the first ones.
         """
         sample = max(MIN_SAMPLE, min(MAX_SAMPLE, MAX_SAMPLE_BYTES // max(1, mean)))
         every = -(-number // sample)
@@ -209,7 +209,7 @@ class UsageEstimates:
         return int(found[0]["size"]) * number // int(found[0]["n"]) if found else 0
 
     def _posted(self, project: str) -> Totals:
-        """Return the messages and bytes that were ever posted to the project's existing queues."""
+        """Return the number of messages and bytes ever posted to the queues that the project has now."""
         prefix = layout.project_prefix(project)
         named = {"$match": {"n": {"$gt": prefix, "$lt": layout.after(prefix)}}}
         sums = {"$group": {"_id": None, "messages": {"$sum": "$n1"}, "bytes": {"$sum": "$w1"}}}
@@ -217,7 +217,7 @@ class UsageEstimates:
         return Totals(int(found[0]["messages"]), int(found[0]["bytes"])) if found else Totals()
 
     def _staged(self, project: str) -> Totals:
-        """Return the messages and bytes in stages. For a stage that is being published, count the remaining drafts."""
+        """Return the number of messages and bytes in stages. Published drafts are not counted."""
         prefix = layout.project_prefix(project)
         within = {"_id": {"$gt": "s" + prefix, "$lt": "s" + layout.after(prefix)}}
         stages = self._client.find(within, hint="_id_", fields={"_id": 0, "s": 1, "token": 1, "count": 1, "bytes": 1})

@@ -33,7 +33,8 @@ SHAPE: Final = offline.StoreFormat(layout.VERSION.decode(), layout.FAMILIES, roc
 def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedStorage:
     """Take over and open the store at a URI such as ``swift://container/prefix`` or ``s3://bucket/prefix``.
 
-    ``options`` see ``ObjectOptions``. Raises ``StartRefused`` if an option is invalid or the takeover is not allowed.
+    ``options`` are those of ``ObjectOptions``. Raises ``StartRefused`` if an option is invalid or the takeover is not
+    allowed.
     """
     chosen = ObjectOptions(**options)
     lease, owner_timeout, by_position = chosen.lease, chosen.owner_timeout, chosen.fencing == "position"
@@ -65,7 +66,7 @@ def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedSt
 
 
 def objects_of(uri: str) -> Objects:
-    """Return a client for the object store at a URI, after preparing the store for its first use.
+    """Prepare the object store at a URI for its first use, and return a client for it.
 
     Raises:
         StartRefused: The URI is invalid, a package is missing, or the object store is unsuitable.
@@ -100,8 +101,8 @@ def _default_cache(uri: str) -> Path:
 def restore(uri: str, to: str, at: float | None = None, position: int | None = None) -> tuple[int, float]:
     """Restore the object store at ``uri`` to a new embedded store at ``to``, and return its log position and time.
 
-    The restored state is that at the time ``at`` or at the log position ``position``; by default, the latest state.
-    All times are in seconds since the Unix epoch.
+    By default, the latest state is restored. ``at`` selects the state at a time, and ``position`` the state at a log
+    position. Times are in seconds since the Unix epoch.
 
     Raises:
         StartRefused: The state is not available, or ``to`` exists.
@@ -114,14 +115,14 @@ def restore(uri: str, to: str, at: float | None = None, position: int | None = N
 def ship(uri: str, to: str) -> int:
     """Upload the embedded store at ``uri`` to the object store at ``to``, and return the number of its files.
 
-    Raises ``StartRefused`` if there is no store at ``uri`` or already one at ``to``.
+    Raises ``StartRefused`` if there is no store at ``uri``, or if there is already a store at ``to``.
     """
     moment = layout.ms(StorageClock().now())
     return offline.ship(rocksdb.parse_path(uri), objects_of(to), SHAPE, moment)
 
 
 def owner(uri: str) -> Mapping[str, str | int]:
-    """Return a description of the store's owner and of its progress, for operators.
+    """Return the store's owner, its epoch and its progress, as a mapping from label to value for operators.
 
     Raises ``StartRefused`` if there is no store, or ``Unavailable`` if the object store does not respond.
     """
@@ -130,8 +131,8 @@ def owner(uri: str) -> Mapping[str, str | int]:
     return {
         "epoch": epoch,
         "owner": opening.owner,
-        "state": "released" if head.released >= 0 else "serving, or gone without a word",
-        "seconds since its last word": (now - (head.moment or opening.moment)) // 1000,
+        "state": "released" if head.released >= 0 else "serving or stopped without releasing the store",
+        "seconds since the last report": (now - (head.moment or opening.moment)) // 1000,
         "position": max(head.acknowledged, head.released),
         "position of the newest checkpoint": head.checkpoints[-1].position if head.checkpoints else 0,
         "log removed up to position": head.removed,

@@ -81,7 +81,7 @@ class Directory(Protocol):
     """The local directory of the store."""
 
     def snapshot(self, folder: Path) -> LogCut:
-        """Link the current files into a new folder, and return the log position that they correspond to."""
+        """Link the current files into a new folder, and return the point in the log at which they were linked."""
         ...
 
 
@@ -121,7 +121,7 @@ def object_names(files: Sequence[File]) -> list[str]:
 def upload(objects: Objects, folder: Path, files: Sequence[File], prove: Callable[[], object] = bool) -> None:
     """Upload the files whose content is not in the manifest.
 
-    Before each upload, this function calls ``prove``, which can stop it with an exception.
+    The function calls ``prove`` before each upload. To stop the upload, ``prove`` raises an exception.
     """
 
     def one(file: File) -> None:
@@ -170,7 +170,7 @@ class Checkpointer:
         rules: CheckpointRules,
         now: Callable[[], float],
     ) -> None:
-        """Initialize.
+        """Prepare the threads. ``start`` starts them.
 
         Args:
             folder: The path of a temporary folder for hard links to the store's files, on the same file system.

@@ -81,7 +81,7 @@ class Opening(RestorePoints, frozen=True, kw_only=True):
     Attributes:
         owner: The name of the server that opened the epoch.
         moment: The start of the epoch, in milliseconds.
-        chain: The spans of the log from ``removed`` up to the epoch.
+        chain: The spans of the log from the position ``removed`` (see ``RestorePoints``) to the start of this epoch.
         by_position: Whether the epoch is fenced by position.
         layout: The layout number of the log and the checkpoints.
     """
@@ -94,7 +94,7 @@ class Opening(RestorePoints, frozen=True, kw_only=True):
 
 
 class Head(RestorePoints, frozen=True, kw_only=True):
-    """The progress of an epoch's owner, which it regularly writes to ``head/<epoch>``.
+    """The progress of an epoch's owner. The owner regularly writes this record to ``head/<epoch>``.
 
     Attributes:
         acknowledged: The last acknowledged position.
@@ -159,7 +159,7 @@ def win_election(objects: Objects) -> int:
 def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None]:
     """Return the newest opened epoch and its opening, or (0, None). The epoch may already be deposed.
 
-    ``known`` is the number of an earlier election. Its only use is to shorten the search for the newest election.
+    ``known`` is the number of an earlier election. It only shortens the search for the newest election.
     """
     for epoch in range(newest(objects, known), 0, -1):
         opening = read(objects, f"open/{epoch}", Opening)
@@ -169,9 +169,9 @@ def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None
 
 
 def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
-    """Fence the epochs before ``below``, from the last one back to the newest that was opened.
+    """Fence the newest opened epoch before ``below``, and all epochs between the two.
 
-    Return that opened epoch and its opening, or (0, None) if no epoch was opened.
+    Later epochs are fenced first. Return the newest opened epoch and its opening, or (0, None) if no epoch was opened.
     """
     for epoch in range(below - 1, 0, -1):
         objects.put(fence_name(epoch), b"")
@@ -206,7 +206,10 @@ class Proof:
     """This server's proof of ownership. Each check that finds no fence extends it."""
 
     def __init__(self, objects: Objects, epoch: int, lease: float, clock: Callable[[], float]) -> None:
-        """Initialize. ``clock`` must be monotonic and must continue while the machine is suspended."""
+        """Create a proof that is not valid yet.
+
+        ``clock`` must be monotonic and must run while the machine is suspended.
+        """
         self.epoch = epoch
         self.fenced = False
         self._objects = objects
@@ -274,7 +277,8 @@ class Proof:
     def check(self) -> None:
         """Check that this server still owns the store, and wait for a new proof if necessary.
 
-        Raises ``Deposed``, or ``Unavailable`` if there is no proof after ``PATIENCE`` seconds.
+        Raises ``Deposed`` if another server has taken over, or ``Unavailable`` if there is no proof after ``PATIENCE``
+        seconds.
         """
         if not self.valid:
             self._request_check(lambda: self.valid)

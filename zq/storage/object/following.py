@@ -86,9 +86,10 @@ def is_confirmed(head: Head | None) -> bool:
 
 
 def yield_acknowledged(records: Iterable[Entry], known: int) -> Iterator[Entry]:
-    """Yield the records up to the last acknowledged position, which is ``known`` or a higher one in a record's header.
+    """Yield the records up to the last acknowledged position.
 
-    Up to ``AHEAD`` unacknowledged records are buffered.
+    All positions up to ``known`` are acknowledged. The header of a record may state a higher acknowledged position. Up
+    to ``AHEAD`` unacknowledged records are buffered.
     """
     held: deque[Entry] = deque()
     for record in records:
@@ -104,9 +105,12 @@ class Standby:
     """The standby copy of the store, in a local directory that only this process uses."""
 
     def __init__(self, objects: Objects, path: Path, opened: Callable[[], ShippedStore]) -> None:
-        """Initialize without a copy.
+        """Create a standby that has no copy yet.
 
-        ``opened`` opens the local store without the compaction filter, because the copy must not expire data.
+        Args:
+            path: The local directory for the copy.
+            opened: A function that opens the local store without the compaction filter, because the copy must not
+                expire data.
         """
         self._objects = objects
         self._path = path
@@ -121,7 +125,7 @@ class Standby:
 
     @property
     def position(self) -> int:
-        """The log position of the copy, or -1 without a copy."""
+        """The log position of the copy, or -1 if there is no copy."""
         return self._tail.position if self._store is not None else -1
 
     def follow(self, epoch: int, opening: Opening, head: Head | None) -> None:

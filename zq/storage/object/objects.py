@@ -52,7 +52,7 @@ class Objects(Protocol):
     def put_new(self, name: str, value: bytes) -> bool:
         """Store the value if the object does not exist. Return whether the value was stored.
 
-        Only if ``exclusive`` is true, at most one of several concurrent calls returns True.
+        If ``exclusive`` is true, at most one of several concurrent calls returns True. Otherwise, several may do so.
         """
         ...
 

@@ -56,8 +56,8 @@ def restore(
 ) -> Restored:
     """Restore the store to the new directory ``to``. The object store is not changed.
 
-    The restored state is that at the time ``at``, in seconds, or at the log position ``position``; by default, the
-    latest state. Raises ``StartRefused`` if the state is not available or ``to`` exists.
+    By default, the latest state is restored. ``at`` selects the state at a time in seconds, and ``position`` the state
+    at a log position. Raises ``StartRefused`` if the state is not available or ``to`` exists.
     """
     epoch, opening = newest_opened(objects)
     if opening is None:

@@ -130,7 +130,7 @@ class Owner(Directory):
         ship: Callable[[Objects, Proof, int], Shipper],
         now: Callable[[], float],
     ) -> None:
-        """Initialize. ``name`` identifies this server to operators."""
+        """Create the owner without taking over the store. ``name`` identifies this server to operators."""
         super().__init__(path, shape.families, ("never", 0), expiry, stamped, trimmed)
         self._layout = shape.layout
         self._admit = shape.admit

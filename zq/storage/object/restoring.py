@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reading of the log, and the closing of a deposed owner's log.
+"""Functions that read the log, and that close the log of a deposed owner.
 
 A restore reads the newest checkpoint and then the log, epoch by epoch in the order of the chain.
 
@@ -96,7 +96,7 @@ def read_records(
 def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: Sequence[bytes | None]) -> bool:
     """Return whether one of the records states that this position was acknowledged.
 
-    If not, a missing record at the position is no damage, because concurrent uploads may be stored in any order.
+    If not, a missing record at this position does not mean damage: concurrent uploads may be stored in any order.
     """
     there = zip(names, values, strict=True)
     records = (entries.decode(value, name) for name, value in there if value is not None)
@@ -154,5 +154,5 @@ def seal(
 
 
 def acknowledged_position(kept: object) -> int:
-    """Return the last acknowledged position according to ``kept`` if this is a head, or else 0."""
+    """Return the last acknowledged position in ``kept`` if it is a ``Head``, otherwise 0."""
     return max(kept.acknowledged, kept.released) if isinstance(kept, Head) else 0

@@ -85,7 +85,7 @@ class Shipper:
         *,
         now: Callable[[], float],
     ) -> None:
-        """Initialize.
+        """Prepare the upload threads. ``start`` starts them.
 
         Args:
             position: The last position of the log so far.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages of messages in one state, read without locks.
 
-Ready and delayed messages are listed in claim order, claimed messages by sequence. Claim order merges the index
-``available`` with the fresh messages, as in ``ready``; a ``Position`` is a cursor in both.
+Ready and delayed messages are listed in claim order, claimed messages by sequence. For claim order, the index
+``available`` and the fresh messages are merged, as in ``ready``. A ``Position`` is a cursor in both.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def page(
 ) -> BrowsePage:
     """Return up to ``limit`` messages in the state ``wanted`` after a position.
 
-    The page ends before its bodies exceed ``most_bytes`` in total, but it has at least one message if any exists.
+    The page ends before its messages exceed ``most_bytes`` in total, but it has at least one message if any exists.
     """
     matches = (
         _claimed(store, state, after, now) if wanted is State.CLAIMED else _unclaimed(store, state, wanted, after, now)
@@ -52,7 +52,7 @@ def page(
         for one, body in zip(some, texts, strict=True):
             if not body:  # the message was removed or has expired in the meantime, or its body is unreadable
                 continue
-            most_bytes -= len(body)
+            most_bytes -= len(body) + len(one.record.attributes)
             if most_bytes < 0 and items:
                 return BrowsePage(items, position)
             items.append(layout.build_message(one.position.sequence, one.record, body, now))
@@ -61,7 +61,7 @@ def page(
 
 
 def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iterator[Match]:
-    """Yield claimed messages by sequence. The cost grows with the number of the queue's claimed messages."""
+    """Yield claimed messages in order of sequence. The cost grows with the number of the queue's claimed messages."""
     held = {sequence for sequence in state.reserved if sequence > after.sequence}
     for _, value in store.scan("claims", *state.bounds(), spare=True):
         ends, sequences = layout.decode_group(value)

@@ -58,11 +58,11 @@ class Change:
         self._made_available: defaultdict[QueueState, list[bytes]] = defaultdict(list)
         self._lowered: dict[QueueState, set[int]] = {}
         self._claimed: dict[bytes, tuple[int, list[int]]] = {}
-        """Completion and sequences of each new claim group, by key."""
+        """End and sequences of each new claim group, by key."""
         self._groups: dict[tuple[QueueState, str, int], tuple[int, list[int]]] = {}
         """Number and sequences of the last claim group, by queue, claim and end."""
         self.holders: dict[bytes, bytes] = {}
-        """Holders of new claims by ``layout.claim_prefix``; b"" means an unknown holder. Other claims keep theirs."""
+        """Holders of new claims by ``layout.claim_prefix``; b"" means an unknown holder. Others do not change."""
         self._left: defaultdict[tuple[int, str, int], set[int]] = defaultdict(set)
         """Sequences that leave a claim group, by queue number, claim and group."""
 
@@ -169,8 +169,8 @@ class Change:
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
         """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head`` when the change is committed.
 
-        Claims still find entries before the cursors if this change adds them. If only the fresh cursor moves, the store
-        is not written.
+        Claims still find entries that this change adds before the cursors. If only the fresh cursor moves, nothing is
+        written to the store.
         """
         self._heads[state] = head
         if fresh_head > state.tally.fresh_head:

@@ -25,18 +25,18 @@ from zq.model import (
     Settlement,
     SettleResult,
 )
-from zq.model.claims import split_into_runs
+from zq.model.claims import DONE, split_into_runs
 from zq.storage import inline
 from zq.storage.concurrency import StripedLocks
 from zq.storage.inline import LongScan
 from zq.storage.ordered import layout, stages
 from zq.storage.ordered.changes import Change, Completion, ReadyMessage, Routes, map_states, read_bodies, target_queues
 from zq.storage.ordered.handle import Session, StoreHandle
-from zq.storage.ordered.handling import handle
 from zq.storage.ordered.idempotency import check_key
 from zq.storage.ordered.layout import Found
 from zq.storage.ordered.ready import take
 from zq.storage.ordered.registry import NO_METADATA, QueueState, Registry
+from zq.storage.ordered.scans import locate
 from zq.storage.ordered.store import Store
 
 # Maximum number of claim groups and queues that are read for one page of claims.
@@ -209,7 +209,7 @@ class ClaimAttempt:
 def claim_message(
     change: Change, state: QueueState, found: Found, lease: Lease, wait: int, now: int, body: bytes | None = None
 ) -> None:
-    """Claim a message, or renew its claim. The time of the claim begins at ``now``.
+    """Claim a message, or renew its claim. The ttl of the claim starts at ``now``.
 
     ``wait`` is the redelivery delay after the end of the claim, in milliseconds. See ``Change.rewrite`` for ``body``.
     """
@@ -312,7 +312,7 @@ class ClaimPage:
     def _add(self, state: QueueState, after: str) -> str | None:
         """Add the queue's claims with ids above ``after``.
 
-        If the page ends within the queue, return the id of the last claim, or else None.
+        Return the id of the last claim if the page ends within the queue, otherwise None.
         """
         lower, upper = state.bounds()
         if after:
@@ -341,7 +341,7 @@ class ClaimPage:
 
 
 def find_held(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:
-    """Return the messages of a live claim by sequence, except for messages that a commit has reserved.
+    """Return the messages of a live claim in order of sequence, except for messages that a commit has reserved.
 
     The list is empty if the queue is missing. Raises ``LongScan`` for a large claim on the event loop's thread.
     """
@@ -390,3 +390,42 @@ def settle_messages(
     kept = held.keys() - {move.id for move in settlement.move} | {move.id for move in moves}
     lost = [message for message in named if message not in kept]
     return SettleResult(len(deleted), len(released), len(moves) - buried, buried, lost)
+
+
+def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: Completion) -> list[HandleOutcome]:
+    """Apply the operations ``grips``, which are on different messages, in one change.
+
+    Return the outcomes in the order of ``grips``.
+    """
+    found = {record.id: (at, record) for at, record in locate(store, state, [grip.id for grip in grips], end.now)}
+    change, handled = Change(store, end.now), []
+    for grip in grips:
+        if grip.id not in found:
+            handled.append(HandleOutcome.GONE)
+            continue
+        sequence, record = found[grip.id]
+        if sequence in state.reserved:
+            handled.append(HandleOutcome.LOST)
+            continue
+        age = (end.now - record.claimed) // 1000
+        judged = grip.decide(record.claim, record.count, late or record.is_held(end.now), age)
+        handled.append(judged)
+        if judged is DONE:
+            if grip.hold is None:
+                change.finish(state, sequence, record, end)
+            else:
+                _hold(change, state, (sequence, record), grip.hold, end.now)
+    change.commit()
+    return handled
+
+
+def _hold(change: Change, state: QueueState, found: Found, seconds: int, now: int) -> None:
+    """Make the message's claim end ``seconds`` from now."""
+    sequence, record = found
+    place = record.index_fields()
+    wait = record.available - record.ends
+    if not record.is_held(now):  # the claim has expired and the message is claimed again during its redelivery delay
+        change.invalidate_visibility(state, sequence)
+    record.ends = now + seconds * 1000
+    record.available = record.ends + wait
+    change.rewrite(state, sequence, place, record)

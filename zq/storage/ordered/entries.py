@@ -88,7 +88,7 @@ def removal(entries: Iterable[Write]) -> list[Write]:
 
 
 def difference(old: Sequence[Write], new: Sequence[Write]) -> list[Write]:
-    """Return the writes that replace ``old`` by ``new``, without unchanged entries."""
+    """Return the writes that turn the index entries ``old`` into ``new``. Unchanged entries are not written."""
     kept = {(family, key) for family, key, _ in new}
     gone = [entry for entry in old if entry[:2] not in kept]
     return [*removal(gone), *(entry for entry in new if entry not in old)]

@@ -93,7 +93,7 @@ class ActiveExpiry:
         return self.removed - before
 
     def _repeat(self, pace: Pace, step: Callable[[Session, int], int]) -> bool:
-        """Repeat the step until no data is left. Return False if the pace ends the round before that."""
+        """Repeat the step until no data is left. Return False if the pace ends the round first."""
         while left := pace.step():
             while left:
                 asked = min(left, SLICE)
@@ -216,7 +216,7 @@ def remove_expired(session: Session, number: int, moments: Moments, sweeping: bo
     ``sweeping`` means that ``moments`` comes from the index ``expiry``. Index entries that no longer match their
     messages are then removed too.
 
-    Return the number of removed messages, and the queue, or None for a missing queue.
+    Return the number of removed messages, and the queue (None if it is missing).
     """
     with _locked(session, number) as state:
         if state is None:

@@ -24,7 +24,7 @@ def take(
     """Return up to ``limit`` ready messages, which the caller must claim or remove in ``change``.
 
     The search takes as many messages as possible from a group before it proceeds to the next group. It ends before the
-    bodies exceed ``most_bytes`` in total, but it returns at least one message if it can.
+    messages exceed ``most_bytes`` in total, but it returns at least one message if it can.
     """
     taken: list[ReadyMessage] = []
     scan = LineScan(store, state, now)
@@ -33,7 +33,7 @@ def take(
         size, scanned = len(taken), ScannedRecords(head)
         found = scan.ready(line, scanned, limit - len(taken))
         for sequence, record, body in _read_contents(store, state, found, limit - len(taken)):
-            most_bytes -= len(body)
+            most_bytes -= len(body) + len(record.attributes)
             if most_bytes < 0 and taken:
                 break
             taken.append(ReadyMessage(sequence, record, body))
@@ -101,7 +101,7 @@ class LineScan:
         self.damaged = False
 
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield the lines in claim order: the key of the entry in ``available``, and the line's key and head."""
+        """Yield (key of the entry in ``available``, line key, line head) for each line, in claim order."""
         number, size = layout.number.pack(self._state.number), layout.number.size
         upper = layout.pair.pack(self._state.number, self._now + 1)
         for key, value in self._state.ready_cursor.entries(self._store, upper):

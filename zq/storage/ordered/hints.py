@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hints in memory that speed up claims, listings and expiry. They are never wrong, and may be dropped at any time.
+"""Hints in memory that speed up claims, listings and expiry. Hints are always correct, and may be dropped at any time.
 
 - ``ReadyCursor``: the position from which claims search for ready messages.
-- ``VisibilityIndex``: the ranges of a queue without visible messages, which a listing can skip.
+- ``VisibilityIndex``: the ranges of sequences that have no visible messages, so that a listing can skip them.
 - ``LazyExpiryQueue``: expired messages that readers have found.
 """
 
@@ -53,7 +53,7 @@ class LazyExpiryQueue:
             return not self._closed
 
     def take(self, most: int) -> dict[bytes, int]:
-        """Remove and return up to ``most`` of the oldest keys, each with a time at which its message had expired."""
+        """Remove up to ``most`` keys, oldest first. Return a mapping from key to a time after the message's expiry."""
         with self._changed:
             taken = dict(islice(self._keys.items(), most))
             for key in taken:
@@ -131,7 +131,7 @@ FilterKind = tuple[bool, bool, str]
 
 
 class VisibilityIndex:
-    """The blocks of one queue that have no visible message for some time, so that a listing can skip them.
+    """An index of the blocks of one queue that will have no visible message for some time. A listing skips them.
 
     Without the index, a listing might read a million claimed or delayed messages to find the ten messages of a page.
 

@@ -48,7 +48,7 @@ class HistoryController:
             else:
                 start = _first_since(store, state, min(marker, LAST) + 1, span.since)
                 records = _scan_entries(store, state, start, span.until, layout.ms(now))
-            items = list(take_portion(islice(records, limit), most_bytes, _body))
+            items = list(take_portion(islice(records, limit), most_bytes, _size))
         return Page(items, str(items[-1].position) if items else None)
 
     def _list_all(self, queue: QueueRef, marker: int, limit: int, now: Seconds, most_bytes: int) -> Page[HistoryEntry]:
@@ -59,10 +59,10 @@ class HistoryController:
                 with registry.locked(queue) as (state,):
                     if state is None:
                         break
-                    left = most_bytes - sum(len(_body(item)) for item in items)
+                    left = most_bytes - sum(map(_size, items))
                     more, start = _read_stretch(store, state, start, limit - len(items), left, layout.ms(now))
                 found = [*items, *more]
-                items = list(take_portion(found, most_bytes, _body))
+                items = list(take_portion(found, most_bytes, _size))
                 if len(items) < len(found):
                     break
         return Page(items, str(items[-1].message.sequence) if items else None)
@@ -77,7 +77,7 @@ class HistoryController:
 
 
 def _scan_entries(store: Store, state: QueueState, start: int, until: Seconds, now: int) -> Iterator[HistoryEntry]:
-    """Yield the unexpired history entries at or above the position ``start`` of messages finished before ``until``."""
+    """Yield unexpired history entries at or above the position ``start`` that finished before ``until``."""
     end = layout.ms(min(until, FAR))
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
     for key, value in store.scan("history", lower, upper):
@@ -111,10 +111,10 @@ def _first_since(store: Store, state: QueueState, start: int, since: Seconds) ->
 def _read_stretch(
     store: Store, state: QueueState, start: int, want: int, most_bytes: int, now: int
 ) -> tuple[list[HistoryEntry], int]:
-    """Return messages and history entries of a locked queue by sequence, and the sequence from which to continue.
+    """Return messages and history entries of a locked queue, and the sequence from which to continue.
 
-    The result has up to ``want`` items. It ends before the bodies exceed ``most_bytes`` in total, but it has at least
-    one item if there is any.
+    The list has up to ``want`` items in order of sequence. It ends before the items exceed ``most_bytes`` in total,
+    but it has at least one item if there is any.
     """
     most = max(want, STRETCH)
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
@@ -132,7 +132,7 @@ def _read_stretch(
         read, key, value = found[sequence]
         item = read(store, state, key, value, now)
         if item is not None:
-            left -= len(_body(item))
+            left -= _size(item)
             if left < 0 and items:
                 reach = items[-1].message.sequence
                 break
@@ -168,8 +168,8 @@ def _find_latest(store: Store, state: QueueState, message: str, now: int) -> His
     return None
 
 
-def _body(item: HistoryEntry) -> bytes:
-    return item.message.body
+def _size(item: HistoryEntry) -> int:
+    return item.message.size
 
 
 def _build_entry(key: bytes, kept: StoredEntry) -> HistoryEntry:

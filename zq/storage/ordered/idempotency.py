@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Idempotency keys of queues and logs. A key and the request's result are written atomically with its effect."""
+"""Idempotency keys of queues and logs.
+
+A key and the result of its request are written atomically with the effect of the request.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -22,7 +25,7 @@ class Owner(Protocol):
 
 
 def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
-    """Check that the owner does not have the key yet. ``answer`` is the type of the stored result.
+    """Check that the key is new to the owner. ``answer`` is the type of the stored result.
 
     Raises:
         Repeated: The request was already applied. The error contains the request's result.
@@ -42,7 +45,7 @@ def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey
 def check_keys(
     store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, drafts: Sequence[Draft], now: int
 ) -> None:
-    """Check that the owner does not have the keys of a post and of its drafts yet.
+    """Check that the idempotency keys of a post and of its drafts are new to the owner.
 
     Raises:
         Repeated: The post was already applied. The error contains its result.

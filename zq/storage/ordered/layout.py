@@ -188,10 +188,10 @@ class NewMessage(Struct, array_like=True):
         claim: The id of the last claim, which is live until ``ends``.
         former: The available-at before the claim.
         count: The number of claims.
-        size: The size with which the message counts in the tally, in bytes.
+        size: The number of bytes that the message adds to the tally.
         indexed: Whether the message has an entry in ``available``; fresh messages have none.
         body: The body, or None if it is stored in ``bodies``.
-        group: The number of the message's group in ``claims``.
+        group: The number of the message's claim group; see ``claims``.
     """
 
     id: str
@@ -247,7 +247,7 @@ Found = tuple[int, StoredMessage]
 
 
 class StoredEntry(Struct, array_like=True):
-    """The stored form of a history entry. ``size`` is the number of bytes that the entry counts in the tally."""
+    """The stored form of a history entry. ``size`` is the number of bytes that the entry adds to the tally."""
 
     record: StoredMessage
     body: bytes
@@ -264,7 +264,7 @@ class Known(Struct, array_like=True):
     Attributes:
         digest: The digest of the first request, which a repeated request must match.
         answer: The encoded result of the first request.
-        size: The number of bytes that the key counts in the tally; 0 in a topic log, which has its own limit.
+        size: The number of bytes that the key adds to the tally; 0 in a topic log, which has its own limit.
         last: For a post, the sequence of its last message; 0 if it is unknown.
     """
 

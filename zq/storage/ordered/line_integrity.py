@@ -75,7 +75,10 @@ class RebuiltLines:
     """Lines that a salvage rebuilds from their messages."""
 
     def __init__(self, former: Callable[[bytes], bytes]) -> None:
-        """Initialize. ``former`` returns the head of a line in the damaged store, or b"" if it is unknown."""
+        """Create an empty collection of lines.
+
+        ``former`` returns the head of a line in the damaged store, or b"" if it is unknown.
+        """
         self._former = former
         self._heads: dict[bytes, tuple[bytes, int]] = {}
 

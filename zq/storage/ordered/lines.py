@@ -46,7 +46,7 @@ def line_entry(line: bytes, head: bytes) -> tuple[bytes, bytes]:
 
 
 class ScannedRecords:
-    """The records of a line that a claim has read, by slot in ascending order.
+    """The records of a line that a claim has read, in ascending order of slots.
 
     A record is None if the message was removed or is unreadable. ``is_all`` is true if the whole line was read.
     """
@@ -89,7 +89,7 @@ class LineChanges:
         self._store = store
         self._lines: dict[bytes, _LineChange] = {}
         self._groups: dict[tuple[int, str], _LineChange] = {}
-        """LineChanges by queue number and group."""
+        """The changed lines, by queue number and group."""
 
     def join(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
         """Add a message to its line."""

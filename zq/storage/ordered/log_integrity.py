@@ -89,7 +89,7 @@ class Findings:
         return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.prefix_end(kind))}
 
     def report(self) -> Report:
-        """Return the findings as a report. Its list of damage is empty, for the driver to fill."""
+        """Return the findings as a report. Its list of damage is empty; the driver fills it."""
         return Report(dict(sorted(self.counted.items())), self._contradictions, self._examples, [])
 
 

@@ -188,7 +188,10 @@ class Log:
             self._heads[topic] = head
 
     def head(self, topic: str | None) -> int:
-        """Return the last sequence that was passed to ``cache_head`` for a topic or the whole log (None), or 0."""
+        """Return the last sequence that was passed to ``cache_head`` for this topic, or 0 if there is none.
+
+        The topic None stands for the whole log.
+        """
         try:  # not a check followed by a read, because another thread may remove the entry in between
             return self._heads[topic]
         except KeyError:
@@ -215,10 +218,10 @@ class Log:
         self.view = LogView(record, floors)
 
     def trimmed(self) -> Range | None:
-        """Return the range of batches that were trimmed since the last returned range, for a compaction.
+        """Return a range of trimmed batches to compact, or None. The range begins where the last returned range ended.
 
-        Return None if the range is small or if the log was trimmed since the last call: while trims continue, the store
-        compacts the ranges by itself. Not thread-safe.
+        The result is None if the range is small or if the log was trimmed since the last call: while trims continue,
+        the store compacts the ranges by itself. Not thread-safe.
         """
         record, seen, former = self.view.record, self._seen, self._compacted
         self._seen = record

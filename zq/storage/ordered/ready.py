@@ -46,7 +46,7 @@ def take(
 ) -> list[ReadyMessage]:
     """Return up to ``limit`` ready messages in claim order. The caller must claim or remove all of them in ``change``.
 
-    - The search ends before the bodies exceed ``most_bytes`` in total, but it returns at least one message if it can.
+    - The search ends before the messages exceed ``most_bytes`` in total, but it returns at least one message if it can.
     - A bounded number of expired messages is skipped (L10) and offered to lazy expiry.
     - Unreadable messages are skipped, so that a damaged block does not stop the queue.
 
@@ -76,7 +76,7 @@ def take(
 def _read_messages(
     store: Store, state: QueueState, candidates: Sequence[Candidate], most_bytes: int
 ) -> tuple[list[ReadyMessage], int, int]:
-    """Read the candidates until the bodies would exceed ``most_bytes`` in total.
+    """Read the candidates until their bodies and attributes would exceed ``most_bytes`` in total.
 
     Return the readable messages, the number of unreadable messages, and the number of processed candidates.
     """
@@ -84,7 +84,7 @@ def _read_messages(
     unread, left = 0, most_bytes
     for at, (sequence, record, body) in enumerate(_read_contents(store, state.number, candidates)):
         if record is not None and body is not None:
-            left -= len(body)
+            left -= len(body) + len(record.attributes)
             if left < 0 and ready:
                 return ready, unread, at
             ready.append(ReadyMessage(sequence, record, body))
@@ -187,7 +187,7 @@ class _Scan:
 
 
 def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate]:
-    """Yield the fresh messages above the sequence ``after`` by sequence. Unreadable messages have no record."""
+    """Yield the fresh messages above the sequence ``after``, in order. Unreadable messages have no record."""
     tally, pack, decode, available = state.tally, layout.pair.pack, layout.decode_record, 0
     at, last = max(tally.fresh_head, after) + 1, tally.fresh_tail
     while at <= last:

@@ -32,7 +32,7 @@ RESERVED = 1 << 62
 class EngineContext:
     """The state that all queues share: expiry options, listener, and queue for lazy expiry.
 
-    The object is kept when the store is reopened.
+    The same object is used after the store is reopened.
     """
 
     def __init__(self, expiry: Expiry, housekeeping: Housekeeping) -> None:
@@ -132,7 +132,10 @@ class LockedQueues:
         states: Mapping[QueueRef, QueueState],
         refs: Sequence[QueueRef],
     ) -> None:
-        """Initialize. After locking, the object compares the locked states with the current states in ``states``."""
+        """Create the context manager.
+
+        ``states`` has the current states. If a locked state is not current, the locks are acquired again.
+        """
         self._find = find
         self._states = states
         self._refs = refs
@@ -158,7 +161,7 @@ class Registry:
     """The queue states and topic logs of one open store, loaded on first use."""
 
     def __init__(self, store: Store, context: EngineContext, start: int) -> None:
-        """Initialize the registry. ``start`` is the boot epoch; see ``startup.count_start``."""
+        """Create the registry. ``start`` is the boot epoch; see ``startup.count_start``."""
         self._store = store
         self._start = start
         self.context = context

@@ -103,7 +103,7 @@ def _shift_history(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
 
 
 def _shift_key(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
-    """Extend the expiry of a record whose key ends with the expiry."""
+    """Extend the expiry at the end of a record's key. Return the new key and the unchanged value."""
     return key[:-8] + layout.number.pack(due.expiry_of(key) + later), value
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The salvage of open commits, stages, producers, fences, idempotency keys and documents.
 
-The messages in a stage are never published yet, because a commit publishes a message and removes it from the stage in
+No message in a stage has been published yet, because a commit publishes a message and removes it from the stage in
 one write. Messages that an open commit will delete stay reserved, so that they are not delivered again.
 """
 
@@ -53,7 +53,7 @@ class CommitSalvage:
         """The numbers of the stages that open commits own."""
 
     def batch(self, producer: bytes) -> Batch | None:
-        """Return the producer's last batch from its open commit, or ``None`` without an open commit."""
+        """Return the producer's last batch from its open commit, or None if it has no open commit."""
         commit = self._open.get(producer)
         return None if commit is None else Batch(commit.batch, commit.published, commit.deleted)
 

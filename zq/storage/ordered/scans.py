@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listings of messages by sequence, and lookups by id.
+"""Listings of messages in order of sequence, and lookups by id.
 
 A caller of ``locate`` that changes the messages holds the queue's lock. Listings acquire the lock only to record hints.
 """
@@ -29,7 +29,7 @@ def page(
 ) -> list[Message]:
     """Return up to ``limit`` messages above ``marker`` that match the filter.
 
-    The page ends before its bodies exceed ``most_bytes`` in total, but it has at least one message if there is any.
+    The page ends before its messages exceed ``most_bytes`` in total, but it has at least one message if there is any.
     """
     messages: list[Message] = []
     left = most_bytes
@@ -37,7 +37,7 @@ def page(
         found = _find_visible(store, state, marker, want, list_filter, now)
         for (sequence, record), body in zip(found, _read_texts(store, state.number, found), strict=True):
             if body is not None:  # otherwise the message was removed or has expired in the meantime
-                left -= len(body)
+                left -= len(body) + len(record.attributes)
                 if left < 0 and messages:
                     return messages
                 messages.append(layout.build_message(sequence, record, body, now))
@@ -88,7 +88,7 @@ def _advance(
 ) -> int | None:
     """Add the records that match the filter to ``found``, up to the limit or the end of the queue.
 
-    If the scan stops early because it has read ``blocks`` blocks, return the position from which to continue, or else
+    Return the position from which to continue if the scan stops early because it has read ``blocks`` blocks, otherwise
     None.
     """
     while len(found) < limit:

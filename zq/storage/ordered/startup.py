@@ -62,7 +62,7 @@ class StorageClock:
         return self._offset or 0.0
 
     def trust(self, offset: Seconds) -> None:
-        """Replace the current offset by ``offset``, which an earlier process has recorded as trusted."""
+        """Replace the current offset with ``offset``, which an earlier process has recorded as trusted."""
         with self._lock:
             self._offset, self.latest = offset, 0.0
 
@@ -217,7 +217,10 @@ def count_start(store: Store) -> int:
 
 
 def epoch_growth(before: int, start: int) -> int:
-    """Return how many numbers a counter skips if it was written in the boot epoch ``before`` and read in ``start``."""
+    """Return the number of values that a counter skips between two boot epochs.
+
+    ``before`` is the epoch in which the counter was last written, and ``start`` is the current epoch.
+    """
     return EPOCH_STRIDE * (start - before)
 
 

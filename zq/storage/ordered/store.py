@@ -18,6 +18,13 @@ UNREADABLE: Final = "The data for this request is damaged. Retries do not help: 
 # A key above all other keys.
 TOP: Final = b"\xff" * 256
 
+# Bounds that every store must accept: bytes of a key and of a value, and number and total bytes of the writes in one
+# batch. The conformance suite stays within them. A server with higher limits than the default ones may exceed them.
+MAX_KEY_BYTES: Final = 1_100
+MAX_VALUE_BYTES: Final = 4 << 20
+MAX_BATCH_WRITES: Final = 25_000
+MAX_BATCH_BYTES: Final = 32 << 20
+
 # Number of bodies per read if the caller stops at a total size. A larger number would read bodies that are not used.
 AHEAD: Final = 16
 
@@ -41,6 +48,9 @@ class Readable(Protocol):
 
 class Store(Protocol):
     """An open store. All methods are thread-safe and may raise ``Unavailable``.
+
+    A store must accept writes within ``MAX_KEY_BYTES``, ``MAX_VALUE_BYTES``, ``MAX_BATCH_WRITES`` and
+    ``MAX_BATCH_BYTES``.
 
     Reads raise ``StoreDamaged`` if a damaged file makes the data unreadable, unless ``spare`` is set.
     """
@@ -73,8 +83,8 @@ class Store(Protocol):
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield items with ``lower <= key < upper`` in key order, or in reverse order with ``backwards``.
 
-        Concurrent writes may or may not be included. Callers often end a scan early. With ``spare``, the scan ends at
-        damaged data without an error.
+        Writes during the scan, also by the scanning thread, may or may not be included. Callers often end a scan early.
+        With ``spare``, the scan ends at damaged data without an error.
         """
         ...
 
@@ -83,7 +93,7 @@ class Store(Protocol):
 
         When the method returns, the change is visible to all threads. Unless the store is volatile, it survives a kill
         of the process; after ``wait_durable``, it also survives a power failure. The ranges must not contain any of the
-        written keys.
+        written keys. If several writes have the same key, the last one counts.
 
         Raises:
             Unavailable: Nothing was applied.
@@ -130,7 +140,7 @@ def binary_search(
 
 
 class Housekeeping:
-    """The optional maintenance of a store. The object is kept when the store is reopened.
+    """The optional maintenance of a store. The same object is used after the store is reopened.
 
     By default, the methods do nothing; a driver overrides those that it supports. The engine calls all methods except
     ``check`` within a verb, while the store is open.

@@ -201,7 +201,7 @@ class CommitAttempt:
         return self._decide_large() or self._commit_small()
 
     def _decide_large(self) -> CommitResult | None:
-        """Decide a batch that is too large for one write, and return the result of a commit that is still open.
+        """Decide a batch that is too large for one write, and return the result of the open commit.
 
         If one write suffices, do nothing and return None.
         """
@@ -239,7 +239,10 @@ class CommitAttempt:
         ]
 
     def _commit_small(self) -> CommitResult:
-        """Complete the whole batch in one change. Create missing target queues first."""
+        """Publish and delete all messages of the batch in one change.
+
+        Missing target queues are created before this change.
+        """
         store, registry = self._session
         staged = [item for _, stage in self._stages for item in stages.messages(store, stage)]
         targets = [QueueRef(self._commit.project, name) for name in dict.fromkeys(item.queue for item in staged)]
@@ -310,7 +313,10 @@ def _find_last(store: Store, producer: bytes, now: int) -> tuple[bytes, CommitRe
 
 
 def _describe_commit(producer: bytes, value: bytes) -> UnfinishedCommit:
-    """Describe an open commit. The progress is the entry's length and checksum, because each slice changes them."""
+    """Describe an open commit by its project, its producer and its progress.
+
+    The progress is the length and the checksum of the stored entry ``value``, because each slice changes them.
+    """
     prefix = layout.prefix_of(producer)
     return UnfinishedCommit(
         layout.decode_project(prefix), producer[len(prefix) : -1].decode(), f"{len(value)} {crc32(value)}"
@@ -352,7 +358,7 @@ def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: i
 
 
 def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
-    """Publish the next staged messages. Create missing target queues first."""
+    """Create missing target queues, then publish the next staged messages."""
     store, registry = session
     keys, items = _next_staged(store, commit.rests[0], most)
     project = layout.decode_project(layout.prefix_of(producer))

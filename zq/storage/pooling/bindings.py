@@ -8,15 +8,14 @@ do not search.
 """
 
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
-from cachetools import FIFOCache
 
+from zq.cache import ReadThroughCache
 from zq.errors import Conflict, PoolsApart, Unavailable
 from zq.model import QueueRef, Seconds
 from zq.model.documents import Document
@@ -60,6 +59,13 @@ def describe(pool: str) -> str:
     return f"the pool {pool}" if pool else "the default pool"
 
 
+class BindingLookup(NamedTuple):
+    """The stored binding of a queue. ``pool`` is None if the queue is unbound or deleted."""
+
+    document: Document | None
+    pool: str | None
+
+
 class Bindings:
     """The bindings of queues to pools.
 
@@ -76,51 +82,40 @@ class Bindings:
         self._catalogue = catalogue
         self._documents = catalogue.documents
         self._virtual = virtual
-        self._monotonic = monotonic
         self._choose = choose
-        self._lock = threading.Lock()
-        self._cached_pools: FIFOCache[QueueRef, tuple[float, str]] = FIFOCache(MAX_CACHED_BINDINGS)
-        self._pools: tuple[float, Mapping[str, Pool]] = (0.0, {})
+        self._lookups = ReadThroughCache(
+            self._look_up, MAX_CACHED_BINDINGS, lambda found: 0.0 if found.pool is None else AGE, monotonic
+        )
+        self._pools = ReadThroughCache(self._read_pools, 1, AGE, monotonic)
 
     def pools(self, fresh: bool = False) -> Mapping[str, Pool]:
         """Return a mapping from name to pool, at most ``AGE`` seconds old, or current if ``fresh``."""
-        until, pools = self._pools
-        started = self._monotonic()
-        if fresh or started >= until:
-            found = each(self._documents, POOL, self._catalogue.now())
-            pools = {document.ref.name: read_pool(document) for document in found}
-            self._pools = started + AGE, pools
-        return pools
+        if fresh:
+            self._pools.forget(None)
+        return self._pools.get(None)
+
+    def _read_pools(self, _key: None) -> Mapping[str, Pool]:
+        found = each(self._documents, POOL, self._catalogue.now())
+        return {document.ref.name: read_pool(document) for document in found}
 
     def find(self, queue: QueueRef) -> str:
         """Return the pool to read a queue from. For an unbound queue, this is the default pool."""
-        known = self._cached(queue)
-        if known is not None:
-            return known
-        started = self._monotonic()
-        document = self._read(queue)
-        if document is None:
-            return DEFAULT_POOL
-        binding = read_binding(document)
-        if binding.deleted is None:
-            self._cache(queue, binding.pool, started)
-        return binding.pool
+        document, pool = self._lookups.get(queue)
+        if pool is None:
+            return DEFAULT_POOL if document is None else read_binding(document).pool
+        return pool
 
     def bind(self, queue: QueueRef, flavor: str | None = None, beside: str | None = None) -> str:
-        """Return the pool to write a queue to.
+        """Return the pool to write a queue to. If the queue is not bound yet, bind it.
 
-        An unbound queue is bound to the pool ``beside``. If ``beside`` is None, a pool is chosen, which belongs to
-        ``flavor`` unless the queue already exists or must be in the pool of another queue.
+        The queue is bound to the pool ``beside`` or, if ``beside`` is None, to a pool that this method chooses. The
+        chosen pool belongs to ``flavor``, unless the queue already exists or must be in the pool of another queue.
         """
         while True:
-            known = self._cached(queue)
-            if known is not None:
-                return known
-            started = self._monotonic()
-            document = self._read(queue)
-            pool = self._bind(queue, flavor, beside) if document is None else self._revive(queue, document)
+            document, pool = self._lookups.get(queue)
+            if pool is None:
+                pool = self._bind(queue, flavor, beside) if document is None else self._revive(queue, document)
             if pool is not None:
-                self._cache(queue, pool, started)
                 return pool
 
     def bind_together(self, queue: QueueRef, other: QueueRef) -> None:
@@ -161,19 +156,15 @@ class Bindings:
             marked = msgspec.json.encode(Binding(binding.pool, now))
             if self._documents.put(document.ref, marked, now, expected=document.version):
                 break
-        self.forget(queue)
+        self._lookups.forget(queue)
 
     def sweep(self, store_of: Callable[[str], Storage]) -> None:
-        """Remove the bindings of queues that were deleted ``BINDING_RETENTION`` seconds ago and not created again."""
+        """Remove the bindings of queues that were deleted ``BINDING_RETENTION`` seconds ago and not recreated since."""
         now = self._catalogue.now()
         for note in each(self._documents, UNBOUND, now):
             gone = read_unbound(note)
             with suppress(Unavailable):
                 self._sweep(QueueRef(gone.project, gone.queue), note, now, store_of)
-
-    def forget(self, queue: QueueRef) -> None:
-        with self._lock:
-            self._cached_pools.pop(queue, None)
 
     def _sweep(self, queue: QueueRef, note: Document, now: Seconds, store_of: Callable[[str], Storage]) -> None:
         document = self._read(queue)
@@ -258,13 +249,7 @@ class Bindings:
     def _read(self, queue: QueueRef) -> Document | None:
         return self._documents.get(binding_ref(queue), self._catalogue.now())
 
-    def _cached(self, queue: QueueRef) -> str | None:
-        try:
-            until, pool = self._cached_pools[queue]
-        except KeyError:
-            return None
-        return pool if self._monotonic() < until else None
-
-    def _cache(self, queue: QueueRef, pool: str, started: float) -> None:
-        with self._lock:
-            self._cached_pools[queue] = started + AGE, pool
+    def _look_up(self, queue: QueueRef) -> BindingLookup:
+        document = self._read(queue)
+        binding = None if document is None else read_binding(document)
+        return BindingLookup(document, binding.pool if binding is not None and binding.deleted is None else None)

@@ -6,7 +6,7 @@ A batch has a header and its messages (MessagePack). The header consists of:
 - length of the topic's name, and the name;
 - last sequence, in 16 digits;
 - number of messages, publication time, first and last expiry of a message;
-- numbers of messages and of body bytes that were published in the log before the batch.
+- numbers of messages and of their bytes that were published in the log before the batch.
 
 The header is a member of ``topics`` and ``fading``. The stream stores it together with the messages. In replies and on
 the channel, a batch is the length of the messages, the header, and the messages. On the channel, the log's last

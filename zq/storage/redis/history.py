@@ -41,7 +41,7 @@ class HistoryController:
     def _read_page(
         self, script: scripts.Script, queue: QueueRef, marker: int, most: tuple[int, int], now: Seconds, *bounds: int
     ) -> "Records":
-        """Return up to ``limit`` entries with up to ``most_bytes`` bytes of bodies.
+        """Return up to ``limit`` entries with up to ``most_bytes`` bytes of messages.
 
         A script stops early if it has skipped many expired entries. Another call of the script then continues from
         the last position.
@@ -54,11 +54,11 @@ class HistoryController:
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)
         found: Records = []
         while True:
-            left = most_bytes - sum(len(record.message.body) for record in found)
+            left = most_bytes - sum(record.message.size for record in found)
             terms = [b"%d" % number for number in (moment, position, limit - len(found), left, *bounds)]
             blob = self._store.run(script, queue, *terms, more=[layout.keys(queue).history])
             read = found + replies.finished(blob, layout.MOMENT.size, moment)
-            found = list(take_portion(read, most_bytes, lambda record: record.message.body))
+            found = list(take_portion(read, most_bytes, lambda record: record.message.size))
             position = layout.MOMENT.unpack_from(blob)[0]
             if not position or len(found) < len(read):
                 return found

@@ -102,13 +102,13 @@ class MessageController:
         terms = without, *shown, layout.keys(queue).name, expected or b""
         found: list[Message] = []
         while True:
-            left = most_bytes - sum(len(message.body) for message in found)
+            left = most_bytes - sum(message.size for message in found)
             bounds = b"%d" % moment, b"%d" % position, b"%d" % (limit - len(found)), b"%d" % left
             blob = self._store.run(scripts.LIST, queue, *bounds, *terms)
             if isinstance(blob, list):
                 return Page([], None, blob[0])
             read = found + replies.messages(blob, 8, moment)
-            found = list(take_portion(read, most_bytes, lambda message: message.body))
+            found = list(take_portion(read, most_bytes, lambda message: message.size))
             position = int.from_bytes(blob[:8])
             if not position or len(found) < len(read):
                 return Page(found, str(found[-1].sequence) if found else None)

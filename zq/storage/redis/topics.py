@@ -53,7 +53,7 @@ class TopicController:
         lives = [entry.ttl for entry in entries]
         ends = moment + max(lives) * 1000
         self._store.schedule_expiry(whole, ends, moment)
-        size = sum(len(entry.body) for entry in entries)
+        size = sum(entry.size for entry in entries)
         numbers = len(entries), size, moment + min(lives) * 1000, ends, retention.size, retention.messages
         terms = [b"%d" % moment, layout.text(topic.name), *(b"%d" % number for number in numbers)]
         terms += [batches.pack(entries), self._follower.channel(topic.project)]

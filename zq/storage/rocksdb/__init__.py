@@ -49,9 +49,10 @@ MAX_COMPACTING: Final = 1.0
 
 
 def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedStorage:
-    """Open the store at ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``. Raises ``StartRefused``.
+    """Open the store at ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``.
 
-    ``options`` are those of ``RocksdbOptions``.
+    ``options`` are those of ``RocksdbOptions``. Raises ``StartRefused`` if an option is invalid or the store cannot be
+    opened.
     """
     path = parse_path(uri)
     warn_of_others(path)
@@ -243,7 +244,7 @@ def parse_path(uri: str) -> Path:
 class Directory(Housekeeping):
     """The housekeeping of a RocksDB directory: compactions, snapshots, metrics and damage.
 
-    The object is kept when the store is reopened. ``open`` must not be called while the store is open.
+    The same object is used after the store is reopened. ``open`` must not be called while the store is open.
     """
 
     def __init__(
@@ -255,7 +256,7 @@ class Directory(Housekeeping):
         stamped: str,
         trimmed: str,
     ) -> None:
-        """Initialize.
+        """Create the object without opening the directory.
 
         Args:
             sync: The sync mode and its interval; see ``Store``.

@@ -74,7 +74,7 @@ def admit(path: Path, check: Check) -> None:
 
 
 def inspect_log(path: Path) -> tuple[Tear | None, list[str]]:
-    """Return where the log becomes unreadable (None if nowhere), and the names of missing log files.
+    """Return the position at which the log becomes unreadable, or None, and the names of missing log files.
 
     The caller holds the directory's lock. Raises RocksDB's error if anything except the log is unreadable.
     """

@@ -214,7 +214,7 @@ def _fill(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[str,
 
 
 def _known_files(target: Path) -> dict[tuple[str, int, str], Path]:
-    """Return the files of all complete backups by (name, size, checksum)."""
+    """Return a mapping from (name, size, checksum) to path, for the files of all complete backups."""
     found: dict[tuple[str, int, str], Path] = {}
     for folder in complete_backups(target):
         with suppress(StartRefused):

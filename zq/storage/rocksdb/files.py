@@ -70,7 +70,7 @@ def check_end(cursor: Any, lower: bytes, last: bytes | None, backwards: bool) ->
 
 
 class Damage:
-    """The damage that was found in one store. The object is kept when the store is reopened. Thread-safe."""
+    """The damage that was found in one store. The same object is used after the store is reopened. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -48,7 +48,7 @@ def copy_intact(path: Path, to: Path) -> Path:
 
 
 def _copy(file: Path, to: Path) -> None:
-    """Link a table file, which never changes, if possible. Copy any other file."""
+    """Link a table file if possible, because it never changes. Copy any other file."""
     try:
         if file.suffix != ".sst":
             raise OSError

@@ -158,7 +158,7 @@ class LogFile:
         return None
 
     def _next(self, at: int) -> int:
-        """Return the offset of the next header at or after ``at``. A block's end may be too short for a header."""
+        """Return the offset of the next header at or after ``at``. A block's last bytes may not fit a header."""
         rest = -at % BLOCK
         if rest < HEADER.size or (rest < HEADER.size + NUMBER.size and not any(self._content[at : at + rest])):
             return at + rest
@@ -189,7 +189,11 @@ class LogFile:
                 found = self.batch(found.end)
 
     def _possible_starts(self, at: int) -> Iterator[int]:
-        """Yield possible offsets of writes: all offsets of the damaged block, and the records of later blocks."""
+        """Yield the offsets at which a write may start.
+
+        These are each remaining offset in the damaged block, then the start of each first or only record in later
+        blocks.
+        """
         block = (at // BLOCK + 1) * BLOCK
         yield from range(at, min(block, self.size))
         while block < self.size:
@@ -203,7 +207,7 @@ class LogFile:
             block += BLOCK
 
     def read_content(self, batch: Batch) -> bytes:
-        """Return a write as RocksDB encoded it."""
+        """Return the bytes of a write in RocksDB's encoding."""
         return b"".join(self._content[each.content : each.end] for each in batch.fragments)
 
 
@@ -283,7 +287,7 @@ def copy_intact(file: Path, to: Path) -> None:
 
 
 def _records(content: bytes, at: int) -> bytes:
-    """Encode a write as the records that begin at an offset of a log file."""
+    """Encode a write as log records. The first record begins at the offset ``at``."""
     written, kind = b"", 0
     while not kind or content:
         rest = -(at + len(written)) % BLOCK or BLOCK

@@ -421,16 +421,18 @@ class DeliveryWorker:
         if self._options.rate:
             await asyncio.sleep(max(0.0, health.next - time.monotonic()))
             health.next = time.monotonic() + 1 / self._options.rate
+        is_mail = one.subscriber.startswith("mailto:")
         if notice.confirmation:
-            if one.subscriber.startswith("mailto:"):
+            if is_mail:
                 return await self._send_confirmation_mail(source, one, notice)
             document = await self._call_store(self._confirmations.document, source, one, notice)
         else:
             try:
-                document = build_notification(decrypt_notice(self._sealing, source.project, notice))
+                opened = decrypt_notice(self._sealing, source.project, notice)
+                document = build_notification(opened, is_mail=is_mail)
             except MessageUnreadable:
                 return Outcome(False, why="the message cannot be decrypted", final=True)
-        if one.subscriber.startswith("mailto:"):
+        if is_mail:
             return await self._get_senders().mail(one, document.decode())
         secrets = self._policy.secrets(one, self._clock.now())
         template = None if notice.confirmation else one.options.get("post_data")

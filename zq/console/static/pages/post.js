@@ -5,6 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import { call, get, pathOf } from "../api.js";
 import { fault as faultOf } from "../json.js";
 import { Act, announce } from "../parts/act.js";
+import { isObject } from "../parts/form.js";
 import { html } from "../parts/html.js";
 import { Fault } from "../parts/states.js";
 import { hrefOf } from "../route.js";
@@ -18,7 +19,7 @@ export const draft = { path: "", text: "" };
 /** The tab. `done`: called when something was posted. */
 export function Post({ route, metadata, done }) {
   const [limits, setLimits] = useState(null);
-  const [form, setForm] = useState(() => ({ text: taken(pathOf(route)), ttl: "", delay: "", copies: "1", lines: null, key: newKey() }));
+  const [form, setForm] = useState(() => ({ text: taken(pathOf(route)), ttl: "", delay: "", copies: "1", attributes: "", lines: null, key: newKey() }));
   const [outcome, setOutcome] = useState({ fault: null, posted: 0, busy: false });
   useEffect(() => void get("limits").then(setLimits, (fault) => setOutcome({ fault, posted: 0, busy: false })), []);
   const change = (news) => setForm((now) => ({ ...now, ...news, key: newKey() }));
@@ -73,13 +74,15 @@ function newKey() {
 }
 
 function posting(form, bodies) {
-  const terms = [form.ttl && `"ttl":${Number(form.ttl)}`, form.delay && `"delay":${Number(form.delay)}`].filter(Boolean);
+  const { ttl, delay, attributes } = form;
+  const terms = [ttl && `"ttl":${Number(ttl)}`, delay && `"delay":${Number(delay)}`, attributes && `"attributes":${attributes}`].filter(Boolean);
   return `{"messages":[${bodies.map((body) => `{${[...terms, `"body":${body}`].join(",")}}`).join(",")}]}`;
 }
 
 function wrongIn(form, limits) {
   const fault = form.lines ? form.lines.fault : faultOf(form.text);
   if (fault) return fault;
+  if (form.attributes && !isObject(form.attributes)) return "Attributes must be a JSON object.";
   if (!limits) return "";
   const size = new Blob(form.lines?.texts ?? [form.text]).size;
   if (size > limits.max_messages_post_size) return `A post may have ${bytes(limits.max_messages_post_size)}; this is ${bytes(size)}.`;
@@ -130,6 +133,10 @@ function Terms({ topic, form, change, limits, metadata }) {
       ${delayed && field("delay", "Delay, seconds", String(metadata._default_message_delay))}
       ${!form.lines && field("copies", `Copies, 1 to ${MOST}`, "1")}
     </div>
+    <label class="field">
+      <span>Attributes of each message, as a JSON object</span>
+      <input type="text" autocomplete="off" spellcheck=${false} placeholder=${'{"kind": "invoice"}'} value=${form.attributes} onInput=${(event) => change({ attributes: event.target.value.trim() })} />
+    </label>
     <p class="quiet">
       ${limits && `A message lives ${age(limits.min_message_ttl)} to ${age(limits.max_message_ttl)}; the ${topic ? "topic" : "queue"}'s own ttl holds where none is given. `}
       ${!topic && !delayed && "This queue is not a delayed one: a post's delay would be ignored. "}

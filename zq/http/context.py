@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of one request that middleware, resources and features share, as ``req.context``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import falcon
+
+from zq.core.rates import Account
+from zq.model import QueueRef
+from zq.model.identity import Identity
+from zq.model.topics import TopicRef
+
+
+class Context(falcon.Context):
+    """The state of one request. An attribute without a default is missing until its middleware has run."""
+
+    # Set by ``RequestLog``: start in monotonic time, and request id.
+    began: float
+    request_id: str
+    # Set by ``Authentication``. The latter is a ``zq.http.authentication.Authentication``, with which a long-running
+    # request authenticates its caller again.
+    identity: Identity
+    authentication: Any = None
+    # Set by ``Tenant``. ``queue`` or ``topic`` is the one in the path.
+    project: str
+    client: str
+    queue: QueueRef
+    topic: TopicRef
+    # Set by ``Authorization``: rule and path parameters, the caller's permissions (``zq.model.allowance.Allowance``),
+    # the project's rate limiter, the one that rejected the request, and the middleware itself if it limits the project.
+    rule: str = ""
+    params: Mapping[str, str] = {}
+    allowance: Any
+    account: Account | None = None
+    refusing: Account | None = None
+    bounds: Any = None
+    # The ``zq.http.weight.HeavyRequest`` of a heavy request.
+    heavy: Any = None
+    # Bytes of the body, and whether it has been read.
+    received: int = 0
+    body_is_read: bool = False
+    # Number of messages to charge and to audit, and number of removed messages to audit in their place.
+    messages: int | None = None
+    removed: int | None = None
+    # For the audit log: id of a created token or key, reason of a failure, whether a GET is audited as a change, and
+    # whether a change is only simulated.
+    made: str | None = None
+    why: str = ""
+    audited: bool = False
+    dry_run: bool = False
+    # For metrics: status and route to count in place of the response's, and whether the request waits for messages.
+    counted_as: int | None = None
+    operation: str | None = None
+    waits: bool = False
+    # Set by features: whether a GET may change data, and the protocol of an SQS request.
+    links_change: bool = False
+    sqs: Any = None
+
+
+class Request(falcon.Request):
+    """A request with a typed context."""
+
+    context_type = Context
+    context: Context
