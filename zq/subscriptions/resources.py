@@ -89,7 +89,7 @@ class ProjectSubscriptions:
     def __init__(self, subscriptions: Subscriptions) -> None:
         self._subscriptions = subscriptions
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
         allowance: Allowance = req.context.allowance
         if any(allowance.visible(Verb.MANAGE, kind) is not None for kind in (Kind.QUEUE, Kind.TOPIC)):
             raise allowance.refusal("subscription:get_all")
