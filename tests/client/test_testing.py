@@ -97,7 +97,7 @@ def test_time_leaps_ahead_and_never_back(timed: Server) -> None:
 
 def test_a_leap_wakes_waiting_requests(timed: Server, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server's periodic look at queues without a notice does not come within this test."""
-    monkeypatch.setattr(waiting, "RECHECK", 3600.0)
+    monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 3600.0)
     with client_of(kind, timed.url) as client, ThreadPoolExecutor(1) as pool:
         queue = client.queue("jobs")
         queue.create({"_default_message_delay": 900})

@@ -217,7 +217,7 @@ def test_the_writer_outlives_whatever_is_raised(
     error: type[BaseException],
 ) -> None:
     """Also what is no ``Exception``, as a panic of an extension module; its entry alone is lost, and logged."""
-    monkeypatch.setattr(module, "IDLE", 60.0)
+    monkeypatch.setattr(module, "IDLE_TIMEOUT", 60.0)
     caller.delete("/v2/queues/first", 204)
     wait_for(lambda: listed(caller), 60, "the first entry")
     writer = trail._writer
@@ -265,7 +265,7 @@ def test_a_process_without_another_thread_answers(
 
 def test_a_writer_without_work_ends(trail: Trail, caller: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """And another one goes on: a process holds no thread for what happens seldom."""
-    monkeypatch.setattr(module, "IDLE", 0.05)
+    monkeypatch.setattr(module, "IDLE_TIMEOUT", 0.05)
     for name in ("a", "b"):
         caller.delete(f"/v2/queues/{name}", 204)
         wait_for(lambda: trail._writer is None, 60, "the writer has ended")

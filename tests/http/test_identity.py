@@ -391,8 +391,8 @@ def test_a_cached_credential_costs_little(storage: Storage, clock: ManualClock, 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch, compose: Compose, storage: Storage, clock: ManualClock) -> Api:
     """A server that looks again every tenth of a second whether a credential is valid, and remembers none."""
-    monkeypatch.setattr("zq.core.waiting.RECHECK", 0.1)
-    monkeypatch.setattr("zq.core.publishing.RECHECK", 0.1)
+    monkeypatch.setattr("zq.core.waiting.RECHECK_INTERVAL", 0.1)
+    monkeypatch.setattr("zq.core.publishing.RECHECK_INTERVAL", 0.1)
     monkeypatch.setattr("zq.http.streams.HEARTBEAT", 0.1)
     monkeypatch.setattr("zq.http.streams.CHECK_INTERVAL", 0.05)
     moments = iter(range(10, 10**9, 10))

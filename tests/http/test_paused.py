@@ -81,7 +81,7 @@ def send() -> Iterator[Sent]:
 @pytest.fixture
 def never_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that looks at no queue by itself."""
-    monkeypatch.setattr(module, "RECHECK", 1000.0)
+    monkeypatch.setattr(module, "RECHECK_INTERVAL", 1000.0)
 
 
 @pytest.mark.parametrize("value", ["claims", "posts", "all", None])
@@ -334,7 +334,7 @@ def test_who_waits_at_another_server_finds_out(
     pair: tuple[Api, Api], send: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At its next look."""
-    monkeypatch.setattr(module, "RECHECK", 1.0)
+    monkeypatch.setattr(module, "RECHECK_INTERVAL", 1.0)
     one, other = pair
     pause(one, "claims")
     waiting = send(other.post, f"{CLAIMS}?wait=20", 201, {})

@@ -24,7 +24,7 @@ from zq.serving.settings import Configuration
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.pooling import PooledStorage
-from zq.storage.pooling.bindings import AGE, BINDING_RETENTION, Bindings
+from zq.storage.pooling.bindings import BINDING_RETENTION, CACHE_TTL, Bindings
 
 pytestmark = pytest.mark.one_store
 
@@ -467,13 +467,13 @@ def test_queues_that_are_older_than_the_pools_stay(admin: Admin, deployment: Dep
 
 
 def test_another_server_sees_a_new_pool_without_a_restart(admin: Admin, deployment: Deployment) -> None:
-    """Within ``AGE`` seconds, though it has looked just before."""
+    """Within ``CACHE_TTL`` seconds, though it has looked just before."""
     other = deployment.server(virtual=True)
     admin.pool("p", OTHER, weight=1)
     other.put("/v2/queues/first", 201)
     admin.patch("/v2/pools/p", 200, {"weight": 0})
     admin.pool("q")
-    deployment.elapsed += AGE
+    deployment.elapsed += CACHE_TTL
     other.put("/v2/queues/second", 201)
     project = other.project
     assert deployment.open(OTHER).queues.get(QueueRef(project, "first"))
@@ -561,7 +561,7 @@ def test_the_binding_of_a_deleted_queue_goes_when_nobody_can_remember_it(
     now += BINDING_RETENTION
     deployment.storage.maintain(now)
     assert pool_of(deployment, ref) == "p"
-    deployment.elapsed += AGE
+    deployment.elapsed += CACHE_TTL
     assert admin.api.seen("jobs") == [3]
     admin.api.delete("/v2/queues/jobs", 204)
     now += BINDING_RETENTION - 1
@@ -593,7 +593,7 @@ def test_health_is_reported_for_each_pool(admin: Admin, deployment: Deployment) 
     admin.pool("p")
     admin.pool("q", OTHER)
     admin.api.send("jobs", 1, 2)
-    deployment.elapsed += AGE
+    deployment.elapsed += CACHE_TTL
     fresh = Admin(deployment.server())
     report = fresh.get("/v2/health", 200).json
     assert report.keys() == {"catalog_reachable", "p", "q"}

@@ -533,7 +533,7 @@ def test_a_suspended_project_waits_no_more(
     storage: Storage, clock: ManualClock, project_suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long poll is refused, and a stream ends, though they began before."""
-    monkeypatch.setattr(waiting, "RECHECK", 0.05)
+    monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.05)
     monkeypatch.setattr(streams, "HEARTBEAT", 0.1)
     broker = Broker(storage, clock, quota=UNBOUNDED)
     assert broker.quotas is not None

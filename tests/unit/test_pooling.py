@@ -16,8 +16,8 @@ from zq.serving.settings import Configuration
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.pooling import PooledStorage
-from zq.storage.pooling.bindings import AGE, Bindings, by_weight
-from zq.storage.pooling.stores import GRACE, PAUSE, Stores
+from zq.storage.pooling.bindings import CACHE_TTL, Bindings, by_weight
+from zq.storage.pooling.stores import GRACE, RETRY_INTERVAL, Stores
 
 QUEUE = QueueRef("acme", "jobs")
 
@@ -102,10 +102,10 @@ def test_a_store_is_closed_a_while_after_its_pool_has_gone(
     put(catalogue, "p", "u")
     stores.get("p")
     put(catalogue, "p", "w")
-    time.seconds += AGE
+    time.seconds += CACHE_TTL
     stores.get("p")
     catalogue.documents.delete(pool_ref("p"), catalogue.now())
-    time.seconds += AGE
+    time.seconds += CACHE_TTL
     stores.close_removed()
     assert opened.closed == []
     with pytest.raises(Unavailable, match="no longer exists"):
@@ -118,14 +118,14 @@ def test_a_store_is_closed_a_while_after_its_pool_has_gone(
 def test_a_store_that_does_not_answer_is_not_tried_by_each_request(
     catalogue: Storage, stores: Stores, opened: Opened, time: Time
 ) -> None:
-    """For ``PAUSE`` seconds."""
+    """For ``RETRY_INTERVAL`` seconds."""
     put(catalogue, "p", "u")
     opened.dead = True
     for _ in range(3):
         with pytest.raises(Unavailable):
             stores.get("p")
     assert opened.uris == ["u"]
-    time.seconds += PAUSE
+    time.seconds += RETRY_INTERVAL
     opened.dead = False
     stores.get("p")
     assert opened.uris == ["u", "u"]
@@ -143,14 +143,14 @@ def test_listeners_hear_of_stores_that_are_opened_later(catalogue: Storage, stor
 
 
 def test_a_binding_is_chosen_once(catalogue: Storage, bindings: Bindings, time: Time) -> None:
-    """Whatever weights are later, and whoever asks; it is remembered for ``AGE`` seconds and read again then."""
+    """Whatever weights are later, and whoever asks; it is remembered for ``CACHE_TTL`` seconds and read again then."""
     put(catalogue, "p", "u")
     assert bindings.bind(QUEUE) == "p"
     put(catalogue, "p", "u", 0)
     put(catalogue, "q", "v")
     other = Bindings(catalogue, virtual=False, monotonic=time)
     assert (other.bind(QUEUE), other.bind(QueueRef("acme", "new"))) == ("p", "q")
-    time.seconds += AGE
+    time.seconds += CACHE_TTL
     assert bindings.find(QUEUE) == "p"
     found = catalogue.documents.list("acme", BINDING, "", "", 9, catalogue.now()).items
     assert [document.ref for document in found] == [DocumentRef("acme", BINDING, name) for name in ("jobs", "new")]

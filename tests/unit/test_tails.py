@@ -144,8 +144,8 @@ def test_tellings_late_and_twice_add_nothing(log: FakeLog, tail: Tail) -> None:
 
 def test_a_lost_last_telling_is_made_up_for(log: FakeLog, tail: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing follows that would show the jump, the store is asked after a while."""
-    monkeypatch.setattr(tails, "RECHECK", 0.05)
-    monkeypatch.setattr(tails, "RETRY", 0.01)
+    monkeypatch.setattr(tails, "RECHECK_INTERVAL", 0.05)
+    monkeypatch.setattr(tails, "RETRY_INTERVAL", 0.01)
     log.publish()
     assert sequences(tail.after(3, 5)) == [4]
 
@@ -181,7 +181,7 @@ def test_what_fell_off_unseen_is_left_to_the_store(log: FakeLog, tail: Tail) -> 
 
 def test_a_store_that_fails_is_asked_again(log: FakeLog, tail: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers wait through an outage and lose nothing."""
-    monkeypatch.setattr(tails, "RETRY", 0.01)
+    monkeypatch.setattr(tails, "RETRY_INTERVAL", 0.01)
     log.broken = True
     log.publish()
     log.tell(log.publish())
@@ -238,8 +238,8 @@ def test_whatever_is_told_readers_get_everything_once_and_in_order(
     log: FakeLog, both: Tails, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tellings are lost, repeated and shuffled at random while readers follow, leave and resume."""
-    monkeypatch.setattr(tails, "RECHECK", 0.02)
-    monkeypatch.setattr(tails, "RETRY", 0.01)
+    monkeypatch.setattr(tails, "RECHECK_INTERVAL", 0.02)
+    monkeypatch.setattr(tails, "RETRY_INTERVAL", 0.01)
     monkeypatch.setattr(tails, "WINDOW", 200)
     end = 200
 

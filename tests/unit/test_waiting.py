@@ -219,7 +219,7 @@ def test_of_all_who_only_look_a_few_do_so_at_once(scene: Scene) -> None:
 
 def test_what_becomes_ready_by_itself_wakes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """One timer for the moment that the store names."""
-    monkeypatch.setattr(waiting, "RECHECK", 1000.0)
+    monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 1000.0)
     scene.shelf.due_at = 1000.3
     began = time.monotonic()
     running = scene.start()
@@ -230,7 +230,7 @@ def test_what_becomes_ready_by_itself_wakes(scene: Scene, monkeypatch: pytest.Mo
 
 def test_a_lost_telling_costs_latency_only(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Extensions 2: now and then a queue is looked at anyway."""
-    monkeypatch.setattr(waiting, "RECHECK", 0.2)
+    monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.2)
     running = [scene.start() for _ in range(2)]
     scene.put("a", "b", told=0)
     assert sorted(future.result(SOON).answer for future in running) == ["a", "b"]
@@ -308,7 +308,7 @@ def test_a_store_that_fails_fails_everybody_who_asks_it(scene: Scene) -> None:
 
 def test_what_becomes_ready_while_a_poll_asks_is_not_passed_over(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was not there by the moment of the question, and is no future moment by the time that is asked for."""
-    monkeypatch.setattr(waiting, "RECHECK", 1000.0)
+    monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 1000.0)
     moments: list[float] = []
 
     def ready(queue: QueueRef, most: int, now: float) -> Ready:

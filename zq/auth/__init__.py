@@ -52,7 +52,7 @@ def open_tokens(
 
 
 def _bootstrap_token(path: str) -> str:
-    """Read and check the bootstrap token. Raises ``StartRefused``."""
+    """Read the bootstrap token. Raises ``StartRefused`` if the file is unreadable or does not contain a token."""
     option = "[auth] bootstrap_token_file"
     text = read_private(option, path).decode("ascii", "replace").strip()
     if parse_token(text) is None:
@@ -78,7 +78,7 @@ def _jwt_verifier(options: JwtOptions, documents: DocumentController, clock: Clo
 
 
 def check(options: AuthOptions) -> None:
-    """Check the authentication options and the files that they name. Raises ``StartRefused``."""
+    """Raise ``StartRefused`` if an authentication option, or a file that an option names, is not valid."""
     if options.strategy == "proxy":
         read_secrets(options.proxy_secret_file)
     if "jwt" in options.strategy:
@@ -90,7 +90,7 @@ def check(options: AuthOptions) -> None:
 
 
 def check_jwt(options: JwtOptions) -> None:
-    """Check the options of JSON Web Tokens. Raises ``StartRefused``."""
+    """Raise ``StartRefused`` if an option of JSON Web Tokens is missing or not valid."""
     for name in ("issuer", "audience", "jwks"):
         if not getattr(options, name):
             raise StartRefused(f"[auth] jwt_{name} must be set for auth_strategy = jwt.")
@@ -111,7 +111,7 @@ def create_strategy(
         options: Returns the current options, because some files can be changed at runtime.
         path: Path of the configuration file, which Keystone's middleware reads.
 
-    Raises ``StartRefused``.
+    Raises ``StartRefused`` if the strategy is unknown, a library is not installed, or a file is not valid.
     """
     chosen = options()
     if chosen.strategy == "":

@@ -26,7 +26,7 @@ OPTION: Final = "[auth] certificates"
 
 
 class CertificateEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of the file. Without ``scopes``, the certificate grants access to the whole project."""
+    """The identity of a certificate subject in the file. Without ``scopes``, it has access to the whole project."""
 
     project: str
     roles: tuple[str, ...] = (MEMBER,)
@@ -36,7 +36,7 @@ class CertificateEntry(Struct, frozen=True, forbid_unknown_fields=True):
 class Certificates:
     """The identities of certificate subjects, as last read from the file.
 
-    ``path`` returns the configured path. The constructor raises ``StartRefused``.
+    ``path`` returns the configured path. The constructor raises ``StartRefused`` if the file is not valid.
     """
 
     def __init__(self, path: Callable[[], str], clock: Clock) -> None:
@@ -45,7 +45,7 @@ class Certificates:
         self._holders = read_holders(path())
 
     def reload(self) -> None:
-        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the former content."""
+        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the previous content."""
         self._holders = read_holders(self._path())
 
     def identity(self, env: Mapping[str, Any]) -> Identity | None:
@@ -58,7 +58,7 @@ class Certificates:
 
 
 def read_holders(path: str) -> dict[str, Identity]:
-    """Read the file and return identities by subject. Raises ``StartRefused``."""
+    """Read the file and return identities by subject. Raises ``StartRefused`` if the file is not valid."""
     try:
         with open(path, "rb") as file:
             given = msgspec.convert(tomllib.load(file), dict[str, CertificateEntry])

@@ -35,7 +35,7 @@ class CachedLookup(Struct, frozen=True):
     Attributes:
         identity: The identity, or ``None`` if the credential is not valid.
         until: Monotonic time at which the entry expires.
-        why: The reason if the credential is not valid.
+        why: Reason why the credential is not valid; "" if it is valid.
     """
 
     identity: Identity | None
@@ -91,7 +91,7 @@ class BearerStrategy:
     """The strategies ``token``, ``jwt`` and ``token,jwt``. The first verifier with a matching format decides.
 
     Args:
-        bare: Accept the credential in ``X-Auth-Token``, as OpenStack clients send it.
+        bare: Whether to accept a credential in the header ``X-Auth-Token`` too, as OpenStack clients send it.
         certificates: Client certificates, for requests without a bearer credential.
     """
 
@@ -114,7 +114,13 @@ class BearerStrategy:
         self._invalid: FIFOCache[bytes, CachedLookup] = FIFOCache(CACHE_SIZE)
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
-        """Return the caller's identity. Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``."""
+        """Return the caller's identity.
+
+        Raises:
+            NotAuthenticated: The credential is missing or not valid.
+            TooManyRequests: The address exceeds the failure limit.
+            Unavailable: The credential cannot be verified now.
+        """
         value: str | None = env.get("HTTP_AUTHORIZATION") or (env.get("HTTP_X_AUTH_TOKEN") if self._bare else None)
         if not value:
             if self.certificates is not None and (holder := self.certificates.identity(env)) is not None:
@@ -178,7 +184,7 @@ class BearerStrategy:
         """Verify the credential and cache the result.
 
         Raises:
-            TooManyRequests: The address exceeds the failure limit, and the credential is not known to have been valid.
+            TooManyRequests: The address exceeds the failure limit. A credential that was valid before is exempt.
             Unavailable: The credential cannot be verified now.
         """
         if key not in self._valid:

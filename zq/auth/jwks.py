@@ -84,8 +84,8 @@ def _reading_algorithm(given: dict[str, Any]) -> str:
 class KeySet:
     """The keys of one issuer, as last read from ``source``: a file or an https URL.
 
-    If no key set can be fetched, the last one stays valid for ``max_stale`` seconds longer than ``REFRESH_INTERVAL``.
-    The constructor raises ``StartRefused`` for an invalid file or another URL.
+    If fetching fails, the last key set stays valid for ``REFRESH_INTERVAL`` plus ``max_stale`` seconds. The constructor
+    raises ``StartRefused`` if the file is not valid or the URL is not an https URL.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class KeySet:
         return found
 
     def refresh(self) -> bool:
-        """Read the key set again. On failure, keep the former one and return ``False``."""
+        """Read the key set again. On failure, keep the previous one and return ``False``."""
         self._asked = self._monotonic()
         self._wanted.clear()
         try:
@@ -139,7 +139,11 @@ class KeySet:
         return True
 
     def pause(self, had: bool) -> float:
-        """Return the seconds until the next refresh. ``had``: whether the last refresh succeeded."""
+        """Return the seconds until the next refresh.
+
+        Args:
+            had: Whether the last refresh succeeded.
+        """
         hurried = self._wanted.is_set() or not had
         return max(0.0, self._asked + (RETRY_INTERVAL if hurried else REFRESH_INTERVAL) - self._monotonic())
 
@@ -161,7 +165,10 @@ def _read(path: str) -> bytes:
 
 
 def fetch_https(url: str) -> bytes:
-    """Fetch an https URL and return the response body. Raises ``OSError``, ``HTTPException`` or ``ValueError``."""
+    """Fetch an https URL and return the response body.
+
+    If the URL is not valid or the request fails, raises ``ValueError``, ``OSError`` or ``HTTPException``.
+    """
     parts = urlsplit(url)
     if parts.username is not None or not parts.hostname:
         raise ValueError("the URL must have a host and no user")

@@ -69,10 +69,10 @@ class JwtVerifier:
             return f"{type(error).__name__}: {str(error)[:MAX_TEXT]}"
 
     def read_denied(self) -> None:
-        """Read the revoked tokens and remove them from caches. Raises ``Unavailable``.
+        """Read the list of revoked tokens and remove these tokens from caches.
 
-        Each call removes all of them, not only the new ones: a concurrent ``verify`` may use the former list and cache
-        a revoked token after this call.
+        Each call removes all revoked tokens, not only the new ones, because a concurrent ``verify`` may use the old
+        list and cache a revoked token after this call. Raises ``Unavailable`` if the store is unavailable.
         """
         found: set[str] = set()
         after, now = "", self._clock.now()
@@ -85,7 +85,10 @@ class JwtVerifier:
                 forget({credential_name(id) for id in found})
 
     def _claims(self, text: str) -> Mapping[str, Any]:
-        """Verify signature, issuer and audience, and return the claims. Raises ``ValueError`` or ``PyJWTError``."""
+        """Verify signature, issuer and audience, and return the claims.
+
+        Raises ``ValueError`` or ``PyJWTError`` if the token is not valid.
+        """
         header, options = jwt.get_unverified_header(text), self._options
         algorithm, kind = header.get("alg"), str(header.get("typ", ""))
         if algorithm not in options.algorithms or "crit" in header or "cty" in header or "enc" in header:
@@ -114,7 +117,7 @@ class JwtVerifier:
     def _identity(self, claims: Mapping[str, Any]) -> tuple[Identity, float]:
         """Return the identity in the claims, and the seconds for which to cache it.
 
-        Raises ``ValueError`` or ``Invalid``.
+        Raises ``ValueError`` or ``Invalid`` if a claim is missing or not valid.
         """
         options, now = self._options, self._clock.now()
         expires, begins = _parse_time(claims["exp"]), _parse_time(claims.get("nbf", 0))
@@ -172,7 +175,7 @@ def at_path(claims: Mapping[str, Any], path: str) -> Any:
 
 
 def _parse_time(value: Any) -> float:
-    """Check a time claim and return it in seconds. Raises ``ValueError``."""
+    """Return a time claim in seconds. Raises ``ValueError`` if the claim is not a valid number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
         raise ValueError("no moment")
     return float(value)
@@ -181,7 +184,7 @@ def _parse_time(value: Any) -> float:
 def _parse_list(value: Any) -> list[str] | None:
     """Return the items of a claim that is a list or a space-separated string. Return ``None`` if it is absent.
 
-    Raises ``ValueError``.
+    Raises ``ValueError`` if the claim has another type.
     """
     if value is None:
         return None

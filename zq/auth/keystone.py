@@ -42,10 +42,13 @@ Application = Callable[..., Iterable[bytes]]
 
 
 class Keystone:
-    """The adapter of the middleware: ``wrap`` installs it, and ``authenticate`` returns its result."""
+    """An adapter of Keystone's middleware to an authentication strategy. ``wrap`` installs the middleware."""
 
     def __init__(self, path: str | None, clock: Clock) -> None:
-        """Configure the middleware from the file ``path`` and the environment. Raises ``StartRefused``."""
+        """Configure the middleware from the file ``path`` and the environment.
+
+        Raises ``StartRefused`` if the configuration is not valid.
+        """
         self._clock = clock
         self._failures = FailureLimit()
         self._lock = threading.Lock()
@@ -110,7 +113,10 @@ class Keystone:
 
         If this method is called again for a long-running request, the middleware validates the token again.
 
-        Raises ``NotAuthenticated``, ``TooManyRequests`` or ``Unavailable``.
+        Raises:
+            NotAuthenticated: The token is missing, expired or not valid.
+            TooManyRequests: The address exceeds the failure limit.
+            Unavailable: Keystone is unavailable.
         """
         found = env.get(RESULT_KEY)
         if isinstance(found, ZqError):

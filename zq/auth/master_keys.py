@@ -28,14 +28,15 @@ class MasterKeys:
         self._option = option
 
     def reload(self) -> None:
-        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the former keys."""
+        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the previous keys."""
         self._use(read_keys(self._path, self._option))
 
 
 def read_keys(path: str, option: str = OPTION) -> dict[str, bytes]:
-    """Read a key file. Return the keys by id, in file order, or no keys if ``path`` is empty. Raises ``StartRefused``.
+    """Read a key file. Return the keys by id, in file order, or no keys if ``path`` is empty.
 
-    Each line has an id, a space and 32 bytes in base64. Blank lines and lines that begin with # are ignored.
+    Each line has an id, a space and 32 bytes in base64. Blank lines and lines that begin with # are ignored. Raises
+    ``StartRefused`` if the file is unreadable or not valid.
     """
     keys: dict[str, bytes] = {}
     if not path:

@@ -116,9 +116,9 @@ class Policy:
         self._listeners.append(changed)
 
     def load(self, path: str) -> bool:
-        """Load the rules. Return whether they differ from the former rules.
+        """Load the rules. Return whether they differ from the previous rules.
 
-        If the file is invalid, raise ``StartRefused`` and keep the former rules.
+        If the file is invalid, raise ``StartRefused`` and keep the previous rules.
         """
         texts = _read(path) if path else None
         decide = _by_table if texts is None else _by_file(path, texts)
@@ -129,7 +129,7 @@ class Policy:
         return former != texts
 
     def reload(self, path: str, audit: Audit) -> None:
-        """Load the rules again and audit a change. If the file is invalid, keep the former rules and log the error."""
+        """Load the rules again and audit a change. If the file is invalid, keep the current rules and log the error."""
         try:
             changed = self.load(path)
         except StartRefused as refusal:
@@ -170,9 +170,9 @@ def _missing_library() -> StartRefused:
 
 
 def _checks(path: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """Parse and validate the checks of all rules. Rules that ``given`` lacks come from the table.
+    """Return the parsed checks of all rules. For a rule without a check in ``given``, use the check in the table.
 
-    Raises ``StartRefused``.
+    Raises ``StartRefused`` if a check is not valid or oslo.policy is not installed.
     """
     texts = {name: rule.check for name, rule in RULES.items()} | dict(given)
     try:

@@ -20,17 +20,22 @@ class ProxySecrets:
     """The secrets by which the server recognizes requests from the proxy."""
 
     def __init__(self, path: Callable[[], str]) -> None:
-        """Read the secrets. ``path`` returns the configured path. Raises ``StartRefused``."""
+        """Read the secrets. ``path`` returns the configured path. Raises ``StartRefused`` if the file is not valid."""
         self._path = path
         self._failures = FailureLimit()
         self._secrets = read_secrets(path())
 
     def reload(self) -> None:
-        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the former secrets."""
+        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the previous secrets."""
         self._secrets = read_secrets(self._path())
 
     def check(self, env: Mapping[str, Any], peer: str) -> None:
-        """Check the request's secret. Raises ``NotAuthenticated`` or ``TooManyRequests``."""
+        """Check the request's secret.
+
+        Raises:
+            NotAuthenticated: The secret is missing or wrong.
+            TooManyRequests: The secret is missing or wrong, and the address exceeds the failure limit.
+        """
         if self.known(env):
             return
         self._failures.check(peer)
@@ -45,7 +50,7 @@ class ProxySecrets:
 
 
 def read_secrets(path: str) -> tuple[bytes, ...]:
-    """Read the secrets, one per line. Raises ``StartRefused``."""
+    """Read the secrets, one per line. Raises ``StartRefused`` if the file is unreadable or not valid."""
     option = "[auth] proxy_secret_file"
     if not path:
         raise StartRefused(f"{option} must name a file for auth_strategy = proxy.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pre-signed URLs, which give clients without an account access to paths of one queue (contract 10).
+"""Pre-signed URLs: access to paths of one queue for clients without a credential (contract 10).
 
 The signed text consists of paths, methods, project and expiry. Parts that contain a separator are rejected, because
 they would make the text ambiguous.
@@ -164,7 +164,7 @@ class Signatures:
     def sign_confirmation(self, project: str, path: str, expires: Seconds) -> str:
         """Return a signature for PUT on a path that confirms a subscription, or "" if no secret is configured.
 
-        Raises ``Unavailable``.
+        Raises ``Unavailable`` if the revocation count cannot be read.
         """
         secrets = self.options().secrets
         key = derive_confirmation_key(secrets[0], project, self._epochs.get(project)[0]) if secrets else b""
@@ -211,7 +211,12 @@ class Signatures:
             return None
 
     def revoke(self, project: str) -> None:
-        """Invalidate all existing signatures of the project. Raises ``MetadataConflict`` or ``Unavailable``."""
+        """Invalidate all existing signatures of the project.
+
+        Raises:
+            MetadataConflict: Concurrent revocations make every attempt fail.
+            Unavailable: The store is unavailable.
+        """
         ref = DocumentRef("", REVOCATIONS_KIND, project)
         for _ in range(10):
             now = self.clock.now()

@@ -183,7 +183,10 @@ class Tokens:
         self.max_days = max_days
 
     def create(self, grant: Grant, secret: str = "", id: str = "") -> NewToken:
-        """Create a token. ``id`` and ``secret`` are random by default. Raises ``QuotaExceeded``."""
+        """Create a token. ``id`` and ``secret`` are random by default.
+
+        Raises ``QuotaExceeded`` if the project, or the deployment for an administrator token, has too many tokens.
+        """
         now = self._clock.now()
         id = id or encode_base62(int.from_bytes(os.urandom(16)), ID_LENGTH)
         secret = secret or encode_base62(int.from_bytes(os.urandom(32)), SECRET_LENGTH)
@@ -204,7 +207,10 @@ class Tokens:
         return NewToken(Token(id, stored), format_token(id, secret))
 
     def get(self, id: str, project: str | None = None) -> Token:
-        """Return the token, which must belong to ``project`` unless that is ``None``. Raises ``NotFound``."""
+        """Return a token of the project, or of any project if ``project`` is ``None``.
+
+        Raises ``NotFound`` if there is no such token.
+        """
         now = self._clock.now()
         stored = self._read(id, now)
         if stored is None or not _belongs_to(stored, project):
@@ -242,7 +248,13 @@ class Tokens:
     def rotate(self, id: str, project: str | None = None, by: str = "", expires: Seconds | None = None) -> NewToken:
         """Create a replacement with the same rights and lifetime, and let the old token expire within a day.
 
-        The replacement expires at ``expires`` if that is earlier. Raises ``NotFound`` or ``QuotaExceeded``.
+        Args:
+            by: Name of the credential that creates the replacement; "" = the creator of the old token.
+            expires: Latest expiry time of the replacement; ``None`` = no limit.
+
+        Raises:
+            NotFound: The token does not exist in the project.
+            QuotaExceeded: The project has too many tokens.
         """
         old = self.get(id, project).stored
         days = max(1, round((old.expires - old.created) / DAY))
@@ -318,7 +330,7 @@ class Tokens:
         return None if document is None else _stored(document)
 
     def _put(self, id: str, stored: StoredToken, now: Seconds) -> None:
-        """Store the token. Raises ``QuotaExceeded``.
+        """Store the token. Raises ``QuotaExceeded`` if there are too many tokens.
 
         The tokens are counted again after the index entry was written. If there are too many, the entry is deleted.
         Concurrent creations on several servers therefore never exceed the limit, but all of them may fail.
@@ -375,7 +387,7 @@ class TokenVerifier:
         return text.startswith("zq_")
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Verify a token; see ``zq.auth.credentials.Verifier``. Raises ``Unavailable``."""
+        """Verify a token; see ``zq.auth.credentials.Verifier``. Raises ``Unavailable`` if the store is unavailable."""
         parts = parse_token(text)
         if parts is None:
             return "Its form or checksum is not valid."

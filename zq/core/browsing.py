@@ -39,8 +39,8 @@ class Browsing:
         """Return a page of messages in one state. Omit messages that cannot be decrypted.
 
         Args:
-            starts: Whether the response shows only the start of each body. The page may then have more bytes of
-                messages, see ``READ_FOR_STARTS``.
+            starts: Whether the response shows only the start of each body. If so, more messages fit in a page, see
+                ``READ_FOR_STARTS``.
         """
         if state not in set(State):
             raise InvalidParameter(f"state must be {', '.join(State)}.")

@@ -102,7 +102,7 @@ class CommitExecutor:
                 raise CommitRunning
 
     def last(self, project: str, producer: str) -> CommitResult:
-        """Return the producer's last commit, and complete the commit if ``patience`` allows.
+        """Return the producer's last commit. If it is open, try for up to ``patience`` seconds to complete it.
 
         Raises ``ProducerNotFound`` if the producer has not committed or has expired.
         """
@@ -125,7 +125,7 @@ class CommitExecutor:
     def _resume_abandoned(self, one: UnfinishedCommit) -> bool:
         """Apply an abandoned commit for up to ``MAINTENANCE_SECONDS``. Return whether work is left.
 
-        If the store is damaged, only this commit is given up. The damage is logged once.
+        If the commit's data is damaged, log the damage once and give up this commit, but no other commit.
         """
         LOG.info("Resuming a commit that another server, or an earlier process of this one, has abandoned.")
         try:

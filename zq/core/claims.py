@@ -74,7 +74,7 @@ class Claims:
         self._events = events
 
     def create(self, queue: QueueRef, terms: wire.ClaimTerms, limit: int | None, holder: Holder) -> ClaimReply:
-        """Claim up to ``limit`` messages, as many as fit in a response."""
+        """Claim up to ``limit`` messages, or fewer if their bodies do not all fit in the response."""
         (claim,) = new_ids(1, self._clock.now())
         request = ClaimRequest(self._lease(claim, terms), self._size(limit), holder=holder)
         return self.claim(queue, lambda _rules: request)
@@ -94,7 +94,7 @@ class Claims:
         rules. While claims are paused, no message is claimed.
 
         Args:
-            wanted: Builds the request from the rules. Options that all claims have in common are added here.
+            wanted: Builds the request from the rules. This method then adds the options that all claims share.
         """
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:

@@ -109,7 +109,7 @@ class TopicCreation:
         return self._sealed.get(topic)
 
     def stored_sealed_since(self, topic: TopicRef) -> Seconds:
-        """Read from the store the time since which all bodies of the topic are encrypted; 0 = not all are."""
+        """Return the time since which all bodies of the topic are encrypted, read from the store; 0 = not all are."""
         stored = self._topics.get(topic)
         return wire.json_object(stored.metadata).get(SEALED) or 0.0 if stored else 0.0
 

@@ -186,7 +186,7 @@ class DataKeys:
         return key
 
     def _rewrap(self, project: str, number: int, id: str, wrapped: bytes) -> tuple[str, bytes]:
-        """Wrap the key with the first master key. Return it unchanged if it cannot be unwrapped."""
+        """Wrap a key with the first master key. If the key cannot be unwrapped, return ``id`` and ``wrapped``."""
         key = self._unwrap(project, number, id, wrapped)
         return (id, wrapped) if key is None else self._wrap(project, number, key)
 

@@ -40,7 +40,7 @@ TAG: Final = 16
 # Number of random bytes that bind a topic's body to its log entry.
 SEAL: Final = 16
 # Seconds after creation in which a server with an older cache may still post unencrypted bodies.
-SETTLED: Final = 5.0
+CACHE_EXPIRY_SECONDS: Final = 5.0
 # Redelivery delay in seconds of a message that could not be decrypted when it was claimed or popped.
 SET_ASIDE: Final = 60
 UNREADABLE: Final = "The message body is encrypted and cannot be decrypted with this server's keys."
@@ -197,7 +197,7 @@ class Sealing:
 
 
 def id_in_topic(topic: str, seal: bytes) -> str:
-    """Return the id that the encryption authenticates with a body in a topic.
+    """Return the id to include in the authenticated data of a body in a topic.
 
     A message of a topic has no id before it is stored. The slash prevents collisions with message ids.
 
@@ -208,14 +208,14 @@ def id_in_topic(topic: str, seal: bytes) -> str:
 
 
 def _is_later(created: Seconds, since: Seconds) -> bool:
-    """Return whether a message was posted so long after ``since`` that every server encrypted bodies by then."""
-    return bool(since) and created > since + SETTLED
+    """Return whether the message was posted at a time when every server already encrypted new bodies."""
+    return bool(since) and created > since + CACHE_EXPIRY_SECONDS
 
 
 def id_of_attributes(id: str) -> str:
-    """Return the id that the encryption authenticates with a message's attributes.
+    """Return the id to include in the authenticated data of a message's attributes.
 
-    It differs from the id of the body, so an attacker cannot store the attributes as a body.
+    The id differs from the one used for the body, so an attacker cannot store the attributes as a body.
     """
     return f"extra/{id}"
 

@@ -9,11 +9,11 @@ from zq.model import Copies, Draft, QueueRef, Seconds
 
 
 class Followers:
-    """The followers of queues and topics. This base class has none; a feature derives from it.
+    """The followers of queues and topics. This base class has no followers; features override its methods.
 
     The metadata of a queue with followers contains ``MARK``. A server sends its cached metadata with each post. If
-    another server has added the mark in the meantime, the store rejects the post. No message is therefore accepted
-    without its copies.
+    another server has added the mark in the meantime, the store rejects the post. This guarantees that every accepted
+    message is copied.
     """
 
     def mark(self, _queue: QueueRef) -> Metadata:

@@ -26,7 +26,7 @@ CHUNK = 100
 # Maximum bytes of bodies and attributes that a replay posts at a time. A single message may exceed it.
 CHUNK_BYTES = 4_000_000
 # The start of the year 10000: later than every ISO 8601 time.
-LATEST: Seconds = 253_402_300_800.0
+MAX_TIME: Seconds = 253_402_300_800.0
 
 
 class History:
@@ -218,7 +218,7 @@ def _given(text: str | UnsetType) -> str | None:
 
 def _span(since: str | None, until: str | None) -> Span:
     """Parse the bounds of a time span; ``None`` = no bound."""
-    return Span(_parse_time("since", since, 0.0), _parse_time("until", until, LATEST))
+    return Span(_parse_time("since", since, 0.0), _parse_time("until", until, MAX_TIME))
 
 
 def _parse_time(name: str, text: str | None, default: Seconds) -> Seconds:
@@ -229,7 +229,7 @@ def _parse_time(name: str, text: str | None, default: Seconds) -> Seconds:
         raise InvalidParameter(
             f"{name} must be an ISO 8601 date and time such as 2026-01-31T12:00:00Z (write + as %2B in a URL)."
         )
-    return min(parsed, LATEST)
+    return min(parsed, MAX_TIME)
 
 
 def _chunks(records: Sequence[HistoryEntry]) -> Iterator[list[HistoryEntry]]:

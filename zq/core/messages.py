@@ -115,7 +115,7 @@ class Messages:
         rules: Rules | None = None,
         trace: Mapping[str, AttributeValue] = NO_TRACE,
     ) -> WriteResult[list[str]]:
-        """Post all messages of a JSON body atomically and return their ids in order (contract 7.2).
+        """Post all messages of a JSON body atomically and return their ids, in the same order (contract 7.2).
 
         A missing queue is created first. Then the server checks, in this order: JSON, number of messages, size, each
         message. The store looks up the idempotency key last.
@@ -123,7 +123,7 @@ class Messages:
         Args:
             hops: Number of zq subscriptions through which the messages have passed already.
             rules: The result of ``rules`` for this post, if the caller has it.
-            trace: Attributes for messages without a trace context of their own. What exceeds the queue's size limit is
+            trace: Trace context to add to each message that has none. Parts that exceed the queue's size limit are
                 omitted.
 
         Raises:
@@ -170,7 +170,8 @@ class Messages:
     ) -> WriteResult[int]:
         """Add all messages of a JSON body to a stage atomically and return their number (extensions 9).
 
-        Staged messages are invisible until a commit publishes them. A missing queue is created by the commit.
+        Staged messages are invisible until a commit publishes them. A missing queue is created by the commit. For
+        ``hops`` and ``trace``, see ``post``.
 
         Raises:
             Invalid: The body, a message or the name of the stage is not valid.
@@ -213,7 +214,10 @@ class Messages:
         hops: int,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """Stage the copies for the queue's followers, at most once. A commit publishes them with the messages."""
+        """Stage the copies for the queue's followers. A repeated request stages no further copies.
+
+        The commit that publishes the messages also publishes the copies.
+        """
         copies = self.copies(queue, drafts, rules, now, hops)
         if copies is None:
             return
@@ -240,7 +244,7 @@ class Messages:
         refusal: ZqError | None,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """Stage the drafts. If ``refusal`` is set, raise it, except for a repeated request."""
+        """Stage the drafts. If ``refusal`` is set, stage nothing and raise it, unless the request is repeated."""
         limits = self._limits
         size = limits.max_stage_bytes if refusal is None else NO_ROOM
         most = limits.max_stage_messages
@@ -349,13 +353,15 @@ class Messages:
         self._events.finished(queue, Outcome.DELETED, len(ids))
 
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> ReadResult[MessageList]:
-        """Delete and return up to ``limit`` ready messages, as many as fit in a response.
+        """Delete and return up to ``limit`` ready messages, or fewer if their bodies do not all fit in the response.
 
-        A message that cannot be decrypted is posted again, unless the queue keeps a history: then the message stays in
-        the history and can be replayed.
+        If a popped message cannot be decrypted, it is posted again. If the queue keeps a history, the message is not
+        posted again, because it can be replayed from the history.
 
         Args:
-            claims: Ids of claims. If the server requires claim ids for deletions, any id raises ``Invalid``.
+            claims: Ids of claims. Must be empty if the server requires claim ids for deletions.
+
+        Raises ``Invalid`` if the server requires claim ids for deletions and ``claims`` is not empty.
         """
         check_range("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
         if self._delete_with_claim_id and claims:

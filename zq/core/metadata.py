@@ -57,7 +57,7 @@ class MetadataSchema:
         self._validator = Draft4Validator(metadata_schema(limits, protocol_keys))
 
     def shown(self, name: str, metadata: Metadata) -> Metadata:
-        """Return the metadata as clients see it: unset and falsy reserved keys have their defaults."""
+        """Return the metadata as clients see it, with the defaults for reserved keys that are unset or falsy."""
         defaults = self._shown | {"_default_message_ttl": self._ttl(name)}
         return metadata | {key: metadata.get(key) or default for key, default in defaults.items()}
 
@@ -103,7 +103,7 @@ class MetadataSchema:
 
 
 def check_operations(operations: Sequence[wire.Operation]) -> None:
-    """Raise ``InvalidBody`` if an operation is not valid in itself, without a lookup of the queue (contract 6.5)."""
+    """Raise ``InvalidBody`` if an operation is invalid for any metadata (contract 6.5). Does not read the queue."""
     for operation in operations:
         _key(operation)
 
@@ -144,7 +144,7 @@ def check_retry_policy(policy: object, field: str) -> None:
 
 
 def _check_retry_span(policy: Metadata, field: str = "_retry_policy") -> None:
-    """Raise ``InvalidBody`` if the maximum delay is less than ten seconds above the minimum (contract 6.1)."""
+    """Raise ``InvalidBody`` unless the maximum delay is at least ten seconds above the minimum (contract 6.1)."""
     if policy.get("maximum_delay", 30) - policy.get("minimum_delay", 5) < 10:
         raise InvalidBody(f"{field}: maximum_delay must be at least 10 above minimum_delay (defaults 30 and 5).")
 

@@ -26,7 +26,8 @@ def read_page(
     Args:
         read: Reads one slice. Its arguments are a marker, a maximum number of items and their maximum total size in
             bytes. It returns at least one item, if any exists, and the marker of the last item.
-        most_bytes: Maximum total size of the items in bytes. A single item may exceed it.
+        most_bytes: Maximum total size of the items in bytes. The first item may exceed it.
+        size_of: Returns the size of an item in bytes.
     """
     if size <= turns.SLICE:
         found, following = read(marker, size, most_bytes)

@@ -15,7 +15,7 @@ from zq.core.creation import TopicCreation, TopicRules
 from zq.core.encryption import SEAL, UNREADABLE, Sealing, id_in_topic
 from zq.core.messages import NO_TRACE, build_attributes
 from zq.core.streams import Gap, lost_end
-from zq.core.tails import RECHECK, Tails
+from zq.core.tails import RECHECK_INTERVAL, Tails
 from zq.core.values import ReadResult, WriteResult
 from zq.core.waiting import Check, PollResult, Waiters
 from zq.errors import Invalid, MessageNotFound, MessageUnreadable, Repeated
@@ -97,7 +97,7 @@ class Publishing:
 
         Args:
             hops: Number of zq subscriptions through which the messages have passed already.
-            trace: Attributes for messages without a trace context of their own. What exceeds the topic's size limit is
+            trace: Trace context to add to each message that has none. Parts that exceed the topic's size limit are
                 omitted.
 
         Raises:
@@ -258,7 +258,7 @@ class TopicPoll:
 
     def left(self) -> float:
         """Return the seconds until the caller must poll again, even without a notification."""
-        return max(0.0, min(self._deadline - time.monotonic(), RECHECK))
+        return max(0.0, min(self._deadline - time.monotonic(), RECHECK_INTERVAL))
 
     def poll(self, ask: Callable[[], TopicPage]) -> TopicPage:
         """Call ``ask`` for a page. If the page is empty and the log's tail has newer messages, call ``ask`` again."""
@@ -300,7 +300,7 @@ class TopicPoll:
             self._events.waiting(-1)
 
     def begin(self, callback: Callable[[], object]) -> None:
-        """Wait without blocking: ``callback`` is called when a message may be available."""
+        """Register a function to call when a message may be available. Returns immediately."""
         self._events.waiting(1)
         self._callback = callback
         self._tail.notify_when(self.position, self._topic.name.__eq__, callback)

@@ -19,7 +19,7 @@ from msgspec import structs
 from zq.cache import ReadThroughCache
 from zq.clock import Clock
 from zq.core.rates import Account, Rates
-from zq.core.stored import FRESH, MAX_PROJECTS, RETRY, MetadataQuotas, StorageQuotas, beyond_free, exceeded
+from zq.core.stored import CACHE_TTL, MAX_PROJECTS, RETRY_INTERVAL, MetadataQuotas, StorageQuotas, beyond_free, exceeded
 from zq.errors import MetadataConflict, NotAuthorized, NotBuilt, QuotaExceeded, Unavailable
 from zq.limits import check_range, project_id
 from zq.model import Draft, Page, QueueRef
@@ -30,7 +30,7 @@ from zq.storage.api import Storage
 from zq.storage.concurrency import StripedLocks
 
 LOG = logging.getLogger(__name__)
-# Seconds, in addition to ``FRESH``, after which a project is added to the list of projects again, because another
+# Seconds, in addition to ``CACHE_TTL``, after which a project is added to the list of projects again, because another
 # server may have deleted its entry.
 REGISTERED_TTL: Final = 60.0
 # Maximum seconds for which a request waits for concurrent creations of the same kind in its project.
@@ -123,10 +123,10 @@ class Quotas:
         self.allotment = self._allotments.get
         """Returns the project's allotment, cached for ten seconds."""
         self._exists = ReadThroughCache(
-            self._read_exists, MAX_PROJECTS, lambda exists: FRESH if exists else 0.0, rates.now
+            self._read_exists, MAX_PROJECTS, lambda exists: CACHE_TTL if exists else 0.0, rates.now
         ).get
         # A lookup of a project adds it to the list of projects.
-        self._registered = ReadThroughCache(self._register, MAX_PROJECTS, FRESH + REGISTERED_TTL, rates.now)
+        self._registered = ReadThroughCache(self._register, MAX_PROJECTS, CACHE_TTL + REGISTERED_TTL, rates.now)
         # Times until which a stage, fence or producer of a project is known to exist.
         self._existing_work: FIFOCache[tuple[str, Work, str], float] = FIFOCache(MAX_PROJECTS)
         self.now = rates.now
@@ -142,8 +142,8 @@ class Quotas:
     def _load_allotment(self, project: str) -> Allotment:
         """Read the project's allotment.
 
-        While the store is unavailable, the last known allotment stays valid. If none is known, ``Unavailable`` is
-        raised, because the project may be suspended.
+        While the store is unavailable, the last allotment stays valid. If there is none, ``Unavailable`` is raised,
+        because the project may be suspended.
         """
         began = self.now()
         try:
@@ -153,9 +153,9 @@ class Quotas:
             if known is None:
                 raise
             LOG.debug("The cached quotas stay in use, because the store is unavailable: %s", absence)
-            return structs.replace(known, ttl=self.now() - began + RETRY)
+            return structs.replace(known, ttl=self.now() - began + RETRY_INTERVAL)
         quota = self.defaults.with_own(settings.limits)
-        return Allotment(FRESH, quota, settings.state, self._rates.account(project, quota))
+        return Allotment(CACHE_TTL, quota, settings.state, self._rates.account(project, quota))
 
     # Settings of projects, which administrators write.
 
@@ -217,8 +217,8 @@ class Quotas:
     def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
         """Reserve quota for missing target queues while the caller moves messages to them.
 
-        For most moves, a cache of existing queues saves the round trip and the lock. Raises ``QuotaExceeded`` if the
-        project has reached its queue limit.
+        A cache of queue names avoids a round trip and the lock for most moves. Raises ``QuotaExceeded`` if the project
+        has reached its queue limit.
         """
         missing = self._missing(queues)
         return self._reserve_queues(missing) if missing else NOTHING
@@ -232,7 +232,8 @@ class Quotas:
     def check_dead_letters(self, queue: QueueRef, name: object) -> None:
         """Raise ``QuotaExceeded`` if the project has no quota for the queue's dead-letter queue.
 
-        The check takes place when the metadata names the queue, because a later claim creates the queue unchecked.
+        The check takes place when a client sets the dead-letter queue in the metadata. A later claim creates the
+        dead-letter queue without a check.
         """
         self.check_targets(_dead_letter_ref(queue, name))
 
@@ -323,7 +324,7 @@ class Quotas:
                 yield exceeded(work, limit) if found.total >= limit else None
                 return
         with self._lock:
-            self._existing_work[known] = self.now() + FRESH
+            self._existing_work[known] = self.now() + CACHE_TTL
         yield None
 
     def forget_work(self, project: str, work: Work, name: str) -> None:

@@ -2,7 +2,7 @@
 """Rate limits per project: requests, messages and bytes per second, and concurrent requests (tenancy 6).
 
 Each rate is a GCRA bucket, stored as the time up to which past use is paid. A request is admitted unless a bucket is in
-debt. Its cost is charged when it is known, after the request.
+debt. The cost of a request is charged after the request, when the cost is known.
 
 The processes of a deployment share a project's rates by exchanging their demand, see ``Exchange``.
 """
@@ -169,7 +169,10 @@ class Account:
         return self._quota
 
     def enter(self, now: float) -> None:
-        """Admit a request, or raise ``TooManyRequests``. After an admission, ``leave`` must be called."""
+        """Admit a request. ``leave`` must be called afterwards.
+
+        Raises ``TooManyRequests`` if the request exceeds a rate or the limit of concurrent requests.
+        """
         limit = now + ALLOWED
         self._lock.acquire()
         try:

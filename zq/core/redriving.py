@@ -98,7 +98,7 @@ class Redriving:
         """Move ready messages to ``terms.to``, or back to their origin queues.
 
         Without ``terms.ids``, the oldest messages are moved; with ``terms.origin``, only those from that queue. A
-        message without an origin stays in the queue, and so does a message to whose origin the caller may not post.
+        message stays in the queue if it has no origin, or if the caller may not post to its origin.
 
         Raises:
             NotAuthorized: The caller may not post to ``terms.to``.

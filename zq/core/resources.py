@@ -49,7 +49,7 @@ class Listing(Struct, frozen=True):
 
     Attributes:
         next: Marker of the next page; ``None`` on the last page.
-        cut: Whether the page ended early. Such a page may be empty.
+        cut: Whether the page is incomplete because the work budget was used up. Such a page may be empty.
     """
 
     items: list[NamedMetadata]
@@ -263,7 +263,7 @@ class MetadataResource(Generic[R, T]):
         named: Sequence[object] = (),
         allowance: Allowance = EVERYTHING,
     ) -> Metadata:
-        """Replace the metadata atomically with the result of ``edit``. Return it as clients see it.
+        """Replace the metadata atomically with the result of ``edit``. Return the new metadata as clients see it.
 
         If other clients change the metadata concurrently, ``edit`` is called again. If an error is raised, the metadata
         is unchanged.
@@ -375,7 +375,12 @@ class MetadataResource(Generic[R, T]):
 
 
 def _next_read(count: int, read: Sequence[StoredResource]) -> int:
-    """Return how many resources to read next, given the size of the last read."""
+    """Return how many resources to read next.
+
+    Args:
+        count: Number of resources that the last read requested.
+        read: Resources that the last read returned.
+    """
     mean = 1 + sum(len(stored.metadata) for stored in read) // len(read)
     return max(1, min(2 * count, READ_AHEAD, READ_BYTES // mean))
 

@@ -56,7 +56,12 @@ class DefaultTtls:
         return self._table[1](queue)
 
     def replace(self, default: int, by_name: Patterns) -> None:
-        """Replace all ttls, for messages that are posted from now on."""
+        """Replace all default ttls. Messages that are already posted keep their ttl.
+
+        Args:
+            default: Ttl in seconds of queues that match no pattern.
+            by_name: Ttl in seconds by pattern of queue names. The first match applies.
+        """
         self._table = default, _finder(default, by_name)
 
 
@@ -88,12 +93,12 @@ class Rules(ReservedKeys, frozen=True, kw_only=True):
 
     @property
     def claims_paused(self) -> bool:
-        """Whether the queue refuses claims and pops."""
+        """Whether claims and pops are paused."""
         return self.paused in ("claims", "all")
 
     @property
     def posts_paused(self) -> bool:
-        """Whether the queue refuses posts."""
+        """Whether posts are paused."""
         return self.paused in ("posts", "all")
 
     def ignores_delays(self, posted: Sequence[wire.Posted]) -> bool:
@@ -173,7 +178,7 @@ class RulesCache:
             raise QueuePaused.of(queue.name)
 
     def admit_moves(self, source: QueueRef, moves: Sequence[Move], now: Seconds) -> None:
-        """Make the target queues accept unencrypted bodies if the moves bring them a ready, unencrypted message.
+        """Make each target queue accept unencrypted bodies if a move would put a ready, unencrypted message into it.
 
         Raises ``MetadataConflict`` if concurrent changes to a target make every attempt fail.
         """

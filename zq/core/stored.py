@@ -13,9 +13,9 @@ from zq.model.quotas import Quota, Usage
 from zq.storage.api import Storage
 
 # Seconds for which a project's settings and usage are cached.
-FRESH: Final = 10.0
+CACHE_TTL: Final = 10.0
 # Seconds after which usage is read again if the last read failed or the project is near a quota.
-RETRY: Final = 1.0
+RETRY_INTERVAL: Final = 1.0
 # Metadata bytes per queue or topic that do not count against the quota.
 FREE_METADATA: Final = 4096
 # Maximum number of projects in a cache.
@@ -30,7 +30,7 @@ class StoredUsage:
     def __init__(self, usage: Usage, moment: float, quota: Quota) -> None:
         self.messages, self.bytes, self.moment = usage.messages, usage.bytes, moment
         near = 0 < quota.stored_messages <= 2 * usage.messages or 0 < quota.stored_bytes <= 2 * usage.bytes
-        self.until = moment + (RETRY if near else FRESH)
+        self.until = moment + (RETRY_INTERVAL if near else CACHE_TTL)
         """Monotonic time at which the usage expires: sooner if more than half of a quota is used."""
 
     def add(self, messages: int, size: int, quota: Quota) -> QuotaExceeded | None:
@@ -72,7 +72,7 @@ class StorageQuotas:
             return None
         with self._lock:
             refusal = held.add(messages, size, quota)
-        if refusal is not None and now - held.moment >= RETRY:
+        if refusal is not None and now - held.moment >= RETRY_INTERVAL:
             held = self._refresh(project, now, quota)
             with self._lock:
                 return None if held is None else held.add(messages, size, quota)
@@ -118,12 +118,12 @@ class MetadataQuotas:
         if not limit or more <= 0:
             return
         now = self._monotonic()
-        moment, total = self._known.get(project, (-FRESH, 0))
+        moment, total = self._known.get(project, (-CACHE_TTL, 0))
         measured = None
-        if now - moment >= FRESH or (now - moment >= RETRY and total + more > limit):
+        if now - moment >= CACHE_TTL or (now - moment >= RETRY_INTERVAL and total + more > limit):
             measured = now, self._measure(project)
         with self._lock:
-            moment, total = measured or self._known.get(project, (-FRESH, 0))
+            moment, total = measured or self._known.get(project, (-CACHE_TTL, 0))
             fits = total + more <= limit
             self._known[project] = moment, total + more if fits else total
         if not fits:

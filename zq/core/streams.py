@@ -18,8 +18,8 @@ from msgspec import Struct
 from zq.clock import Clock
 from zq.core.encryption import Sealing
 from zq.core.quotas import NO_QUOTAS, AnyQuotas
-from zq.core.tails import ALL, RECHECK, Tail, Tails
-from zq.core.wait_queues import SHARE, Slots
+from zq.core.tails import ALL, RECHECK_INTERVAL, Tail, Tails
+from zq.core.wait_queues import DEFAULT_SHARE, Slots
 from zq.errors import Crowded, Invalid, Unavailable
 from zq.events import Events
 from zq.model import Seconds
@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 # Number of messages read from the store at a time for a reader that lags behind.
 READ_SIZE: Final = 500
 # Seconds after which a failed read of the store is repeated.
-RETRY: Final = 0.5
+RETRY_INTERVAL: Final = 0.5
 # Seconds without progress after which a stalled reader is disconnected.
 STALL_TIMEOUT: Final = 30.0
 # Seconds without progress after which a stalled reader is disconnected while the server is stopping.
@@ -99,7 +99,7 @@ class Stream:
             LOG.debug("A stream waits for the store: %s", absence)
             self._failed = True
             if seconds:
-                time.sleep(RETRY)
+                time.sleep(RETRY_INTERVAL)
             return NO_EVENTS
 
     @property
@@ -114,7 +114,7 @@ class Stream:
 
     def rest(self) -> float:
         """Return the seconds after which to call ``next`` even without a notification."""
-        return RETRY if self._failed or self._tail.unsure else RECHECK
+        return RETRY_INTERVAL if self._failed or self._tail.unsure else RECHECK_INTERVAL
 
     @property
     def patience(self) -> float:
@@ -122,7 +122,7 @@ class Stream:
         return STOPPING_STALL_TIMEOUT if self._owner.closing else STALL_TIMEOUT
 
     def send(self) -> None:
-        """Record that sending to the reader has begun; ``taken`` must follow."""
+        """Record that sending to the reader has begun. ``taken`` must be called afterwards."""
         self._sending_since = time.monotonic()
 
     def taken(self) -> None:
@@ -204,7 +204,7 @@ class Streams:
         sealing: Sealing,
         max_streams: int,
         events: Events,
-        share: int = SHARE,
+        share: int = DEFAULT_SHARE,
         quotas: AnyQuotas = NO_QUOTAS,
     ) -> None:
         self.sealing = sealing

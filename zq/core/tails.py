@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """In-memory tails of topic logs. Each log is read from the store once for all its readers.
 
-The store notifies a tail of published batches (``TopicController.subscribe``). A batch that does not follow the last
-known one reveals a lost or late notification. One of the waiting readers then reads the missing batches for all
+The store notifies a tail of published batches (``TopicController.subscribe``). If a batch does not follow the last
+batch of the tail, a notification was lost or is late. One of the waiting readers then reads the missing batches for all
 readers. Because the last notification may also be lost, a reader polls the store every few seconds. A reader whose
 position is older than the tail reads from the store itself.
 
@@ -38,11 +38,11 @@ OVERHEAD: Final = 200
 # Bytes of rendered events cached per log, in addition to the latest rendered batch.
 MAX_RENDERED: Final = 2 << 20
 # Number of messages read from the store at a time.
-FETCH: Final = 1000
+FETCH_SIZE: Final = 1000
 # Seconds after which the store is polled without a notification.
-RECHECK: Final = 5.0
+RECHECK_INTERVAL: Final = 5.0
 # Seconds after which a failed read is repeated.
-RETRY: Final = 0.5
+RETRY_INTERVAL: Final = 0.5
 # A sequence greater than all assigned ones.
 BEYOND: Final = 2**62
 ALL: Final = Pattern(EVERYTHING)
@@ -130,7 +130,7 @@ class Tail:
             self.start = self.position = last
 
     def on_published(self, batch: Batch | None, before: int) -> None:
-        """Handle the store's notification of a batch or a purge."""
+        """Handle the store's notification of a batch or a purge. For the arguments, see ``Listener``."""
         with self._changed:
             if batch is None and before:
                 self._stale = self._stale or before > self.position
@@ -166,7 +166,7 @@ class Tail:
                     left = deadline - time.monotonic()
                     if left <= 0:
                         return found
-                    self._changed.wait(min(left, RETRY))
+                    self._changed.wait(min(left, RETRY_INTERVAL))
                     continue
                 self._fetching, self._stale = True, False
             self._fetch()
@@ -202,7 +202,7 @@ class Tail:
     def unsure(self) -> bool:
         """Whether batches may be missing because the last read of the store failed.
 
-        The store is read again after ``RETRY`` seconds.
+        The store is read again after ``RETRY_INTERVAL`` seconds.
         """
         return self._stale
 
@@ -225,19 +225,19 @@ class Tail:
         if self._fetching:
             return False
         since = time.monotonic() - self._fetched_at
-        return since > RECHECK or (self._stale and since >= 0)
+        return since > RECHECK_INTERVAL or (self._stale and since >= 0)
 
     def _fetch(self) -> None:
         """Read the next batches from the store. Only one thread at a time may call this method."""
         position, purges, reading = self.position, self._purges, None
         try:
-            reading = self._topics.read(self._project, position, FETCH, ALL)
+            reading = self._topics.read(self._project, position, FETCH_SIZE, ALL)
         except Unavailable as absence:
             LOG.debug("The end of a log could not be read: %s", absence)
         finally:
             with self._changed:
                 self._fetching = False
-                self._fetched_at = time.monotonic() + (RETRY if reading is None else 0)
+                self._fetched_at = time.monotonic() + (RETRY_INTERVAL if reading is None else 0)
                 if reading is None or purges != self._purges:
                     self._stale = True
                 else:
@@ -302,7 +302,7 @@ class Tails:
 
     @contextmanager
     def following(self, project: str) -> Iterator[Tail]:
-        """Acquire the tail of a project's log, and release the tail on exit; a context manager."""
+        """Acquire the tail of a project's log, and release it when the context ends; a context manager."""
         tail = self.join(project)
         try:
             yield tail

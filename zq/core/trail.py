@@ -42,7 +42,7 @@ MAX_WAITING: Final = 1000
 MAX_TEXT: Final = 1024
 # Seconds after which an idle writer thread ends. It exceeds one second because the thread also writes the counts of the
 # last second.
-IDLE: Final = 2.0
+IDLE_TIMEOUT: Final = 2.0
 # Default retention of entries in seconds.
 TTL: Final = 30 * 86_400
 # The start of the year 10000 in microseconds.
@@ -154,11 +154,11 @@ class Trail:
             self._write(entry)
 
     def _next(self) -> Entry | None:
-        """Return the next entry to write. Return ``None`` after ``IDLE`` seconds without one: the thread must end."""
+        """Return the next entry. If there was none for ``IDLE_TIMEOUT`` seconds, return ``None`` to end the thread."""
         entry = None
         with self._changed:
             self._append_counts(int(time.monotonic()))
-            if not self._changed.wait_for(lambda: self._waiting or self._finishing, IDLE):
+            if not self._changed.wait_for(lambda: self._waiting or self._finishing, IDLE_TIMEOUT):
                 self._append_counts(int(time.monotonic()))
             if self._waiting:
                 entry = self._waiting.popleft()
@@ -189,7 +189,7 @@ def _truncate(entry: Entry) -> Entry:
 
 
 def _since(given: str) -> str:
-    """Return the exclusive upper bound of the names that entries since this time have.
+    """Convert a time to an upper bound of entry names. Later entries have smaller names.
 
     Raises ``InvalidParameter`` if the time is not valid.
     """

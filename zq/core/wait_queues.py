@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 # Default percentage of a server's slots that one project may occupy; at least one slot.
-SHARE: Final = 25
+DEFAULT_SHARE: Final = 25
 # Maximum number of woken read-only requests of one project that poll concurrently.
 MAX_CONCURRENT_POLLS: Final = 4
 
@@ -15,7 +15,7 @@ MAX_CONCURRENT_POLLS: Final = 4
 class Slots:
     """The slots of one server for long polls or streams. Not thread-safe: the caller holds a lock."""
 
-    def __init__(self, count: int, share: int = SHARE) -> None:
+    def __init__(self, count: int, share: int = DEFAULT_SHARE) -> None:
         """Create ``count`` slots, of which one project may occupy ``share`` percent by default."""
         self._free = self._count = count
         self._share = share
@@ -30,7 +30,11 @@ class Slots:
         return max(1, self._count * (self._share if own is None else own) // 100)
 
     def acquire(self, project: str, own: int | None = None) -> bool:
-        """Acquire a slot for the project. Return ``False`` if no slot is free or the project has used its share."""
+        """Acquire a slot for the project. Return ``False`` if no slot is free or the project has used its share.
+
+        Args:
+            own: The project's own percentage; ``None`` = the default.
+        """
         if self._free <= 0 or self._taken[project] >= self.share(own):
             return False
         self._free -= 1

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from zq.clock import Clock
 from zq.core.quotas import NO_QUOTAS, AnyQuotas
-from zq.core.wait_queues import SHARE, PollQueue, Slots, Waiter, WaitQueue
+from zq.core.wait_queues import DEFAULT_SHARE, PollQueue, Slots, Waiter, WaitQueue
 from zq.events import NO_EVENTS, Events
 from zq.limits import Limits, check_range
 from zq.model import QueueRef, Seconds
@@ -28,13 +28,13 @@ T = TypeVar("T")
 # Raises an error if the request must not wait any longer.
 Check = Callable[[], object]
 # Seconds after which a queue with waiters is polled without a notification.
-RECHECK: Final = 5.0
+RECHECK_INTERVAL: Final = 5.0
 # Maximum number of such polls per second in one server. With many queues, the interval grows.
 MAX_RECHECKS: Final = 100
 # Seconds added to every timer, so that the message is ready when the timer fires.
 TIMER_SLACK: Final = 0.002
 # Number of regular slots per reserve slot. The reserve has at least one slot.
-RESERVED: Final = 4
+SLOTS_PER_RESERVE_SLOT: Final = 4
 # Seconds for which a request may wait in the reserve.
 RESERVE_WAIT: Final = 1.0
 
@@ -65,13 +65,13 @@ class Waiters:
         limits: Limits,
         max_waiters: int,
         events: Events = NO_EVENTS,
-        share: int = SHARE,
+        share: int = DEFAULT_SHARE,
         quotas: AnyQuotas = NO_QUOTAS,
     ) -> None:
         self._queues = storage.queues
         self._limits = limits
         self._slots = Slots(max_waiters, share)
-        self._reserve = Slots(max(1, max_waiters // RESERVED), share)
+        self._reserve = Slots(max(1, max_waiters // SLOTS_PER_RESERVE_SLOT), share)
         self._quotas = quotas
         self._lock = threading.Lock()
         self._wait_queues: dict[QueueRef, WaitQueue] = {}
@@ -87,17 +87,17 @@ class Waiters:
     def enter(
         self, queue: QueueRef, wait: int | None, *, takes: bool, check: Check | None = None, paused: bool = False
     ) -> "QueuePoll":
-        """Register a request that may wait up to ``wait`` seconds without a thread.
+        """Register a request that may wait up to ``wait`` seconds for a message.
 
         Raises ``Invalid`` if ``wait`` is out of range.
 
         Args:
             takes: Whether the request claims or pops messages. A message wakes one such request, and all read-only
                 requests.
-            check: Called before each poll, and at least every ``RECHECK`` seconds. If it raises an error, the long poll
-                ends.
-            paused: Whether a client without a slot would poll again at once, so that its response should be delayed. If
-                the reserve has a free slot, the request waits there for up to ``RESERVE_WAIT`` seconds.
+            check: Called before each poll, and at least every ``RECHECK_INTERVAL`` seconds. If it raises an error, the
+                long poll ends.
+            paused: Whether to delay the response if no slot is free, because the client would poll again immediately.
+                Such a request waits for up to ``RESERVE_WAIT`` seconds if the reserve has a free slot.
         """
         if not check_range("wait", wait or 0, 0, self._limits.max_wait):
             return QueuePoll(self, queue, None, 0.0)
@@ -196,11 +196,11 @@ class Waiters:
         """Set the queue's timer to the time at which a message becomes ready, or to the next regular poll.
 
         Args:
-            asked: Start time of the poll that found nothing. A message that became ready after it makes the timer fire
-                at once.
+            asked: Start time of the poll that found nothing. If a message has become ready since then, the timer fires
+                immediately.
         """
         due = self._queues.ready(queue, 0, asked).next
-        after = max(RECHECK, len(self._wait_queues) / MAX_RECHECKS)
+        after = max(RECHECK_INTERVAL, len(self._wait_queues) / MAX_RECHECKS)
         if due is not None:
             after = min(after, max(0.0, due - self.clock.now()) + TIMER_SLACK)
         timer = time.monotonic() + after
@@ -299,13 +299,13 @@ class QueuePoll:
     def left(self) -> float:
         """Return the seconds until the deadline or the next check, whichever is earlier."""
         left = self._time_left()
-        return left if self._check is None else min(left, RECHECK)
+        return left if self._check is None else min(left, RECHECK_INTERVAL)
 
     def _time_left(self) -> float:
         return self._deadline - time.monotonic()
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Wait without blocking: ``notify`` is called when the request should poll again, possibly at once."""
+        """Register a function to call when the request should poll again, possibly immediately."""
         self._owner.events.waiting(1)
         if self._waiter is not None:
             self._waiter.wakeup.set_callback(notify)

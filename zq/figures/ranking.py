@@ -32,7 +32,7 @@ Json = dict[str, Any]
 # Maximum number of rows in each list of an overview.
 MAX_LISTED: Final = 10
 # Number of points in the sparkline of a row. Each point covers half a minute.
-RECENT: Final = 20
+SPARKLINE_POINTS: Final = 20
 # The sort key for an unknown metric, lower than all known metrics.
 LOWEST: Final = -1e18
 # Seconds for which an order is cached.
@@ -242,7 +242,7 @@ class ProjectRows:
         if series is None:
             return None
         points = series.depths(FINE, self.as_of)["ready"]
-        each = len(points) // RECENT
+        each = len(points) // SPARKLINE_POINTS
         parts = (points[start : start + each] for start in range(0, len(points), each))
         return [next((value for value in reversed(part) if value is not None), None) for part in parts]
 

@@ -35,7 +35,7 @@ CLOSE, FINE, COARSE, DAY, WEEK = WINDOWS.values()
 # The windows that are longer than the server remembers which rates are known: it only counts them.
 LONG: Final = (DAY, WEEK)
 # Number of slots of ``FINE`` before the start of a series that count too, because rates arrive later than depths.
-BEFORE: Final = 2
+SLOTS_BEFORE_START: Final = 2
 
 
 class Ring:
@@ -150,7 +150,7 @@ class Series:
         """
         kept = FINE if window is CLOSE else window
         end = int(now // kept.step)
-        began = int(self.began // FINE.step) - BEFORE
+        began = int(self.began // FINE.step) - SLOTS_BEFORE_START
         shown = range(end - kept.points + 1, end + 1)
         if kept in LONG:
             slots = [counts.count(slot, kept, began) for slot in shown]

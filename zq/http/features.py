@@ -62,12 +62,12 @@ class Section(Struct, Generic[Options], frozen=True):
     """A configuration section of a feature.
 
     Args:
-        options: The struct that declares the section.
-        complete: Returns the options with further fields. Raises ``StartRefused`` if they are not valid or conflict
-            with the server's other settings, which are the second argument.
-        line: Returns a line for the startup log, or "". The second argument is the server's URL on this machine.
-        check_exposure: Returns warnings about access without authentication. Raises ``StartRefused`` if the operator
-            has not allowed this access.
+        options: The struct that declares the options, as described in ``zq.model.options``.
+        complete: Adds derived fields to the options, given the options and the server's other settings. Raises
+            ``StartRefused`` if the options are not valid or conflict with the other settings.
+        line: Returns a line for the startup log, or "", given the options and the server's URL on this machine.
+        check_exposure: Returns warnings about unauthenticated access to the feature. Raises ``StartRefused`` if the
+            operator has not allowed this access.
         max_body: Returns the maximum request body of the feature's routes in bytes.
     """
 
@@ -83,7 +83,7 @@ class Reloadable(Protocol):
     """A configuration file that can be read again at runtime."""
 
     def reload(self) -> None:
-        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the former content."""
+        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the previous content."""
         ...
 
 

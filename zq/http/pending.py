@@ -29,7 +29,7 @@ class WaitRegistration(Protocol):
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Begin to wait. Call ``notify``, on any thread and possibly at once, when the request should poll again."""
+        """Begin to wait. Call ``notify`` when the request should poll again, on any thread and possibly immediately."""
         ...
 
     def end(self) -> None:
@@ -53,7 +53,7 @@ class Feed(Protocol):
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Call ``notify`` once when a part may be available, on any thread and possibly at once."""
+        """Call ``notify`` once when a part may be available, on any thread and possibly immediately."""
         ...
 
     def send_timeout(self) -> float:
@@ -70,7 +70,7 @@ class Feed(Protocol):
 
 
 class ImmediateRegistration:
-    """A ``WaitRegistration`` that ends at once."""
+    """A ``WaitRegistration`` that ends immediately."""
 
     def left(self) -> float:
         return 0.0

@@ -48,7 +48,7 @@ class RequestLog:
         """Initialize the middleware.
 
         Args:
-            trail: The audit trail, which stores changes in addition to the audit log.
+            trail: The audit trail in the store. Each audited change is written to the audit log and to the trail.
             behind_proxy: Take the caller's address from the end of ``X-Forwarded-For``.
         """
         self._log_requests = log_requests

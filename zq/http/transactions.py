@@ -15,7 +15,7 @@ from zq.wire import answers, encoding, extensions
 
 
 class WorkCollection:
-    """``/v2/fences`` and ``/v2/stages``: list fences or stages; base class of ``CommitCollection``."""
+    """``/v2/fences`` and ``/v2/stages``: list fences or stages. Base class of ``CommitCollection``."""
 
     policy = {"GET": "messages:get_all"}
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Admission of heavy requests, which handle more than ``MAX_LIGHT_MESSAGES`` messages.
 
-The number of heavy requests that a project may run at once is limited. A heavy request is charged an estimated cost in
-advance and yields to light requests between slices of its work (``zq.turns``).
+The number of heavy requests that a project may run concurrently is limited. A heavy request is charged an estimated
+cost in advance and yields to light requests between slices of its work (``zq.turns``).
 
 A resource calls ``admit`` with the expected number of messages: the page limit of a listing, the messages in a post, or
 the ids in a deletion. If the number is not known in advance, as for a commit, it is ``UNKNOWN``.

@@ -2,8 +2,7 @@
 """Values shared by all layers, and the rules that depend only on them, without I/O and without a clock.
 
 Times (``created``, ``available``, ``expires``, ``now``) are seconds since the epoch in UTC, with millisecond precision.
-``ttl``, ``delay`` and ``grace`` are whole seconds. Bodies are raw JSON bytes. ``attributes`` have a stored form, which
-is JSON too.
+``ttl``, ``delay`` and ``grace`` are whole seconds. Bodies are raw JSON bytes. ``attributes`` are stored as JSON.
 
 Import values of queues, messages, claims and transactions from this package. Import those of ``topics``,
 ``attributes``, ``documents``, ``stats``, ``moments`` and ``expiry`` from their modules.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Network addresses: public addresses to which the server may connect, and networks by which clients are counted.
+"""Network addresses: the check for public addresses, and the network for counting a client's requests.
 
 Webhooks, deliveries with a Keystone token and downloads of key sets connect to public addresses only, because third
 parties choose the host name or may change its address (criterion E1).
@@ -59,7 +59,7 @@ def embedded(address: Address) -> Iterable[Address]:
 
 
 def is_public(address: str | Address) -> bool:
-    """Return whether the address, and each address that it embeds, is public. Return ``False`` for other text."""
+    """Return whether an address and all addresses that it embeds are public. ``False`` if the text is no address."""
     if isinstance(address, str):
         try:
             address = ipaddress.ip_address(address.partition("%")[0])
@@ -79,9 +79,9 @@ def _is_allowed(address: Address) -> bool:
 
 @lru_cache(maxsize=4096)
 def client_network(host: str) -> bytes:
-    """Return the network by which a client's requests are counted: its IPv4 address or its IPv6 /64 network.
+    """Return the key for counting a client's requests: its IPv4 address or its IPv6 /64 network.
 
-    Hosts that are not addresses share one key.
+    All hosts that are not IP addresses share one key.
     """
     with suppress(ValueError):
         found = ipaddress.ip_address(host.partition("%")[0])

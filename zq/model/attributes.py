@@ -2,8 +2,8 @@
 """Attributes: the fields of a message that no storage driver reads.
 
 Attributes never change after the post. A driver stores them as one opaque field, ``Draft.attributes``, and returns them
-unchanged. Claims, moves, dead letters, stages, history and replays keep them. Limits and rules for attributes are
-enforced above the drivers.
+unchanged, also after a move, in a stage, in the history and in a replay. Limits and rules for attributes are enforced
+above the drivers.
 
 The stored form is JSON. Readers ignore unknown members, so members may be added. No member may be renamed or change its
 type, because servers of an earlier version may share the store.

@@ -21,7 +21,8 @@ class Lease(Struct, frozen=True):
     """The lease of a claim: its messages are reserved for ``ttl`` seconds.
 
     Attributes:
-        prolong: Whether a message that would expire during the claim lives until the claim expires, plus ``grace``.
+        prolong: Whether the claim postpones the expiry of a message that would expire during the claim. The message
+            then expires ``grace`` seconds after the claim.
     """
 
     claim: str
@@ -32,10 +33,12 @@ class Lease(Struct, frozen=True):
     def extend(self, ttl: int, expires: Moment, ends: Moment, second: Moment) -> tuple[int, Moment]:
         """Return the ttl and expiry of a claimed message (contract 8.1).
 
-        If ``prolong`` is set, a message that would expire before the claim lives until the claim expires, plus
-        ``grace``.
+        If ``prolong`` is set and the message would expire during the claim, its new expiry is ``grace`` seconds after
+        the claim's expiry. Otherwise, ttl and expiry are returned unchanged.
 
         Args:
+            ttl: Current ttl of the message.
+            expires: Current expiry of the message.
             ends: Expiry of the claim.
             second: One second in the unit of the time arguments.
         """
@@ -162,7 +165,7 @@ class Grip(Struct, frozen=True):
 
     Attributes:
         hold: Seconds until the claim on the message expires, 0 = at once; ``None`` = delete the message.
-        max_hold: Maximum seconds from creation or last renewal of the claim to its new expiry; 0 = no limit.
+        max_hold: Maximum duration of the claim in seconds, from its creation or last renewal; 0 = no limit.
     """
 
     id: str
@@ -175,7 +178,7 @@ class Grip(Struct, frozen=True):
         """Return the outcome for a message, given its last claim and claim count.
 
         Args:
-            counts: Whether the claim counts, because it is live or because expired claims are accepted.
+            counts: Whether the claim is accepted: it is live, or expired claims are accepted too.
             age: Whole seconds since creation or last renewal of the claim.
         """
         if not claim or claim != self.claim or count != self.count:

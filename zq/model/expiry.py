@@ -39,10 +39,10 @@ class Expiry(Struct, frozen=True, kw_only=True):
 
 
 class Pace(Protocol):
-    """The pace of one removal round, which is consulted before and after each step."""
+    """The pace of one removal round. The driver calls ``step`` before, and ``removed`` after, each removal."""
 
     def step(self) -> int:
-        """Return the maximum number of items for the next step, after a pause if one is due. 0 ends the round."""
+        """Sleep if a pause is due. Return the maximum number of items to remove next; 0 ends the round."""
         ...
 
     def removed(self, count: int, queue: QueueRef | None = None) -> None:

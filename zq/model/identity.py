@@ -104,5 +104,5 @@ class ShareOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The first secret signs; all of them verify. Without secrets, signed URLs are disabled."""
+        """Secrets of signed URLs: the first one signs, and all of them verify. If empty, signed URLs are disabled."""
         return tuple(filter(None, (self.secret_key, *self.old_secret_keys)))

@@ -153,7 +153,7 @@ class HistoryEntry(Struct, frozen=True):
     """A history entry, or a live message if ``outcome`` is ``None``.
 
     Attributes:
-        message: The message as it was when it finished, without its claim id.
+        message: State of the message at the finish time, without its claim id.
         finished: Finish time. Entries with a higher ``position`` never have an earlier time.
         position: Position in the order of finishing.
     """
@@ -222,8 +222,8 @@ def age(since: Seconds, now: Seconds) -> int:
 def new_ids(count: int, now: Seconds) -> list[str]:
     """Return new message ids of 32 hexadecimal digits.
 
-    The first 12 digits are the time, so that stores insert in order. The other 20 digits are random. An id reveals
-    neither queue nor sequence, so a message can keep it when it is moved.
+    The first 12 digits are the time, so that stores insert new ids after existing ones. The other 20 digits are random.
+    An id does not depend on queue or sequence, so a message keeps its id when it is moved.
     """
     noise = os.urandom(10 * count).hex()
     prefix = f"{int(now * 1000):012x}"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Declarations of configuration options: one field of a struct each.
+"""Declarations of configuration options. Each option is one field of a struct.
 
-The field has the option's name, type and default, its docstring the description, and ``Option`` the rest. The server
-derives the options that it registers, the sample file, the page ``configuration.md`` and error sentences.
+The field has the option's name, type and default. The field's docstring is the option's description, and ``Option``
+has all other properties. The server uses these declarations to register the options, and to generate the sample file,
+the page ``configuration.md`` and error messages.
 """
 
 from typing import Annotated, Any
@@ -14,16 +15,16 @@ class Option(Struct, frozen=True):
     """The properties of an option besides name, type, default and description.
 
     Args:
-        low: Minimum of a number; a text names the option of the same struct whose value is the minimum.
-        high: Maximum of a number, in the same way.
+        low: Minimum of a number, or the name of the option in the same struct whose value is the minimum.
+        high: Maximum of a number, or the name of the option in the same struct whose value is the maximum.
         choices: Valid values of a text.
         pattern: Regular expression that a text must match.
         reload: Whether the server applies a change on SIGHUP.
         secret: Whether the value must not be logged.
-        repeats: Whether the file may set the option several times, each time with one more value.
-        sample: Value in the sample file, if it is not the default.
-        name: Name of the option, if it is not the field's.
-        section: Section of the option, if it is not that of the other fields.
+        repeats: Whether the option has a list of values. The file sets the option once for each value.
+        sample: Value in the sample file, if it differs from the default.
+        name: Name of the option, if it differs from the field's name.
+        section: Section of the option, if it differs from the section of the other fields.
     """
 
     low: float | str | None = None

@@ -48,7 +48,7 @@ class Binding(Struct, frozen=True):
     """The assignment of a queue to a pool.
 
     Attributes:
-        deleted: Time at which the queue was deleted; ``None`` if it exists or was posted to again.
+        deleted: Time at which the queue was deleted; ``None`` if the queue exists or has been created again.
     """
 
     pool: str

@@ -142,7 +142,7 @@ def parse(texts: Sequence[str] | None) -> Scopes | None:
 
 
 def scopes_exceed(asked: Scopes | None, own: Scopes | None) -> bool:
-    """Return whether the requested scopes permit anything that ``own`` does not permit, or if undecided."""
+    """Return ``True`` if the requested scopes permit anything that ``own`` does not permit, or if undecided."""
     return own is not None and not own.allow_all_of(asked)
 
 
@@ -157,7 +157,7 @@ def overlap(one: Pattern, other: Pattern) -> bool:
 
 
 def _reaches(one: Pattern, other: Pattern, wanted: Callable[[bool, bool], bool]) -> bool | None:
-    """Return whether ``wanted`` accepts the two match results of any text; ``None`` if undecided.
+    """Return whether there is a text whose two match results ``wanted`` accepts; ``None`` if undecided.
 
     Both patterns are simulated simultaneously. All letters that occur in neither pattern are equivalent, so only one
     of them is tried.

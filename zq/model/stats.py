@@ -74,7 +74,7 @@ class Report(Struct, frozen=True):
 
 
 class Snapshot(Struct):
-    """A consistent set of a store's files in a folder of their own.
+    """A consistent copy of a store's files in a separate directory.
 
     Attributes:
         sequence: Store sequence number up to which all writes are included.

@@ -57,7 +57,7 @@ class PublishedMessage(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """Consecutive messages of one topic in the log, from ``sequence`` on."""
+    """Consecutive messages of one topic in the log. ``sequence`` is the sequence of the first message."""
 
     topic: str
     sequence: int
@@ -154,7 +154,7 @@ class Pattern:
         return self.ends(places)
 
     def step(self, places: int, letter: str) -> int:
-        """Return the state after ``letter``; 0 if no name can begin like this.
+        """Return the state that follows the state ``places`` after ``letter``; 0 = the name cannot match.
 
         All possible matches are followed simultaneously, so matching takes linear time in the length of the name.
         """
@@ -163,7 +163,7 @@ class Pattern:
         return places | (places & self._stars) << 1
 
     def ends(self, places: int) -> bool:
-        """Return whether a name that ends in this state matches."""
+        """Return whether a name matches if it ends in the state ``places``."""
         return bool(places & self._end)
 
 

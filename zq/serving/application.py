@@ -179,7 +179,7 @@ class Application:
         return self._storage.snapshot()
 
     def outermost(self) -> Callable[..., Iterable[bytes]]:
-        """Return the WSGI application for the edge, which includes Keystone's middleware if configured."""
+        """Return the WSGI application for the edge. If Keystone is configured, its middleware is included."""
         wrap = getattr(self._strategy, "wrap", None)
         if wrap is None:
             return self.app

@@ -74,7 +74,7 @@ class LongResponse(Struct):
 
     Attributes:
         size: Size of the body in bytes.
-        moved: Monotonic time at which the client last accepted data.
+        last_progress: Monotonic time at which the client last accepted data.
     """
 
     size: int
@@ -112,7 +112,7 @@ class Edge:
         self._pauses = 0
 
     def serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> Awaitable[None]:
-        """Serve one request. Call this method in the task that awaits the result."""
+        """Serve one request. Call this method in the same task that awaits the result."""
         if self.queue.begin_step() or (scope["method"], scope["path"]) in ALWAYS_SERVED:
             return Exchange(self, scope, receive, send).run()
         return self._serve_later(scope, receive, send)
@@ -122,13 +122,13 @@ class Edge:
         await Exchange(self, scope, receive, send).run()
 
     def caller(self, scope: dict[str, Any]) -> bytes:
-        """Return the caller in the request head; see ``fairness.caller``."""
+        """Return the caller that the request head identifies; see ``fairness.caller``."""
         return fairness.caller(scope, self.limits.callers)
 
     def call(self, environ: dict[str, Any]) -> Response:
         """Call the application. Blocks.
 
-        If the application defers the response, the body is empty, and for a long poll the status is not valid either.
+        If the application defers the response, the returned body is empty. For a long poll, ignore the status too.
         """
         begun: list[Any] = []
         parts = self._app(environ, lambda status, headers, _=None: begun.extend((status, headers)))
@@ -161,7 +161,7 @@ class Edge:
         return self.pool.is_crowded() or is_stalled or self.body_bytes > MAX_BODIES
 
     async def pause(self) -> None:
-        """Wait before the response to a rate-limited request, so that the client does not retry at once.
+        """Delay the response to a rate-limited request, so that the client does not retry immediately.
 
         If ``heads.MAX_PAUSED`` responses are already delayed, return at once.
         """
@@ -448,7 +448,7 @@ class Exchange:
 
 
 def _may_be_long(environ: dict[str, Any]) -> bool:
-    """Return whether the response may be long: one with messages or a listing."""
+    """Return whether the response may be long, because it contains messages or a listing."""
     path: str = environ["PATH_INFO"]
     method: str = environ["REQUEST_METHOD"]
     if method == "GET":

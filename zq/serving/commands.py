@@ -27,7 +27,7 @@ Run = Callable[[Sequence[str], SignalFlags], None]
 
 
 def run_until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequence[str] | None) -> int:
-    """Run a command until it ends or a signal stops it. Return the exit code, 2 after an error message.
+    """Run a command until it ends or a signal stops it. Return its exit code, or 2 after an error message.
 
     Args:
         name: Name of the command, for error messages.

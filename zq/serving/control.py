@@ -155,9 +155,9 @@ def call(app: Application, method: str, target: str, document: object = None) ->
 
 
 class _Snapshots:
-    """WSGI middleware that serves the snapshot request. A snapshot exists until its connection closes.
+    """WSGI middleware that serves the snapshot request.
 
-    There is at most one snapshot at a time.
+    A snapshot exists until the client's connection closes. There is at most one snapshot at a time.
     """
 
     def __init__(self, app: Application, snapshot: Snapshots) -> None:

@@ -68,7 +68,10 @@ def serve(chosen: Settings, open_app: Callable[[], WorkerApplication]) -> int:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's event loop if it is installed. It makes an empty request a third faster."""
+    """Return uvloop's event loop factory, or ``None`` if uvloop is not installed.
+
+    With uvloop, a small request takes a third less time.
+    """
     if find_spec("uvloop") is None:
         return None
     import uvloop

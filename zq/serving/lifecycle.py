@@ -120,7 +120,7 @@ def _listen(
 
 
 def begin_stopping(delay: float, end: Callable[[], object]) -> None:
-    """Mark this process as stopping. Call ``end`` after ``delay`` seconds in another thread, at once if 0."""
+    """Mark this process as stopping. Call ``end`` in another thread after ``delay`` seconds; 0 = immediately."""
     _stopping.set()
     if delay <= 0:
         end()

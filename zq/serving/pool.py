@@ -20,7 +20,7 @@ INTERVAL: Final = 0.25
 # Minimum number of threads for one caller, so that one can compute while the other waits for the store.
 MIN_THREADS: Final = 2
 # Processor use of this process above which another thread only competes for the interpreter lock.
-BUSY: Final = 0.7
+BUSY_FRACTION: Final = 0.7
 # Seconds in its caller's queue after which a job gets another thread for its caller in any case.
 MAX_DELAY: Final = 0.1
 # Seconds between two adaptations of the number of threads while jobs are queued.
@@ -93,12 +93,12 @@ class ThreadLimit:
         self._since, self._used = now, used
 
     def adapt(self, now: float, used: float, *, is_slow: bool = False) -> None:
-        """End an interval. If the process used more than ``BUSY`` of a processor, remove a thread; if not, add one.
+        """End an interval. If the process used more than ``BUSY_FRACTION`` of one CPU, remove a thread, else add one.
 
         Args:
             is_slow: Whether a job has waited so long that a thread is added in any case.
         """
-        if used - self._used > BUSY * (now - self._since) and not is_slow:
+        if used - self._used > BUSY_FRACTION * (now - self._since) and not is_slow:
             self.threads = max(self.threads - 1, self._min_threads)
         else:
             self.threads = min(self.threads + 1, self.max_threads)
@@ -208,7 +208,7 @@ class Pool:
     def _take_next(self, caller: bytes) -> Job | None:
         """Return the next job of a thread that has run a job of the caller, or None if the thread must wait.
 
-        The caller's next queued job takes the last place among the waiting jobs, and the thread runs the first of them.
+        The caller's next queued job is appended to the waiting jobs, and the first waiting job is returned.
         """
         with self._lock:
             if self._started[caller] <= self._max_threads() and (job := self._take_queued(caller)) is not None:

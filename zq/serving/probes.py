@@ -23,7 +23,7 @@ MAX_REQUESTS: Final = 8
 # Maximum duration of a request in seconds, including the response.
 TIMEOUT: Final = 10.0
 # Seconds between attempts to bind an address in use.
-RETRY: Final = 1.0
+RETRY_INTERVAL: Final = 1.0
 # Media type of the metrics page.
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 # Media type of health reports.
@@ -92,7 +92,7 @@ def _listen(name: str, address: tuple[str, int], pages: Mapping[str, Page], anno
             if not warned:
                 LOG.info("[%s] cannot listen on %s:%d; retrying: %s", name, *address, error)
             warned = True
-            time.sleep(RETRY)
+            time.sleep(RETRY_INTERVAL)
         else:
             LOG.info(announcement)
             server.serve_forever()
@@ -110,7 +110,7 @@ class Listener(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        """Bind without the DNS lookup of this machine's name in the base class."""
+        """Bind the address. Unlike the base class, do not look up this machine's name in DNS."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()

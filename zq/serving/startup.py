@@ -90,7 +90,7 @@ def reload(configuration: Configuration, apply: Callable[[Settings], None] | Non
 
 
 def reload_files(*files: Reloadable | None) -> None:
-    """Reload the files. If a file is invalid, log an error and keep its former content."""
+    """Reload the files. If a file is invalid, log an error and keep its previous content."""
     for each in files:
         if each is not None:
             try:

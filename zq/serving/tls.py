@@ -53,7 +53,7 @@ class ServerTls:
         """The context for new connections, from the files as last read."""
 
     def reload(self) -> None:
-        """Read the files again. If they are invalid, raise ``StartRefused`` and keep the former context."""
+        """Read the files again. If they are invalid, raise ``StartRefused`` and keep the previous context."""
         self.context = _context(self._chosen)
 
 

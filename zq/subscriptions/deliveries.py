@@ -41,7 +41,10 @@ class Delivery(Struct, frozen=True):
 
 
 class Deliveries:
-    """The use cases of a subscription's deliveries. Each method raises ``SubscriptionNotFound``."""
+    """The use cases of a subscription's deliveries.
+
+    Each method raises ``SubscriptionNotFound`` if the subscription does not exist.
+    """
 
     def __init__(
         self,
@@ -62,9 +65,9 @@ class Deliveries:
     def list(
         self, source: Source, id: str, marker: int, limit: int | None, waiting: bool
     ) -> ReadResult[Page[Delivery]]:
-        """Return a page of deliveries, oldest first: pending ones if ``waiting``, and dead-lettered ones if not.
+        """Return a page of pending deliveries, or of dead-lettered ones if ``waiting`` is false; oldest first.
 
-        Raises ``Invalid``.
+        Raises ``Invalid`` if ``limit`` is out of range.
         """
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         one, now = self._get_subscription(source, id), self._clock.now()
@@ -76,9 +79,9 @@ class Deliveries:
         return ReadResult(Page([self._make_delivery(source.project, each) for each in page.items], page.next), now)
 
     def delete(self, source: Source, id: str, ids: Sequence[str]) -> None:
-        """Delete the dead-lettered deliveries with the given ids. If ``ids`` is empty, delete all of them.
+        """Delete dead-lettered deliveries: those with the given ids, or all of them if ``ids`` is empty.
 
-        Raises ``Invalid``.
+        Raises ``Invalid`` if there are too many ids.
         """
         dead = self._dead_letter_queue(source, id)
         if ids:
@@ -90,7 +93,7 @@ class Deliveries:
     def redrive(self, source: Source, id: str, limit: int | None) -> Redriven:
         """Move up to ``limit`` dead-lettered deliveries back to the delivery queue, oldest first.
 
-        A moved delivery starts again with 0 attempts. Raises ``Invalid``.
+        The attempt count of a moved delivery is reset to 0. Raises ``Invalid`` if ``limit`` is out of range.
         """
         limit = DEFAULT_BATCH if limit is None else check_range("limit", limit, 1, MAX_BATCH)
         dead, pending = self._dead_letter_queue(source, id), source.worker_queue(id)

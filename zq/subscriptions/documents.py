@@ -144,7 +144,10 @@ class SubscriptionDocuments:
         return bool(found)
 
     def _sync(self, queue: QueueRef) -> None:
-        """Update the mark in the queue's metadata, if the queue exists. Raises ``MetadataConflict``."""
+        """Update the mark in the queue's metadata, if the queue exists.
+
+        Raises ``MetadataConflict`` if concurrent changes make every attempt fail.
+        """
         for _ in range(MAX_ATTEMPTS):
             stored = self._storage.queues.get(queue)
             if stored is None:
@@ -163,7 +166,10 @@ class SubscriptionDocuments:
         return self._documents.put(ref, msgspec.msgpack.encode(new), now, expected=version, expires=expires)
 
     def _follow(self, source: Source) -> None:
-        """Renew the project's cursor. If there is none, create it before the first message of any subscription."""
+        """Renew the project's cursor. If there is none, create one.
+
+        A new cursor points to the position before the first message that an active subscription must receive.
+        """
         if items := self.get(source).items:
             agreed = [each.confirmed - 1 for each in items if each.confirmed is not None]
             self._cursors.renew(

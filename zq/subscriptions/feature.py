@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The subscriptions server feature: use cases, routes and the delivery worker."""
+"""The server feature for subscriptions: use cases, routes and the delivery worker."""
 
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec

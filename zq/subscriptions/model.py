@@ -140,14 +140,14 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
         return not self.subscriber.startswith(CONNECTION) and (confirm or self.subscriber.startswith("mailto:"))
 
     def is_sent_to(self, confirm: bool) -> bool:
-        """Return whether messages are delivered. ``confirm`` is the option ``require_confirmation``."""
+        """Return whether messages are sent to the subscriber. ``confirm`` is the option ``require_confirmation``."""
         return self.confirmed is not None and (self.has_agreed or not self.must_confirm(confirm))
 
     def receives(self, notice: Notice, confirm: bool) -> bool:
         """Return whether the notice is delivered to the subscriber. ``confirm`` is the option ``require_confirmation``.
 
-        Before the confirmation, only confirmation requests are delivered. After it, only messages that were posted
-        after the confirmation are delivered.
+        Before the confirmation, only confirmation requests are delivered. Messages that were posted before the
+        confirmation are never delivered.
         """
         if notice.confirmation:
             return not self.has_agreed
@@ -172,9 +172,11 @@ class SubscriptionSet(Struct, frozen=True):
         return SubscriptionSet(self.generation, tuple(each for each in self.items if each.expires > now))
 
     def replace(self, *changed: Subscription, without: str = "") -> "SubscriptionSet":
-        """Return the next generation of the set: with ``changed``, and without the subscription ``without``.
+        """Return the next generation of the set.
 
-        A subscription in ``changed`` replaces the one with the same id.
+        Args:
+            changed: Subscriptions to add. Each one replaces the subscription with the same id, if any.
+            without: The id of a subscription to remove; "" = none.
         """
         gone = {each.id for each in changed} | {without}
         kept = [each for each in self.items if each.id not in gone]

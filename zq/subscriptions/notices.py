@@ -30,13 +30,16 @@ def decode_notice(body: bytes) -> Notice:
 
 
 def make_drafts(notices: Sequence[Notice], ttl: int, now: Seconds) -> Sequence[Draft]:
-    """Return message drafts for the notices, in order."""
+    """Return message drafts for the notices, in the same order."""
     ids = new_ids(len(notices), now)
     return [Draft(id, encode_notice(each), ttl, 0, "") for id, each in zip(ids, notices, strict=True)]
 
 
 def decrypt_notice(sealing: Sealing, project: str, notice: Notice) -> Notice:
-    """Return the notice with decrypted body and attributes. Raises ``MessageUnreadable``."""
+    """Return the notice with decrypted body and attributes.
+
+    Raises ``MessageUnreadable`` if the body or the attributes cannot be decrypted.
+    """
     id = notice.message if notice.kind == "queue" else id_in_topic(notice.name, notice.seal)
     body, attributes = sealing.open(project, id, notice.body), notice.attributes
     if attributes:

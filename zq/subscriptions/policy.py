@@ -38,7 +38,12 @@ class Trusts(Protocol):
     """Interface for the creation of Keystone trusts."""
 
     def create(self, token: str, subscriber: str, until: Seconds) -> str:
-        """Create a trust for the token's user and return the trust id. Raises ``Invalid`` or ``Unavailable``."""
+        """Create a trust for the token's user and return the trust id.
+
+        Raises:
+            Invalid: The subscriber may not receive tokens, or Keystone creates no trust for this token.
+            Unavailable: Keystone is unavailable.
+        """
         ...
 
 

@@ -38,6 +38,9 @@ class _Resource:
 def _parse_terms(req: Request, needed: bool) -> Terms:
     """Parse the terms in the request body. Unknown members are ignored.
 
+    Args:
+        needed: Whether an empty body is an error.
+
     Clients rely on the texts of the error messages (contract 0.2).
     """
     raw = query.require_body(req) if needed else query.body(req)

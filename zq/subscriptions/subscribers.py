@@ -78,7 +78,7 @@ def _check_url(url: str) -> None:
 
 
 def parse_mailto(uri: str) -> tuple[str, str]:
-    """Return the mail address and the subject of a ``mailto`` URI. Raises ``Invalid``."""
+    """Return the mail address and the subject of a ``mailto`` URI. Raises ``Invalid`` if the URI is malformed."""
     path, _, query = uri.partition(":")[2].partition("?")
     to = unquote(path)
     try:
@@ -92,7 +92,7 @@ def parse_mailto(uri: str) -> tuple[str, str]:
 
 
 def check_options(options: object) -> dict[str, Any]:
-    """Return the options, or {} if they are None. Raises ``Invalid``."""
+    """Return the options, or {} if they are None. Raises ``Invalid`` if an option is not valid."""
     if options is None:
         return {}
     if not isinstance(options, dict):

@@ -140,7 +140,10 @@ class Subscriptions:
             connection: The id of the caller's WebSocket connection (contract 14). If ``terms`` has no subscriber, the
                 connection becomes the subscriber. It need not confirm, and its messages are not signed.
 
-        Raises ``Invalid``, ``SubscriptionExists``, ``QuotaExceeded``.
+        Raises:
+            Invalid: A term is not valid, or the server lacks a key or a service that the subscription needs.
+            SubscriptionExists: The subscriber already has a confirmed subscription.
+            QuotaExceeded: The source or the project has too many subscriptions.
         """
         self._ensure_source(source)
         pushed = bool(connection) and terms.subscriber is None
@@ -181,7 +184,10 @@ class Subscriptions:
         return CreatedSubscription(found.id, secret if found.id == made.id else "")
 
     def list(self, source: Source, marker: str, limit: int | None) -> ReadResult[Page[Subscription]]:
-        """Return a page of the source's subscriptions, sorted by id. Raises ``Invalid``."""
+        """Return a page of the source's subscriptions, sorted by id.
+
+        Raises ``Invalid`` if ``limit`` is out of range.
+        """
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         now = self._clock.now()
         items = [each for each in self._stored.get(source).items if each.id > marker][:size]
@@ -207,7 +213,7 @@ class Subscriptions:
         return min(depth.ready + depth.delayed + depth.claimed, MAX_COUNTED)
 
     def get(self, source: Source, id: str) -> ReadResult[Subscription]:
-        """Return the subscription with the given id. Raises ``SubscriptionNotFound``."""
+        """Return the subscription with the given id. Raises ``SubscriptionNotFound`` if it does not exist."""
         found = self._stored.get(source).find(id)
         if found is None:
             raise SubscriptionNotFound()
@@ -225,7 +231,10 @@ class Subscriptions:
             terms: The properties to change.
             token: The caller's Keystone token. If the subscriber needs a trust, a new trust replaces the old one.
 
-        Raises ``Invalid``, ``SubscriptionNotFound``, ``SubscriptionExists``.
+        Raises:
+            Invalid: A term is not valid, or ``terms`` changes nothing.
+            SubscriptionNotFound: The subscription does not exist.
+            SubscriptionExists: Another subscription has the new subscriber.
         """
         uri = None if terms.subscriber is None else self._check_subscriber(terms.subscriber)
         ttl = terms.ttl if terms.ttl in (None, UNSET) else self._check_ttl(terms.ttl)
@@ -275,7 +284,9 @@ class Subscriptions:
             agreed: True to confirm, False to decline.
             by_owner: Whether the caller is the owner of the source, not the subscriber or an administrator.
 
-        Raises ``SubscriptionNotFound``, and ``NotAuthorized`` if only the subscriber may confirm the subscription.
+        Raises:
+            SubscriptionNotFound: The subscription does not exist.
+            NotAuthorized: Only the subscriber may confirm the subscription.
         """
 
         def change(all: SubscriptionSet) -> tuple[SubscriptionSet, Subscription | None]:
@@ -301,7 +312,9 @@ class Subscriptions:
     def rotate(self, source: Source, id: str) -> str:
         """Create a new signing secret and return it. For one day, the old secret also signs deliveries.
 
-        Raises ``Invalid`` or ``SubscriptionNotFound``.
+        Raises:
+            Invalid: The server has no key to encrypt the secret.
+            SubscriptionNotFound: The subscription does not exist.
         """
         secret = new_secret()
         sealed, until = self._policy.sealer.seal(secret), self._clock.now() + ROTATION_SECONDS
@@ -314,7 +327,7 @@ class Subscriptions:
         return secret
 
     def delete(self, source: Source, id: str) -> None:
-        """Delete the subscription and its deliveries, if it exists."""
+        """Delete the subscription and its deliveries. Do nothing if the subscription does not exist."""
         if self._stored.get(source).find(id) is not None:
             self._change(source, lambda all: (all.replace(without=id), None))
             self._stored.drop_deliveries(source, id)

@@ -47,7 +47,12 @@ class Trusts:
         self._plugins: FIFOCache[str, Any] = FIFOCache(MAX_CACHED)
 
     def create(self, token: str, subscriber: str, until: Seconds) -> str:
-        """Create a trust for the token's user and return the trust id. Raises ``Invalid`` or ``Unavailable``."""
+        """Create a trust for the token's user and return the trust id.
+
+        Raises:
+            Invalid: The subscriber may not receive tokens, or Keystone creates no trust for this token.
+            Unavailable: Keystone is unavailable.
+        """
         if not token:
             raise Invalid("subscriber must not begin with trust+ unless X-Auth-Token contains a Keystone token.")
         try:
@@ -75,7 +80,7 @@ class Trusts:
     def headers(self, subscriber: str, options: Mapping[str, Any]) -> Mapping[str, str]:
         """Return HTTP headers that contain a trust token. Tokens are cached until they expire.
 
-        Raises ``Invalid`` with a message for operators.
+        If there is no token for the subscriber, raises ``Invalid`` with a message for operators.
         """
         trust = options.get("trust_id")
         if not isinstance(trust, str) or not trust:
@@ -106,7 +111,7 @@ class Trusts:
         return str(found or service.auth_url).rstrip("/")
 
     def _check(self, subscriber: str, catalogue: Iterable[str]) -> None:
-        """Check that the subscriber may receive a token. Raises ``Invalid``."""
+        """Raise ``Invalid`` if the subscriber may not receive a token."""
         url = subscriber.removeprefix(PREFIX)
         if not (self._http or url.startswith("https:")):
             raise Invalid("subscriber must be trust+https: tokens are not sent without TLS.")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion between JSON on the wire and values of the model, for server and client.
 
-This module decodes JSON in general and the requests of the contract. ``answers`` encodes responses; other modules
-cover the extensions. Defaults and limits are applied elsewhere.
+This module decodes JSON in general and the requests of the contract. ``answers`` declares responses, and ``encoding``
+encodes them. Other modules cover the extensions. Defaults and limits are applied elsewhere.
 
 Message bodies are checked for encoding, syntax and numbers, but are not decoded: they stay raw bytes.
 """
@@ -76,7 +76,7 @@ _delay_decoder: Final = msgspec.json.Decoder(int)
 
 
 def parse_post(raw: bytes) -> list[Posted]:
-    """Parse the body of a post, which must contain at least one message. Raises ``InvalidBody``."""
+    """Parse the body of a post. Raises ``InvalidBody`` if the body is not valid or contains no message."""
     messages = decode(_post_decoder, raw).messages
     if not messages:
         raise InvalidBody("messages must contain at least one message.")
@@ -84,7 +84,10 @@ def parse_post(raw: bytes) -> list[Posted]:
 
 
 def parse_delay(delay: Raw | UnsetType) -> int | None:
-    """Parse the delay of a posted message. Return ``None`` if it has none. Raises ``InvalidBody``."""
+    """Parse the delay of a posted message. Return ``None`` if the message has no delay.
+
+    Raises ``InvalidBody`` if the delay is not an integer.
+    """
     if delay is UNSET:
         return None
     try:
@@ -94,34 +97,34 @@ def parse_delay(delay: Raw | UnsetType) -> int | None:
 
 
 def claim_terms(raw: bytes) -> ClaimTerms:
-    """Parse the body of a request that creates or renews a claim. Raises ``InvalidBody``."""
+    """Parse the body of a request that creates or renews a claim. Raises ``InvalidBody`` if it is not valid."""
     return decode(_terms_decoder, raw)
 
 
 def purge_types(raw: bytes) -> list[str]:
-    """Parse the body of a purge and return its ``resource_types``. Raises ``InvalidBody``."""
+    """Return the ``resource_types`` in the body of a purge. Raises ``InvalidBody`` if the body is not valid."""
     return decode(_purge_decoder, raw).resource_types
 
 
 def patch(raw: bytes) -> list[Operation]:
-    """Parse a metadata patch. Raises ``InvalidBody``."""
+    """Parse a metadata patch. Raises ``InvalidBody`` if it is not a list of operations."""
     return decode(_patch_decoder, raw)
 
 
 def json_object(raw: bytes) -> dict[str, Any]:
-    """Parse a JSON object. Raises ``InvalidBody``."""
+    """Parse a JSON object. Raises ``InvalidBody`` if the text is not a valid JSON object."""
     return decode(_object_decoder, raw)
 
 
 def json_value(raw: bytes) -> Any:
-    """Parse any JSON value. Raises ``InvalidBody``."""
+    """Parse any JSON value. Raises ``InvalidBody`` if the text is not valid JSON."""
     return decode(_value_decoder, raw)
 
 
 def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
-    """Decode and validate JSON, including its encoding and numbers, which msgspec does not check.
+    """Decode JSON. Also check encoding and numbers, which msgspec does not check.
 
-    Raises ``InvalidBody``.
+    Raises ``InvalidBody`` if the JSON is malformed, or not valid for the decoder's type.
     """
     try:
         value = decoder.decode(raw)

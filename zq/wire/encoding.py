@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's side of answers: values of the model become structs of ``answers``, and those JSON."""
+"""Encoding of answers by the server: from values of the model to structs of ``answers``, and then to JSON."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ def claim_href(queue: str, claim: str) -> str:
 
 
 def page(member: str, items: Sequence[object], path: str, query: dict[str, str] | None) -> bytes:
-    """Encode a page in one member of the answer, with the link to the next page."""
+    """Encode a page of a listing: an object with ``items`` in the member ``member``, and the link to the next page."""
     return encode({member: items, "links": next_links(path, query)})
 
 
@@ -77,7 +77,7 @@ def message_page(
 
     Args:
         query: Parameters of the link to the next page; ``None`` = no link.
-        starts: Whether only the start of each body is shown, as in the functions below.
+        starts: Whether only the start of each body is shown.
     """
     shown = _format_messages(queue, messages, now, detailed, starts)
     return encode(answers.MessagePage(shown, next_links(f"/v2/queues/{queue}/messages", query)))
@@ -256,7 +256,12 @@ def _format_messages(
 def _format_message(
     prefix: str, message: Message, now: Seconds, detailed: bool, starts: bool, **more: Any
 ) -> answers.FinishedMessage[str]:
-    """Return the message with details, with the start of its body, or both. ``more``: when and how it finished."""
+    """Return a message as shown to clients.
+
+    Args:
+        starts: Whether to include only the start of the body.
+        more: Further members of a finished message: ``finished`` and ``outcome``.
+    """
     members = _format_details(message) | more if detailed else more
     if starts:
         start = message.body[: MAX_CHARACTER_BYTES * answers.START].decode("utf-8", "ignore")[: answers.START]

@@ -36,7 +36,10 @@ class Buried(Struct):
 
 
 class SettleTerms(Struct):
-    """The body of a settle request. In ``delete``, ``"*"`` means all messages of the claim without another action."""
+    """The body of a settle request.
+
+    In ``delete``, ``"*"`` means all messages of the claim that no other member of the request names.
+    """
 
     delete: list[str] | Literal["*"] = []
     release: list[Released] = []
@@ -59,12 +62,12 @@ _redrive_decoder: Final = msgspec.json.Decoder(RedriveTerms)
 
 
 def settle_terms(raw: bytes) -> SettleTerms:
-    """Parse the body of a settle request. Raises ``InvalidBody``."""
+    """Parse the body of a settle request. Raises ``InvalidBody`` if it is not valid."""
     return decode(_settle_decoder, raw)
 
 
 def redrive_terms(raw: bytes) -> RedriveTerms:
-    """Parse the body of a redrive. Raises ``InvalidBody``."""
+    """Parse the body of a redrive. Raises ``InvalidBody`` if it is not valid."""
     return decode(_redrive_decoder, raw)
 
 
@@ -82,7 +85,7 @@ _replay_decoder: Final = msgspec.json.Decoder(ReplayTerms)
 
 
 def replay_terms(raw: bytes) -> ReplayTerms:
-    """Parse the body of a replay. Raises ``InvalidBody``."""
+    """Parse the body of a replay. Raises ``InvalidBody`` if it is not valid."""
     return decode(_replay_decoder, raw)
 
 
@@ -114,7 +117,7 @@ class CountedStage(Struct):
 
 
 class CommitTerms(Struct):
-    """The body of a commit. ``publish`` has stages by name, or with a required message count."""
+    """The body of a commit. Each item of ``publish`` is a stage's name, or a stage with its required message count."""
 
     producer: str
     batch: int
@@ -136,5 +139,5 @@ _commit_decoder: Final = msgspec.json.Decoder(CommitTerms)
 
 
 def commit_terms(raw: bytes) -> CommitTerms:
-    """Parse the body of a commit. Raises ``InvalidBody``."""
+    """Parse the body of a commit. Raises ``InvalidBody`` if it is not valid."""
     return decode(_commit_decoder, raw)

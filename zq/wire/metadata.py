@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reserved metadata keys of queues and topics: one field of a struct each.
+"""The reserved metadata keys of queues and topics. Each key is declared as one field of a struct.
 
 The field has the name of the key without the underscore, the type of its value for the core, and the value of an unset
-key. Its docstring is the description in ``api-ref/queues.md``. ``Key`` has the rest. From these fields derive the
-schema, the rules, the defaults that clients see, the OpenAPI document, the console's form and the table of the page.
+key. The field's docstring is the description of the key in ``api-ref/queues.md``. ``Key`` has all other properties.
+
+The schema, the rules, the defaults that clients see, the OpenAPI document, the console's form and the table in
+``api-ref/queues.md`` are derived from these fields.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,8 +24,8 @@ class Values(Struct, frozen=True):
     """The valid values of a key.
 
     Args:
-        schema: Returns the JSON Schema. Its description, if any, is the end of an error sentence.
-        text: The values for the page.
+        schema: Returns the JSON Schema. The schema's description, if any, completes the error sentence.
+        text: Description of the values in ``api-ref/queues.md``.
     """
 
     schema: Callable[[Limits], Json]
@@ -34,12 +36,14 @@ class Key(Struct, frozen=True):
     """The properties of a key besides its name and description.
 
     Args:
-        shown: The value that clients see if the key is unset; a text names the limit that it is. ``UNSET`` = none.
+        shown: The value that clients see if the key is unset, or the name of a limit that has this value. ``UNSET`` =
+            clients see no value.
         topics: Whether the key has an effect on topics.
         shown_on_topics: Whether clients see the value of ``shown`` on topics, too.
         refusal: Why a topic cannot have the key, as the end of a sentence; "" = a topic can have it.
-        parse: Returns the value for the core; by default the value, or the field's default if it is unset or falsy.
-        page: The page or section that explains the key.
+        parse: Converts a value for the core. Without ``parse``, the core gets the value itself, or the field's default
+            if the value is unset or falsy.
+        page: The documentation page or section that explains the key, relative to ``api-ref``.
     """
 
     values: Values
@@ -56,7 +60,13 @@ def _fixed(schema: Json, text: str) -> Values:
 
 
 def _integer(low: int, high: str, zero: bool = False) -> Values:
-    """Return the integers from ``low`` to the limit ``high``, and 0 with ``zero``."""
+    """Return the values of an integer key.
+
+    Args:
+        low: Minimum value.
+        high: Name of the limit that is the maximum value.
+        zero: Whether 0 is valid, too.
+    """
 
     def schema(limits: Limits) -> Json:
         most, kind = getattr(limits, high), "0, an integer" if zero else "an integer"
@@ -181,7 +191,7 @@ class ReservedKeys(Struct, frozen=True, kw_only=True):
 
 
 class FeatureKeys(Struct, frozen=True, kw_only=True):
-    """The reserved keys of features, which check them and which a server may lack."""
+    """The reserved keys of optional features. Each feature checks its own keys."""
 
     flavor: Annotated[Any, Key(_fixed({}, "any; with `pooling` a flavor of the project"), page="pools.md")] = None
     """Pools in which the server may create the queue. No effect without ``pooling``."""

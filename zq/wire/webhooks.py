@@ -28,7 +28,7 @@ def new_secret() -> str:
 
 
 def key(secret: str) -> bytes:
-    """Decode a secret. Raises ``Invalid``."""
+    """Decode a secret to the bytes of its key. Raises ``Invalid`` if the secret is malformed."""
     try:
         raw = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except binascii.Error:

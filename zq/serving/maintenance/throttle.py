@@ -70,14 +70,18 @@ class LatencyMonitor(Events):
                 self._ratios += seconds / max(usual, 1e-6)
 
     def begin(self) -> None:
-        """Begin a round. Until the round ends, compare latencies with the usual ones instead of updating these."""
+        """Begin a round. Until the round ends, new samples do not change the usual latencies."""
         with self._lock:
             self._sweeping = True
             self.ratio = 1.0
             self._sample_count, self._ratios = 0, 0.0
 
     def end(self, exhausted: bool) -> None:
-        """End a round. ``exhausted``: whether the round reached its limit, so that sweeps may fall behind."""
+        """End a round.
+
+        Args:
+            exhausted: Whether the round reached its limit. If so, sweeps may be behind.
+        """
         with self._lock:
             self._sweeping = False
         self._behind_since = (self._behind_since or self.monotonic()) if exhausted else None

@@ -87,7 +87,7 @@ class StoreCollector(Collector):
         self._depths = CachedCall(self._read_depths, DEPTHS_AGE)
 
     def configure(self, options: MetricsOptions) -> None:
-        """Apply new options at once."""
+        """Apply new options from the next scrape on."""
         self._options = options
         self._depths.forget()
 

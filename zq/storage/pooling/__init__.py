@@ -18,11 +18,11 @@ from zq.model.stats import Depth, Measure
 from zq.storage import browsing
 from zq.storage.api import ClaimController, MessageController, QueueController, Storage
 from zq.storage.capabilities import HistoryController, MissingCapability, TransactionController
-from zq.storage.pooling.bindings import AGE, Bindings
+from zq.storage.pooling.bindings import Bindings
 from zq.storage.pooling.routing import Claims, History, Messages, Queues, Transactions
 from zq.storage.pooling.stores import Connect, Stores
 
-__all__ = ["AGE", "PooledStorage"]
+__all__ = ["PooledStorage"]
 
 LOG = logging.getLogger(__name__)
 # Metrics whose maximum is reported, because their sum has no meaning.

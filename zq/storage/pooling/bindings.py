@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bindings of queues to pools. A binding is stored in the catalogue, and each server caches it for ``AGE`` seconds.
+"""The bindings of queues to pools, which are stored in the catalogue and cached for ``CACHE_TTL`` seconds.
 
 A server uses a cached binding without a query. After the deletion of a queue, its binding is therefore stored for
 ``BINDING_RETENTION`` more seconds, until no server has it in its cache. A post to the deleted queue restores the
@@ -40,8 +40,9 @@ from zq.model.pools import (
 from zq.storage.api import Storage
 
 # Maximum age in seconds of a server's cached catalogue data.
-AGE: Final = 2.0
-# Seconds for which the binding of a deleted queue is kept: more than ``AGE`` plus the duration of the longest request.
+CACHE_TTL: Final = 2.0
+# Seconds for which the binding of a deleted queue is kept: more than ``CACHE_TTL`` plus the duration of the longest
+# request.
 BINDING_RETENTION: Final = 120.0
 # Maximum number of queues whose pools a process caches.
 MAX_CACHED_BINDINGS: Final = 10_000
@@ -84,12 +85,12 @@ class Bindings:
         self._virtual = virtual
         self._choose = choose
         self._lookups = ReadThroughCache(
-            self._look_up, MAX_CACHED_BINDINGS, lambda found: 0.0 if found.pool is None else AGE, monotonic
+            self._look_up, MAX_CACHED_BINDINGS, lambda found: 0.0 if found.pool is None else CACHE_TTL, monotonic
         )
-        self._pools = ReadThroughCache(self._read_pools, 1, AGE, monotonic)
+        self._pools = ReadThroughCache(self._read_pools, 1, CACHE_TTL, monotonic)
 
     def pools(self, fresh: bool = False) -> Mapping[str, Pool]:
-        """Return a mapping from name to pool, at most ``AGE`` seconds old, or current if ``fresh``."""
+        """Return a mapping from name to pool, at most ``CACHE_TTL`` seconds old, or current if ``fresh``."""
         if fresh:
             self._pools.forget(None)
         return self._pools.get(None)

@@ -18,7 +18,7 @@ from zq.storage.pooling.bindings import Bindings
 
 LOG = logging.getLogger(__name__)
 # Minimum seconds between two attempts to open a store.
-PAUSE: Final = 2.0
+RETRY_INTERVAL: Final = 2.0
 # Seconds after which the store of a removed pool is closed. No request then uses it any more.
 GRACE: Final = 60.0
 
@@ -130,7 +130,7 @@ class Stores:
         try:
             storage = self._connect(uri, self.expiry)
         except (StartRefused, Unavailable) as failure:
-            self._failed[uri] = self._monotonic() + PAUSE
+            self._failed[uri] = self._monotonic() + RETRY_INTERVAL
             raise Unavailable(f"The store of the pool {pool} does not answer. Try again later.") from failure
         self._failed.pop(uri, None)
         with self._lock:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Redis driver, for Redis or Valkey: one server, a master behind Sentinels, or a cluster.
 
-- ``layout`` describes the keys; the scripts in ``lua`` implement the verbs.
+- ``layout`` describes the keys; the scripts in ``lua`` implement the operations.
 - ``address`` parses URIs, ``network`` selects the server, and ``connections`` has the connection pools.
 - ``client`` sends commands and scripts.
 - ``store`` has code that the controllers share.
@@ -200,7 +200,7 @@ def _check_eviction(facts: dict[str, str], address: Address) -> None:
 
 
 def _answer(ask: Callable[[], Reply], address: Address) -> Reply:
-    """Return the reply of ``ask``. Convert its errors to ``StartRefused`` or ``Unavailable`` with the server's name."""
+    """Call ``ask`` and return its reply. Errors become ``StartRefused`` or ``Unavailable`` and name the server."""
     try:
         return ask()
     except Unavailable as unavailable:

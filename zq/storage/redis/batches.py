@@ -8,9 +8,9 @@ A batch has a header and its messages (MessagePack). The header consists of:
 - number of messages, publication time, first and last expiry of a message;
 - numbers of messages and of their bytes that were published in the log before the batch.
 
-The header is a member of ``topics`` and ``fading``. The stream stores it together with the messages. In replies and on
-the channel, a batch is the length of the messages, the header, and the messages. On the channel, the log's last
-sequence before the batch comes first, in 16 digits.
+The sorted sets ``topics`` and ``fading`` contain only the header, and the stream contains the header and the messages
+(see ``layout``). In replies and on the channel, a batch consists of the length of the messages, the header, and the
+messages. On the channel, the log's last sequence before the batch comes first, in 16 digits.
 """
 
 from collections.abc import Iterator

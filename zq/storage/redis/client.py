@@ -78,7 +78,8 @@ class Question(NamedTuple):
 class Client:
     """A client that runs scripts and commands.
 
-    Each method returns within ``timeout`` seconds or raises ``Unavailable``. It raises no other error.
+    If the server is unavailable or does not reply within ``timeout`` seconds, each method raises ``Unavailable``. No
+    method raises another error.
     """
 
     def __init__(self, network: Network, timeout: float, wait_replicas: int = 0) -> None:
@@ -107,7 +108,7 @@ class Client:
             pubsub.get_message(timeout=self._timeout)
 
     def each(self, asked: Sequence[Question]) -> list[Reply]:
-        """Send read-only commands and scripts, and return their replies in order.
+        """Send read-only commands and scripts, and return their replies in the same order.
 
         Up to ``TOGETHER`` of them are sent per server and round trip.
         """
@@ -172,7 +173,11 @@ class Client:
             raise
 
     def _follow(self, key: bytes, command: Command, confirm: bool, deadline: float) -> Reply:
-        """Send a command to the key's server, follow redirects, and return the reply."""
+        """Send a command to the key's server, follow redirects, and return the reply.
+
+        Args:
+            confirm: Whether the command is a write whose durability must be confirmed.
+        """
         pool, asking = self.network.pool(key), False
         for _ in range(MOVES):
             try:

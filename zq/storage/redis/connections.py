@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connection pools of redis-py, one per server.
 
-A verb has ``timeout`` seconds. Waiting for a free connection, the TCP connection and the handshake may take a quarter
-each, and the reply may take the remaining time. redis-py's own retries are off.
+An operation must complete within ``timeout`` seconds. Waiting for a free connection may take at most a quarter of this
+time. Connecting over TCP and the handshake have the same limit each. The reply may take all of the remaining time.
+redis-py's own retries are disabled.
 """
 
 import contextlib
@@ -35,8 +36,8 @@ Reply = Any
 class Pool(BlockingConnectionPool):
     """The connections to one server. A retired pool provides no connections.
 
-    ``retire`` closes idle connections at once, and all other connections when they are released. redis-py's
-    ``disconnect`` would close them while threads use them, which breaks TLS connections.
+    ``retire`` closes idle connections immediately, and each busy connection when it is released. redis-py's
+    ``disconnect`` would close connections while threads use them, which breaks TLS connections.
 
     Open idle connections are kept in a stack without a lock, because redis-py's queue would make a small command 10 %
     slower. The queue contains only slots for connections that are closed or were never opened.
@@ -70,7 +71,7 @@ class Pool(BlockingConnectionPool):
             self.retire()
 
     def retire(self) -> None:
-        """Stop providing connections. Running verbs can still read their replies."""
+        """Stop providing connections. Operations in progress can still read their replies."""
         self.retired = True
         while self._requeue():
             pass
@@ -156,7 +157,11 @@ def _timed_by_kernel(connected: socket.socket, timeout: float | None) -> socket.
 
 
 def _is_usable(connection: Any, released: float) -> bool:
-    """Return whether the connection is open and has no unexpected input."""
+    """Return whether the connection is open and has no unexpected input.
+
+    Args:
+        released: Monotonic time at which the connection was last released.
+    """
     try:
         return connection.is_connected and (time.monotonic() - released < FRESH or not connection.can_read())
     except VENDOR:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A master behind Sentinels. Verbs wait during a failover.
+"""A master behind Sentinels. Operations wait during a failover.
 
-After a replica is promoted, the old master still accepts writes for up to 11 seconds, and these writes are lost. Verbs
-therefore stop at a Sentinel's first announcement of a failover, which precedes the promotion. They resume when the
-Sentinels agree on a master and the master confirms its role. A verb in progress at the announcement fails with
-``Unavailable``, because its change may not be replicated. After a pause all connections are reopened, so that
-connections of one process never lead to two masters.
+After a replica is promoted, the old master still accepts writes for up to 11 seconds, and these writes are lost. A
+Sentinel announces the failover before the promotion. At the first announcement, the driver therefore pauses all
+operations. They resume when the Sentinels agree on a master and the master confirms its role. An operation that is in
+progress at the announcement fails with ``Unavailable``, because its change may not be replicated. After a pause, all
+connections are reopened, so that connections of one process never lead to two masters.
 
 Announcements can be lost, so every Sentinel is also polled once a second. A process that was suspended for longer than
 that polls before it resumes. If no Sentinel replies, the last known master stays in use, because no failover is
 possible without Sentinels.
 
-Measured with Redis 7.0 and Valkey 9.1, in seconds after the order to fail over:
+Measured with Redis 7.0 and Valkey 9.1, in seconds after the command ``SENTINEL FAILOVER``:
 
 - 0.00: ``+try-failover`` at the leading Sentinel only
 - 0.19: the replica is promoted
@@ -284,7 +284,7 @@ class SentinelNetwork:
                     raise TimeoutError(AWAITED)
 
     def _pause(self, announcer: Host | None = None) -> None:
-        """Pause verbs. A verb that is in progress fails."""
+        """Pause operations. An operation that is in progress fails."""
         with self._changed:
             if announcer is not None:
                 self._announcers.add(announcer)
@@ -298,7 +298,7 @@ class SentinelNetwork:
             pool.retire()
 
     def _open(self, address: Host, pool: Pool) -> None:
-        """Resume verbs with this pool. Ignore the call if a failover was announced after the last poll began."""
+        """Resume operations with this pool. Do nothing if a failover was announced after the last poll began."""
         with self._changed:
             if self._closed or self._announcement_count > self._handled_count:
                 return
@@ -332,7 +332,7 @@ class SentinelNetwork:
             sentinel.close()
 
     def _poll(self, began: float) -> Mapping[Host, MasterReport]:
-        """Poll the Sentinels and return their reports by host. Add their peers for the next poll."""
+        """Poll the Sentinels and return their reports by host. The next poll includes newly discovered Sentinels."""
         for host in self._hosts:
             self._add(host)
         sent = [sentinel for sentinel in self._sentinels.values() if sentinel.send()]
@@ -349,7 +349,11 @@ class SentinelNetwork:
             self._announcements.append(Announcements(pool, host, self._master, self.on_announcement))
 
     def _apply_reports(self, reports: Mapping[Host, MasterReport], began: float) -> None:
-        """Pause verbs, resume them, or switch to another master, depending on the reports."""
+        """Pause operations, resume them, or switch to another master, depending on the reports.
+
+        Args:
+            began: Monotonic time at which the poll began.
+        """
         if not reports:
             if self._paused and self._is_overdue() and self._address is not None:
                 self._resume(self._address)
@@ -369,7 +373,7 @@ class SentinelNetwork:
                 self._resume(best.address)
 
     def _pause_until_end(self, address: Host) -> None:
-        """Pause verbs until a failover has ended, but no longer than ``LONGEST_PAUSE``."""
+        """Pause operations until a failover has ended, but no longer than ``LONGEST_PAUSE``."""
         if not self._gave_up and self._pool is not None:
             self._pause()
         if self._paused and self._is_overdue():

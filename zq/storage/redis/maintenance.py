@@ -151,7 +151,11 @@ class StoreStats:
         self._client = store.client
 
     def depths(self, now: int, queues: int, most: int) -> list[tuple[QueueRef, Depth]]:
-        """Return the message counts of the first queues, ordered by bucket and name."""
+        """Return the message counts of the first ``queues`` queues, in the order of bucket and name.
+
+        Args:
+            most: Maximum of each count.
+        """
         named = self._queues(queues)
         terms = b"%d" % now, b"%d" % most
         replies = self._client.each([self._store.question(scripts.DEPTH, queue, *terms) for queue in named])

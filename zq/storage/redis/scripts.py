@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Lua scripts, one per verb.
+"""The Lua scripts, one per operation.
 
 A file consists of sections, which are scripts or parts. Several scripts share a part. A section begins with the line
 ``---- part name`` or ``---- script name: flags``.
@@ -41,7 +41,7 @@ class Script:
     """A script, which consists of parts and its own text.
 
     Args:
-        parts: Names of the parts, in order.
+        parts: Names of the parts to put before the script's own text, in this order.
         alone: Whether to omit the part ``shared``, which comes first in all other scripts.
         confirmed: Whether a write waits for replicas if ``wait_replicas`` is set.
     """

@@ -50,8 +50,9 @@ MAX_KNOWN: Final = 100_000
 class Store:
     """A runner of queue scripts that also maintains the expiry schedule.
 
-    A schedule entry says when a queue may have expired data. The entry and the queue are in different cluster slots, so
-    the entry is created before the message that needs it. One entry covers all later expiries.
+    A schedule entry contains a queue and the time from which the queue may have expired data. The entry and the queue
+    are in different cluster slots, so the entry is created before the message that needs it. One entry covers all later
+    expiries.
     """
 
     def __init__(self, client: Client) -> None:
@@ -151,7 +152,7 @@ def checked(
     """Return a successful reply, or raise the error in it.
 
     Args:
-        answer: Decodes the remembered result for ``idempotency_key``; ``None`` = it is the result of a post.
+        answer: Decodes the remembered result for ``idempotency_key``; ``None`` = decode it as the result of a post.
     """
     if not isinstance(reply, list):
         return reply
@@ -202,12 +203,12 @@ def decode_settled(packed: bytes) -> SettleResult:
 
 
 def encode_ids(drafts: Sequence[Draft]) -> bytes:
-    """Encode the result that is remembered for a post into a stage."""
+    """Encode the result of a stage request, to store it with the idempotency key."""
     return msgspec.msgpack.encode([draft.id for draft in drafts])
 
 
 def encode_posted(drafts: Sequence[Draft]) -> bytes:
-    """Encode the result that is remembered for a post, except the last sequence, whose 8 bytes the script appends."""
+    """Encode the result of a post, to store it with the idempotency key. The script appends the last sequence."""
     return PAIR + encode_ids(drafts) + NUMBER
 
 
@@ -233,7 +234,7 @@ class MovePlan(NamedTuple):
 
 
 def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -> MovePlan:
-    """Return the plan of the moves, and schedule the expiry of the moved messages.
+    """Build the script arguments for the moves, and schedule the expiry of the moved messages.
 
     Must be called before the messages are moved.
     """
@@ -255,7 +256,7 @@ def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -
 
 
 def schedule_arrivals(store: Store, targets: Sequence[QueueRef], blob: bytes, moment: int) -> bytes:
-    """Schedule the expiry of moved messages, which the header of a reply states. Return the rest of the reply."""
+    """Schedule the expiries in the header of a reply about moved messages. Return the reply without the header."""
     at = 0
     for target in targets:
         earliest = layout.MOMENT.unpack_from(blob, at)[0]

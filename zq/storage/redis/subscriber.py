@@ -2,7 +2,8 @@
 """A thread that reads published messages on its own redis-py connection.
 
 The thread also sends all commands on this connection, because two threads must not use a TLS connection concurrently.
-No other thread can wake it. Every ``patience`` seconds, it checks for commands to send and whether it was closed.
+No other thread can wake it. Every ``patience`` seconds, it checks whether there are commands to send and whether it was
+closed.
 
 The thread reads the connection directly, which takes 2.4 µs per notice instead of 10 µs with redis-py's ``PubSub``.
 Reads have no timeout argument, because that would cost two system calls each.
@@ -67,7 +68,7 @@ class Subscriber(ABC):
 
     @abstractmethod
     def on_notices(self, notices: list[Notice]) -> None:
-        """Handle published messages and confirmations, in order."""
+        """Handle published messages and confirmations, in the order of their arrival."""
 
     def start(self) -> None:
         self._thread.start()
@@ -97,7 +98,7 @@ class Subscriber(ABC):
             self._wait = min(2 * self._wait, MAX_DELAY)
 
     def _log_loss(self, error: BaseException) -> None:
-        """Log a lost connection, but not the failures of the following attempts."""
+        """Log that the connection was lost. Do not log failed reconnections."""
         if not self._is_lost and not self._closed.is_set():
             self._is_lost = True
             LOG.warning(LOST, self._thread.name, error)

@@ -142,7 +142,7 @@ class TopicController:
 
 
 class LogScan:
-    """A read of the log in progress."""
+    """The state of a log read that takes several script calls."""
 
     def __init__(self, after: int, limit: int, pattern: Pattern) -> None:
         self._after, self._limit, self._pattern = after, limit, pattern

@@ -141,7 +141,7 @@ def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
 
 
 def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> bool:
-    """Process one slice of a commit. Return whether anything is left."""
+    """Process the next slice of a commit, up to ``most`` messages. Return whether more slices are left."""
     name, whole = layout.text(producer), layout.whole(project)
     packed, phase = _find_open(store, project, name)
     if packed is None:

@@ -51,7 +51,7 @@ class ConnectionLimits:
 
 
 def _raise_descriptor_limit(wanted: int) -> int:
-    """Raise the process's limit of file descriptors, and return how many of them deliveries may use."""
+    """Raise the process's limit of file descriptors. Return the number of file descriptors for deliveries."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted

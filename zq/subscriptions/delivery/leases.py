@@ -33,7 +33,10 @@ class Leases:
         self._others: dict[QueueRef, float] = {}
 
     def acquire(self, queue: QueueRef) -> bool:
-        """Acquire or renew the lease of a queue. Return False if another worker holds it. Raises ``Unavailable``."""
+        """Acquire or renew the lease of a queue. Return False if another worker holds the lease.
+
+        Raises ``Unavailable`` if the store is unavailable.
+        """
         began = time.monotonic()
         if self._alone or self._held.get(queue, 0.0) > began + TTL / 2:
             return True

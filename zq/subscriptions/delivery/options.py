@@ -26,7 +26,10 @@ class Tokens(Protocol):
     """Source of Keystone tokens for subscribers with a trust."""
 
     def headers(self, subscriber: str, options: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return HTTP headers that contain a token for the subscriber. Raises ``Invalid``."""
+        """Return HTTP headers that contain a token for the subscriber.
+
+        Raises ``Invalid`` if there is no token, or if the subscriber may not receive it.
+        """
         ...
 
 

@@ -52,7 +52,12 @@ class CheckingResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Resolve the host in a thread and return all of its addresses. Raises ``Forbidden`` or ``TimeoutError``."""
+        """Resolve the host in a thread and return all of its addresses.
+
+        Raises:
+            Forbidden: An address of the host is not allowed.
+            TimeoutError: The lookup takes longer than ``LOOKUP_TIMEOUT`` seconds.
+        """
         loop = asyncio.get_running_loop()
         lookup = loop.run_in_executor(self._threads, lambda: resolve(host, port))
         found = await asyncio.wait_for(lookup, LOOKUP_TIMEOUT)
@@ -141,7 +146,7 @@ class Senders:
     async def _authority(self, one: Subscription) -> Mapping[str, str]:
         """Return the headers with a trust token, or {} if the subscriber needs no trust.
 
-        Raises ``Invalid`` or ``TimeoutError``.
+        Raises ``Invalid`` if there is no token for the subscriber, ``TimeoutError`` if Keystone is too slow.
         """
         if not one.subscriber.startswith(TRUST):
             return {}

@@ -49,7 +49,7 @@ class TargetPolicy(Struct, frozen=True):
         return is_public(found) and not (port in self.own and _is_local(found))
 
     def check_url(self, url: str) -> None:
-        """Check the port and host of a URL without a name lookup. Raises ``Invalid``."""
+        """Raise ``Invalid`` if the port or host of a URL is not allowed. Host names are not resolved."""
         parts = urlsplit(url)
         port = get_port(url)
         if port < 1024 and port not in (*PORTS, *self.ports):
@@ -81,7 +81,10 @@ class Forbidden(OSError):
 
 
 def resolve(host: str, port: int) -> Sequence[tuple[int, str]]:
-    """Resolve a host and return the address family and address of each result. Raises ``OSError``."""
+    """Resolve a host and return the address family and address of each result.
+
+    Raises ``OSError`` if the host cannot be resolved.
+    """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys((family, str(where[0])) for family, _, _, _, where in found))
 

@@ -86,7 +86,7 @@ class DeliveryState:
         """The subscriber's URI when the subscription was last read."""
 
     def record(self, delivered: bool) -> None:
-        """Record an attempt. A success ends a pause. ``MAX_FAILURES`` consecutive failures start one."""
+        """Record an attempt. A success ends a pause. ``MAX_FAILURES`` consecutive failures start a pause."""
         if delivered:
             self.failures, self.until, self.claim_limit = 0, 0.0, min(2 * self.claim_limit, MAX_CLAIMED)
             return
