@@ -2,18 +2,24 @@
 """Sphinx configuration of the documentation site: ``python -m sphinx -W --keep-going -n api-ref var/reference``.
 
 The pages are plain Markdown and readable without the site. This file adds what only the site has: the navigation, taken
-from the tables of ``index.md``, and the signatures of the client.
+from the tables of ``index.md``, the signatures of the client, and what the program says of its options, commands,
+errors and metrics.
 """
 
 import inspect
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sphinx.application import Sphinx
 
 from zq import __version__, client
+from zq.cli.reference import with_commands
 from zq.client.calls import Asynchronous, Blocking, listing, operation
+from zq.serving.metrics.reference import with_metrics
+from zq.serving.settings.reference import with_tables
+from zq.wire.reference import with_classes
 
 project = "zq"
 root_doc = "index"
@@ -39,9 +45,17 @@ nitpick_ignore_regex = [("py:.*", ".*")]
 SECTION = re.compile(r"^## (.+)\n((?:(?!## ).*\n)*)", re.MULTILINE)
 ENTRY = re.compile(r"^\| \[[^\]]+\]\(([^)#]+)\.md\)", re.MULTILINE)
 OUTSIDE = re.compile(r"\]\(((?:(?:\.\./)+|decisions/)[\w./-]+\.md)\)")
-SIGNATURES = "They stand here on the site that is [made of these pages](index.md)."
+SIGNATURES = "The documentation [site](index.md) lists all signatures here."
 KEYWORDS = ("Publishing", "Posting", "Consuming")
 """What stands behind ``**options`` in signatures."""
+ADDED = {
+    "cli": with_commands,
+    "configuration": partial(with_tables, "configuration.md"),
+    "errors": with_classes,
+    "metrics": with_metrics,
+    "queues": partial(with_tables, "queues.md"),
+}
+"""What adds generated text to a page."""
 
 
 def navigation(page: str) -> str:
@@ -68,8 +82,10 @@ def complete(_app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = OUTSIDE.sub(r"](path:\1)", source[0])
     if page == root_doc:
         source[0] += navigation(source[0])
-    if page == "client-api":
-        source[0] = source[0][: source[0].index(SIGNATURES)] + signatures()
+    if page == "client":
+        source[0] = source[0].replace(SIGNATURES, signatures())
+    if page in ADDED:
+        source[0] = ADDED[page](source[0])
 
 
 def as_method(verb: Any) -> Callable[..., Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long posts fail, and how many are lost, when a store's server is replaced: the figures of api-ref/failover.md.
+"""How long posts fail, and how many are lost, when a store's server is replaced: the figures of api-ref/backup.md.
 
 ``python -m bench.failover [case …]``; without a case all of them. Six threads post to one zq server all the time.
 """

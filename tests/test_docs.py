@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,18 +20,30 @@ from tests.reader import SHELL, follow
 from tests.servers import ZqServer
 from tests.tables import every_row
 from zq import errors
+from zq.cli.reference import with_commands
 from zq.clock import ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
 from zq.serving import settings
 from zq.serving.features import described_features
 from zq.serving.metrics.definitions import COUNTED, READ, STORE_GAUGES, STORE_TOTALS
+from zq.serving.metrics.reference import with_metrics
+from zq.serving.settings.reference import with_tables
 from zq.storage.api import Storage
+from zq.wire.reference import with_classes
 
 REFERENCE = [page for page in PAGES if page != ROOT / "README.md"]
 ADDRESS = re.compile(r"http://(127\.0\.0\.1|localhost):8888")
 LONGEST = 125
 SOURCES = re.compile(r"`((?:zq|tests|etc|devstack)/[\w./-]+)`")
+ADDED = {
+    "cli.md": with_commands,
+    "configuration.md": partial(with_tables, "configuration.md"),
+    "errors.md": with_classes,
+    "metrics.md": with_metrics,
+    "queues.md": partial(with_tables, "queues.md"),
+}
+"""What adds generated text to a page of the site."""
 WRITTEN = {"topics.md": "heard"}
 """Pages that show, as ``text``, what their lines have written into a file."""
 
@@ -48,8 +61,13 @@ curl() {
 """
 
 
+def on_the_site(file: Path) -> str:
+    """The text of a page with the tables and the help that the site adds."""
+    return ADDED.get(file.name, str)(file.read_text())
+
+
 def text() -> str:
-    return "\n".join(file.read_text() for file in REFERENCE)
+    return "\n".join(map(on_the_site, REFERENCE))
 
 
 def missing(names: list[str]) -> list[str]:
@@ -92,7 +110,7 @@ def test_every_error_is_documented() -> None:
 def test_every_metric_is_documented_and_no_other() -> None:
     """Each definition has a row with its kind and its labels; each row is of a definition."""
     defined = COUNTED | STORE_TOTALS | STORE_GAUGES | READ
-    page = (ROOT / "api-ref" / "metrics.md").read_text()
+    page = on_the_site(ROOT / "api-ref" / "metrics.md")
     rows = re.findall(r"^\| `zq_(\w+)` \| (\w+) \| ([^|]*)\|", page, re.MULTILINE)
     assert {name: (kind, tuple(re.findall(r"\w+", labels))) for name, kind, labels in rows} == {
         name: (definition.kind.value, definition.labels) for name, definition in defined.items()
@@ -154,6 +172,13 @@ def test_the_decisions_are_at_most_sixty() -> None:
     assert len(DECISIONS) <= 60
 
 
+def test_the_pages_stay_few_and_short() -> None:
+    """Readers find a page by its title, and read it to its end. Merge a short page into its neighbour."""
+    pages = list((ROOT / "api-ref").glob("*.md"))
+    assert len(pages) <= 45
+    assert sum(len(page.read_text().split()) for page in pages) <= 64_000
+
+
 def test_code_refers_to_decisions_that_exist() -> None:
     """Comments and docstrings name decisions by their numbers."""
     numbers = {file.name[:4] for file in DECISIONS}
@@ -165,7 +190,7 @@ def test_code_refers_to_decisions_that_exist() -> None:
 
 def anchors(file: Path) -> set[str]:
     """The names that a document's headings can be linked by."""
-    headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", on_the_site(file), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
@@ -173,7 +198,7 @@ def test_links_between_documents_lead_somewhere() -> None:
     """Relative links of the README and the reference name files, and headings in them, that exist."""
     broken = []
     for file in PAGES:
-        for link in re.findall(r"\]\(([^)\s]+)\)", file.read_text()):
+        for link in re.findall(r"\]\(([^)\s]+)\)", on_the_site(file)):
             name, _, heading = link.partition("#")
             target = file.parent / name if name else file
             if "://" in link:

@@ -48,12 +48,13 @@ WORDS = [
 
 
 def test_a_search_for_a_word_of_the_field_lands_in_the_glossary(site: Path) -> None:
-    """It is a title there, which Sphinx's search puts first. What it says leads on to a page of zq's."""
+    """It is a heading of concepts.md, which Sphinx's search puts first. Each entry links to a page or another entry."""
     index = json.loads((site / "searchindex.js").read_text().removeprefix("Search.setIndex(").removesuffix(")"))
-    glossary = index["docnames"].index("glossary")
+    concepts = index["docnames"].index("concepts")
     titles = {title.lower(): [page for page, _ in places] for title, places in index["alltitles"].items()}
-    assert [word for word in WORDS if glossary not in titles.get(word, [])] == []
-    _, *entries = (REFERENCE / "glossary.md").read_text().split("\n## ")
+    assert [word for word in WORDS if concepts not in titles.get(word, [])] == []
+    glossary = (REFERENCE / "concepts.md").read_text().partition("\n## Glossary\n")[2]
+    _, *entries = glossary.split("\n### ")
     headings = {entry.partition("\n")[0].lower() for entry in entries}
     assert sorted(headings) == [entry.partition("\n")[0].lower() for entry in entries]
     for entry in entries:

@@ -100,7 +100,10 @@ def end() -> None:
 
 
 def has_large_work() -> bool:
-    """Return whether large work is in progress in this process. The working thread may hold a queue's lock."""
+    """Return whether any thread of this process is doing large work.
+
+    Such a thread may hold a queue's lock, so a request that needs the lock may have to wait.
+    """
     return _process.count > 0
 
 

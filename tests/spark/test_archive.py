@@ -131,10 +131,10 @@ def test_a_report_says_what_a_small_history_holds(spark, tmp_path) -> None:
 
 
 def test_the_examples_of_the_reference_run(spark, monkeypatch, tmp_path) -> None:
-    """spark-jobs.md, in its order, on a server as it is; each prints what it should, and the pictures are there."""
+    """spark.md, in its order, on a server as it is; each prints what it should, and the pictures are there."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "orders.csv").write_text("id,item\n1,lamp\n2,chair\n3\n")
-    export, *commands = (shlex.split(line) for line in only("api-ref/spark-jobs.md", "sh").splitlines())
+    export, *commands = (shlex.split(line) for line in only("api-ref/spark.md", "sh").splitlines())
     assert sorted(words[2] for words in commands) == [f"zq.jobs.{job}" for job in ("archive", "ingest", "report")]
     output, places = {}, ("data/*.csv", "rejected", "archive", "plots")
     with ZqServer(f"rocksdb://{tmp_path}/store") as server, Client(server.url, "acme") as client:

@@ -43,4 +43,4 @@ def test_every_option_of_the_jobs_is_on_their_page() -> None:
     names = {name for option in own for name in (*option.opts, *option.secondary_opts)}
     flags = sorted(name for name in names if name.startswith("--"))
     assert len(flags) > 10
-    assert [flag for flag in flags if not re.search(rf"`{flag}[` ]", page("spark-jobs.md"))] == []
+    assert [flag for flag in flags if not re.search(rf"`{flag}[` ]", page("spark.md"))] == []

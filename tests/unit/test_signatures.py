@@ -37,7 +37,7 @@ def test_the_vector_of_the_contract() -> None:
 
 def test_the_page_shows_the_vector() -> None:
     """So that it can be computed by its readers."""
-    format_time = json.loads(only("api-ref/signed-urls.md", "json"))
+    format_time = json.loads(only("api-ref/policy.md", "json"))
     assert format_time["signature"] == VECTOR
     assert signature(b"test", *(format_time[name] for name in ("paths", "methods", "project", "expires"))) == VECTOR
 

@@ -4,8 +4,8 @@
 A slice is idempotent: it moves published messages out of their stage and deletes settled messages. After each slice the
 server pauses for twice the duration of the slice, so that other requests make progress.
 
-The server that received a commit applies it. If that server dies, another server resumes the commit once it has made no
-progress between two polls.
+The server that received a commit applies it. If that server dies, another server resumes the commit after two polls
+between which the commit has made no progress.
 """
 
 import logging
@@ -59,7 +59,7 @@ class CommitExecutor:
     """Executor of commits on one server.
 
     Args:
-        patience: Seconds that a client waits for its commit before the reply that the commit is still running.
+        patience: Seconds to wait for a commit before the server replies that the commit is still running.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class CommitExecutor:
         self._damaged: set[UnfinishedCommit] = set()
 
     def commit(self, commit: Commit, admitted: AbstractContextManager[object] = NO_ADMISSION) -> CommitResult:
-        """Decide and apply a commit. The result is ``open`` if applying it takes longer than ``patience``.
+        """Decide and apply a commit. If applying it takes longer than ``patience``, ``CommitResult.open`` is set.
 
         An earlier commit of the same producer is completed first.
 
@@ -102,7 +102,7 @@ class CommitExecutor:
                 raise CommitRunning
 
     def last(self, project: str, producer: str) -> CommitResult:
-        """Return the producer's last commit. If it is open, try for up to ``patience`` seconds to complete it.
+        """Return the producer's last commit. If it is not fully applied, try to complete it for ``patience`` seconds.
 
         Raises ``ProducerNotFound`` if the producer has not committed or has expired.
         """

@@ -91,7 +91,9 @@ class DataKeys:
         return bool(self._masters)
 
     def ensure_cipher(self, project: str) -> tuple[str, Any]:
-        """Return the id and cipher of the project's newest usable key. If there is none, create a key.
+        """Return the id and cipher of the project's newest data key that a master key can unwrap.
+
+        If there is no such key, create a data key.
 
         Raises ``Unavailable`` if the server has no master key.
         """
@@ -134,7 +136,7 @@ class DataKeys:
             after = page.next
 
     def _read_ciphers(self, project: str) -> tuple[int, dict[int, Any]]:
-        """Read the newest key's number, and the ciphers of all usable keys by number."""
+        """Read the number of the newest data key, and the ciphers of the keys that can be unwrapped, by number."""
         stored = self._stored(project)
         return self._unwrap_all(project, _decoder.decode(stored.value)) if stored else (0, {})
 
@@ -143,7 +145,10 @@ class DataKeys:
         return held.last, {number: _cipher(key) for number, key in opened.items() if key is not None}
 
     def _rotate(self, project: str) -> ProjectKeys:
-        """Create a new data key, and rewrap all usable keys with the first master key."""
+        """Create a new data key, and rewrap the others with the first master key. Return the stored data keys.
+
+        Keys that no master key can unwrap are not changed.
+        """
         for _ in range(MAX_ATTEMPTS):
             stored = self._stored(project)
             held = _decoder.decode(stored.value) if stored else ProjectKeys(0, {})
@@ -205,5 +210,8 @@ def _wrapping_cipher(master: bytes) -> Any:
 
 
 def _associated_data(id: str, project: str, number: int) -> bytes:
-    """Return the additional authenticated data of a wrapped key. No part can contain the separator."""
+    """Return the additional authenticated data of a wrapped key.
+
+    The parts are separated by a zero byte, which no part can contain.
+    """
     return b"\x00".join(part.encode() for part in (id, project, str(number)))

@@ -50,8 +50,8 @@ class Sealing:
     """Encryption and decryption of message bodies.
 
     Args:
-        queue_since: Returns the time since which all bodies of a queue are encrypted; 0 = not all are. It may be
-            cached.
+        queue_since: Returns the time since which all bodies of a queue are encrypted; 0 = not all are. The time
+            may be cached.
         topic_since: Like ``queue_since``, for a topic.
         stored_queue_since: Like ``queue_since``, but read from the store, because another server may have disabled
             encryption.
@@ -231,5 +231,8 @@ def is_plain(message: Message | Entry) -> bool:
 
 
 def _associated_data(key: str, project: str, id: str) -> bytes:
-    """Return the additional authenticated data of a body. No part can contain the separator."""
+    """Return the additional authenticated data of a body.
+
+    The parts are separated by a zero byte, which no part can contain.
+    """
     return MARK + b"\x00".join(part.encode() for part in (key, project, id))

@@ -31,7 +31,8 @@ class OwnedDocuments(Struct, frozen=True):
 
     Args:
         kind: Kind of the project's documents.
-        deployment_kinds: Kinds of deployment documents to delete under the same names.
+        deployment_kinds: Kinds of documents that belong to no project. When a document of the project is deleted, the
+            documents of these kinds with the same name are deleted too.
     """
 
     kind: str

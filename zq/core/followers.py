@@ -9,7 +9,9 @@ from zq.model import Copies, Draft, QueueRef, Seconds
 
 
 class Followers:
-    """The followers of queues and topics. This base class has no followers; features override its methods.
+    """The followers of queues and topics: receivers of copies of their messages, such as subscriptions.
+
+    This base class has no followers; features override the methods.
 
     The metadata of a queue with followers contains ``MARK``. A server sends its cached metadata with each post. If
     another server has added the mark in the meantime, the store rejects the post. This guarantees that every accepted
@@ -17,13 +19,13 @@ class Followers:
     """
 
     def mark(self, _queue: QueueRef) -> Metadata:
-        """Return the metadata that marks a new queue as followed; empty if it has no followers."""
+        """Return the metadata that marks a new queue with followers; empty if the queue has no followers."""
         return {}
 
     def copies(
         self, _queue: QueueRef, _drafts: Sequence[Draft], _rules: Rules, _now: Seconds, _hops: int
     ) -> Copies | None:
-        """Return the copies to store together with a post to a marked queue, or ``None`` if there are none.
+        """Return the copies to store together with a post to a queue with followers, or ``None`` if there are none.
 
         Args:
             _hops: Number of zq deliveries in the chain that led to the post.
@@ -34,5 +36,5 @@ class Followers:
         """Remove all followers of a queue (kind "queue") or topic (kind "topic")."""
 
     def remove(self, _project: str) -> bool:
-        """Remove some of the project's followers. Return whether more may be left."""
+        """Remove a limited number of the project's followers. Return whether the project may have more."""
         return False

@@ -53,7 +53,7 @@ class Operation(Struct, frozen=True):
 
 
 class Volume(Struct, frozen=True):
-    """The number of messages in all projects, up to the counting limits."""
+    """The number of messages in all projects. The server stops counting at a limit."""
 
     free: int
     claimed: int
@@ -187,7 +187,7 @@ class Probe:
         self._status: dict[str, Operation] = {}
 
     def run(self) -> dict[str, Operation]:
-        """Run all operations, even after a failure, and return their outcomes."""
+        """Run all operations, even after a failure. Return the outcomes by operation name."""
         storage, queue, ids = self._storage, self._queue, self._ids
         drafts = [Draft(id, b'"probe"', MIN_TTL, 0, "") for id in ids]
         request = ClaimRequest(Lease(self._claim, MIN_TTL, 0), CLAIMED)

@@ -217,7 +217,7 @@ def _given(text: str | UnsetType) -> str | None:
 
 
 def _span(since: str | None, until: str | None) -> Span:
-    """Parse the bounds of a time span; ``None`` = no bound."""
+    """Parse the bounds of a time span, given in ISO 8601; ``None`` = no bound."""
     return Span(_parse_time("since", since, 0.0), _parse_time("until", until, MAX_TIME))
 
 

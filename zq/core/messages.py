@@ -244,7 +244,10 @@ class Messages:
         refusal: ZqError | None,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """Stage the drafts. If ``refusal`` is set, stage nothing and raise it, unless the request is repeated."""
+        """Stage the drafts. If ``refusal`` is set, stage nothing and raise ``refusal``.
+
+        If the request repeats an earlier one, raise ``Repeated`` instead of ``refusal``.
+        """
         limits = self._limits
         size = limits.max_stage_bytes if refusal is None else NO_ROOM
         most = limits.max_stage_messages

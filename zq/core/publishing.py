@@ -33,7 +33,7 @@ class TopicPage(Struct, frozen=True):
 
     Attributes:
         position: Log position after which the next page starts.
-        gap: Messages after the client's marker that are no longer in the log.
+        gap: Range of sequences after the client's marker that are no longer in the log; ``None`` = no gap.
     """
 
     messages: Sequence[PublishedMessage]

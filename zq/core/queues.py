@@ -155,8 +155,8 @@ class Queues(MetadataResource[QueueRef, Queue]):
         """Return the number of the project's queues.
 
         Args:
-            visible: Returns whether to count a queue, given its name; ``None`` = count all. If set, at most
-                ``max_metadata_walk`` queues are read.
+            visible: Returns whether to count a queue, given its name; ``None`` = count all. If set, the server option
+                ``max_metadata_walk`` limits the number of queues that are read.
         """
         if visible is None:
             return self._queues.count(project) - self._count_hidden(project)

@@ -193,7 +193,7 @@ class Quotas:
         self._storage_quotas.forget(project)
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Project]]:
-        """Return a page of projects, ordered by id.
+        """Return a page of project ids and project settings, ordered by id.
 
         A project is listed if it has settings or has created something.
         """
@@ -208,14 +208,14 @@ class Quotas:
     # that each check includes the other creations.
 
     def admit_queue(self, queue: QueueRef, dead_letters: object = None) -> AbstractContextManager[None]:
-        """Reserve quota for a queue and its dead-letter queue while the caller creates the queue.
+        """Reserve quota for a queue and its dead-letter queue while the caller creates the queue; a context manager.
 
         Existing queues need no quota. Raises ``QuotaExceeded`` if the project has reached its queue limit.
         """
         return self._reserve_queues([queue, *_dead_letter_ref(queue, dead_letters)])
 
     def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
-        """Reserve quota for missing target queues while the caller moves messages to them.
+        """Reserve quota for missing target queues while the caller moves messages to them; a context manager.
 
         A cache of queue names avoids a round trip and the lock for most moves. Raises ``QuotaExceeded`` if the project
         has reached its queue limit.
@@ -224,7 +224,7 @@ class Quotas:
         return self._reserve_queues(missing) if missing else NOTHING
 
     def check_targets(self, queues: Collection[QueueRef]) -> None:
-        """Raise ``QuotaExceeded`` if the project has no quota for the queues that are missing."""
+        """Raise ``QuotaExceeded`` if the project has no quota for those of the queues that do not exist."""
         if missing := self._missing(queues):
             self._registered.get(missing[0].project)
             self._check_queues(missing)
@@ -268,7 +268,7 @@ class Quotas:
 
     @contextmanager
     def admit_topic(self, topic: TopicRef) -> Iterator[None]:
-        """Reserve quota for a topic while the caller creates the topic.
+        """Reserve quota for a topic while the caller creates the topic; a context manager.
 
         Raises ``QuotaExceeded`` if the project has reached its topic limit.
         """
@@ -350,7 +350,7 @@ class Quotas:
         return self._storage.usage(project, self._clock.now())
 
     def used(self, project: str) -> Mapping[str, int]:
-        """Return how many queues, topics, tokens and transaction objects the project has."""
+        """Return the number of the project's queues, topics, tokens and transaction objects, by quota name."""
         used = {
             "queues": self._storage.queues.count(project),
             "topics": self._count(project, TOPIC, 1 << 53),

@@ -100,7 +100,7 @@ class RecentProjects:
         return now - self._other_at < RECENT_SECONDS
 
     def contention(self, account: "Account", now: float) -> Contention:
-        """Return how recently another project sent light requests, which this heavy request would delay."""
+        """Return how recently another project sent light requests. A heavy request of ``account`` would delay them."""
         if self.busy:
             return Contention.NOW
         latest = self._other_at if self._last is account else self._last_at
@@ -382,7 +382,7 @@ class Exchange:
     def round(self) -> None:
         """Publish this process's demand, read the reports of the other processes, and divide the rates.
 
-        If no project is near its rates, the store is not accessed.
+        If no project uses more than ``NEAR_FRACTION`` of a rate, the store is not accessed.
         """
         accounts = self._rates.accounts()
         demands = {project: account.demand() for project, account in accounts.items()}
@@ -400,7 +400,13 @@ class Exchange:
             )
 
     def _exchange(self, near: Mapping[str, tuple[float, float, float]]) -> list[dict[str, tuple[float, float, float]]]:
-        """Store this process's report and return the reports of the other processes."""
+        """Store this process's report and return the reports of the other processes.
+
+        A report contains the demands of a process by project.
+
+        Args:
+            near: Demands of the projects that use more than ``NEAR_FRACTION`` of a rate in this process.
+        """
         now = self._clock.now()
         self._documents.put(self._ref, msgspec.json.encode(near), now, expires=now + REPORT_TTL)
         page = self._documents.list("", REPORT_KIND, "", "", MAX_PROCESSES, now)

@@ -69,8 +69,8 @@ def claim(
 ) -> ClaimResult:
     """Claim messages, and move messages that reached the claim limit to the dead-letter queue.
 
-    Several servers may do this concurrently, because only ready messages are moved. If an attempt claims no message
-    because all of them had to be moved, it is repeated.
+    Several servers may do this concurrently, because only ready messages are moved. If all messages of an attempt
+    had to be moved, the attempt is repeated.
 
     Args:
         before_move: Called before each move with the queue, the moves and ``now``.

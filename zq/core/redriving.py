@@ -118,10 +118,10 @@ class Redriving:
         return Redriven(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count, lost)
 
     def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> RedriveDryRun:
-        """Return the expected result of ``redrive`` without a change. Without a limit, inspect ``MAX_BATCH`` messages.
+        """Return the expected result of ``redrive`` without moving messages.
 
         Without a limit, up to ``MAX_BATCH`` messages are inspected. Without ids, a redrive stops at the first message
-        that has no target, but ``counted`` and ``origins`` include later messages.
+        that has no target, but the result's fields ``counted`` and ``origins`` include later messages.
         """
         routes = self._routes(queue, terms, allowance)
         limit = MAX_BATCH if terms.limit is UNSET else terms.limit
@@ -233,7 +233,7 @@ class Redriving:
     def _named(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[Message]]:
         """Yield the ready messages with these ids in pages.
 
-        A message that a running commit settles stays claimed after its claim has expired, so ``claim`` is checked too.
+        A message that a running commit settles stays claimed after the claim's expiry, so the claim is checked too.
         """
         for start in range(0, len(ids), CHUNK):
             if start:

@@ -111,7 +111,11 @@ class Removal:
         return bool(found)
 
     def _step_documents(self, project: str, owned: OwnedDocuments) -> bool:
-        """Delete some of the project's documents and the deployment documents with the same names."""
+        """Delete a page of the project's documents of one kind. Return whether there were any.
+
+        Documents of ``owned.deployment_kinds`` belong to no project. They are deleted too if they have the name of a
+        deleted document.
+        """
         now = self._clock.now()
         found = self._documents.list(project, owned.kind, "", "", DOCUMENT_PAGE, now).items
         for document in found:

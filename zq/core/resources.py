@@ -170,7 +170,7 @@ class MetadataResource(Generic[R, T]):
         """Return a page of resources, ordered by name.
 
         Each request inspects a limited number of resources, so a filtered page may be short or empty although more
-        resources follow. ``next`` reveals no name that the client may not see.
+        resources follow. The marker of the next page reveals no name that the client may not see.
 
         Args:
             name: Text that the names must contain.
@@ -299,14 +299,14 @@ class MetadataResource(Generic[R, T]):
         return self._store.create(ref, raw)
 
     def _admitted(self, ref: R, metadata: Metadata) -> AbstractContextManager[None]:
-        """Reserve quota for the resource and its dead-letter queue.
+        """Reserve quota for the resource and its dead-letter queue; a context manager.
 
         Raises ``QuotaExceeded`` if the project has reached its limit.
         """
         raise NotImplementedError
 
     def _own_metadata(self, _ref: R) -> Metadata:
-        """Return the internal metadata of a new resource."""
+        """Return the metadata that the server adds to a new resource and does not show to clients."""
         return {}
 
     def _check_dead_letters(self, ref: R, target: object) -> None:

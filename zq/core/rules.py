@@ -147,7 +147,8 @@ class RulesCache:
     def remembered(self, queue: QueueRef) -> Rules | None:
         """Return the last rules of the queue that this server has read, or ``None``.
 
-        The rules may be stale, so the caller must let the store check them (``expected`` metadata).
+        The rules may be stale. The caller must send the metadata from which they were parsed to the store, which
+        rejects the request if the queue has other metadata.
         """
         try:
             return self._remembered[queue]

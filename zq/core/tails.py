@@ -310,7 +310,7 @@ class Tails:
             self.leave(project, tail)
 
     def join(self, project: str) -> Tail:
-        """Acquire the tail of a project's log. ``leave`` releases the tail.
+        """Acquire and return the tail of a project's log. ``leave`` releases the tail.
 
         The first caller initializes the tail. Concurrent callers wait for the initialization and share its outcome.
         """

@@ -189,7 +189,7 @@ def _truncate(entry: Entry) -> Entry:
 
 
 def _since(given: str) -> str:
-    """Convert a time to an upper bound of entry names. Later entries have smaller names.
+    """Convert a time in ISO 8601 to an upper bound of entry names. Later entries have smaller names.
 
     Raises ``InvalidParameter`` if the time is not valid.
     """

@@ -87,7 +87,8 @@ class Transactions:
     ) -> CommitResult:
         """Publish stages and delete the messages of claims atomically.
 
-        The result is ``open`` if the commit is decided but not yet applied. If an error is raised, nothing has changed.
+        If the commit is decided but not yet applied, ``CommitResult.open`` is set. If an error is raised, nothing has
+        changed.
 
         Raises:
             Invalid: The terms are not valid.
@@ -132,7 +133,7 @@ class Transactions:
             yield
 
     def last(self, project: str, producer: str) -> CommitResult:
-        """Return the producer's last commit, which is ``open`` until it is applied.
+        """Return the producer's last commit. ``CommitResult.open`` is set until the commit is applied.
 
         Raises ``ProducerNotFound`` if the producer has not committed or has expired.
         """
@@ -149,7 +150,8 @@ class Transactions:
         """Return a page of the project's stages, fences or producers, ordered by name.
 
         Each request reads a limited number of names, so a filtered page may be short or empty although more names
-        follow. ``next`` reveals no name that the client may not see, and is ``None`` on the last page.
+        follow. The marker of the next page reveals no name that the client may not see. On the last page, the marker is
+        ``None``.
 
         Args:
             visible: Returns whether the client may see a name; ``None`` = all names are visible.

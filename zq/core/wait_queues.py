@@ -127,7 +127,7 @@ class PollQueue:
         return self.polling > 0
 
     def free(self, waiter: Waiter) -> None:
-        """Release the poll slots of a waiter that has polled or left."""
+        """Let other waiters poll in place of a waiter that has polled or left."""
         self.polling -= waiter.poll_slots
         waiter.poll_slots = 0
 

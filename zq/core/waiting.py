@@ -87,7 +87,7 @@ class Waiters:
     def enter(
         self, queue: QueueRef, wait: int | None, *, takes: bool, check: Check | None = None, paused: bool = False
     ) -> "QueuePoll":
-        """Register a request that may wait up to ``wait`` seconds for a message.
+        """Register a request that may wait up to ``wait`` seconds for a message. Return its long poll.
 
         Raises ``Invalid`` if ``wait`` is out of range.
 
@@ -97,7 +97,8 @@ class Waiters:
             check: Called before each poll, and at least every ``RECHECK_INTERVAL`` seconds. If it raises an error, the
                 long poll ends.
             paused: Whether to delay the response if no slot is free, because the client would poll again immediately.
-                Such a request waits for up to ``RESERVE_WAIT`` seconds if the reserve has a free slot.
+                Further slots are reserved for such requests. A request in such a slot waits for up to ``RESERVE_WAIT``
+                seconds.
         """
         if not check_range("wait", wait or 0, 0, self._limits.max_wait):
             return QueuePoll(self, queue, None, 0.0)

@@ -32,10 +32,10 @@ PARAMETER: Final = re.compile(r"\\\{\w+\\\}")
 
 
 class ShortRoutes:
-    """The routes with short methods, which the edge may run on the event loop's thread if the store is embedded.
+    """The routes whose requests are quick enough to run on the event loop's thread, if the store is embedded.
 
-    A resource lists its short methods in ``short``. Requests with a large body, a large page or many ids are not short,
-    because they would block the event loop.
+    A resource names its quick HTTP methods in ``short``. Requests with a large body, a large page or many ids are
+    excluded, because they would block the event loop.
     """
 
     def __init__(self) -> None:
@@ -43,14 +43,14 @@ class ShortRoutes:
         self._pattern = re.compile(r"(?!)")
 
     def add(self, template: str, methods: Collection[str]) -> None:
-        """Add the short methods of a route, such as ``/v2/queues/{queue}/messages``."""
+        """Add a route, such as ``/v2/queues/{queue}/messages``, with its quick HTTP methods."""
         if methods:
             path = PARAMETER.sub("[^/]+", re.escape(template))
             self._lines.append(f"(?:{'|'.join(sorted(methods))}) {path}")
             self._pattern = re.compile("|".join(self._lines))
 
     def includes(self, environ: Mapping[str, Any], body: bytes) -> bool:
-        """Return whether the request is short."""
+        """Return whether the request is quick enough to run on the event loop's thread."""
         query: str = environ["QUERY_STRING"]
         return (
             self._pattern.fullmatch(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}") is not None
@@ -98,14 +98,15 @@ class App(falcon.App[Any, Any]):
         self._failures[exception] = handler
 
     def is_short(self, environ: Mapping[str, Any], body: bytes) -> bool:
-        """Return whether the request may run on the event loop's thread, with a ``zq.storage.inline.Ticket``.
+        """Return whether the request is quick enough to run on the event loop's thread.
 
-        The edge must also check that the caller's credential is cached.
+        The edge must run the request with a ``zq.storage.inline.Ticket``, and must first check that the caller's
+        credential is cached.
         """
         return self._short.includes(environ, body) and self.is_prompt()
 
     def is_prompt(self) -> bool:
-        """Return whether a short request would finish without I/O and without waiting for a lock.
+        """Return whether a request on ``ShortRoutes`` would now finish without I/O and without waiting for a lock.
 
         While a thread handles a heavy request, that thread may hold a queue's lock.
         """

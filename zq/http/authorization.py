@@ -5,7 +5,8 @@ A resource declares the policy rule of each method in ``policy``. If a method ne
 the resource declares the verb in ``verbs``.
 
 The middleware checks the object in the path. The responder uses ``req.context.allowance`` to check names in the query
-or body before it changes anything. It sets ``req.context.messages`` to the number of messages to charge.
+or body before it changes anything. The responder also sets ``req.context.messages`` to the number of messages to
+charge.
 """
 
 from collections.abc import Callable, Mapping
@@ -118,7 +119,7 @@ class Authorization:
     def _remember(self, identity: Identity) -> Allowance:
         """Create and cache the caller's allowance.
 
-        The key is the ``id`` of the identity object, which lives as long as the cached credential.
+        The cache key is the ``id`` of the identity object. This object lives as long as the cached credential.
         """
         if len(self._allowances) >= MAX_CACHED:
             with suppress(StopIteration, KeyError, RuntimeError):  # another thread has evicted entries

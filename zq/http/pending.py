@@ -29,7 +29,10 @@ class WaitRegistration(Protocol):
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Begin to wait. Call ``notify`` when the request should poll again, on any thread and possibly immediately."""
+        """Begin to wait. Call ``notify`` when the request should poll again.
+
+        The call may occur on any thread, and before this method returns.
+        """
         ...
 
     def end(self) -> None:
@@ -53,7 +56,10 @@ class Feed(Protocol):
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Call ``notify`` once when a part may be available, on any thread and possibly immediately."""
+        """Call ``notify`` once when a part may be available.
+
+        The call may occur on any thread, and before this method returns.
+        """
         ...
 
     def send_timeout(self) -> float:
@@ -154,7 +160,11 @@ class Handover:
         """Whether the client has disconnected."""
 
     def defer(self, pending: PendingRequest, *, needs_thread: bool = False) -> None:
-        """Pass a long poll to the edge."""
+        """Pass a long poll to the edge.
+
+        Args:
+            needs_thread: Whether the next poll must run at once on a worker thread, because it may block.
+        """
         self.pending, self.needs_thread = pending, needs_thread
 
     def send(self, feed: Feed) -> None:
@@ -212,7 +222,7 @@ def defer(
 
 
 def respond(req: Request, resp: falcon.Response, fetch: Callable[[], Any], show: Callable[[Any], object]) -> None:
-    """Respond with ``show(fetch())``. If ``fetch`` would block the event loop, call it again on a worker thread."""
+    """Respond with ``show(fetch())``. If ``fetch`` would block the event loop, repeat ``fetch`` on a worker thread."""
     try:
         found = fetch()
     except LongScan:

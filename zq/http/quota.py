@@ -22,9 +22,13 @@ def require_quotas(quotas: Quotas | None) -> Quotas:
 
 
 def usage(quotas: Quotas, project: str) -> dict[str, Any]:
-    """Return the members ``used``, ``exact`` and ``age`` of a quota document.
+    """Return the usage of a project as a JSON object for the quota document.
 
-    They have the usage by quota, whether each count is exact, and the age of inexact counts in seconds.
+    The object has these members:
+
+    - ``used``: usage by quota name;
+    - ``exact``: by quota name, whether the usage is exact;
+    - ``age``: age of inexact counts in seconds.
     """
     used = dict(quotas.used(project))
     exact, age = dict.fromkeys(used, True), 0

@@ -112,7 +112,7 @@ def admit_each_poll(req: Request, limit: int | None, fetch: Callable[[], T], *, 
     response is sent.
 
     Args:
-        takes: Whether the messages are charged.
+        takes: Whether ``fetch`` claims or pops messages, which are then charged to the project's rate limits.
     """
     if limit is None or limit <= MAX_LIGHT_MESSAGES:
         return fetch

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark jobs for ``python -m zq.jobs.<name>`` and ``spark-submit``. Reference: ``api-ref/spark-jobs.md``."""
+"""Spark jobs for ``python -m zq.jobs.<name>`` and ``spark-submit``. Reference: ``api-ref/spark.md``."""

@@ -28,14 +28,17 @@ class Allowance:
         self.scopes: Scopes | None = parse(identity.scopes) if identity.scopes else None
 
     def permits(self, rule: str) -> bool:
-        """Return whether the caller's roles permit the rule. Cached."""
+        """Return whether the caller's roles permit the policy rule. Cached."""
         known = self.known.get(rule)
         if known is None:
             self.known[rule] = known = self._policy(rule, self.identity)
         return known
 
     def authorize(self, rule: str, verb: Verb, kind: Kind, name: str) -> None:
-        """Raise ``NotAuthorized`` if the caller may not use the rule on the named object. The object need not exist."""
+        """Raise ``NotAuthorized`` if the policy rule and the scopes do not permit the caller to use the named object.
+
+        The object need not exist.
+        """
         if not self.permits(rule) or (self.scopes is not None and not self.scopes.allows(verb, kind, name)):
             raise self.refusal(rule, kind, name)
 
@@ -44,12 +47,14 @@ class Allowance:
         return self.permits(rule) and (self.scopes is None or self.scopes.allows(verb, kind, name))
 
     def authorize_all(self, rule: str, verb: Verb) -> None:
-        """Raise ``NotAuthorized`` if the caller may not use the rule on all objects of the project."""
+        """Raise ``NotAuthorized`` unless the policy rule and the scopes permit all objects of the project."""
         if not self.permits(rule) or (self.scopes is not None and not self.scopes.allow_everywhere(verb)):
             raise self.refusal(rule)
 
     def authorize_glob(self, rule: str, verb: Verb, kind: Kind, glob: str) -> Callable[[str], bool] | None:
-        """Return a predicate that selects the permitted names of a glob; ``None`` if all of them are permitted.
+        """Return a predicate that decides whether a name is permitted.
+
+        Return ``None`` if all names that match the glob are permitted.
 
         Raises ``NotAuthorized`` if no name is permitted.
         """

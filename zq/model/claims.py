@@ -114,7 +114,7 @@ class Release(Struct, frozen=True):
 
 
 class Settlement(Struct, frozen=True):
-    """The settlement of a claim's messages (extensions 3). No id occurs twice.
+    """The settlement of a claim's messages (extensions 3). No message id occurs twice.
 
     Attributes:
         rest: Whether to delete all other messages of the claim.
@@ -208,7 +208,7 @@ class Claim(Struct, frozen=True):
 
     Attributes:
         created: Time of creation or of the last renewal.
-        lapsed: Number of its messages whose previous claim expired. Set only when the claim is created.
+        lapsed: Number of the claim's messages whose previous claim expired. Set only when the claim is created.
         holder: Creator of the claim. Set only when the claim is read.
     """
 

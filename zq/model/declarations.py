@@ -18,7 +18,7 @@ class Declaration(NamedTuple):
 
 
 def find_declarations(struct: type[Struct], kind: type[T]) -> Iterator[tuple[Declaration, T]]:
-    """Yield the fields of the struct that are annotated with a value of ``kind``, with the value."""
+    """Yield each field of the struct whose type is annotated with a value of type ``kind``, and this value."""
     for field in structs.fields(struct):
         if get_origin(field.type) is Annotated:
             type, *annotations = get_args(field.type)

@@ -15,7 +15,7 @@ class IdempotencyKey(Struct, frozen=True):
     """The idempotency key of a request (extensions 6). A repeated request has no effect and gets the first result.
 
     Attributes:
-        key: Name of the operation and the client's key; unique in its queue.
+        key: Name of the operation and the client's key; unique within a queue.
         digest: Digest of everything that a repeated request must have in common with the first.
         window: Seconds for which a repeated request is recognized.
     """
@@ -124,8 +124,8 @@ class Move(Struct, frozen=True):
     and the age restarts unless ``keeps_age`` is set.
 
     Attributes:
-        ttl: New ttl in seconds; ``None`` = its own ttl, restarted.
-        body: New body; ``None`` = its own body.
+        ttl: New ttl in seconds; ``None`` = the message's own ttl, restarted.
+        body: New body; ``None`` = the message's own body.
     """
 
     id: str

@@ -96,12 +96,18 @@ class Scopes:
         return any(scope.glob.fits(name) for scope in self._of(verb, kind))
 
     def covers(self, verb: Verb, kind: Kind, glob: str) -> bool:
-        """Return whether a scope permits the verb on every name that matches the glob; ``False`` if undecided."""
+        """Return whether a scope permits the verb on every name that matches the glob.
+
+        Return ``False`` if the globs are too complex to compare.
+        """
         inner = Pattern(glob)
         return any(covers(scope.glob, inner) for scope in self._of(verb, kind))
 
     def overlaps(self, verb: Verb, kind: Kind, glob: str) -> bool:
-        """Return ``True`` if a scope permits the verb on a name that matches the glob, or if undecided."""
+        """Return whether a scope permits the verb on a name that matches the glob.
+
+        Return ``True`` if the globs are too complex to compare.
+        """
         other = Pattern(glob)
         return any(overlap(scope.glob, other) for scope in self._of(verb, kind))
 
@@ -142,22 +148,30 @@ def parse(texts: Sequence[str] | None) -> Scopes | None:
 
 
 def scopes_exceed(asked: Scopes | None, own: Scopes | None) -> bool:
-    """Return ``True`` if the requested scopes permit anything that ``own`` does not permit, or if undecided."""
+    """Return whether the requested scopes permit anything that ``own`` does not permit.
+
+    Return ``True`` if the globs are too complex to compare.
+    """
     return own is not None and not own.allow_all_of(asked)
 
 
 def covers(outer: Pattern, inner: Pattern) -> bool:
-    """Return whether ``outer`` matches every name that ``inner`` matches; ``False`` if undecided."""
+    """Return whether ``outer`` matches every name that ``inner`` matches.
+
+    Return ``False`` if the patterns are too complex to compare.
+    """
     return outer.text in ("**", inner.text) or _reaches(outer, inner, lambda out, into: into and not out) is False
 
 
 def overlap(one: Pattern, other: Pattern) -> bool:
-    """Return ``True`` if a name matches both patterns, or if undecided."""
+    """Return whether a name matches both patterns. Return ``True`` if the patterns are too complex to compare."""
     return _reaches(one, other, lambda first, second: first and second) is not False
 
 
 def _reaches(one: Pattern, other: Pattern, wanted: Callable[[bool, bool], bool]) -> bool | None:
-    """Return whether there is a text whose two match results ``wanted`` accepts; ``None`` if undecided.
+    """Return whether there is a text whose two match results ``wanted`` accepts.
+
+    Return ``None`` if the patterns are too complex to compare.
 
     Both patterns are simulated simultaneously. All letters that occur in neither pattern are equivalent, so only one
     of them is tried.

@@ -53,7 +53,7 @@ class Tally:
 
 
 def removals() -> Tally:
-    """Create the counter of expired messages that this process has removed, by layer."""
+    """Create the counter of expired messages that this process has removed: on reads, and in sweeps."""
     return Tally("expired_removed_total", "layer", "read", "sweep")
 
 

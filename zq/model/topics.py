@@ -154,7 +154,7 @@ class Pattern:
         return self.ends(places)
 
     def step(self, places: int, letter: str) -> int:
-        """Return the state that follows the state ``places`` after ``letter``; 0 = the name cannot match.
+        """Return the state of a match in the state ``places`` after the next letter; 0 = no match is possible.
 
         All possible matches are followed simultaneously, so matching takes linear time in the length of the name.
         """

@@ -2,8 +2,9 @@
 """The server's edge: an ASGI application around the WSGI application.
 
 The event loop reads bodies, waits for messages and sends responses, so that a slow client occupies no thread. Each of
-these steps has a deadline. If the store is embedded, short requests run on the event loop's thread. All other requests
-run in a thread pool. ``zq.http.pending`` describes how the application passes long polls and streams to the edge.
+these steps has a deadline. If the store is embedded, requests on ``zq.http.application.ShortRoutes`` run on the event
+loop's thread. All other requests run in a thread pool. The module ``zq.http.pending`` describes how the application
+passes long polls and streams to the edge.
 """
 
 import asyncio
@@ -52,7 +53,7 @@ class Limits(Struct, frozen=True):
         queue: Timeout for a request that waits for a thread, in seconds.
         max_body: Maximum body size in bytes.
         requests_per_address: Maximum number of concurrent requests from one address, ``None`` for no limit.
-        callers: Headers that identify a caller; see ``fairness``.
+        callers: Headers that identify a caller; see the module ``zq.serving.fairness``.
     """
 
     body: float
@@ -149,7 +150,8 @@ class Edge:
     def runs_inline(self, environ: dict[str, Any], body: bytes) -> bool:
         """Return whether the request may run on the event loop's thread.
 
-        The request must be short, its credential must be cached, and the application must have no wrapper.
+        The request must satisfy ``App.is_short``, its credential must be cached, and the application must have no
+        wrapper.
         """
         if self._app is not self.inner or not self.inner.is_short(environ, body):
             return False

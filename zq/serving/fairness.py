@@ -39,7 +39,7 @@ def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
     """Return the project or credential in the request head, or the client's network if there is none.
 
     The credential is not verified. A client with a different invalid credential in each request therefore counts as
-    many callers, until the failure limit of its address rejects it.
+    many callers, until it exceeds the limit of failed authentications from one address.
 
     Args:
         headers: Header names in order of precedence.
@@ -54,6 +54,8 @@ def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
 
 class FairQueue:
     """A queue that lets each caller's requests run ``MAX_STEPS`` steps per event loop iteration.
+
+    A step is the work of a request on the event loop's thread until the request waits or ends.
 
     The first ``MAX_STEPS`` steps of an iteration are not counted by caller, which costs less. If only one project
     has recently sent requests, the limit is ``MAX_STEPS_ALONE`` instead. All methods except ``notify`` must be called
@@ -93,7 +95,7 @@ class FairQueue:
                 self._waiting.setdefault(name, deque()).append(turn)
 
     def begin_step(self) -> bool:
-        """Take a step if this iteration has uncounted steps left, and return ``True``.
+        """Take a step and return ``True`` if this iteration has had fewer than ``MAX_STEPS`` steps of all callers.
 
         If the result is ``False``, the request must await ``wait`` instead.
         """

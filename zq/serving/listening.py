@@ -82,9 +82,9 @@ def _family(address: str) -> socket.AddressFamily:
 def divert_new_connections(address: str, port: int, listeners: int) -> socket.socket | None:
     """Divert new connections, so that closing the server's listening sockets resets no connection.
 
-    The returned socket joins the listening sockets. The kernel assigns all new connections to it, and it drops their
-    handshakes. A client repeats the handshake after a second and then reaches the server that listens by then, if any.
-    Return ``None`` if the kernel does not support this.
+    The returned socket joins the listening sockets. The kernel assigns all new connections to the returned socket, so
+    that their handshakes are dropped. A client repeats the handshake after a second and then reaches the server that
+    listens by then, if any. Return ``None`` if the kernel does not support this.
 
     Args:
         listeners: Number of this server's listening sockets on the address.

@@ -40,7 +40,7 @@ def salvage_store(uri: str, to: str | None) -> int:
 
 
 def restore_store(uri: str, to: str | None, at: str | None, position: int | None) -> int:
-    """Restore a store in an object store to a new embedded store, as of a time or log position."""
+    """Restore a store in an object store to a new embedded store, as of a time or log position. Return 0."""
     if not to:
         raise StartRefused(f"Name the new store: zq-server restore --store {OBJECT_STORE} --to rocksdb:///new")
     if at is not None and position is not None:
@@ -55,7 +55,7 @@ def restore_store(uri: str, to: str | None, at: str | None, position: int | None
 
 
 def ship_store(uri: str, to: str | None) -> int:
-    """Copy an embedded store to an object store."""
+    """Copy an embedded store to an object store. Return 0."""
     shipped = ship(uri, to) if to else None
     if shipped is None:
         raise StartRefused(f"Name the target: zq-server ship --store rocksdb:///var/lib/zq --to {OBJECT_STORE}")
@@ -64,7 +64,7 @@ def ship_store(uri: str, to: str | None) -> int:
 
 
 def print_owner(uri: str) -> int:
-    """Print which server owns a store in an object store."""
+    """Print which server owns a store in an object store. Return 0."""
     known = owner(uri)
     if known is None:
         raise StartRefused(f"Only a store in an object store has an owner: {OBJECT_STORE}.")

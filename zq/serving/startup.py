@@ -27,7 +27,10 @@ WAYS_OUT: Final = "or accept the risk with [server] trust_network = true."
 
 
 def startup_lines(chosen: Settings) -> Iterator[str]:
-    """Yield the startup log lines, without passwords. URLs of features are for clients on this machine."""
+    """Yield the log lines for the start of the server, without passwords.
+
+    If the server listens on all interfaces, the URLs in the lines use ``localhost``.
+    """
     server = chosen.server
     scheme = "https" if server.tls_cert else "http"
     host = "localhost" if server.bind.strip("[]") in listening.EVERYWHERE else server.bind

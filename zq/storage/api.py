@@ -431,7 +431,7 @@ class Defaults:
         return ()
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        """Compute the depth from ``stats`` and ``ready``, without ``oldest_ready``.
+        """Compute the depth from ``stats`` and ``ready``. The field ``oldest_ready`` is not set.
 
         The cost grows with the number of messages.
         """

@@ -154,7 +154,7 @@ class ReservedKeys(Struct, frozen=True, kw_only=True):
     ] = None
     """Number of claims after which a message is a dead letter."""
     enable_encrypt_messages: Annotated[
-        bool, Key(_fixed({"type": ["boolean", "null"]}, "boolean"), False, topics=True, page="encryption.md")
+        bool, Key(_fixed({"type": ["boolean", "null"]}, "boolean"), False, topics=True, page="operations.md#encryption")
     ] = False
     """Whether the store holds message bodies encrypted. ``true`` needs a key file, else the answer is 400."""
     retry_policy: Annotated[Json | None, Key(_fixed(RETRY_POLICY, "object, see below"))] = None

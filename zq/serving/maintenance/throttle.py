@@ -144,7 +144,7 @@ class AdaptivePace(Steps):
         return min(size, self.left)
 
     def removed(self, count: int, queue: QueueRef | None = None) -> None:
-        """Count removed entries."""
+        """Record that ``count`` entries were removed. ``queue``: their queue, if they are expired messages."""
         super().removed(count)
         if queue is not None:
             self._expired(count, queue)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus metrics; the only package that imports prometheus-client.
 
-- ``definitions`` declares all metrics.
-- ``counting`` counts events and renders the page.
-- ``collector`` reads the store's metrics on each scrape.
-- ``timed`` measures the duration of storage operations.
-- ``multiprocess`` combines the metrics of worker processes.
+The modules are:
 
-``multiprocess.begin`` must run before ``counting`` is imported, because prometheus-client decides at import whether to
-combine processes. This module therefore imports nothing.
+- ``definitions``: declarations of all metrics;
+- ``counting``: event counters, and the page that Prometheus scrapes;
+- ``collector``: the store's metrics, read on each scrape;
+- ``timed``: the duration of storage operations;
+- ``multiprocess``: combination of the metrics of worker processes.
+
+``multiprocess.begin`` must run before the module ``counting`` is imported, because prometheus-client decides at import
+whether to combine processes. This module therefore imports nothing.
 """

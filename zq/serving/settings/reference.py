@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The generated tables of ``api-ref``: options in ``configuration.md``, reserved metadata keys in ``queues.md``.
 
-``python -m zq.serving.settings.reference api-ref/configuration.md api-ref/queues.md`` rewrites the table below each
-marker and keeps the text between tables.
+The documentation site replaces the marker of each table when it is built.
 """
 
 import re
-import sys
-from pathlib import Path
 from typing import Any, Final
 
 from msgspec import UNSET, Struct
@@ -18,8 +15,8 @@ from zq.model.docstrings import read_docstrings
 from zq.serving.settings.options import OPTIONS, DeclaredOption
 from zq.wire.metadata import FeatureKeys, Key, ReservedKeys, shown_defaults
 
-# Marker above a table.
-MARK: Final = "<!-- [{}]: written by python -m zq.serving.settings.reference. -->\n\n"
+# The line of a page that a table replaces.
+MARK: Final = "<!-- The site has the table of [{}] here. -->\n"
 # Header lines of the tables.
 HEAD: Final = "| Option | Default | Values | At `HUP` | Meaning |\n|---|---|---|---|---|\n"
 KEYS_HEAD: Final = "| Key | Values | Shown when unset | On topics | Meaning |\n|---|---|---|---|---|\n"
@@ -29,14 +26,17 @@ READABLE: Final = 10_000
 OPTION_OR_FLAG: Final = re.compile(r"(?<![\w-])([a-z]+(?:_[a-z]+)+|--[a-z-]+)(?!\w)")
 
 
-def renew(name: str, page: str) -> str:
-    """Return the page with current tables. Raises ``ValueError`` if the page lacks the marker of a table."""
+def with_tables(name: str, page: str) -> str:
+    """Return ``page`` with a table in place of each marker. Raises ``ValueError`` if the page lacks a marker.
+
+    Args:
+        name: Name of the page's file.
+    """
     for title, rows in build_tables(name).items():
-        mark = MARK.format(title)
-        before, found, after = page.partition(mark)
+        before, found, after = page.partition(MARK.format(title))
         if not found:
-            raise ValueError(f"The page has no line {mark.strip()}")
-        page = before + mark + rows + re.sub(r"\A(?:\|.*\n)*", "", after)
+            raise ValueError(f"The page has no line {MARK.format(title).strip()}")
+        page = before + rows + after
     return page
 
 
@@ -101,8 +101,3 @@ def _number(bound: float | str) -> str:
     if isinstance(bound, str):
         return f"`{bound}`"
     return f"{bound:,}" if bound >= READABLE else str(bound)
-
-
-if __name__ == "__main__":
-    for file in map(Path, sys.argv[1:]):
-        file.write_text(renew(file.name, file.read_text()))

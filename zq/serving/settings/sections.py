@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's own configuration sections. Parts of the server declare further ones next to their code.
+"""The configuration sections of the core. Features and drivers declare their own sections next to their code.
 
 The docstring of an option is its description in the sample file and in ``configuration.md``.
 """

@@ -85,7 +85,7 @@ class QueueClaimer:
         return self._group_commit.submit(attempt)
 
     def invalidate(self) -> None:
-        """Make the next search start at the beginning, because a message got an earlier available-at."""
+        """Make the next search start at the beginning. Call this after a message's available-at became earlier."""
         self._head_hint.invalidate()
         self.lines.head_hint.invalidate()
 
@@ -287,7 +287,10 @@ class QueueClaimers:
         return outcome.messages
 
     def invalidate(self, key: QueueKey) -> None:
-        """Make the next search in the queue start at the beginning, because a message got an earlier available-at."""
+        """Make the next search in the queue start at its beginning.
+
+        Call this after a message's available-at became earlier.
+        """
         with self._lock:
             claimer = self._claimers.get(key.shard)
         if claimer is not None:

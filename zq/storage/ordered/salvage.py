@@ -92,7 +92,7 @@ class LogSalvage:
             self._salvage.raise_top(log)
 
     def _names(self) -> dict[bytes, bytes]:
-        """Return a mapping from keys in ``logs`` to log numbers, read from other families."""
+        """Recover the log number for each key of the family ``logs`` from the families ``floors`` and ``default``."""
         floors = {value[8:]: key[:8] for key, value in self._source.scan("floors", b"", TOP)}
         notes = self._source.scan("default", layout.TRIMMED_LOG, layout.prefix_end(layout.TRIMMED_LOG))
         return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Redis driver, for Redis or Valkey: one server, a master behind Sentinels, or a cluster.
 
-- ``layout`` describes the keys; the scripts in ``lua`` implement the operations.
-- ``address`` parses URIs, ``network`` selects the server, and ``connections`` has the connection pools.
-- ``client`` sends commands and scripts.
-- ``store`` has code that the controllers share.
-- ``maintenance`` has active expiry and metrics.
+The folder ``lua`` contains the scripts that implement the operations. The main modules are:
+
+- ``layout``: the keys;
+- ``address``: parser for store URIs;
+- ``network``: selection of the server for a key;
+- ``connections``: connection pools;
+- ``client``: sending of commands and scripts;
+- ``store``: code that the controllers share;
+- ``maintenance``: active expiry and metrics.
 
 This module checks the server's version and configuration at start.
 """
@@ -122,7 +126,11 @@ class RedisStorage(Defaults):
 
 
 def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> RedisStorage:
-    """Open the store at a URI in one of the forms of ``address``. ``options`` are those of ``RedisOptions``.
+    """Open the store at a URI.
+
+    Args:
+        uri: Store URI. The docstring of the module ``zq.storage.redis.address`` lists the valid forms.
+        options: Fields of ``RedisOptions``.
 
     Raises:
         StartRefused: The URI or the server is unsuitable. Retries do not help.

@@ -89,7 +89,7 @@ class Client:
         self._replicas = wait_replicas
 
     def run(self, script: Script, keys: Block, *arguments: bytes) -> Reply:
-        """Run a script. All keys must be in one cluster slot."""
+        """Run a script and return its reply. All keys must be in one cluster slot."""
         with translate_errors():
             try:
                 return self._ask(keys[0], _call(script.call, keys, arguments), script.confirmed)
@@ -97,7 +97,7 @@ class Client:
                 return self._ask(keys[0], _call(script.load, keys, arguments), script.confirmed)
 
     def command(self, key: bytes, *arguments: bytes) -> Reply:
-        """Run a read-only command on the server of ``key``."""
+        """Run a read-only command on the server of ``key`` and return the reply."""
         with translate_errors():
             return self._ask(key, arguments, False)
 
@@ -126,7 +126,7 @@ class Client:
         return replies
 
     def pick_per_server(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Choose one of the keys for each server."""
+        """Return one of the keys for each server."""
         with translate_errors():
             return [keys[places[0]] for _, places in self._servers(keys).values()]
 
@@ -226,9 +226,9 @@ class Client:
 
 
 def _retry(ask: Callable[[float], T], deadline: float) -> T:
-    """Repeat a request until the deadline while its cluster slot is moving. Return the reply.
+    """Send a request and return the reply. While the request's cluster slot is moving, repeat until the deadline.
 
-    Such a request has not been executed: some keys are missing or already on the other server.
+    A request to a moving slot has not been executed: some of its keys are missing or already on the other server.
     """
     pause = FIRST_PAUSE
     while True:
@@ -257,7 +257,7 @@ def _read_once(connection: Any) -> Reply:
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Convert redis-py's errors to ``Unavailable``."""
+    """Convert redis-py's errors to ``Unavailable``; a context manager."""
     try:
         yield
     except TryAgainError as error:

@@ -99,7 +99,7 @@ class Pool(BlockingConnectionPool):
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
-        """Count this thread as waiting for a connection."""
+        """Count this thread as waiting for a connection; a context manager."""
         with self._count_lock:
             self._waiting += 1
         try:

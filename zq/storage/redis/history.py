@@ -41,13 +41,13 @@ class HistoryController:
     def _read_page(
         self, script: scripts.Script, queue: QueueRef, marker: int, most: tuple[int, int], now: Seconds, *bounds: int
     ) -> "Records":
-        """Return up to ``limit`` entries with up to ``most_bytes`` bytes of messages.
+        """Return a page of entries.
 
         A script stops early if it has skipped many expired entries. Another call of the script then continues from
         the last position.
 
         Args:
-            most: ``limit`` and ``most_bytes``.
+            most: Maximum number of entries, and maximum total size of their messages in bytes.
             bounds: Additional arguments of the script.
         """
         limit, most_bytes = most

@@ -83,7 +83,7 @@ class SingleServer:
 
 
 class Cluster:
-    """A cluster. redis-py's client maps its slots to servers."""
+    """A cluster. redis-py's cluster client maps the cluster's slots to servers."""
 
     def __init__(self, address: Address, options: dict[str, Any]) -> None:
         self.name = address.name
@@ -175,7 +175,10 @@ def _sentinel_network(
 
 
 def check_master(connection: Any) -> None:
-    """Check that a new connection leads to a master, with INFO because the user may lack permission for ROLE."""
+    """Raise ``ConnectionError`` if a new connection does not lead to a master.
+
+    The role is read with INFO, because the user may lack permission for ROLE.
+    """
     connection.on_connect()
     connection.send_command("INFO", "replication")
     with contextlib.suppress(NoPermissionError):

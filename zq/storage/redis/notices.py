@@ -170,7 +170,7 @@ class LogReader(Subscriber):
     def pool(self) -> Pool | None:
         """Return the server's pool, or ``None`` if this reader has no project left.
 
-        Before a reconnection, assign projects that have moved to other servers to the readers of these servers.
+        Before a reconnection, if a project has moved to another server, assign the project to that server's reader.
         """
         if self._tried:
             self._reassign()
@@ -215,7 +215,7 @@ class LogReader(Subscriber):
             raise ConnectionError("The channel's slot has moved to another server.")
 
     def _reassign(self) -> None:
-        """Assign projects that have moved to other servers to the readers of these servers.
+        """If a project has moved to another server, assign the project to that server's reader.
 
         Raises ``RedisError`` if the server of a project cannot be determined.
         """

@@ -20,7 +20,7 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
     """Decode the message at offset ``at`` as of ``now``.
 
     Returns:
-        The message, the ttl and start of its claim, and the end offset.
+        The message, the claim's ttl in seconds, the claim's start in milliseconds, and the end offset of the message.
     """
     length = FRONT.unpack_from(blob, at)[0]
     first = at + FRONT.size
@@ -59,7 +59,11 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
 
 
 def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int, str]:
-    """Decode the optional fields of an entry, see ``layout.MORE`` and ``layout.TAIL``."""
+    """Decode the optional fields of an entry, see ``layout.MORE`` and ``layout.TAIL``.
+
+    Return the creation time, the claim count in the origin queue, the checksum, the origin, the reason, the time of the
+    first claim, the size of the attributes, and the group.
+    """
     told, count, checksum, origin, reason = MORE.unpack_from(more)
     second = MORE.size + checksum
     third = second + origin

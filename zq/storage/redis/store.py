@@ -63,7 +63,7 @@ class Store:
         self._lock = threading.Lock()
 
     def run(self, script: Script, queue: QueueRef, *arguments: bytes, more: Iterable[Block] = ()) -> Reply:
-        """Run a script on a queue.
+        """Run a script on a queue and return its reply.
 
         Args:
             more: Additional keys of the same project.

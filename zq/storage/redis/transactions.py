@@ -154,7 +154,7 @@ def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> 
 
 
 def schedule_targets(store: Store, project: str, lives: Mapping[str, int], now: int) -> list[QueueRef]:
-    """Schedule the expiries of queues and return the queues.
+    """Schedule the expiry of new messages in their queues, and return these queues.
 
     Args:
         lives: Minimum TTL of the new messages in milliseconds, by queue name.
@@ -183,7 +183,7 @@ def _slice_arguments(store: Store, project: str, commit: Open, phase: int, now: 
 
 
 def _find_open(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
-    """Return the producer's open commit, or ``None``, and the number of completed lists."""
+    """Return the producer's open commit, or ``None``, and the number of message lists that are completely processed."""
     keys = layout.keys(layout.whole(project))
     packed, phase = store.client.each([Question(key, (b"HGET", key, producer)) for key in (keys.open, keys.phase)])
     return packed, int(phase or 0)
@@ -279,7 +279,7 @@ class Attempt:
         return [found[name] or b"" for name in self._names]
 
     def _schedule_targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
-        """Schedule the expiries of the stages' messages and return their queues."""
+        """Schedule expiry for the queues to which the stages' messages will be published, and return these queues."""
         lives: dict[str, int] = {}
         for stage in packed:
             for name, least in min_ttls(stage).items():

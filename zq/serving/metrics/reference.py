@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of metrics of ``api-ref/metrics.md``, which the documentation site adds when it is built."""
+
+from typing import Final
+
+from zq.serving.metrics.definitions import COUNTED, PREFIX, READ, STORE_GAUGES, STORE_TOTALS, Definition
+
+# The line of the page that the table replaces.
+MARK: Final = "<!-- The site has all metrics here. -->\n"
+
+
+def with_metrics(page: str) -> str:
+    """Return ``page`` with the table of all metrics. Raises ``ValueError`` if the page has no place for it."""
+    before, found, after = page.partition(MARK)
+    if not found:
+        raise ValueError(f"The page has no line {MARK.strip()}")
+    return before + table() + after
+
+
+def table() -> str:
+    """Return a row for each metric, by name."""
+    definitions = COUNTED | STORE_TOTALS | STORE_GAUGES | READ
+    rows = "".join(_row(name, definitions[name]) for name in sorted(definitions))
+    return f"| Metric | Kind | Labels | Meaning |\n|---|---|---|---|\n{rows}"
+
+
+def _row(name: str, definition: Definition) -> str:
+    labels = " ".join(f"`{label}`" for label in definition.labels)
+    cells = (f"`{PREFIX}{name}`", definition.kind.value, labels, definition.help)
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|\n"
