@@ -63,14 +63,56 @@ def test_dead_letters_of_the_queue_stand_first(client: Client, watch: Watch) -> 
     page = watch.open(MAIL)
     tab(page, "Dead letters 4")
     expect(page.locator("tbody td.start")).to_have_text(['"mail 1"', '"mail 2"', '"other 1"', '"other 2"'])
-    expect(page.get_by_text("of 4 loaded messages 2 came from mail")).to_be_visible()
+    expect(page.get_by_text("2 of the 4 loaded came from mail")).to_be_visible()
     open_first(page)
     expect(page.locator(".facts")).to_contain_text("mail broke")
-    expect(page.locator(".timeline")).to_contain_text("came from mail after 1 claim there: mail broke")
+    expect(page.locator(".timeline")).to_contain_text("moved here from mail after 1 claim there: mail broke")
     page.locator(".message").get_by_role("button", name="Delete…").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(page.locator("tbody tr")).to_have_count(3)
     assert client.queue("dead").stats().total == 3
     client.queue("plain").create()
     watch.open("queues/plain?state=dead")
-    expect(page.get_by_text("It has no dead letter queue")).to_be_visible()
+    expect(page.get_by_text("This queue has no dead-letter queue")).to_be_visible()
+
+
+def test_search_covers_reasons_and_whole_bodies(client: Client, watch: Watch) -> None:
+    """The start of a body at once, the whole body once it is loaded."""
+    client.queue("mail").post_batch([{"pad": "x" * 500, "needle": number} for number in range(3)])
+    page = watch.open(MAIL)
+    search = page.get_by_label("Text in the loaded messages")
+    search.fill('"needle":1')
+    expect(page.get_by_text("0 messages of the 3 loaded")).to_contain_text("in the starts of their bodies")
+    page.get_by_role("button", name="Search 3 whole bodies").click()
+    expect(page.get_by_text("1 message of the 3 loaded")).to_contain_text("in their whole bodies")
+    expect(page.locator("tbody tr")).to_have_count(1)
+
+
+def test_history_is_newest_first_with_filters(client: Client, watch: Watch) -> None:
+    """By outcome and by time; older entries on demand; new ones wait while the reader is at work."""
+    queue = client.queue("mail")
+    queue.create({"_history_ttl": 3600, "_dead_letter_queue": "dead"})
+    queue.post_batch(list(range(24)))
+    claim = queue.claim(limit=1)
+    assert claim is not None
+    queue.settle(claim.id, bury=[Buried(claim.messages[0].id, "torn")])
+    for _ in range(23):
+        queue.pop(1)
+    page = watch.open(f"{MAIL}?state=history")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(20)
+    expect(page.locator("tbody td.start").first).to_have_text("23")
+    page.get_by_role("button", name="Load more").click()
+    expect(rows).to_have_count(24)
+    expect(page.locator("tbody td.start").last).to_have_text("0")
+    queue.post(24)
+    queue.pop(1)
+    page.get_by_role("button", name="1 new entry: show").click()
+    expect(page.locator("tbody td.start").first).to_have_text("24")
+    page.get_by_label("Finished within").select_option("600")
+    expect(rows).to_have_count(20)
+    page.get_by_role("button", name="Load more").click()
+    page.get_by_label("Outcome").select_option("dead_lettered")
+    expect(rows.locator("[data-name=Outcome]")).to_have_text(["dead lettered"])
+    expect(page.get_by_text("1 of 25 entries loaded")).to_be_visible()
+    assert "within=600&outcome=dead_lettered" in page.url

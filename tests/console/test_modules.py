@@ -104,6 +104,17 @@ def test_addresses_are_read_as_they_are_written(client: Client, watch: Watch) ->
     assert run(watch, "route", "given.map((hash) => loaded.parsed(hash).page)", list(pages)) == list(pages.values())
 
 
+def test_gaps_of_charts_are_spans_longer_than_two_steps(client: Client, watch: Watch) -> None:
+    """One late sample is no gap, nor is what is before the first sample."""
+    watch.open("#/")
+    lines = [
+        {"name": "ready", "values": [None, 1, None, 2, None, None, 3, None]},
+        {"name": "claimed", "values": [None] * 8},
+    ]
+    found = run(watch, "parts/chart", "loaded.gapsOf(given, [0, 10, 20, 30, 40, 50, 60, 70], 10)", lines)
+    assert found == [{"from": 30, "to": 60}]
+
+
 def test_fields_take_what_their_schemas_say(client: Client, watch: Watch) -> None:
     """By the document that the server serves: kind, range, and what is wrong with a text."""
     watch.open("#/")
@@ -120,6 +131,9 @@ def test_fields_take_what_their_schemas_say(client: Client, watch: Watch) -> Non
         *[("_retry_policy", text, right) for text, right in (("{}", True), ("[]", False), ("{", False))],
         ("_max_claim_count", "-5", True),
     ]
+    titled = {"title": "Seconds until ``x``.", "description": "must be an integer from 1 to 2, or null"}
+    field = run(watch, "parts/form", "loaded.fieldOf(given)", titled)
+    assert (field["meaning"], field["says"]) == ("Seconds until x.", "an integer from 1 to 2")
     given = [[text, schemas[name]] for name, text, _ in cases]
     said = run(watch, "parts/form", "given.map(([text, schema]) => loaded.wrong(text, loaded.fieldOf(schema)))", given)
     assert [(name, text, sentence == "") for (name, text, _), sentence in zip(cases, said, strict=True)] == cases

@@ -22,7 +22,7 @@ def test_a_queue_is_paused_says_so_and_is_resumed(client: Client, watch: Watch) 
     dialog = page.get_by_role("dialog")
     watch.check_accessible()
     dialog.get_by_role("button", name="Pause").click()
-    expect(page.locator(".state.paused")).to_contain_text("nobody is handed a message, and posts are refused")
+    expect(page.locator(".state.paused")).to_contain_text("consumers get no messages, and posts are refused")
     assert queue.metadata()["_paused"] == "all"
     assert not queue.claim().messages
     watch.expected.add(409)

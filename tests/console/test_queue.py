@@ -128,6 +128,12 @@ def test_metadata_are_a_form_that_sends_what_was_changed(client: Client, watch: 
     expect(page.get_by_role("button", name="Save…")).to_have_attribute("aria-disabled", "true")
     watch.check_accessible()
     ttl.fill("3600")
+    client.queue("letters").create()
+    expect(page.locator("#field_max_claim_count-means")).to_have_text(
+        "Number of claims after which a message is a dead letter."
+    )
+    page.get_by_label("_dead_letter_queue", exact=True).fill("lett")
+    expect(page.locator("datalist option")).to_have_attribute("value", "letters")
     page.get_by_label("_dead_letter_queue", exact=True).fill("mail")
     watch.expected.add(400)
     save(page)
@@ -144,6 +150,22 @@ def test_metadata_are_a_form_that_sends_what_was_changed(client: Client, watch: 
     found = client.queue("mail").metadata()
     assert (found["_default_message_ttl"], found["_history_ttl"], found["owner"]) == (600, 60, "store")
     assert found["size"] == 10**18 + 1
+
+
+def test_ten_rows_of_a_queue_are_visible_without_scrolling(client: Client, watch: Watch) -> None:
+    """At 1280 x 900; the charts are folded, and stay open for the next queue if they are opened."""
+    for name in ("mail", "orders"):
+        client.queue(name).create({"_dead_letter_queue": "dead", "_max_claim_count": 5, "_history_ttl": 3600})
+        client.queue(name).post_batch([{"n": number} for number in range(20)])
+    page = watch.open(MAIL)
+    expect(page.locator("tbody tr")).to_have_count(20)
+    bottoms = [row.bounding_box() for row in page.locator("tbody tr").all()]
+    assert sum(box is not None and box["y"] + box["height"] <= 900 for box in bottoms) >= 10
+    expect(page.locator(".plot")).to_have_count(0)
+    page.get_by_text("Charts", exact=True).click()
+    expect(page.locator(".plot canvas")).to_have_count(2)
+    watch.open("queues/orders")
+    expect(page.locator(".plot canvas")).to_have_count(2)
 
 
 def save(page: Page, change: str = "") -> None:

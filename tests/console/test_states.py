@@ -43,5 +43,67 @@ def test_a_server_that_is_gone_is_told_and_so_is_its_return(watching: Watching, 
         expect(page.locator(".asof")).to_contain_text("As of")
         watch.check_accessible()
         server.start()
-        expect(page.locator(".tile.first .figure")).to_have_text("0", timeout=120_000)
+        expect(page.get_by_text("This queue does not exist yet")).to_be_visible(timeout=120_000)
         expect(page.locator(".banner")).to_have_count(0)
+
+
+def test_queue_that_does_not_exist_says_so_and_can_be_created(client: Client, watch: Watch) -> None:
+    """It has no figures, and nothing to purge."""
+    client.queue("mail.dead").create()
+    page = watch.open(MAIL)
+    expect(page.get_by_text("This queue does not exist yet")).to_be_visible()
+    expect(page.get_by_role("button", name="Purge…")).to_have_count(0)
+    expect(page.get_by_role("region", name="Figures")).to_have_count(0)
+    watch.check_accessible()
+    page.get_by_role("button", name="Create the queue").click()
+    expect(page.get_by_text("The queue is empty")).to_be_visible()
+    assert client.queue("mail").exists()
+    expect(page.get_by_role("button", name="Purge…")).to_be_visible()
+    watch.open("queues/later")
+    page.get_by_role("link", name="Post a message").click()
+    page.get_by_label("Body, as JSON").fill("1")
+    page.get_by_role("button", name="Post", exact=True).click()
+    expect(page.get_by_role("region", name="Figures")).to_be_visible()
+    assert client.queue("later").stats().free == 1
+
+
+def test_notice_of_success_disappears_and_error_stays(client: Client, watch: Watch) -> None:
+    """A success after some seconds or on the next page, an error when it is closed."""
+    client.queue("mail").create()
+    watch.page.clock.install()
+    page = watch.open(f"{MAIL}?tab=post")
+    notice = page.locator(".said")
+
+    def post() -> None:
+        page.get_by_label("Body, as JSON").fill("1")
+        page.get_by_role("button", name="Post", exact=True).click()
+        expect(notice).to_contain_text("1 message posted.")
+
+    post()
+    page.clock.fast_forward(10_000)
+    expect(notice).to_have_count(0)
+    post()
+    page.clock.run_for(2000)
+    page.get_by_role("link", name="Topics").click()
+    expect(notice).to_have_count(0)
+    watch.open(f"{MAIL}?tab=post")
+    page.get_by_role("button", name="Post", exact=True).click(force=True)
+    expect(notice).to_be_visible()
+    page.clock.fast_forward(10_000)
+    page.get_by_role("link", name="Topics").click()
+    expect(page.get_by_role("heading", level=1, name="Topics")).to_be_visible()
+    expect(notice).to_be_visible()
+    page.get_by_role("button", name="Close this note").click()
+    expect(notice).to_have_count(0)
+
+
+def test_pages_of_server_without_authentication_name_the_setting(client: Client, watch: Watch) -> None:
+    """No page requests what this server refuses."""
+    client.queue("mail").create()
+    client.queue("mail").purge()
+    page = watch.open("server")
+    expect(page.get_by_text("Authentication is off")).to_contain_text("admin_mode = true")
+    watch.open("admin")
+    expect(page.get_by_text("Authentication is off")).to_contain_text("auth_strategy")
+    watch.open("audit")
+    expect(page.locator("tbody [data-name=Who]").first).to_contain_text("anonymous from 127.0.0.1")

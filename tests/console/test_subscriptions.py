@@ -33,14 +33,14 @@ def test_a_subscriber_is_confirmed_tried_paused_and_deleted(
         watch = watching(delivering.url)
         page = watch.open("subscriptions")
         page.get_by_label("Of a").select_option(kind)
-        page.get_by_label("Name").fill("news")
+        page.get_by_label("Name (empty: all)").fill("news")
         page.get_by_role("button", name="Show").click()
-        expect(page.locator("tbody [data-name=State]")).to_have_text("has not confirmed")
+        expect(page.locator("tbody [data-name=State]")).to_have_text("not confirmed")
         page.locator("tbody th a").click()
         test = page.get_by_role("button", name="Test delivery")
         expect(test).to_have_attribute("title", "The subscriber has not confirmed.")
         page.get_by_role("button", name="Confirm").click()
-        expect(page.locator("tbody [data-name=State]")).to_have_text("is delivered to")
+        expect(page.locator("tbody [data-name=State]")).to_have_text("active")
         test.click()
         wait_for(lambda: sink.bodies(f"/hook-{kind}") == [{"test": True}], 60, "the test")
 
@@ -60,9 +60,42 @@ def test_a_subscriber_is_confirmed_tried_paused_and_deleted(
 
         page.get_by_role("button", name="Pause…").click()
         page.get_by_role("dialog").get_by_role("button", name="Pause").click()
-        expect(page.locator("tbody [data-name=State]").first).to_have_text("has not confirmed")
+        expect(page.locator("tbody [data-name=State]").first).to_have_text("not confirmed")
         assert not source.subscription(made.id).confirmed
         page.get_by_role("button", name="Delete…").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-        expect(page.get_by_text("Nobody has subscribed")).to_be_visible()
+        expect(page.get_by_text("There are no subscriptions")).to_be_visible()
         assert list(source.subscriptions()) == []
+
+
+def test_subscriptions_of_project_are_listed_and_created(
+    delivering: ZqServer, watching: Watching, project: str
+) -> None:
+    """Of queues and topics in one list; a new one with its secret, shown once."""
+    with Sink() as sink, Client(delivering.url, project) as client:
+        for path in ("/one", "/two"):
+            client.queue("news").subscribe(f"{sink.url}{path}")
+        client.topic("events").subscribe(f"{sink.url}/three")
+        client.queue("newsletter").create()
+        watch = watching(delivering.url)
+        page = watch.open("subscriptions")
+        rows = page.locator("tbody tr")
+        expect(rows).to_have_count(3)
+        expect(rows.locator("[data-name=Source]")).to_have_text(["queue news", "queue news", "topic events"])
+        page.get_by_role("button", name="Create a subscription…").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Name of the source").fill("newsl")
+        expect(dialog.locator("datalist option")).to_have_attribute("value", "newsletter")
+        dialog.get_by_label("Name of the source").fill("newsletter")
+        dialog.get_by_label("Subscriber").fill(f"{sink.url}/four")
+        dialog.get_by_label("Seconds until it ends").fill("7200")
+        watch.check_accessible()
+        dialog.get_by_role("button", name="Create").click()
+        expect(page.locator(".secret code")).to_contain_text("whsec_")
+        page.locator(".secret").get_by_role("button", name="Close").click()
+        expect(rows).to_have_count(4)
+        [made] = client.queue("newsletter").subscriptions()
+        assert (made.subscriber, made.ttl) == (f"{sink.url}/four", 7200)
+        assert [one.source for one in client.subscriptions()] == ["news", "news", "newsletter", "events"]
+        page.get_by_role("link", name=f"{sink.url}/three").click()
+        expect(page.get_by_role("region", name="One subscription")).to_contain_text("/three")

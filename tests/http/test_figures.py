@@ -120,7 +120,10 @@ def test_what_cannot_be_asked_is_refused_by_its_name(api: Api) -> None:
     ):
         assert said in api.get(f"{QUEUES}?{query}", 400).json["description"]
     for path in ("/v2/figures", "/v2/queues/jobs/figures"):
-        assert "window must be one of 300, 600, 10800." in api.get(f"{path}?window=60", 400).json["description"]
+        assert (
+            "window must be one of 300, 600, 10800, 86400, 604800."
+            in api.get(f"{path}?window=60", 400).json["description"]
+        )
 
 
 @pytest.mark.every_store
@@ -172,6 +175,10 @@ def test_a_queue_has_its_past(api: Api, clock: ManualClock) -> None:
     long = api.get("/v2/queues/jobs/figures?window=10800", 200).json
     assert (long["step"], len(long["depth"]["ready"])) == (60, 180)
     assert long["depth"]["ready"][-3:] == [None, 3, 3]
+    for window, step, points in ((86_400, 600, 144), (604_800, 3600, 168)):
+        told = api.get(f"/v2/queues/jobs/figures?window={window}", 200).json
+        assert (told["step"], len(told["depth"]["ready"])) == (step, points)
+        assert told["depth"]["ready"][-1] == 3
     short = api.get("/v2/queues/jobs/figures?window=300", 200).json
     assert (short["step"], len(short["depth"]["ready"])) == (2, 150)
     assert short["depth"]["ready"][-1] == 3

@@ -71,6 +71,7 @@ ROUTES: list[tuple[str, str, Any, str]] = [
     ("DELETE", f"{QUEUE}/messages?pop=1", None, "consume"),
     ("DELETE", f"{QUEUE}/messages/a", None, "consume"),
     ("GET", "/v2/claims", None, "observe"),
+    ("GET", "/v2/subscriptions", None, "manage"),
     ("GET", f"{QUEUE}/claims", None, "observe"),
     ("POST", f"{QUEUE}/claims", {}, "consume"),
     ("GET", f"{QUEUE}/claims/c", None, "consume"),
@@ -168,11 +169,12 @@ def test_a_scope_is_for_its_names_only(scoped: Scoped, method: str, path: str, b
 
 @SINGLE
 def test_a_scope_is_for_its_kind_only(scoped: Scoped, method: str, path: str, body: Any, verb: str) -> None:
-    kinds = {"queues": "queue", "claims": "queue", "topics": "topic", "stream?match=jobs&marker=x": "topic"}
-    own = kinds.get(path.split("/")[2], "work")
-    others = [f"*:{kind}/**" for kind in ("queue", "topic", "work") if kind != own]
+    kinds = {"queues": ["queue"], "claims": ["queue"], "topics": ["topic"], "stream?match=jobs&marker=x": ["topic"]}
+    kinds["subscriptions"] = ["queue", "topic"]
+    own = kinds.get(path.split("/")[2], ["work"])
+    others = [f"*:{kind}/**" for kind in ("queue", "topic", "work") if kind not in own]
     assert (scoped.api(*others).call(method, path, None, body).status_int == 403) is bool(verb)
-    assert scoped.api(f"*:{own}/**").call(method, path, None, body).status_int != 403
+    assert scoped.api(*(f"*:{kind}/**" for kind in own)).call(method, path, None, body).status_int != 403
 
 
 def test_a_refusal_of_a_thing_is_the_same_whether_it_exists(scoped: Scoped) -> None:

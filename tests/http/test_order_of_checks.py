@@ -20,6 +20,7 @@ METHODS = {
     "/v2/queues/q/messages": {"GET", "POST", "DELETE"},
     "/v2/queues/q/messages/m": {"GET", "DELETE"},
     "/v2/claims": {"GET"},
+    "/v2/subscriptions": {"GET"},
     "/v2/queues/q/claims": {"GET", "POST"},
     "/v2/queues/q/claims/c": {"GET", "PATCH", "DELETE", "PUT"},
     "/v2/queues/q/claims/c/settle": {"POST"},

@@ -37,6 +37,7 @@ RULES = [
     ("DELETE", f"{QUEUE}/messages/a", "messages:delete"),
     ("GET", f"{QUEUE}/claims", "claims:get_all"),
     ("GET", "/v2/claims", "claims:get_all"),
+    ("GET", "/v2/subscriptions", "subscription:get_all"),
     ("POST", f"{QUEUE}/claims", "claims:create"),
     ("GET", f"{QUEUE}/claims/c", "claims:get"),
     ("PATCH", f"{QUEUE}/claims/c", "claims:update"),

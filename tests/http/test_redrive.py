@@ -56,6 +56,22 @@ def test_a_redrive_stops_at_its_limit(api: Api) -> None:
     assert redrive(api) == (0, 0)
 
 
+def test_a_redrive_of_one_origin_leaves_the_others(api: Api) -> None:
+    """The limit and the dry run count the messages of that origin only; the walk passes those of others."""
+    bury(api, "mail", *range(3))
+    for start in range(0, 120, 20):
+        bury(api, "other", *range(start, start + 20))
+    bury(api, "mail", 3)
+    api.send("dead", "posted")
+    told = api.post(f"{DEAD}/redrive", 200, {"origin": "mail", "dry_run": True}).json
+    assert (told["would_move"], told["origins"], told["without_origin"]) == (4, {"mail": 4}, 0)
+    assert told["counted"] == 125
+    assert redrive(api, origin="mail", limit=2) == (2, 123)
+    assert redrive(api, origin="mail") == (2, 121)
+    assert redrive(api, origin="mail") == (0, 121)
+    assert api.seen("mail") == [0, 1, 2, 3]
+
+
 def test_a_redrive_goes_through_many(api: Api) -> None:
     """More than it moves at a time, in order."""
     for start in range(0, 260, 20):
@@ -216,6 +232,8 @@ def test_named_messages_go_alone(api: Api) -> None:
         ({"ids": [f"{at:032x}" for at in range(1001)]}, "ids must name 1 to 1000 values; it names 1001"),
         ({"ids": ["a", "b", "a"]}, "ids must name each message only once"),
         ({"ids": ["a"], "limit": 5}, "limit cannot be combined with ids"),
+        ({"ids": ["a"], "origin": "jobs"}, "origin cannot be combined with ids"),
+        ({"origin": "no name"}, "origin must be a queue name"),
         ({"ids": "a"}, "ids"),
         ({"ids": [1]}, "ids"),
         ({"ids": None}, "ids"),

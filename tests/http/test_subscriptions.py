@@ -48,6 +48,26 @@ def subscribe(api: Api, path: str, status: int = 201, **terms: Any) -> dict[str,
     return made
 
 
+def test_subscriptions_of_project_are_listed_over_all_sources(api: Api) -> None:
+    """Each once, over pages that end within a source; with the kind of the source and the deliveries that wait."""
+    for number in range(3):
+        subscribe(api, "/v2/queues/jobs/subscriptions", subscriber=f"{TARGET}/{number}")
+        subscribe(api, "/v2/topics/news/subscriptions", subscriber=f"{TARGET}/{number}")
+    subscribe(api, "/v2/queues/mail/subscriptions")
+    pages = api.pages("/v2/subscriptions?limit=2", "subscriptions")
+    listed = [each for page in pages for each in page]
+    assert [(each["kind"], each["source"]) for each in listed] == [
+        *[("queue", "jobs")] * 3,
+        ("queue", "mail"),
+        *[("topic", "news")] * 3,
+    ]
+    assert len({each["id"] for each in listed}) == 7
+    [mail] = [each for each in listed if each["source"] == "mail"]
+    assert (mail["subscriber"], mail["confirmed"], mail["dead"]) == (TARGET, False, 0)
+    assert mail["waiting"] == 1, "the confirmation request"
+    assert "marker" in api.get("/v2/subscriptions?marker=x", 400).json["description"]
+
+
 def test_a_subscription_is_made_shown_and_ended(api: Api, path: str, clock: ManualClock) -> None:
     """9.1 to 9.4: all keys are always there, and the secret is shown once."""
     answer = api.post(path, 201, {"subscriber": TARGET, "ttl": 600, "options": {"a": 1}})

@@ -19,7 +19,7 @@ from zq.figures.counting import OTHERS, Counts
 from zq.figures.exchange import MAX_RECORD_SIZE, Record, Server, Span, encode_record
 from zq.figures.ranking import MAX_CACHED_ROWS, Ranking
 from zq.figures.sampler import TICK_SECONDS
-from zq.figures.series import CLOSE, FINE, Ring, Series, Window
+from zq.figures.series import CLOSE, DAY, FINE, WEEK, KnownCounts, Ring, Series, Window
 from zq.model import QueueRef
 from zq.model.stats import Depth
 from zq.storage import connect
@@ -142,10 +142,23 @@ def test_rates_of_a_minute_are_the_mean_of_what_is_known() -> None:
     for slot, rate in ((60, 2.0), (61, 4.0)):
         series.add_rates(slot, [rate, 0, 0, 0])
     known = frozenset({60, 61})
-    assert series.rates(FINE, 629.0, known)["posted"][-3:] == [2, 4, None]
-    assert series.rates(Window(60, 180), 659.0, known)["posted"][-1] == 3
-    close = series.rates(CLOSE, 619.9, known)["posted"]
+    assert series.rates(FINE, 629.0, known, KnownCounts())["posted"][-3:] == [2, 4, None]
+    assert series.rates(Window(60, 180), 659.0, known, KnownCounts())["posted"][-1] == 3
+    close = series.rates(CLOSE, 619.9, known, KnownCounts())["posted"]
     assert (len(close), close[-10:]) == (150, [2, 2, 2, 2, 2, 4, 4, 4, 4, 4])
+
+
+def test_rates_of_day_and_week_are_the_mean_of_the_known_slots() -> None:
+    """Also when the slots themselves are forgotten; those before the series began do not count."""
+    series, counts = Series(600.0), KnownCounts()
+    for slot in range(40, 62):
+        counts.add(slot)
+    for slot, rate in ((60, 2.0), (61, 4.0)):
+        series.add_rates(slot, [rate, 0, 0, 0])
+    began = 58  # two slots earlier than the series: rates arrive later than depths
+    assert series.rates(DAY, 1199.0, frozenset(), counts)["posted"][-2:] == [0, 3]
+    assert series.rates(WEEK, 3599.0, frozenset(), counts)["posted"][-1] == pytest.approx(6 / (62 - 40), abs=0.2)
+    assert counts.count(1, DAY, began) == 2
 
 
 def test_a_record_is_bounded() -> None:

@@ -28,7 +28,7 @@ from zq.client.values import (
 from zq.wire.answers import Depth, JobCommit, JobFence, JobStage
 from zq.wire.attributes import TypedValue
 from zq.wire.extensions import Buried, Moved, Released
-from zq.wire.subscriptions import Subscribed, Subscription
+from zq.wire.subscriptions import ProjectSubscription, Subscribed, Subscription
 
 __all__ = [
     "AsyncClient",
@@ -53,6 +53,7 @@ __all__ = [
     "Message",
     "Moved",
     "PostStopped",
+    "ProjectSubscription",
     "Queue",
     "RedriveDryRun",
     "Redriven",

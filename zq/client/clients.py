@@ -34,6 +34,7 @@ from zq.errors import Invalid
 from zq.model import CommitResult, Fence
 from zq.wire import extensions
 from zq.wire.answers import Epoch, JobCommit, JobFence, JobStage, LastCommit
+from zq.wire.subscriptions import ProjectSubscription
 
 if TYPE_CHECKING:
     from zq.client.attempts import Auth
@@ -104,7 +105,11 @@ class ClientOperations:
 
     @operation
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
-        """Return the project's metrics and their history over the last ``window`` seconds (300, 600 or 10800)."""
+        """Return the project's metrics and their history over the last ``window`` seconds.
+
+        Args:
+            window: 300, 600, 10800, 86400 or 604800.
+        """
         return Call(method="GET", path=path("figures"), params={"window": window}, read=read_object)
 
     @listing
@@ -153,6 +158,15 @@ class ClientOperations:
             page: Number of claims per request.
         """
         return pages("claims", LiveClaim, path("claims"), {"limit": page})
+
+    @listing
+    def subscriptions(self, /, *, page: int | None = None) -> Call[Page[ProjectSubscription]]:
+        """List the subscriptions of all queues and topics of the project, sorted by source.
+
+        Args:
+            page: Number of subscriptions per request.
+        """
+        return pages("subscriptions", ProjectSubscription, path("subscriptions"), {"limit": page})
 
     @operation
     def ping(self) -> Call[None]:

@@ -181,7 +181,7 @@ class QueueOperations(SubscriptionOperations):
 
     @operation
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
-        """Return message counts and rates over the last ``window`` seconds (300, 600 or 10800).
+        """Return message counts and rates over the last ``window`` seconds (300, 600, 10800, 86400 or 604800).
 
         Unknown values are ``None``.
         """
@@ -291,22 +291,34 @@ class QueueOperations(SubscriptionOperations):
 
     @operation
     def redrive(
-        self, to: str | None = None, *, limit: int | None = None, ids: Iterable[str] | None = None
+        self,
+        to: str | None = None,
+        *,
+        limit: int | None = None,
+        ids: Iterable[str] | None = None,
+        origin: str | None = None,
     ) -> Call[Redriven]:
         """Move dead letters back to their origin queues, or to the queue ``to``.
 
         Args:
             limit: Maximum number of messages, oldest first. Default: the server's limit.
             ids: Ids of the messages to move. Default: the oldest messages.
+            origin: Move only messages that came from this queue.
         """
-        return self._replay_call(self._path("redrive"), _redrive_terms(to, limit, ids), decode_as(Redriven))
+        terms = _redrive_terms(to, limit, ids, origin)
+        return self._replay_call(self._path("redrive"), terms, decode_as(Redriven))
 
     @operation
     def redrive_dry_run(
-        self, to: str | None = None, *, limit: int | None = None, ids: Iterable[str] | None = None
+        self,
+        to: str | None = None,
+        *,
+        limit: int | None = None,
+        ids: Iterable[str] | None = None,
+        origin: str | None = None,
     ) -> Call[RedriveDryRun]:
         """Predict the result of ``redrive`` without moving messages."""
-        terms = _redrive_terms(to, limit, ids, dry_run=True)
+        terms = _redrive_terms(to, limit, ids, origin, dry_run=True)
         return self._replay_call(self._path("redrive"), terms, decode_as(RedriveDryRun))
 
     def _replay_call(
@@ -358,6 +370,7 @@ class QueueOperations(SubscriptionOperations):
         until: datetime | None = None,
         living: bool = False,
         bodies: Bodies = "whole",
+        newest_first: bool = False,
         page: int | None = None,
     ) -> Call[Page[Finished]]:
         """List finished messages in the order in which they finished.
@@ -365,9 +378,10 @@ class QueueOperations(SubscriptionOperations):
         Args:
             living: Include live messages, and list all messages in the order of posting.
             bodies: "start" = return only the start of each body and its size (``body_start``, ``body_bytes``).
+            newest_first: Reverse the order. It excludes ``living``.
             page: Number of messages per request.
         """
-        params = _history_params(since, until, living, page)
+        params = {**_history_params(since, until, living, page), "order": "desc" if newest_first else None}
         return message_pages(FINISHED, self._path("history"), {**params, "bodies": _bodies_parameter(bodies)})
 
     @listing
@@ -441,13 +455,14 @@ def _history_params(since: datetime | None, until: datetime | None, living: bool
 
 
 def _redrive_terms(
-    to: str | None, limit: int | None, ids: Iterable[str] | None, dry_run: bool = False
+    to: str | None, limit: int | None, ids: Iterable[str] | None, origin: str | None, dry_run: bool = False
 ) -> extensions.RedriveTerms:
     return extensions.RedriveTerms(
         UNSET if to is None else to,
         UNSET if limit is None else limit,
         UNSET if ids is None else [*ids],
         dry_run,
+        UNSET if origin is None else origin,
     )
 
 

@@ -75,6 +75,46 @@ def test_pages_of_history_show_every_entry_once(scene: Scene, limit: int):
     assert scene.history(marker=2**63 - 1) == []
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
+def test_newest_first_shows_every_entry_once_in_reverse(scene: Scene, limit: int):
+    """Pages continue below the marker; a range and a marker combine, and entries that finish later are not shown."""
+    posted = scene.post(7)
+    start = scene.now
+    finish_each(scene, posted)
+
+    def page_below(marker: int, since: float = 0.0, until: float = FAR) -> Page[HistoryEntry]:
+        span = Span(since, until)
+        return scene.storage.history.list(scene.queue, marker, limit, span, scene.now, newest_first=True)
+
+    seen: list[HistoryEntry] = []
+    page = page_below(0)
+    while page.items:
+        assert page.next == str(page.items[-1].position)
+        assert len(page.items) == min(limit, 7 - len(seen))
+        seen += page.items
+        finish_each(scene, scene.post(1))
+        page = page_below(int(page.next))
+    assert page.next is None
+    assert finished_ids(seen) == posted[::-1]
+    assert finished_ids(list(page_below(0, start + 2, start + 4).items)) == posted[2:0:-1][:limit]
+    assert finished_ids(list(page_below(seen[4].position, start + 2).items)) == posted[1:2]
+    assert page_below(0, until=start + 1).items == []
+    assert page_below(1).items == []
+
+
+def test_newest_first_skips_entries_that_expired(scene: Scene):
+    """Also where more of them follow each other than a driver reads at a time."""
+    old = scene.post(3)
+    for id in old:
+        scene.delete(id, history=60)
+    scene.tick(30)
+    [young] = scene.post(1)
+    scene.delete(young, history=60)
+    scene.tick(40)
+    found = scene.storage.history.list(scene.queue, 0, 2, Span(0.0, FAR), scene.now, newest_first=True)
+    assert finished_ids(list(found.items)) == [young]
+
+
 def test_a_time_range_includes_its_start_but_not_its_end(scene: Scene):
     """The range is since <= finished < until, and combines with marker and limit."""
     posted = scene.post(5)

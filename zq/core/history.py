@@ -52,27 +52,35 @@ class History:
         self._quotas = quotas
 
     def list(
-        self, queue: QueueRef, marker: int, limit: int | None, since: str, until: str
+        self,
+        queue: QueueRef,
+        marker: int,
+        limit: int | None,
+        since: str,
+        until: str,
+        newest_first: bool = False,
     ) -> ReadResult[Page[HistoryEntry]]:
-        """Return a page of history entries, in the order in which the messages finished.
+        """Return a page of history entries, in the order in which the messages finished or, newest first, in reverse.
 
         Args:
             since: Earliest finish time in ISO 8601; "" = no bound.
             until: Latest finish time in ISO 8601; "" = no bound.
         """
         size, span = self._page_size(limit), _span(since or None, until or None)
-        return self._page(queue, marker, size, span)
+        return self._page(queue, marker, size, span, newest_first)
 
     def list_all(self, queue: QueueRef, marker: int, limit: int | None) -> ReadResult[Page[HistoryEntry]]:
         """Return a page of live and finished messages, ordered by sequence."""
         return self._page(queue, marker, self._page_size(limit), None)
 
-    def _page(self, queue: QueueRef, marker: int, size: int, span: Span | None) -> ReadResult[Page[HistoryEntry]]:
+    def _page(
+        self, queue: QueueRef, marker: int, size: int, span: Span | None, newest_first: bool = False
+    ) -> ReadResult[Page[HistoryEntry]]:
         """Return a page of history entries. Omit entries that cannot be decrypted."""
         now = self._clock.now()
 
         def read(marker: int, limit: int, most_bytes: int) -> tuple[Sequence[HistoryEntry], int | None]:
-            page = self._history.list(queue, marker, limit, span, now, most_bytes)
+            page = self._history.list(queue, marker, limit, span, now, most_bytes, newest_first)
             return page.items, None if page.next is None else int(page.next)
 
         items, position = read_page(read, marker, size, self._limits.max_answer_bytes, attrgetter("message.size"))

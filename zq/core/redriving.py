@@ -45,12 +45,20 @@ class Routes:
     A target is eligible if the caller may post to it and its posts are not paused.
     """
 
-    def __init__(self, rules_cache: RulesCache, project: str, to: str | None, allowance: Allowance) -> None:
+    def __init__(
+        self, rules_cache: RulesCache, project: str, to: str | None, origin: str | None, allowance: Allowance
+    ) -> None:
         self._rules_cache = rules_cache
         self._project = project
         self._to = to
         self._allowance = allowance
         self._targets: dict[str, Rules] = {}
+        self.origin = origin
+        """The queue from which the messages must come; ``None`` = any queue."""
+
+    def selected(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return the messages that come from ``origin``."""
+        return messages if self.origin is None else [each for each in messages if each.origin == self.origin]
 
     def has_target(self, message: Message) -> bool:
         """Return whether the message has a target queue."""
@@ -89,8 +97,8 @@ class Redriving:
     def redrive(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> Redriven:
         """Move ready messages to ``terms.to``, or back to their origin queues.
 
-        Without ``terms.ids``, the oldest messages are moved. A message stays in the queue if it has no origin, or if
-        the caller may not post to its origin.
+        Without ``terms.ids``, the oldest messages are moved; with ``terms.origin``, only those from that queue. A
+        message stays in the queue if it has no origin, or if the caller may not post to its origin.
 
         Raises:
             NotAuthorized: The caller may not post to ``terms.to``.
@@ -123,11 +131,12 @@ class Redriving:
         origins: Counter[str] = Counter()
         seen: set[str] = set()
         for page in pages:
-            messages = page[: min(limit - would_move, MAX_BATCH - counted)]
+            inspected = page[: MAX_BATCH - counted]
+            messages = routes.selected(inspected)[: limit - would_move]
             end = next((at for at, found in enumerate(messages) if not routes.has_target(found)), len(messages))
             would_move += 0 if blocked else len(routes.moves(messages if named else messages[:end]))
             blocked = blocked or (end < len(messages) and not named)
-            counted += len(messages)
+            counted += len(messages if routes.origin is None else inspected)
             origins.update(message.origin for message in messages)
             seen.update(message.id for message in messages if named)
             if would_move >= limit or counted >= MAX_BATCH:
@@ -149,35 +158,38 @@ class Redriving:
         if terms.limit is not UNSET:
             check_range("limit", terms.limit, 1, MAX_BATCH)
         if terms.ids is not UNSET:
-            if terms.limit is not UNSET:
-                raise Invalid("limit cannot be combined with ids.")
+            for name in ("limit", "origin"):
+                if getattr(terms, name) is not UNSET:
+                    raise Invalid(f"{name} cannot be combined with ids.")
             check_count("ids", len(terms.ids), MAX_NAMED)
             check_unique("ids", terms.ids)
         to = None if terms.to is UNSET else check_queue_name("to", terms.to)
         if to == queue.name:
             raise Invalid("to must not name the queue that is redriven.")
+        origin = None if terms.origin is UNSET else check_queue_name("origin", terms.origin)
         if to is not None or not allowance.permits(MOVE_RULE):
             allowance.authorize(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, to or queue.name)
         if to is not None:
             target = QueueRef(queue.project, to)
             check_target("to", target, self._storage.queues.get)
             self._rules_cache.check_posts(target)
-        return Routes(self._rules_cache, queue.project, to, allowance)
+        return Routes(self._rules_cache, queue.project, to, origin, allowance)
 
     def _move_oldest(self, queue: QueueRef, routes: Routes, limit: int) -> int:
         """Move the oldest messages, up to the first one without a target. Return the number of moved messages."""
         moved = marker = left = 0
         while moved < limit and left < MAX_BATCH:
-            size = min(CHUNK, limit - moved)
+            size = min(CHUNK, limit - moved) if routes.origin is None else CHUNK
             page = self._storage.messages.list(queue, marker, size, ListFilter(), self._clock.now(), CHUNK_BYTES)
-            end = next((at for at, message in enumerate(page.items) if not routes.has_target(message)), len(page.items))
-            movable = page.items[:end]
-            if page.items and not movable and not moved:
+            selected = routes.selected(page.items)[: limit - moved]
+            end = next((at for at, message in enumerate(selected) if not routes.has_target(message)), len(selected))
+            movable = selected[:end]
+            if selected and not movable and not moved:
                 raise Invalid(NO_ORIGIN)
             moves = routes.moves(movable)
             moved += len(self._moved(queue, moves))
-            left += len(movable) - len(moves)
-            if page.next is None or len(movable) < len(page.items):
+            left += len(page.items) - len(moves)
+            if page.next is None or len(movable) < len(selected):
                 break
             marker = int(page.next)
             turns.give_way()

@@ -172,7 +172,7 @@ class Figures:
             "since": (int(now // window.step) - window.points + 1) * window.step,
             "servers": len(servers),
             "depth": found.depths(window, now),
-            "rates": found.rates(window, now, frozenset(self.sampler.known)),
+            "rates": found.rates(window, now, frozenset(self.sampler.known), self.sampler.known_counts),
         }
 
     def _state(self, depth: Depth, now: Seconds) -> Json:

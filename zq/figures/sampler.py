@@ -22,7 +22,7 @@ from zq.clock import Clock
 from zq.errors import Unavailable
 from zq.figures.counting import Counts
 from zq.figures.exchange import About, Exchange, Span, State
-from zq.figures.series import COARSE, FINE, Series
+from zq.figures.series import COARSE, FINE, KnownCounts, Series
 from zq.model import QueueRef, Seconds
 from zq.model.hidden import HIDDEN
 from zq.model.stats import Depth
@@ -132,6 +132,7 @@ class Sampler:
         """Whether the store was unavailable in the last round."""
         self.spans: dict[int, Rates] = {}
         """The rates of the latest intervals. The keys are slots of ``FINE``."""
+        self.known_counts = KnownCounts()
         self.known: set[int] = set()
         self.series: OrderedDict[QueueRef, Series] = OrderedDict()
         self.projects: OrderedDict[str, Series] = OrderedDict()
@@ -359,6 +360,8 @@ class Sampler:
                 series.add_rates(slot, each)
         for project, name, count in span.topics:
             _add(rates.topics, (project, name), [count / span.seconds])
+        if slot not in self.known:
+            self.known_counts.add(slot)
         self.known.add(slot)
 
     def _run(self) -> None:

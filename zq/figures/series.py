@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time series in ring buffers of fixed size. The series of a queue takes 8 kB."""
+"""Time series in ring buffers of fixed size. The series of a queue takes 18 kB."""
 
 from array import array
 from collections.abc import Sequence
@@ -24,8 +24,16 @@ class Window(NamedTuple):
 
 # A mapping from length in seconds to window. In the first window, only watched queues have depths, and the rates are
 # those of the second window.
-WINDOWS: Final = {300: Window(2, 150), 600: Window(10, 60), 10_800: Window(60, 180)}
-CLOSE, FINE, COARSE = WINDOWS.values()
+WINDOWS: Final = {
+    300: Window(2, 150),
+    600: Window(10, 60),
+    10_800: Window(60, 180),
+    86_400: Window(600, 144),
+    604_800: Window(3600, 168),
+}
+CLOSE, FINE, COARSE, DAY, WEEK = WINDOWS.values()
+# The windows that are longer than the server remembers which rates are known: it only counts them.
+LONG: Final = (DAY, WEEK)
 # Number of slots of ``FINE`` before the start of a series that count too, because rates arrive later than depths.
 SLOTS_BEFORE_START: Final = 2
 
@@ -80,12 +88,32 @@ class Ring:
         return slot % self._size * self._width
 
 
+class KnownCounts:
+    """The number of slots of ``FINE`` whose rates are known, for each slot of the windows in ``LONG``."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Window, dict[int, int]] = {window: {} for window in LONG}
+
+    def add(self, slot: int) -> None:
+        """Count a slot of ``FINE`` whose rates have become known."""
+        for window, counts in self._counts.items():
+            at = slot * FINE.step // window.step
+            counts[at] = counts.get(at, 0) + 1
+            if len(counts) > window.points:
+                del counts[min(counts)]
+
+    def count(self, slot: int, window: Window, began: int) -> int:
+        """Return the number of known slots of ``FINE`` within a slot of ``window``, from the slot ``began`` on."""
+        each = window.step // FINE.step
+        return min(self._counts[window].get(slot, 0), max(0, (slot + 1) * each - began))
+
+
 class Series:
     """The time series of one queue or project."""
 
     def __init__(self, now: Seconds) -> None:
         self.began = now
-        self._rings = {FINE: Ring(FINE, WIDTH), COARSE: Ring(COARSE, WIDTH)}
+        self._rings = {window: Ring(window, WIDTH) for window in (FINE, COARSE, *LONG)}
         self.close: Ring | None = None
         """The points of a watched queue, every two seconds; None = the queue has never been watched."""
 
@@ -103,8 +131,8 @@ class Series:
 
     def add_rates(self, bucket: int, rates: Sequence[float]) -> None:
         """Add rates in messages per second to the slot ``bucket`` of ``FINE``."""
-        self._rings[FINE].add(bucket, len(DEPTHS), rates)
-        self._rings[COARSE].add(bucket * FINE.step // COARSE.step, len(DEPTHS), rates)
+        for window, ring in self._rings.items():
+            ring.add(bucket * FINE.step // window.step, len(DEPTHS), rates)
 
     def depths(self, window: Window, now: Seconds) -> dict[str, list[float | None]]:
         """Return a mapping from column name to values, oldest first. ``DEPTHS`` has the names."""
@@ -113,15 +141,21 @@ class Series:
         columns = [[None] * window.points if ring is None else ring.column(i, end) for i in range(len(DEPTHS))]
         return {name: _round(column) for name, column in zip(DEPTHS, columns, strict=True)}
 
-    def rates(self, window: Window, now: Seconds, known: frozenset[int]) -> dict[str, list[float | None]]:
+    def rates(
+        self, window: Window, now: Seconds, known: frozenset[int], counts: KnownCounts
+    ) -> dict[str, list[float | None]]:
         """Return a mapping from column name to values, oldest first. ``RATES`` has the names.
 
-        ``known`` contains the slots of ``FINE`` whose rates are known.
+        ``known`` contains the slots of ``FINE`` whose rates are known, and ``counts`` their numbers in long windows.
         """
         kept = FINE if window is CLOSE else window
         end = int(now // kept.step)
         began = int(self.began // FINE.step) - SLOTS_BEFORE_START
-        slots = [_count_known(slot, kept, known, began) for slot in range(end - kept.points + 1, end + 1)]
+        shown = range(end - kept.points + 1, end + 1)
+        if kept in LONG:
+            slots = [counts.count(slot, kept, began) for slot in shown]
+        else:
+            slots = [_count_known(slot, kept, known, began) for slot in shown]
         found = {}
         for number, name in enumerate(RATES, len(DEPTHS)):
             column = self._rings[kept].column(number, end)

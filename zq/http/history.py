@@ -27,7 +27,8 @@ class QueueHistory:
 
     def on_get(self, req: Request, resp: falcon.Response, queue: str) -> None:
         limit, detailed, starts = query.integer(req, "limit"), query.boolean(req, "detailed"), query.starts(req)
-        given: dict[str, Any] = {name: query.text(req, name) for name in ("state", "since", "until")}
+        members = ("state", "since", "until", "order")
+        given: dict[str, Any] = {name: query.text(req, name) for name in members}
         weight.admit_page(req, limit)
         seen = self._list(req.context.queue, _marker(query.text(req, "marker")), limit, **given)
         given |= {"limit": limit, "detailed": detailed, "bodies": query.text(req, "bodies")}
@@ -35,12 +36,16 @@ class QueueHistory:
         resp.data = encoding.history_page(queue, seen.value.items, seen.now, link, bool(detailed), starts)
 
     def _list(
-        self, queue: QueueRef, marker: int, limit: int | None, state: str, since: str, until: str
+        self, queue: QueueRef, marker: int, limit: int | None, state: str, since: str, until: str, order: str
     ) -> ReadResult[Page[HistoryEntry]]:
+        if order not in ("", "asc", "desc"):
+            raise InvalidParameter("order must be asc or desc.")
         if not state:
-            return self._history.list(queue, marker, limit, since, until)
+            return self._history.list(queue, marker, limit, since, until, newest_first=order == "desc")
         if state != "all":
             raise InvalidParameter("state must be all, or be left out for finished messages.")
+        if order == "desc":
+            raise Invalid("order=desc cannot be combined with state=all, which lists messages by sequence.")
         if since or until:
             raise Invalid(
                 "since and until cannot be combined with state=all, because live messages have no finish time."

@@ -71,10 +71,14 @@ class HistoryController(Protocol):
         span: Span | None,
         now: Seconds,
         most_bytes: int = UNBOUNDED,
+        newest_first: bool = False,
     ) -> Page[HistoryEntry]:
         """Return history entries of messages that finished within the span, in the order in which they finished.
 
         Only entries with positions above ``marker`` are returned, and ``next`` is the last position.
+
+        If ``newest_first`` is true, the order is reversed, and only entries with positions below ``marker`` are
+        returned; 0 = all positions. ``span`` must not be None then.
 
         If ``span`` is None, return live messages in any state and history entries, with sequences above ``marker`` and
         in order of sequence. Each message is listed once, even if it finishes during the listing; ``next`` is the last

@@ -26,6 +26,8 @@ KIND: Final = "subscriptions"
 # Kind of the documents that list the projects with subscriptions. Delivery workers read the list.
 PROJECTS: Final = "subscribed"
 MAX_ATTEMPTS: Final = 20
+# Number of sources that a listing of a project reads at a time.
+SOURCES_READ: Final = 20
 
 _decoder: Final = msgspec.msgpack.Decoder(SubscriptionSet)
 
@@ -54,6 +56,27 @@ class SubscriptionDocuments:
             if page.next is None or len(page.items) < 100:
                 return count
             after = page.next
+
+    def list_project(self, project: str, after: str, limit: int) -> list[tuple[Source, Subscription]]:
+        """Return up to ``limit`` subscriptions of the project that have not expired, sorted by source and id.
+
+        ``after`` is ``position`` of the subscription before the first one; "" starts with the first source.
+        """
+        now = self._clock.now()
+        document, _, id = after.rpartition("/")
+        found: list[tuple[Source, Subscription]] = []
+        if document:
+            source = Source(project, *document.split("/"))
+            found += [(source, each) for each in self.get(source).items if each.id > id]
+        while len(found) < limit:
+            page = self._documents.list(project, KIND, "", document, SOURCES_READ, now)
+            for stored in page.items:
+                source = Source(project, *stored.ref.name.split("/"))
+                found += [(source, each) for each in _decode_unexpired(stored.value, now).items]
+            if page.next is None or len(page.items) < SOURCES_READ:
+                break
+            document = page.next
+        return found[:limit]
 
     def get_queue_mark(self, queue: QueueRef) -> Metadata:
         """Return the metadata entry that marks the queue, or {} if the queue has no active subscriptions."""
@@ -152,6 +175,11 @@ class SubscriptionDocuments:
             self._cursors.renew(
                 source.project, min(agreed) if agreed else self._cursors.get_last_sequence(source.project)
             )
+
+
+def position(source: Source, subscription: Subscription) -> str:
+    """Return the position of a subscription in the listing of its project."""
+    return f"{source.kind}/{source.name}/{subscription.id}"
 
 
 def postpone(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:

@@ -17,16 +17,37 @@ from zq.http.openapi.operations import (
 from zq.http.openapi.structs import answer_schemas, page_schema
 from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits
 from zq.subscriptions.subscriptions import MIN_TTL
-from zq.wire.subscriptions import Delivery, Secret, Subscribed, Subscription, Tested
+from zq.wire.subscriptions import Delivery, ProjectSubscription, Secret, Subscribed, Subscription, Tested
 
 
 def subscriptions(limits: Limits) -> Json:
     """Return the operations on subscriptions and deliveries of queues and topics, by path and method."""
-    return _of("queue", QUEUE, limits) | _of("topic", TOPIC, limits)
+    return _project(limits) | _of("queue", QUEUE, limits) | _of("topic", TOPIC, limits)
+
+
+def _page_parameters(limits: Limits) -> list[Json]:
+    size = integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE)
+    return [
+        query("marker", TEXT, "Marker of the page, from the link in the previous page."),
+        query("limit", size, "Maximum number of entries."),
+    ]
+
+
+def _project(limits: Limits) -> Json:
+    return {
+        "/v2/subscriptions": {
+            "get": operation(
+                "list_project_subscriptions",
+                "List the subscriptions of all queues and topics",
+                {200: "ProjectSubscriptionPage"},
+                parameters=_page_parameters(limits),
+            )
+        }
+    }
 
 
 def _of(word: str, source: str, limits: Limits) -> Json:
-    limit = query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Maximum number of entries.")
+    parameters = _page_parameters(limits)
     changed = {204: answer("Done.", "", "Location")}
     path = f"{source}/subscriptions"
     return {
@@ -35,7 +56,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 f"list_{word}_subscriptions",
                 f"List the subscriptions of a {word}",
                 {200: "SubscriptionPage"},
-                parameters=[query("marker", TEXT, "Marker of the page, from the link in the previous page."), limit],
+                parameters=parameters,
             ),
             "post": operation(
                 f"create_{word}_subscription",
@@ -77,7 +98,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 errors=(404,),
             )
         },
-        **_deliveries(word, f"{path}/{{subscription}}/deliveries", limit),
+        **_deliveries(word, f"{path}/{{subscription}}/deliveries", parameters[1]),
     }
 
 
@@ -131,8 +152,9 @@ def schemas() -> Json:
     ttl, limit = {"type": "integer", "minimum": MIN_TTL}, integer(1, MAX_BATCH, default=DEFAULT_BATCH)
     rest = {"ttl": ttl, "options": {"type": ["object", "null"]}}
     confirmed = {"confirmed": {"type": "boolean"}}
-    return answer_schemas(Subscription, Subscribed, Delivery, Tested, Secret) | {
+    return answer_schemas(Subscription, ProjectSubscription, Subscribed, Delivery, Tested, Secret) | {
         "SubscriptionPage": page_schema("subscriptions", "Subscription"),
+        "ProjectSubscriptionPage": page_schema("subscriptions", "ProjectSubscription"),
         "DeliveryPage": page_schema("deliveries", "Delivery"),
         "SubscriptionTerms": {"type": "object", "properties": {**rest, "subscriber": TEXT}, "required": ["subscriber"]},
         "SubscriptionChange": {"type": "object", "properties": {**rest, "subscriber": {"type": ["string", "null"]}}},

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP resources for the subscriptions of queues and topics (contract 9)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import falcon
+from msgspec.structs import asdict
 
 from zq import wire
 from zq.errors import InvalidBody
-from zq.http import query
+from zq.http import query, weight
 from zq.http.authentication import SIGNATURE, token_of
 from zq.http.context import Request
 from zq.http.features import CONNECTION
 from zq.model import Seconds
+from zq.model.allowance import Allowance
 from zq.model.identity import ADMIN, Identity
+from zq.model.scopes import Kind, Verb
 from zq.subscriptions.model import Source, Subscription
 from zq.subscriptions.subscribers import mask_options
-from zq.subscriptions.subscriptions import Subscriptions, Terms
+from zq.subscriptions.subscriptions import ListedSubscription, Subscriptions, Terms
 from zq.wire import encoding
 from zq.wire import subscriptions as shapes
 
@@ -78,6 +81,33 @@ class SubscriptionCollection(_Resource):
         resp.status, resp.data = falcon.HTTP_201, wire.encode(shapes.Subscribed(made.id, made.secret))
 
 
+class ProjectSubscriptions:
+    """The resource ``/v2/subscriptions``: list the project's subscriptions.
+
+    The caller's scopes must cover all queues and topics.
+    """
+
+    policy: ClassVar[dict[str, str]] = {"GET": "subscription:get_all"}
+
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        self._subscriptions = subscriptions
+
+    def on_get(self, req: Request, resp: falcon.Response) -> None:
+        allowance: Allowance = req.context.allowance
+        if any(allowance.visible(Verb.MANAGE, kind) is not None for kind in (Kind.QUEUE, Kind.TOPIC)):
+            raise allowance.refusal("subscription:get_all")
+        limit = query.integer(req, "limit")
+        weight.admit(req, weight.UNKNOWN)
+        seen = self._subscriptions.list_project(req.context.project, query.text(req, "marker"), limit)
+        items = [_format_listed(each, seen.now) for each in seen.value.items]
+        resp.data = encoding.page("subscriptions", items, req.path, query.next_page_query(seen.value.next, limit=limit))
+
+
+def _format_listed(listed: ListedSubscription, now: Seconds) -> shapes.ProjectSubscription:
+    shown = asdict(_format_subscription(listed.source, listed.subscription, now))
+    return shapes.ProjectSubscription(**shown, kind=listed.source.kind, waiting=listed.waiting, dead=listed.dead)
+
+
 class SubscriptionItem(_Resource):
     """The resource ``…/subscriptions/{subscription}``: get, change and delete a subscription."""
 
@@ -129,7 +159,8 @@ class SubscriptionSecret(_Resource):
 
 
 def add_routes(app: "falcon.App[Any, Any]", subscriptions: Subscriptions) -> None:
-    """Add the subscription routes of queues and topics."""
+    """Add the subscription routes of the project, of queues and of topics."""
+    app.add_route("/v2/subscriptions", ProjectSubscriptions(subscriptions))
     for kind in ("queue", "topic"):
         path = f"/v2/{kind}s/{{{kind}}}/subscriptions"
         app.add_route(path, SubscriptionCollection(subscriptions, kind))

@@ -8,6 +8,7 @@ differ from the stored metadata, the store rejects the post, and the server read
 therefore never stored without its notices, even if another server has just added the mark.
 """
 
+import re
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Final
@@ -19,13 +20,21 @@ from zq.clock import Clock
 from zq.core.creation import QueueCreation, TopicCreation
 from zq.core.quotas import AnyQuotas
 from zq.core.values import ReadResult
-from zq.errors import Invalid, InvalidBody, NotAuthorized, QuotaExceeded, SubscriptionExists, SubscriptionNotFound
+from zq.errors import (
+    Invalid,
+    InvalidBody,
+    InvalidParameter,
+    NotAuthorized,
+    QuotaExceeded,
+    SubscriptionExists,
+    SubscriptionNotFound,
+)
 from zq.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model import Page, QueueRef, Seconds, new_ids
 from zq.model.documents import DocumentRef
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
-from zq.subscriptions.documents import MAX_ATTEMPTS, SubscriptionDocuments
+from zq.subscriptions.documents import MAX_ATTEMPTS, SubscriptionDocuments, position
 from zq.subscriptions.model import CONNECTION, Notice, Source, Subscription, SubscriptionSet
 from zq.subscriptions.notices import make_drafts
 from zq.subscriptions.policy import SubscriptionPolicy
@@ -46,6 +55,10 @@ MIN_TTL: Final = 60
 # Latest expiry time of a subscription, in seconds since the epoch: the end of the year 9999.
 LATEST_EXPIRY: Final = 253402300799
 MAX_SUBSCRIPTIONS: Final = 100
+# Maximum number of deliveries that a listing of a project counts for a subscription.
+MAX_COUNTED: Final = 1000
+# Marker of a page of a project's subscriptions: the kind and name of the source, and the subscription's id.
+MARKER: Final = re.compile(r"(queue|topic)/[^/]{1,80}/[^/]{1,64}")
 # Maximum number of confirmation requests to a subscriber per hour (criterion E4).
 MAX_CONFIRMATIONS: Final = 3
 HOUR: Final = 3600.0
@@ -76,6 +89,20 @@ class CreatedSubscription(Struct, frozen=True):
     secret: str = ""
 
 
+class ListedSubscription(Struct, frozen=True):
+    """A subscription of a project with its backlog.
+
+    Attributes:
+        waiting: Number of pending deliveries, counted up to ``MAX_COUNTED``.
+        dead: Number of dead-lettered deliveries, counted up to ``MAX_COUNTED``.
+    """
+
+    source: Source
+    subscription: Subscription
+    waiting: int
+    dead: int
+
+
 class Subscriptions:
     """Use cases for subscriptions."""
 
@@ -92,6 +119,7 @@ class Subscriptions:
     ) -> None:
         self._messages = storage.messages
         self._documents = storage.documents
+        self._depth = storage.depth
         self._stored = stored
         self._clock = clock
         self._limits = limits
@@ -164,6 +192,25 @@ class Subscriptions:
         now = self._clock.now()
         items = [each for each in self._stored.get(source).items if each.id > marker][:size]
         return ReadResult(Page(items, items[-1].id if items else None), now)
+
+    def list_project(self, project: str, marker: str, limit: int | None) -> ReadResult[Page[ListedSubscription]]:
+        """Return a page of the project's subscriptions, sorted by source and id. Raises ``Invalid``."""
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
+        if marker and not MARKER.fullmatch(marker):
+            raise InvalidParameter("marker is not valid for this listing; use the marker in the link to the next page.")
+        found, now = self._stored.list_project(project, marker, size), self._clock.now()
+        items = [
+            ListedSubscription(
+                *(source, each, self._count(source.delivery_queue(each), now)),
+                self._count(source.dead_letter_queue(each.id), now),
+            )
+            for source, each in found
+        ]
+        return ReadResult(Page(items, position(*found[-1]) if found else None), now)
+
+    def _count(self, queue: QueueRef, now: Seconds) -> int:
+        depth = self._depth(queue, now, MAX_COUNTED)
+        return min(depth.ready + depth.delayed + depth.claimed, MAX_COUNTED)
 
     def get(self, source: Source, id: str) -> ReadResult[Subscription]:
         """Return the subscription with the given id. Raises ``SubscriptionNotFound`` if it does not exist."""

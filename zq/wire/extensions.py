@@ -54,6 +54,7 @@ class RedriveTerms(Struct):
     limit: int | UnsetType = UNSET
     ids: list[str] | UnsetType = UNSET
     dry_run: bool = False
+    origin: str | UnsetType = UNSET
 
 
 _settle_decoder: Final = msgspec.json.Decoder(SettleTerms)

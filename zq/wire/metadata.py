@@ -120,7 +120,7 @@ class ReservedKeys(Struct, frozen=True, kw_only=True):
     default_message_ttl: Annotated[
         int | None, Key(_integer(MIN_TTL, "max_message_ttl"), "default_message_ttl", topics=True, shown_on_topics=True)
     ] = None
-    """TTL in seconds of messages that are posted without one. Unset: explained below."""
+    """TTL in seconds of messages that are posted without one. Unset: the default of the server."""
     default_message_delay: Annotated[
         int,
         Key(

@@ -45,6 +45,20 @@ class Subscription(Struct, frozen=True):
     confirmed: bool
 
 
+class ProjectSubscription(Subscription, frozen=True):
+    """A subscription in the listing of its project.
+
+    Attributes:
+        kind: Kind of the source, queue or topic.
+        waiting: Number of pending deliveries, counted up to 1,000.
+        dead: Number of failed deliveries, counted up to 1,000.
+    """
+
+    kind: str
+    waiting: SafeCount
+    dead: SafeCount
+
+
 class Secret(Struct):
     secret: str
 

@@ -103,7 +103,7 @@ def test_nothing_was_changed(watch: Watch) -> None:
     expect(page.get_by_text("Nothing was changed", exact=True)).to_be_visible()
     page.get_by_label("Period").select_option("The last hour")
     expect(page.get_by_text("Nothing was changed in this time")).to_be_visible()
-    expect(page.get_by_text("What was refused is in its audit log alone.")).to_be_visible()
+    expect(page.get_by_text("Refused requests are only in its audit log.")).to_be_visible()
 
 
 def test_the_texts_of_strangers_are_texts(tokened: Guarded, watching: Watching) -> None:

@@ -34,6 +34,7 @@ def test_a_chart_has_its_past_at_opening(client: Client, watch: Watch) -> None:
         client.queue("mail").pop(1)
         watch.page.wait_for_timeout(250)
     page = watch.open("queues/mail")
+    page.get_by_text("Charts", exact=True).click()
     expect(page.locator(".plot canvas")).to_have_count(2)
     for summary in page.locator(".chart summary").all():
         summary.click()
@@ -58,7 +59,9 @@ def test_figures_are_those_of_both_servers_and_go_on_without_one(watching: Watch
     with RedisServer() as store, ZqServer(store.uri) as one, ZqServer(store.uri) as other:
         watch = watching(one.url)
         with Client(one.url, project) as here, Client(other.url, project) as there:
+            here.queue("mail").create()
             page = watch.open("queues/mail")
+            page.get_by_text("Charts", exact=True).click()
             page.locator(".chart summary").last.click()
 
             def both() -> bool:

@@ -9,8 +9,8 @@ const CLIENT = "zq.client";
 
 const listeners = new Set();
 
-/** What was chosen in this browser. `theme`: "", "light" or "dark"; `keys`: whether single letters act. */
-export const settings = { theme: "", utc: true, keys: true, live: true, ...stored(WISHES, {}) };
+/** What was chosen in this browser. `theme`: "", "light" or "dark"; `keys`: whether single letters act; `charts`: of a queue are open. */
+export const settings = { theme: "", utc: true, keys: true, live: true, charts: false, ...stored(WISHES, {}) };
 settings.live = true;
 
 /** Who asks, as the server knows him: the answer of /v2/me; null = not known yet. */

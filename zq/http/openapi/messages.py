@@ -138,6 +138,7 @@ def _history(limits: Limits) -> Json:
         query("state", {"enum": ["all"]}, "Include live messages, ordered by sequence."),
         query("since", moment, "Earliest finish time. Excludes state."),
         query("until", moment, "Latest finish time (exclusive). Excludes state."),
+        query("order", {"enum": ["asc", "desc"], "default": "asc"}, "Order of finish times. desc excludes state."),
         query("marker", TEXT | {"pattern": "^[0-9]+$"}, "Position after which to continue."),
         query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Maximum number of messages."),
         BODIES,

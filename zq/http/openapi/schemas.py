@@ -22,9 +22,10 @@ from zq.limits import (
     Limits,
 )
 from zq.model import SettleResult
+from zq.model.docstrings import read_docstrings
 from zq.wire import answers, extensions
 from zq.wire.answers import DateTime, Timestamp
-from zq.wire.metadata import build_key_schemas, shown_defaults
+from zq.wire.metadata import FeatureKeys, ReservedKeys, build_key_schemas, shown_defaults
 from zq.wire.numbers import MAX_BODY_NUMBER
 from zq.wire.tokens import MadeToken, Token, TokenTerms
 
@@ -92,6 +93,7 @@ def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
             "to": QUEUE_NAMES,
             "limit": batch,
             "ids": {"minItems": 1, "maxItems": MAX_NAMED, "uniqueItems": True},
+            "origin": QUEUE_NAMES,
         },
         "ReplayTerms": {
             "ids": {"minItems": 1, "maxItems": limits.max_messages_per_page, "uniqueItems": True},
@@ -123,14 +125,20 @@ def _conditions() -> dict[str, Json]:
     return {
         "PatchOperation": {"anyOf": [{"properties": {"op": {"const": "remove"}}}, {"required": ["value"]}]},
         "SettleTerms": {"anyOf": named},
-        "RedriveTerms": {"not": {"required": ["ids", "limit"]}},
+        "RedriveTerms": {"not": {"required": ["ids"], **any_of("limit", "origin")}},
         "ReplayTerms": {"oneOf": [any_of("ids"), any_of("since", "until", "limit")]},
     }
 
 
 def _metadata(limits: Limits, protocol_keys: Sequence[ProtocolKey]) -> Json:
+    metadata = metadata_schema(limits, protocol_keys)
+    meanings = read_docstrings(ReservedKeys) | read_docstrings(FeatureKeys)
+    described = {
+        name: {"title": meanings[name[1:]], **schema} if name[1:] in meanings else schema
+        for name, schema in metadata["properties"].items()
+    }
     return {
-        "Metadata": metadata_schema(limits, protocol_keys) | {"description": "Any keys; reserved keys are listed."},
+        "Metadata": metadata | {"properties": described, "description": "Any keys; reserved keys are listed."},
         "Patch": {"type": "array", "items": reference("schemas", "PatchOperation")},
         "ShownMetadata": _shown(limits, "queue", shown_defaults(limits)),
         "ShownTopicMetadata": _shown(limits, "topic", shown_defaults(limits, topic=True)),

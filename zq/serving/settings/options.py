@@ -4,12 +4,7 @@
 ``PARTS`` lists the structs. Each field that is annotated with an ``Option`` is an option.
 """
 
-import ast
-import inspect
-import sys
 from collections.abc import Iterator, Sequence
-from functools import cache
-from itertools import pairwise
 from typing import Any, Final, get_args
 
 from msgspec import Struct
@@ -17,6 +12,7 @@ from oslo_config import cfg
 
 from zq.limits import Limits
 from zq.model.declarations import find_declarations
+from zq.model.docstrings import read_docstrings
 from zq.model.expiry import Expiry
 from zq.model.identity import AuthOptions, JwtOptions, ShareOptions
 from zq.model.options import PORT, Option
@@ -114,19 +110,6 @@ class DeclaredOption(Struct, frozen=True):
 def _to_list(value: Any) -> Any:
     """Return the value as oslo.config expects it: a tuple as a list."""
     return list(value) if isinstance(value, tuple) else value
-
-
-@cache
-def read_docstrings(options: type[Struct]) -> dict[str, str]:
-    """Return the docstrings of the fields in one line each, from the source code."""
-    tree = ast.parse(inspect.getsource(sys.modules[options.__module__]))
-    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == options.__name__)
-    return {
-        field.target.id: " ".join(text.value.value.split())
-        for field, text in pairwise(body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
-    }
 
 
 # The parts of the server by the field of ``Settings``, in the order of the sample file.

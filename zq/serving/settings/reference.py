@@ -11,7 +11,8 @@ from msgspec import UNSET, Struct
 
 from zq.limits import Limits
 from zq.model.declarations import find_declarations
-from zq.serving.settings.options import OPTIONS, DeclaredOption, read_docstrings
+from zq.model.docstrings import read_docstrings
+from zq.serving.settings.options import OPTIONS, DeclaredOption
 from zq.wire.metadata import FeatureKeys, Key, ReservedKeys, shown_defaults
 
 # The line of a page that a table replaces.

@@ -32,22 +32,25 @@ class HistoryController:
         span: Span | None,
         now: Seconds,
         most_bytes: int = UNBOUNDED,
+        newest_first: bool = False,
     ) -> Page[HistoryEntry]:
         moment, key = layout.ms(now), layout.key(queue)
-        if marker >= layout.LARGEST_MARKER:
+        if newest_first:
+            marker = min(marker or layout.LARGEST_MARKER, layout.LARGEST_MARKER)
+        elif marker >= layout.LARGEST_MARKER:
             return Page([], None)
         with self._client.verb():
             if span is None:
                 found = self._list_all(key, marker, limit, moment, most_bytes)
             else:
                 between = {"$gte": _bounded(span.since), "$lt": _bounded(span.until)}
-                records = self._entry_filter(key, moment, p={"$gt": marker}, f=between)
+                records = self._entry_filter(key, moment, p={"$lt" if newest_first else "$gt": marker}, f=between)
                 found, _ = search(
                     self._client,
                     key,
                     records,
                     limit=limit,
-                    sort={"p": 1},
+                    sort={"p": -1 if newest_first else 1},
                     hint=layout.FINISHED,
                     committed=True,
                     most_bytes=most_bytes,

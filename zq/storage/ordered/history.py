@@ -35,6 +35,7 @@ class HistoryController:
         span: Span | None,
         now: Seconds,
         most_bytes: int = UNBOUNDED,
+        newest_first: bool = False,
     ) -> Page[HistoryEntry]:
         if span is None:
             return self._list_all(queue, marker, limit, now, most_bytes)
@@ -42,9 +43,12 @@ class HistoryController:
             state = registry.find(queue)
             if state is None:
                 return Page([], None)
-            start = _first_since(store, state, min(marker, LAST) + 1, span.since)
-            records = islice(_scan_entries(store, state, start, span.until, layout.ms(now)), limit)
-            items = list(take_portion(records, most_bytes, _size))
+            if newest_first:
+                records = _newest(store, state, min(marker, LAST) or LAST, span, layout.ms(now))
+            else:
+                start = _first_since(store, state, min(marker, LAST) + 1, span.since)
+                records = _scan_entries(store, state, start, span.until, layout.ms(now))
+            items = list(take_portion(islice(records, limit), most_bytes, _size))
         return Page(items, str(items[-1].position) if items else None)
 
     def _list_all(self, queue: QueueRef, marker: int, limit: int, now: Seconds, most_bytes: int) -> Page[HistoryEntry]:
@@ -80,6 +84,17 @@ def _scan_entries(store: Store, state: QueueState, start: int, until: Seconds, n
         kept = layout.decode_entry(value)
         if kept.finished >= end:
             return
+        if kept.expires > now:
+            yield _build_entry(key, kept)
+
+
+def _newest(store: Store, state: QueueState, end: int, span: Span, now: int) -> Iterator[HistoryEntry]:
+    """Yield unexpired history entries of the span with positions below ``end``, latest first."""
+    start = _first_since(store, state, 1, span.since)
+    end = min(end, _first_since(store, state, 1, span.until))
+    lower, upper = (layout.pair.pack(state.history, position) for position in (start, max(start, end)))
+    for key, value in store.scan("history", lower, upper, backwards=True):
+        kept = layout.decode_entry(value)
         if kept.expires > now:
             yield _build_entry(key, kept)
 

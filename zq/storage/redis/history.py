@@ -22,12 +22,14 @@ class HistoryController:
         span: Span | None,
         now: Seconds,
         most_bytes: int = UNBOUNDED,
+        newest_first: bool = False,
     ) -> Page[HistoryEntry]:
         if span is None:
             everything = self._read_page(scripts.HISTORY_ALL, queue, marker, (limit, most_bytes), now)
             return Page(everything, str(everything[-1].message.sequence) if everything else None)
         bounds = layout.ms(span.since), layout.ms(min(span.until, layout.MAX_MOMENT))
-        found = self._read_page(scripts.HISTORY_LIST, queue, marker, (limit, most_bytes), now, *bounds)
+        script = scripts.HISTORY_NEWEST if newest_first else scripts.HISTORY_LIST
+        found = self._read_page(script, queue, marker, (limit, most_bytes), now, *bounds)
         return Page(found, str(found[-1].position) if found else None)
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[HistoryEntry]:

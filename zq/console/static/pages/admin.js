@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What those who run a service look after: tokens, quotas, projects, pools and flavors; each as far as the caller may.
+// Administration: quotas, tokens, projects, pools and flavors; each part as far as the caller may use it.
 
 import { html } from "../parts/html.js";
 import { Empty } from "../parts/states.js";
@@ -10,7 +10,9 @@ import { Projects } from "./projects.js";
 import { Quota } from "./quota.js";
 import { Tokens } from "./tokens.js";
 
-// Each part: its name in addresses and for people, the rule to see it, what draws it.
+// Parts that a server without authentication does not have; it has flavors for administrators only.
+const AUTHENTICATED = ["quota", "tokens"];
+// Each part: its name in addresses and for people, the rule to see it, its component.
 const PARTS = [
   ["quota", "Quota", "quota:get", Quota],
   ["tokens", "Tokens", "tokens:get_all", Tokens],
@@ -21,11 +23,20 @@ const PARTS = [
 
 /** The page. */
 export function Administration({ route }) {
-  const parts = PARTS.filter(([, , rule]) => may(rule) && (rule !== "tokens:get_all" || session.me?.auth !== "none"));
+  const open = session.me?.auth === "none";
+  const absent = open ? [...AUTHENTICATED, ...(session.me.admin ? [] : ["flavors"])] : [];
+  const parts = PARTS.filter(([name, , rule]) => may(rule) && !absent.includes(name));
   const now = parts.find(([name]) => name === (route.query.part ?? parts[0]?.[0]));
   const tab = ([name, label]) =>
     html`<li key=${name}><a href=${at(route.project, "admin", { part: name })} aria-current=${name === now?.[0] ? "page" : undefined}>${label}</a></li>`;
   return html`<div class="title"><h1>Administration</h1>${grafana && html`<a href=${grafana}>Grafana</a>`}</div>
     <nav class="tabs" aria-label="Parts of the administration"><ul>${parts.map(tab)}</ul></nav>
-    ${now ? html`<${now[3]} key=${now[0]} route=${route} />` : html`<${Empty} title="There is nothing here for you"><p>Your credential shows no such part.</p></${Empty}>`}`;
+    ${now ? html`<${now[3]} key=${now[0]} route=${route} />` : html`<${Nothing} open=${open} />`}`;
+}
+
+function Nothing({ open }) {
+  if (!open) return html`<${Empty} title="There is nothing to administer"><p>Your credential allows none of these parts.</p></${Empty}>`;
+  return html`<${Empty} title="This server has nothing to administer">
+    <p>Authentication is off: there are no quotas and tokens. Set <code>auth_strategy</code> to have them; pools and flavors need <code>admin_mode</code> and <code>pooling</code>.</p>
+  </${Empty}>`;
 }

@@ -89,8 +89,8 @@ function Table({ route, list }) {
 
 function Nothing({ within }) {
   return html`<${Empty} title=${within ? "Nothing was changed in this time" : "Nothing was changed"}>
-    <p>Purges, deletions, redrives, replays, and changes of metadata, subscriptions, tokens and quotas stand here, for as long as
-      the server's <code>[log] audit_ttl</code> says. What was refused is in its audit log alone. <code>zq audit</code> lists the same.</p>
+    <p>This page lists purges, deletions, redrives, replays, and changes of metadata, subscriptions, tokens and quotas, for as long as
+      the server's <code>[log] audit_ttl</code> says. Refused requests are only in its audit log. <code>zq audit</code> lists the same.</p>
   </${Empty}>`;
 }
 
@@ -98,7 +98,7 @@ function Row({ entry, route, all }) {
   return html`<tr data-row>
     <th scope="row" title=${moment(entry.time)}>${moment(entry.time).slice(0, 19)}</th>
     ${all && html`<td data-name="Project">${visible(entry.project || "–")}</td>`}
-    <td data-name="Who">${visible(entry.credential || "nobody asked")} ${entry.peer && html`<span class="quiet">from ${visible(entry.peer)}</span>`}</td>
+    <td data-name="Who">${visible(entry.credential || "anonymous")} ${entry.peer && html`<span class="quiet">from ${visible(entry.peer)}</span>`}</td>
     <td class="word" data-name="Did">${did(entry)}</td>
     <td data-name="What"><${What} entry=${entry} route=${route} /></td>
     <td class="number" data-name="Messages">${count(entry.messages)}</td>

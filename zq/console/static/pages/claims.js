@@ -135,7 +135,7 @@ function Acts({ item: one, live, again }) {
 
 function askToRelease(one, path, again) {
   const body = html`<p>${several(one.messages, "message")} of ${visible(one.queue)} go back, and others may claim them, at once or after the queue's redelivery delay.</p>
-    <p>Its holder will lose them: <${Holder} of=${one} />. What he does with them is done twice. The messages themselves stay, and so does their count of claims.</p>`;
+    <p>Its holder will lose them: <${Holder} of=${one} />. If it is still at work, the work is done twice. The messages and their claim counts stay.</p>`;
   const act = async () => {
     await call("DELETE", path);
     announce("The claim was released.");

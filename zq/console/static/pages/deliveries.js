@@ -64,7 +64,7 @@ function Row({ item: one }) {
 }
 
 function askToRedeliver(path, done) {
-  const body = html`<p>What was given up is tried again, the first first, up to 1,000 at a time: each with all attempts anew, under the id that it had.</p>`;
+  const body = html`<p>Up to 1,000 failed deliveries are tried again, the oldest first. Each keeps its id and gets the full number of attempts.</p>`;
   const act = async () => {
     const { moved, remaining } = JSON.parse((await call("POST", `${path}/deliveries/redrive`, { body: "{}" })).text);
     announce(`${several(moved, "message")} to be delivered again; ${count(remaining)} remain.`);
@@ -77,7 +77,7 @@ function askToDrop(path, done) {
   const body = html`<p>All that could not be delivered to this subscriber is dropped. The messages of the queue or topic stay, and what waits does.</p>`;
   const act = async () => {
     await call("DELETE", `${path}/deliveries`);
-    announce("What was given up was dropped.");
+    announce("The failed deliveries were dropped.");
     done();
   };
   ask({ title: "Drop all that was given up", verb: "Drop all", typed: "drop", body, act });

@@ -18,16 +18,16 @@ const MANY = 20;
 /** The page. */
 export function Jobs() {
   return html`<div class="title"><h1>Jobs</h1></div>
-    <p class="quiet">What jobs that work in batches have under way. A commit publishes what a job has staged and deletes what it has claimed, as one decision.</p>
+    <p class="quiet">The state of batch jobs. A commit publishes the staged messages of a job and deletes its claimed messages, atomically.</p>
     <h2>Producers</h2>
     <${List} member="commits" name="Producers" columns=${["Producer", "#Last batch", "#Published", "#Deleted", "State", "#Decided"]} Row=${Producer}
       title="No job has committed" hint="A producer is here from its first POST /v2/commits on, for producer_ttl after its last one." />
     <h2>Fences</h2>
     <${List} member="fences" name="Fences" columns=${["Fence", "#Epoch", "#Given out"]} Row=${Fence}
-      title="There are no fences" hint="POST /v2/fences/{name} gives out the first epoch: whoever has an older one is refused." />
+      title="There are no fences" hint="POST /v2/fences/{name} returns the next epoch; requests with an older epoch are refused." />
     <h2>Stages</h2>
     <${List} member="stages" name="Stages" columns=${["Stage", "#Messages", "#Bytes", "#Dropped in", "Acts"]} Row=${Stage}
-      title="Nothing is staged" hint="A post with ?stage={name} puts messages where nobody sees them until a commit publishes them." />`;
+      title="Nothing is staged" hint="A post with ?stage={name} stages messages: they are invisible until a commit publishes them." />`;
 }
 
 function List({ member, name, columns, Row, title, hint }) {
@@ -85,7 +85,7 @@ function Stage({ item: one, done }) {
 }
 
 function askToDrop(one, done) {
-  const body = html`<p>The ${several(one.messages, "message")} that ${one.messages === 1 ? "is" : "are"} staged as ${visible(one.name)} ${one.messages === 1 ? "goes" : "go"} for good; nobody has seen them.</p>
+  const body = html`<p>The ${several(one.messages, "message")} that ${one.messages === 1 ? "is" : "are"} staged as ${visible(one.name)} ${one.messages === 1 ? "goes" : "go"} for good; no consumer has seen them.</p>
     <p>A commit that names the stage is refused until the job has staged anew. Published messages, queues and other stages stay.</p>`;
   const act = async () => {
     await call("DELETE", `stages/${encodeURIComponent(one.name)}`);

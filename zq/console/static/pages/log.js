@@ -104,7 +104,7 @@ function Table({ route, list, stats, span, href }) {
   const now = useClock();
   const { rows, gap } = list.shown;
   if (!rows.length) return html`<${Nothing} route=${route} after=${route.query.after} />`;
-  return html`${gap && html`<p class="quiet">What was published before has fallen off the log, of this topic or of another.</p>`}
+  return html`${gap && html`<p class="quiet">Earlier messages have fallen off the log, of this topic or of another.</p>`}
     ${list.news > 0 && html`<p><button type="button" onClick=${list.update}>${list.news} new: show</button></p>`}
     <div class="scroll" role="region" aria-label="Messages" tabindex="0" onPointerEnter=${list.over(true)} onPointerLeave=${list.over(false)}>
       <table class="cards plain">

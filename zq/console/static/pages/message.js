@@ -3,10 +3,10 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { call, get, queuePath } from "../api.js";
-import { parse, write } from "../json.js";
+import { write } from "../json.js";
 import { useClock, useLive } from "../live.js";
 import { Act, announce } from "../parts/act.js";
-import { Body, copy } from "../parts/body.js";
+import { Body, bodyOf, copy } from "../parts/body.js";
 import { ask } from "../parts/confirm.js";
 import { html } from "../parts/html.js";
 import { Empty, Fault, Loading } from "../parts/states.js";
@@ -14,12 +14,14 @@ import { go, to } from "../route.js";
 import { client, may } from "../session.js";
 import { age, bytes, moment, several, visible } from "../text.js";
 import { Holder } from "./claims.js";
+import { RedriveThese } from "./letters.js";
 import { State, stateOf } from "./messages.js";
 import { draft } from "./post.js";
 
 const EVERY = 15;
 // Bytes of a body that is shown whole without being asked for.
 const SMALL = 65536;
+const UNDATED = "time not recorded";
 const PASSED = { claimed: "can be claimed again, if its claim is not renewed", delayed: "can be claimed", ready: "could be claimed", finished: "could be claimed" };
 
 /** Beside the listing, or in its place where there is no room. `changed`: called when it was deleted. */
@@ -61,19 +63,24 @@ function Elsewhere({ route, queue, id }) {
     ${(finished || name !== queue) && html`<${Whole} key=${id} message=${message} path=${path} member="message" />`}`;
 }
 
+/** Open the form for posts with the body of the message. */
+async function postAgain(route, queue, path) {
+  draft.text = write((await bodyOf(path)).body, 2);
+  draft.path = queuePath(queue);
+  go(to(route.project, queue, { tab: "post" }));
+}
+
 function Living({ route, queue, message, path, back, changed }) {
-  const again = async () => {
-    draft.text = write((await whole(path)).body, 2);
-    draft.path = queuePath(queue);
-    go(to(route.project, queue, { tab: "post" }));
-  };
   const act = async () => {
     await call("DELETE", path);
     announce("The message was deleted.");
+    moved();
+  };
+  const moved = () => {
     go(back);
     changed();
   };
-  const repeat = () => again().catch((fault) => announce(fault.message, true));
+  const repeat = () => postAgain(route, queue, path).catch((fault) => announce(fault.message, true));
   const body = html`<p>The message goes for good; all others stay. One that a claim holds is not deleted: its holder is at work.</p>`;
   return html`<${Facts} message=${message} queue=${queue} />
     <${Whole} key=${message.id} message=${message} path=${path} />
@@ -81,6 +88,7 @@ function Living({ route, queue, message, path, back, changed }) {
       ${Object.entries(commands(route.project, queue, message.id)).map(
         ([name, text]) => html`<button key=${name} type="button" onClick=${() => copy(text, "The command")}>Copy as ${name}</button>`,
       )}
+      ${message.origin && html`<${RedriveThese} queue=${queue} ids=${[message.id]} done=${moved} />`}
       <${Act} rule="messages:create" onClick=${repeat}>Post again as new…</${Act}>
       <${Act} rule="messages:delete" kind="danger" onClick=${() => ask({ title: "Delete the message", verb: "Delete", body, act })}>Delete…</${Act}>
     </div>`;
@@ -93,7 +101,7 @@ function Living({ route, queue, message, path, back, changed }) {
 export function Whole({ message, path, member }) {
   const small = message.body_bytes <= SMALL;
   const [{ found, fault }, show] = useState({});
-  const load = () => whole(path, member).then((read) => show({ found: read }), (refused) => show({ fault: refused }));
+  const load = () => bodyOf(path, member).then((read) => show({ found: read }), (refused) => show({ fault: refused }));
   useEffect(() => void (small && load()), []);
   if (found) return html`<${Body} value=${found.body} raw=${found.raw} name=${`message-${message.id}.json`} />`;
   return html`<section class="body" aria-label="Body">
@@ -102,13 +110,6 @@ export function Whole({ message, path, member }) {
     ${fault && html`<${Fault} fault=${fault} again=${load} />`}
     <pre tabindex="0" aria-label="Start of the body">${visible(message.body_start)}${message.body_start.length < message.body_bytes && "…"}</pre>
   </section>`;
-}
-
-/** The body of a message, exact, and the answer as it came. */
-async function whole(path, member) {
-  const { text } = await call("GET", path);
-  const read = parse(text);
-  return { body: (member ? read[member] : read).body, raw: text };
 }
 
 function quoted(text) {
@@ -159,13 +160,22 @@ function attribute(value) {
   return typeof value === "object" ? `${visible(value.value)} (${visible(value.type)})` : visible(value);
 }
 
-/** What is still known of it, in the order of time. */
+/**
+ * The time in milliseconds at which a dead letter was moved, or undefined. A move starts the ttl again; later claims may
+ * postpone the expiry.
+ */
+function movedAt(message) {
+  if (message.finished || message.claim_count > 0) return undefined;
+  return Date.parse(message.expires) - message.ttl * 1000;
+}
+
+/** The steps of its life that are known, in order. */
 function Timeline({ message, queue, state, now }) {
   const claim = useClaim(queue, message);
   const { origin, origin_claim_count: times, reason } = message;
   const steps = [
-    [message.created, "posted"],
-    origin && [message.created, `came from ${visible(origin)} after ${several(times, "claim")} there${reason ? `: ${visible(reason)}` : ""}`],
+    [message.created, origin ? `posted to ${visible(origin)}` : "posted"],
+    origin && [movedAt(message) ?? message.created, `moved here from ${visible(origin)} after ${several(times, "claim")} there${reason ? `: ${visible(reason)}` : ""}`, undefined, movedAt(message) ? undefined : UNDATED],
     claim && [claim.since, "claimed", html`claimed by <${Holder} of=${claim.holder} />`],
     claim && [claim.until, "its claim ends"],
     [message.available_at, PASSED[state]],
@@ -175,7 +185,7 @@ function Timeline({ message, queue, state, now }) {
   const earlier = message.claim_count - (state === "claimed" ? 1 : 0);
   return html`<h3>Timeline</h3>
     <ol class="timeline">
-      ${sorted.map(([when, what, told]) => html`<li key=${what} class=${when > now ? "ahead" : undefined}><span class="when">${moment(when)}</span> ${told ?? what}</li>`)}
+      ${sorted.map(([when, what, shown, undated]) => html`<li key=${what} class=${when > now ? "ahead" : undefined}><span class="when">${undated ?? moment(when)}</span> ${shown ?? what}</li>`)}
     </ol>
     <p class="quiet">${earlier > 0 && `It was claimed ${several(earlier, "time")} before. `}Earlier claims are not recorded.</p>`;
 }

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// A listing of messages: it claims nothing, counts nothing and changes no order.
+// A listing of messages. It claims no message, and changes neither counts nor order.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call, get, queuePath } from "../api.js";
+import { write } from "../json.js";
 import { useClock, useLive } from "../live.js";
 import { Act, announce } from "../parts/act.js";
+import { bodyOf } from "../parts/body.js";
 import { ask } from "../parts/confirm.js";
 import { html } from "../parts/html.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
 import { to } from "../route.js";
 import { age, bytes, count, moment, several, visible } from "../text.js";
 import { Holder, useHolders } from "./claims.js";
+import { RedriveThese } from "./letters.js";
 
 const PAGE = 20;
 const EVERY = 5;
@@ -18,12 +21,18 @@ const EVERY = 5;
 const HEAVY = 200000;
 // Characters of a body that a row shows.
 const START = 120;
+// Characters of a body that the interface calls its start.
+const BODY_START = 256;
+// Characters of whole bodies that a search loads at most.
+const MAX_LOADED = 8_388_608;
 // Messages from which on a deletion wants the queue's name typed.
 const MANY = 20;
+// Columns that are hidden beside an open message.
+const ASIDE = ["Due in", "Size", "Holder", "Body"];
 
 /** The states that have a tab, and what the tab says. */
 export const STATES = {
-  ready: "What claims get next, in their order.",
+  ready: "Ready messages, in the order in which claims get them.",
   delayed: "Messages whose moment has not come, the next one first.",
   claimed: "Messages that live claims hold, oldest post first.",
 };
@@ -57,23 +66,24 @@ export function Messages({ route, queue = route.queue, state = "ready", depth })
   const [chosen, choose] = useState([]);
   const selected = chosen.filter((id) => list.rows.some((row) => row.id === id));
   list.hold.current = selected.length > 0;
-  const deleted = () => {
+  const moved = () => {
     choose([]);
     list.restart();
   };
-  return html`<p class="quiet">${queue === route.queue ? STATES[state] : html`<${Elsewhere} route=${route} queue=${queue} rows=${list.rows} />`} Looking claims nothing.</p>
+  const letters = list.rows.filter((row) => row.origin && selected.includes(row.id)).map((row) => row.id);
+  return html`<p class="quiet">${queue === route.queue ? STATES[state] : html`<${Elsewhere} route=${route} queue=${queue} rows=${list.rows} />`} Listing them claims none.</p>
     <div class="row tools">
       ${list.news > 0 && html`<button type="button" onClick=${list.update}>${several(list.news, "change")}: show</button>`}
-      ${selected.length > 0 && html`<${Delete} queue=${queue} ids=${selected} done=${deleted} />`}
+      ${letters.length > 0 && html`<${RedriveThese} queue=${queue} ids=${letters} done=${moved} />`}
+      ${selected.length > 0 && html`<${Delete} queue=${queue} ids=${selected} done=${moved} />`}
     </div>
     <${Stale} found=${list.found} />
-    ${waiting(list.found) ?? html`<${Table} route=${route} state=${state} list=${list} depth=${depth} chosen=${selected} choose=${choose} />`}`;
+    ${waiting(list.found) ?? html`<${Table} route=${route} queue=${queue} state=${state} list=${list} depth=${depth} chosen=${selected} choose=${choose} />`}`;
 }
 
 function Elsewhere({ route, queue, rows }) {
   const own = rows.filter((row) => row.origin === route.queue).length;
-  return html`What is ready in <a href=${to(route.project, queue)}>${visible(queue)}</a>: of ${several(rows.length, "loaded message")}
-    ${` ${count(own)} came from ${visible(route.queue)}, which stand first.`}`;
+  return html`Ready messages of <a href=${to(route.project, queue)}>${visible(queue)}</a>: ${count(own)} of the ${count(rows.length)} loaded came from ${visible(route.queue)}, and are listed first.`;
 }
 
 /** The first page follows the queue unless the reader is at work in it; then what is new waits. */
@@ -106,63 +116,119 @@ function changes(fresh, shown) {
   return gone + fresh.messages.filter((message) => !known.has(message.id)).length;
 }
 
-function Table({ route, state, list, depth, chosen, choose }) {
+function Table({ route, queue, state, list, depth, chosen, choose }) {
   const now = useClock();
   const [text, setText] = useState("");
   const holders = useHolders(route.queue, state === "claimed");
+  const whole = useBodies(queue);
   const { rows } = list;
   if (!rows.length) return html`<${Nothing} route=${route} state=${state} depth=${depth} />`;
-  const matching = text ? rows.filter((row) => row.body_start.includes(text) || row.id.includes(text)) : rows;
+  const matching = text ? rows.filter((row) => textsOf(row, whole.bodies).some((found) => found.includes(text))) : rows;
+  const columns = columnsOf(state, rows);
   const over = (is) => () => (list.over.current = is);
-  return html`<label class="search">
-      <span class="hidden">Text in the loaded starts of messages</span>
-      <input type="search" data-search placeholder="Text in what is loaded  ( / )" autocomplete="off" value=${text} onInput=${(event) => setText(event.target.value)} />
-    </label>
-    ${text && html`<span class="quiet">${several(matching.length, "message")} of the ${count(rows.length)} loaded, by where their bodies begin; the rest of the queue is not searched.</span>`}
+  return html`<div class="row">
+      <${Search} text=${text} set=${setText} /> ${text && html`<${Matches} rows=${rows} matching=${matching} whole=${whole} />`}
+    </div>
     <div class="scroll" role="region" aria-label="Messages" tabindex="0" onPointerEnter=${over(true)} onPointerLeave=${over(false)}>
       <table class="cards">
-        <${Head} state=${state} />
-        <tbody>${matching.map((row) => html`<${Row} key=${row.id} route=${route} state=${state} row=${row} now=${now} holder=${holders[claimOf(row)]} chosen=${chosen} choose=${choose} />`)}</tbody>
+        <${Head} columns=${columns} />
+        <tbody>${matching.map((row) => html`<${Row} key=${row.id} route=${route} columns=${columns} row=${{ ...row, state, holder: holders[claimOf(row)] }} now=${now} chosen=${chosen} choose=${choose} />`)}</tbody>
       </table>
     </div>
     <${More} list=${list} />`;
+}
+
+/** What the search looks at. `bodies`: whole ones by id, of the messages for which they were loaded. */
+function textsOf(row, bodies) {
+  return [row.id, row.body_start, bodies.get(row.id) ?? "", row.reason ?? "", row.origin ?? ""];
+}
+
+function Search({ text, set }) {
+  return html`<label class="search">
+    <span class="hidden">Text in the loaded messages</span>
+    <input type="search" data-search placeholder="Text in what is loaded  ( / )" autocomplete="off" value=${text} onInput=${(event) => set(event.target.value)} />
+  </label>`;
+}
+
+/** How many messages match, and the button that loads whole bodies to search in them. */
+function Matches({ rows, matching, whole }) {
+  const cut = rows.filter((row) => isCut(row) && !whole.bodies.has(row.id));
+  const load = () => whole.load(cut).catch((fault) => announce(fault.message, true));
+  const where = cut.length ? "in the starts of their bodies" : "in their whole bodies";
+  return html`<span class="quiet">${several(matching.length, "message")} of the ${count(rows.length)} loaded, by id, reason or ${where}; the rest of the queue is not searched.</span>
+    ${cut.length > 0 && html`<button type="button" onClick=${load}>Search ${cut.length === 1 ? "1 whole body" : `${count(cut.length)} whole bodies`}</button>`}`;
+}
+
+/** Whether the listing has only the start of the body. */
+function isCut({ body_start: start, body_bytes: size }) {
+  return start.length >= BODY_START && size > start.length;
+}
+
+/** Whole bodies of messages of a queue as texts, by id, as far as they were loaded, up to `MAX_LOADED` characters. */
+function useBodies(queue) {
+  const [bodies, setBodies] = useState(new Map());
+  useEffect(() => setBodies(new Map()), [queue]);
+  const load = async (rows) => {
+    const found = new Map(bodies);
+    let size = [...found.values()].reduce((sum, text) => sum + text.length, 0);
+    for (const row of rows) {
+      size += row.body_bytes;
+      if (size > MAX_LOADED) throw new Error(`Only ${bytes(MAX_LOADED)} of bodies are searched. Narrow the listing, or open the messages.`);
+      found.set(row.id, write((await bodyOf(queuePath(queue, `/messages/${encodeURIComponent(row.id)}`))).body));
+      setBodies(new Map(found));
+    }
+  };
+  return { bodies, load };
 }
 
 function claimOf(message) {
   return new URL(message.href, location.href).searchParams.get("claim_id");
 }
 
-function Head({ state }) {
+/** The columns between the id and the body: those of dead letters if some message of the listing is one. */
+function columnsOf(state, rows) {
+  if (state === "ready" && rows.some((row) => row.origin)) return ["Reason", "From", "Claims there", "Age", "Size"];
+  return ["State", "Age", "Due in", "Claims", "Size", ...(state === "claimed" ? ["Holder"] : [])];
+}
+
+// What each column shows of a row at a moment, in milliseconds.
+const CELLS = {
+  State: (row) => html`<${State} name=${row.state} />`,
+  Age: (row, now) => html`<span title=${moment(row.created)}>${age((now - Date.parse(row.created)) / 1000)}</span>`,
+  "Due in": (row, now) => html`<span title=${moment(row.available_at)}>${row.state === "ready" ? "–" : age(Math.max(0, (Date.parse(row.available_at) - now) / 1000))}</span>`,
+  Claims: (row) => count(row.claim_count),
+  Size: (row) => bytes(row.body_bytes),
+  Holder: (row) => (row.holder ? html`<${Holder} of=${row.holder} />` : "–"),
+  Reason: (row) => (row.reason ? html`<span title=${visible(row.reason)}>${visible(row.reason)}</span>` : html`<span class="quiet">no reason given</span>`),
+  From: (row) => visible(row.origin ?? "–"),
+  "Claims there": (row) => count(row.origin_claim_count),
+};
+
+const CLASSES = { Reason: "reason" };
+
+function classOf(column) {
+  const kind = CLASSES[column] ?? (["State", "Holder", "From", "Body"].includes(column) ? "" : "number");
+  return `${kind}${ASIDE.includes(column) ? " aside" : ""}`;
+}
+
+function Head({ columns }) {
   return html`<thead>
     <tr>
-      <th scope="col"><span class="hidden">Select</span></th>
-      <th scope="col">Id</th>
-      <th scope="col">State</th>
-      <th scope="col" class="number">Age</th>
-      <th scope="col" class="number">Due in</th>
-      <th scope="col" class="number">Claims</th>
-      <th scope="col" class="number">Size</th>
-      ${state === "claimed" && html`<th scope="col">Holder</th>`}
-      <th scope="col">Body</th>
+      <th scope="col"><span class="hidden">Select</span></th><th scope="col">Id</th>
+      ${[...columns, "Body"].map((column) => html`<th key=${column} scope="col" class=${classOf(column)}>${column}</th>`)}
     </tr>
   </thead>`;
 }
 
-function Row({ route, state, row, now, holder, chosen, choose }) {
+function Row({ route, columns, row, now, chosen, choose }) {
   const checked = chosen.includes(row.id);
   const toggle = () => choose(checked ? chosen.filter((id) => id !== row.id) : [...chosen, row.id]);
-  const due = (Date.parse(row.available_at) - now) / 1000;
   const href = to(route.project, route.queue, { ...route.query, m: row.id });
   return html`<tr data-row class=${row.id === route.query.m ? "opened" : checked ? "chosen" : undefined}>
     <td><label class="tick"><input type="checkbox" aria-label=${`Select ${row.id}`} checked=${checked} onChange=${toggle} /></label></td>
     <th scope="row"><a class="id" href=${href} title=${row.id}>${visible(row.id.slice(-10))}</a></th>
-    <td data-name="State"><${State} name=${state} /></td>
-    <td class="number" data-name="Age" title=${moment(row.created)}>${age((now - Date.parse(row.created)) / 1000)}</td>
-    <td class="number" data-name="Due in" title=${moment(row.available_at)}>${state === "ready" ? "–" : age(Math.max(0, due))}</td>
-    <td class="number" data-name="Claims">${count(row.claim_count)}</td>
-    <td class="number" data-name="Size">${bytes(row.body_bytes)}</td>
-    ${state === "claimed" && html`<td data-name="Holder">${holder ? html`<${Holder} of=${holder} />` : "–"}</td>`}
-    <td class="start" data-name="Body"><code>${visible(row.body_start.slice(0, START))}</code></td>
+    ${columns.map((column) => html`<td key=${column} class=${classOf(column)} data-name=${column}>${CELLS[column](row, now)}</td>`)}
+    <td class="start aside" data-name="Body"><code>${visible(row.body_start.slice(0, START))}</code></td>
   </tr>`;
 }
 
@@ -181,7 +247,7 @@ function More({ list }) {
 
 function Nothing({ route, state, depth }) {
   if (route.query.state === "dead") {
-    return html`<${Empty} title="No dead letters are ready"><p>Nothing was buried, or it was redriven, or other consumers took it.</p></${Empty}>`;
+    return html`<${Empty} title="No dead letters are ready"><p>No message was buried, or the dead letters were redriven or consumed.</p></${Empty}>`;
   }
   const others = Object.keys(STATES).filter((name) => name !== state && depth?.[name] > 0);
   if (state !== "ready" || others.length) {
@@ -189,7 +255,7 @@ function Nothing({ route, state, depth }) {
     return html`<${Empty} title=${`Nothing is ${state}`}><p>${others.length ? html`There are${others.map(link)}.` : "Nothing else is in the queue."}</p></${Empty}>`;
   }
   return html`<${Empty} title="The queue is empty">
-    <p>Its consumers have taken everything, or nothing was posted yet.</p>
+    <p>Its consumers have taken all messages, or none was posted yet.</p>
     <p><a href=${to(route.project, route.queue, { tab: "post" })}>Post a message</a></p>
   </${Empty}>`;
 }

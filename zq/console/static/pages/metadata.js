@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The metadata of a queue or a topic as a form; only what was changed is sent, so that two editors of different keys both win.
+// The metadata of a queue or a topic as a form. Only changes are sent, so that two editors of different keys both succeed.
 
 import { useEffect, useState } from "preact/hooks";
 import { call, get, pathOf } from "../api.js";
@@ -13,6 +13,8 @@ import { several, visible } from "../text.js";
 
 // The keys of a topic that have an effect, and the one that is shown without any.
 const OF_TOPICS = ["_max_messages_post_size", "_default_message_ttl", "_enable_encrypt_messages"];
+// The key whose value is the name of a queue.
+const QUEUE_KEY = "_dead_letter_queue";
 const NOT_OF_TOPICS = "_default_message_delay";
 
 /** The tab. `done`: called when something was saved. */
@@ -58,7 +60,7 @@ function Form({ route, known, saved }) {
     if (when) ask(question(route, changes, saved, setRefused));
   };
   return html`<form class="form" onSubmit=${review} noValidate>
-    <p class="quiet">An empty field is unset: the server's default holds, and is shown. Only what you change is sent.</p>
+    <p class="quiet">If you empty a field, its key is unset, and the server's default holds. Only changes are sent.</p>
     ${refused && !at && html`<${Fault} fault=${refused} />`}
     <${Fields} fields=${known.fields} texts=${texts} change=${change} refused=${{ at, message: refused?.message }} />
     <${Free} text=${free} change=${setFree} />
@@ -68,7 +70,7 @@ function Form({ route, known, saved }) {
 
 function Fields({ fields, texts, change, refused }) {
   const field = ([name, its]) =>
-    html`<${Field} key=${name} name=${name} field=${its} text=${texts[name]} change=${change(name)} refused=${refused.at === name && refused.message} />`;
+    html`<${Field} key=${name} name=${name} field=${its} text=${texts[name]} change=${change(name)} refused=${refused.at === name && refused.message} queues=${name === QUEUE_KEY} />`;
   return html`<div class="fields">${Object.entries(fields).map(field)}</div>`;
 }
 
@@ -120,7 +122,7 @@ function question(route, changes, saved, refuse) {
     announce(`${several(changes.length, "key")} saved.`);
     saved();
   };
-  const body = html`<ul class="diff">${changes.map(difference)}</ul><p>All other keys stay as they are now, whoever set them.</p>`;
+  const body = html`<ul class="diff">${changes.map(difference)}</ul><p>All other keys stay as they are now.</p>`;
   return { title: `Save ${several(changes.length, "key")}`, verb: "Save", harmless: true, body, act };
 }
 

@@ -34,7 +34,7 @@ function Shown({ project, found }) {
 function Nothing({ project }) {
   return html`<${Empty} title="This project has no queues">
     <p>A queue begins with its first message: <code>zq post --project ${visible(project)} jobs '{"hello": 1}'</code></p>
-    <p><a href=${at(project, "queues")}>Queues</a>, where one can be created. What was made just now is counted within seconds.</p>
+    <p><a href=${at(project, "queues")}>Queues</a>, where you can create one. New queues are counted within seconds.</p>
   </${Empty}>`;
 }
 

@@ -8,9 +8,9 @@ import { html } from "../parts/html.js";
 import { visible } from "../text.js";
 
 const SAYS = {
-  claims: "Claims of this queue are paused: nobody is handed a message, and posts go on.",
+  claims: "Claims of this queue are paused: consumers get no messages, and posts go on.",
   posts: "Posts to this queue are paused: they are refused with 409, and claims go on.",
-  all: "This queue is paused: nobody is handed a message, and posts are refused with 409.",
+  all: "This queue is paused: consumers get no messages, and posts are refused with 409.",
 };
 const CHOICES = [
   ["all", "Claims and posts"],
@@ -31,7 +31,7 @@ export function Paused({ queue, metadata, done }) {
   const resume = () => change(queue, null).then(() => said(`${visible(queue)} goes on.`, done), (fault) => announce(fault.message, true));
   return html`<div class="state paused">
     <p class="state-title">Paused</p>
-    <p>${SAYS[paused]} What is claimed already can be finished.</p>
+    <p>${SAYS[paused]} Claimed messages can still be finished.</p>
     <p><${Act} rule="queues:update" kind="main" onClick=${resume}>Resume</${Act}></p>
   </div>`;
 }
@@ -43,8 +43,8 @@ export function PauseButton({ queue, metadata, done }) {
 }
 
 function askToPause(queue, done) {
-  const body = html`<fieldset><legend>What is paused</legend>${CHOICES.map(choice)}</fieldset>
-    <p>What is claimed already can be finished, and everything stays where it is. It holds at every server until somebody resumes the queue.</p>`;
+  const body = html`<fieldset><legend>Pause</legend>${CHOICES.map(choice)}</fieldset>
+    <p>Claimed messages can still be finished, and no message is lost. Every server obeys until the queue is resumed.</p>`;
   const act = async () => {
     await change(queue, document.querySelector("dialog input[name=paused]:checked").value);
     said(`${visible(queue)} is paused.`, done);

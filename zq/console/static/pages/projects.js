@@ -57,7 +57,7 @@ function askForState(one, changed) {
   const choice = ([state, says]) => html`<label class="check" key=${state}>
     <input type="radio" name="state" value=${state} defaultChecked=${state === one.state} /><span>${state}: ${says}</span>
   </label>`;
-  const body = html`<fieldset><legend>What ${visible(one.project)} may do</legend>${Object.entries(STATES).map(choice)}</fieldset><p>Nothing of what it has goes.</p>`;
+  const body = html`<fieldset><legend>State of ${visible(one.project)}</legend>${Object.entries(STATES).map(choice)}</fieldset><p>Its queues and messages stay.</p>`;
   const act = () => change("PUT", one.project, changed, "The state was saved.", { state: document.querySelector("dialog input[name=state]:checked").value });
   ask({ title: "State of a project", verb: "Save", harmless: true, body, act });
 }
@@ -72,7 +72,7 @@ function askForLimits(one, changed) {
     return change("PUT", one.project, changed, "The limits were saved.", { limits });
   };
   const open = ({ limits }) => {
-    const body = html`<div class="fields">${Object.keys(limits).map(field)}</div><p>Empty: the deployment's own limit; 0: none. What is there already stays.</p>`;
+    const body = html`<div class="fields">${Object.keys(limits).map(field)}</div><p>Empty: the deployment's own limit; 0: no limit. Existing objects stay.</p>`;
     ask({ title: `Limits of ${visible(one.project)}`, verb: "Save", harmless: true, body, act });
   };
   get("quota").then(open, (fault) => announce(fault.message, true));

@@ -1,20 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dead letters go back: first what would move, then steps of a bounded size at a pace, until all went or *Stop*.
+// The redrive of dead letters: a dry run, then steps of a bounded size at a bounded rate, until the end or *Stop*.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call, queuePath } from "../api.js";
 import { Act, announce } from "../parts/act.js";
 import { ask } from "../parts/confirm.js";
 import { html } from "../parts/html.js";
+import { NameInput } from "../parts/queuenames.js";
 import { Fault } from "../parts/states.js";
 import { count, several, visible } from "../text.js";
 
 const STEP = 1000;
 const START = { to: "", ids: "", limit: "", step: 100, pace: 1 };
 
-/** The tab. `done`: called when messages have moved. */
-export function Redrive({ route, done }) {
-  const path = queuePath(route.queue, "/redrive");
+/**
+ * The tab. On a queue with a dead-letter queue (`dead`), it redrives the letters of the queue from there; on others, the
+ * letters within the queue. `done`: called when messages have moved.
+ */
+export function Redrive({ route, dead, sources, done }) {
+  const [within, setWithin] = useState(!dead);
+  const what = within ? { queue: route.queue } : { queue: dead, origin: route.queue };
+  return html`${dead && sources?.length > 0 && html`<${Choice} queue=${route.queue} dead=${dead} within=${within} set=${setWithin} />`}
+    <${Letters} key=${within} what=${what} done=${done} />`;
+}
+
+function Choice({ queue, dead, within, set }) {
+  const choice = (value, text) => html`<label class="check"><input type="radio" name="what" checked=${within === value} onChange=${() => set(value)} /><span>${text}</span></label>`;
+  return html`<fieldset><legend>Which dead letters</legend>
+    ${choice(false, `Letters of ${visible(queue)}, in ${visible(dead)}`)} ${choice(true, `Letters of other queues, in ${visible(queue)}`)}
+  </fieldset>`;
+}
+
+function Letters({ what, done }) {
+  const path = queuePath(what.queue, "/redrive");
   const [form, setForm] = useState(START);
   const [{ plan, fault }, show] = useState({});
   const [run, setRun] = useState(null);
@@ -24,18 +42,19 @@ export function Redrive({ route, done }) {
   const look = async (event) => {
     event.preventDefault();
     setRun(null);
-    show(await dryRun(path, form));
+    show(await dryRun(path, form, what.origin));
   };
   const begin = async () => {
     stopped.current = false;
     show({});
-    loop(path, form, plan.would_move, stopped, setRun, done);
+    loop(path, { ...form, origin: what.origin }, plan.would_move, stopped, setRun, done);
   };
-  return html`<p class="quiet">Ready messages go back to the queues they came from, the oldest first. It runs in this page: closing it stops it.</p>
+  return html`<p class="quiet">${what.origin ? `The dead letters of ${visible(what.origin)}, which are in ${visible(what.queue)}, move back` : "Ready messages move back to the queues they came from"},
+      the oldest first. The redrive runs in this page: closing the page stops it.</p>
     <${Form} form=${form} change=${change} look=${look} busy=${run?.busy} />
     ${fault && html`<${Fault} fault=${fault} />`}
-    ${plan && html`<${Plan} plan=${plan} queue=${route.queue} form=${form} begin=${begin} />`}
-    ${run && html`<${Progress} run=${run} stop=${() => (stopped.current = true)} />`}`;
+    ${plan && html`<${Plan} plan=${plan} what=${what} form=${form} begin=${begin} />`}
+    ${run && html`<${Progress} run=${run} queue=${what.queue} stop=${() => (stopped.current = true)} />`}`;
 }
 
 function named(form) {
@@ -43,13 +62,14 @@ function named(form) {
 }
 
 /** The body of a request for all that the form says. */
-function asked(form) {
+function asked(form, origin) {
   const ids = named(form);
-  return { to: form.to || undefined, ids: ids.length ? ids : undefined, limit: ids.length ? undefined : Number(form.limit) || undefined };
+  const which = ids.length ? { ids } : { limit: Number(form.limit) || undefined, origin };
+  return { to: form.to || undefined, ...which };
 }
 
-async function dryRun(path, form) {
-  const told = call("POST", path, { body: JSON.stringify({ ...asked(form), dry_run: true }) });
+async function dryRun(path, form, origin) {
+  const told = call("POST", path, { body: JSON.stringify({ ...asked(form, origin), dry_run: true }) });
   return told.then(({ text }) => ({ plan: JSON.parse(text) }), (fault) => ({ fault }));
 }
 
@@ -62,7 +82,7 @@ async function loop(path, form, most, stopped, tell, done) {
     tell(run);
     const began = Date.now();
     const size = ids.length ? Number(form.step) : Math.min(Number(form.step), most - run.moved);
-    const step = ids.length ? { ids: ids.slice(at, at + size) } : { limit: size };
+    const step = ids.length ? { ids: ids.slice(at, at + size) } : { limit: size, origin: form.origin };
     const before = run.moved;
     run = await stepped(path, { to: form.to || undefined, ...step }, run);
     at += size;
@@ -94,7 +114,7 @@ function Form({ form, change, look, busy }) {
     <span>${label}</span><input value=${form[name]} onInput=${(event) => change({ [name]: event.target.value })} ...${more} />
   </label>`;
   return html`<form class="form" onSubmit=${look}>
-    ${field("to", "To this queue (empty: each to its origin)", { type: "text", autocomplete: "off", spellcheck: false })}
+    <label class="field"><span>To this queue (empty: each to its origin)</span><${NameInput} id="redrive-to" text=${form.to} change=${(text) => change({ to: text })} /></label>
     ${field("limit", "Messages at most (empty: all, up to 10,000)", { type: "number", min: 1, max: 10000 })}
     ${field("step", "Messages in a step, 1 to 1,000", { type: "number", min: 1, max: STEP, required: true })}
     ${field("pace", "Steps per second, 1 to 10", { type: "number", min: 1, max: 10, required: true })}
@@ -106,18 +126,18 @@ function Form({ form, change, look, busy }) {
   </form>`;
 }
 
-function Plan({ plan, queue, form, begin }) {
+function Plan({ plan, what, form, begin }) {
   const lines = [
     ...Object.entries(plan.origins).map(([name, number]) => [visible(name), number, ""]),
-    ...Object.entries(plan.missing_origin).map(([name, number]) => [visible(name), number, "deleted; the redrive makes it anew"]),
+    ...Object.entries(plan.missing_origin).map(([name, number]) => [visible(name), number, "deleted; the redrive creates it again"]),
     ...(plan.without_origin ? [["no origin", plan.without_origin, form.to ? "" : "they stay"]] : []),
     ...(plan.lost?.length ? [["lost", plan.lost.length, "gone, claimed or not in this queue"]] : []),
   ];
-  const body = html`<p>${several(plan.would_move, "message")} of ${visible(queue)} move to ${form.to ? visible(form.to) : "where they came from"}, in steps of ${form.step}. Claimed and delayed ones stay.</p>`;
+  const body = html`<p>${several(plan.would_move, "message")} of ${visible(what.queue)} move to ${form.to ? visible(form.to) : what.origin ? visible(what.origin) : "the queues they came from"}, in steps of ${form.step}. Claimed and delayed messages stay.</p>`;
   const verb = `Redrive ${count(plan.would_move)}`;
   return html`<section aria-label="Dry run">
-    <p><strong>${several(plan.would_move, "message")} would move</strong> of ${count(plan.counted)} looked at.</p>
-    <table>
+    <p><strong>${several(plan.would_move, "message")} would move</strong>; ${count(plan.counted)} inspected.</p>
+    <table class="plain">
       <thead><tr><th scope="col">Origin</th><th scope="col" class="number">Messages</th><th scope="col">Note</th></tr></thead>
       <tbody>${lines.map(([name, number, note]) => html`<tr key=${name}><th scope="row">${name}</th><td class="number">${count(number)}</td><td>${note}</td></tr>`)}</tbody>
     </table>
@@ -127,10 +147,10 @@ function Plan({ plan, queue, form, begin }) {
   </section>`;
 }
 
-function Progress({ run, stop }) {
+function Progress({ run, queue, stop }) {
   return html`<section aria-label="Progress">
     <progress max=${run.most} value=${run.moved} aria-label="Moved"></progress>
-    <p>${count(run.moved)} of ${count(run.most)} moved${run.remaining !== null && `; ${count(run.remaining)} are still ready`}${run.lost > 0 && `; ${count(run.lost)} lost`}.${" "}
+    <p>${count(run.moved)} of ${count(run.most)} moved${run.remaining !== null && `; ${count(run.remaining)} are still ready in ${visible(queue)}`}${run.lost > 0 && `; ${count(run.lost)} lost`}.${" "}
       ${!run.busy && (run.stopped ? "Stopped." : "Ended.")}</p>
     ${run.fault && html`<${Fault} fault=${run.fault} />`}
     ${run.busy && html`<button type="button" onClick=${stop}>Stop</button>`}

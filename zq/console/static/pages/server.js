@@ -25,19 +25,25 @@ export function Server() {
 }
 
 function Private() {
-  return html`<${Empty} title="The servers are for administrators"><p>Your credential does not have the role admin, which GET /v2/servers needs.</p></${Empty}>`;
+  if (session.me.auth === "none") {
+    return html`<${Empty} title="Figures of the servers are for administrators">
+      <p>Authentication is off, and then only a server with <code>admin_mode = true</code> has administrators. Set it, or an <code>auth_strategy</code>,
+        to see each server's requests, waiters and clock.</p>
+    </${Empty}>`;
+  }
+  return html`<${Empty} title="Figures of the servers are for administrators"><p>Your credential does not have the role admin, which GET /v2/servers needs.</p></${Empty}>`;
 }
 
 function Servers() {
   const found = useLive(() => get("servers"), EVERY, []);
   return html`<${Stale} found=${found} />
-    ${waiting(found) ?? (found.value.servers.length ? html`<${Table} servers=${found.value.servers} />` : html`<${Empty} title="No server has told of itself yet"><p>Each does so every ten seconds.</p></${Empty}>`)}`;
+    ${waiting(found) ?? (found.value.servers.length ? html`<${Table} servers=${found.value.servers} />` : html`<${Empty} title="No server has reported yet"><p>Each server reports every ten seconds.</p></${Empty}>`)}`;
 }
 
 const COLUMNS = {
   Process: (one) => one.process,
   Since: (one) => moment(one.since).slice(0, 19),
-  "Told last": (one) => moment(one.as_of).slice(11, 19),
+  "Last report": (one) => moment(one.as_of).slice(11, 19),
   Version: (one) => visible(one.version),
   Store: (one) => visible(one.store),
   Engine: (one) => visible(one.engine),

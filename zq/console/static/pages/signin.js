@@ -84,5 +84,5 @@ function ByName({ me }) {
     ${recent.length > 0 &&
     html`<h2>${me.projects ? "Your projects" : "Opened before"}</h2>
       <ul class="plainlist">${recent.map((name) => html`<li key=${name}><a href=${to(name)}>${visible(name)}</a></li>`)}</ul>`}
-    <p class="quiet">${me.auth === "none" ? "This server believes whoever names a project." : `Signed in by ${me.auth}.`} zq ${me.version}</p>`;
+    <p class="quiet">${me.auth === "none" ? "This server does not authenticate callers." : `Signed in by ${me.auth}.`} zq ${me.version}</p>`;
 }

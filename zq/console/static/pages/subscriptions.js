@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who gets the messages of a queue or a topic, and what became of what was to be delivered to him.
+// The subscriptions of a project or of one source, and the deliveries of one subscription.
 
 import { useState } from "preact/hooks";
 import { call } from "../api.js";
@@ -7,61 +7,129 @@ import { Act, announce } from "../parts/act.js";
 import { ask } from "../parts/confirm.js";
 import { html } from "../parts/html.js";
 import { More, Rows, usePaged } from "../parts/paged.js";
+import { NameInput } from "../parts/queuenames.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
 import { at, go, to, toTopic } from "../route.js";
-import { age, visible } from "../text.js";
+import { age, bounded, visible } from "../text.js";
 import { Deliveries } from "./deliveries.js";
 
 const EVERY = 5;
+// Deliveries up to which the listing of a project counts.
+const COUNTED = 1000;
 
 /** The page. */
 export function Subscriptions({ route }) {
   const { queue, topic } = route.query;
   const name = queue ?? topic;
-  const kind = queue === undefined ? "topic" : "queue";
-  const about = name && html`<p>Of the ${kind} <a href=${(kind === "queue" ? to : toTopic)(route.project, name)}>${visible(name)}</a>.</p>`;
-  return html`<div class="title"><h1>Subscriptions</h1></div>
+  const kind = topic === undefined ? "queue" : "topic";
+  const [created, setCreated] = useState(null);
+  const create = () => askToCreate({ kind, name }, setCreated);
+  return html`<div class="title">
+      <h1>Subscriptions</h1><${Act} rule="subscription:create" kind="main" onClick=${create}>Create a subscription…</${Act}>
+    </div>
     <${Chooser} project=${route.project} kind=${kind} name=${name} />
-    ${about} ${name && html`<${Listed} route=${route} kind=${kind} path=${`${kind}s/${encodeURIComponent(name)}/subscriptions`} />`}`;
+    ${created?.secret && html`<${Secret} created=${created} forget=${() => setCreated(null)} />`}
+    ${name ? html`<${OfSource} key=${created?.subscription_id} route=${route} kind=${kind} name=${name} />` : html`<${OfProject} key=${created?.subscription_id} project=${route.project} />`}`;
+}
+
+/** The secret of a new subscription, which the server shows only once. */
+function Secret({ created, forget }) {
+  const copy = () => navigator.clipboard.writeText(created.secret).then(() => announce("The secret was copied."), () => announce("The browser did not copy the secret.", true));
+  return html`<div class="state secret" role="status">
+    <p class="state-title">The secret of the subscription of ${visible(created.subscriber)}</p>
+    <p>It signs the deliveries, and is shown only once.</p>
+    <p><code>${created.secret}</code></p>
+    <p class="row"><button type="button" onClick=${copy}>Copy</button> <button type="button" onClick=${forget}>Close</button></p>
+  </div>`;
+}
+
+function Kind({ id, value, set }) {
+  return html`<select id=${id} value=${value} onChange=${(event) => set(event.target.value)}>
+    <option value="queue">queue</option><option value="topic">topic</option>
+  </select>`;
 }
 
 function Chooser({ project, kind, name = "" }) {
   const [chosen, setChosen] = useState({ kind, name });
   const open = (event) => {
     event.preventDefault();
-    if (chosen.name.trim()) go(at(project, "subscriptions", { [chosen.kind]: chosen.name.trim() }));
+    const source = chosen.name.trim();
+    go(at(project, "subscriptions", source ? { [chosen.kind]: source } : {}));
   };
   return html`<form class="row bottom tools" onSubmit=${open}>
-    <label class="field short"><span>Of a</span>
-      <select value=${chosen.kind} onChange=${(event) => setChosen({ ...chosen, kind: event.target.value })}>
-        <option value="queue">queue</option><option value="topic">topic</option>
-      </select>
-    </label>
-    <label class="field short"><span>Name</span>
-      <input type="text" data-search autocomplete="off" spellcheck=${false} value=${chosen.name} onInput=${(event) => setChosen({ ...chosen, name: event.target.value })} />
+    <label class="field short"><span>Of a</span><${Kind} value=${chosen.kind} set=${(value) => setChosen({ ...chosen, kind: value })} /></label>
+    <label class="field short"><span>Name (empty: all)</span>
+      <${NameInput} id="source" data-search kind=${`${chosen.kind}s`} text=${chosen.name} change=${(text) => setChosen({ ...chosen, name: text })} />
     </label>
     <button type="submit" class="field">Show</button>
   </form>`;
 }
 
-function Listed({ route, kind, path }) {
-  const found = usePaged(path, "subscriptions", EVERY);
-  const open = route.query.s;
-  const address = (id) => at(route.project, "subscriptions", { [kind]: route.query[kind], s: id });
-  const one = found.value?.find((each) => each.id === open);
+function given(id) {
+  return document.getElementById(id).value.trim();
+}
+
+function askToCreate(source, created) {
+  const act = async () => {
+    const subscriber = given("new-subscriber");
+    const terms = { subscriber, ...(given("new-ttl") && { ttl: Number(given("new-ttl")) }) };
+    const path = `${given("new-kind")}s/${encodeURIComponent(given("new-source"))}/subscriptions`;
+    const { text } = await call("POST", path, { body: JSON.stringify(terms) });
+    created({ subscriber, ...JSON.parse(text) });
+    announce("The subscription was created.");
+  };
+  ask({ title: "Create a subscription", verb: "Create", harmless: true, body: html`<${NewFields} ...${source} />`, act });
+}
+
+function NewFields({ kind, name = "" }) {
+  const [source, setSource] = useState({ kind, name });
+  return html`<label class="field"><span>Messages of a</span><${Kind} id="new-kind" value=${source.kind} set=${(value) => setSource({ ...source, kind: value })} /></label>
+    <label class="field"><span>Name of the source</span>
+      <${NameInput} id="new-source" required kind=${`${source.kind}s`} text=${source.name} change=${(text) => setSource({ ...source, name: text })} />
+    </label>
+    <label class="field"><span>Subscriber: an http, https or mailto address</span><input type="text" id="new-subscriber" autocomplete="off" spellcheck=${false} required /></label>
+    <label class="field"><span>Seconds until it ends, at least 60 (empty: the server's default)</span><input type="text" id="new-ttl" inputmode="numeric" pattern="[0-9]+" autocomplete="off" /></label>`;
+}
+
+/** All subscriptions, with links to the page of each. */
+function OfProject({ project }) {
+  const found = usePaged("subscriptions", "subscriptions", EVERY);
+  const row = (one) => html`<tr key=${one.id} data-row>
+    <th scope="row"><a href=${at(project, "subscriptions", { [one.kind]: one.source, s: one.id })}>${visible(one.subscriber)}</a></th>
+    <td data-name="Source">${one.kind} <a href=${(one.kind === "queue" ? to : toTopic)(project, one.source)}>${visible(one.source)}</a></td>
+    <td data-name="State">${state(one)}</td>
+    <td class="number" data-name="Waiting">${bounded(one.waiting, one.waiting >= COUNTED)}</td>
+    <td class="number" data-name="Failed">${bounded(one.dead, one.dead >= COUNTED)}</td>
+    <td class="number" data-name="Ends in">${age(Math.max(0, one.ttl - one.age))}</td>
+  </tr>`;
+  const columns = ["Subscriber", "Source", "State", "#Waiting", "#Failed", "#Ends in"];
   return html`<${Stale} found=${found} />
-    ${waiting(found) ?? html`<${Table} items=${found.value} open=${open} address=${address} />`}
+    ${waiting(found) ?? (found.value.length ? html`<${Rows} name="Subscriptions" columns=${columns}>${found.value.map(row)}</${Rows}>` : html`<${Nothing} />`)}
+    <${More} found=${found} />`;
+}
+
+function OfSource({ route, kind, name }) {
+  const { project, query } = route;
+  const path = `${kind}s/${encodeURIComponent(name)}/subscriptions`;
+  const found = usePaged(path, "subscriptions", EVERY);
+  const address = (id) => at(project, "subscriptions", { [kind]: name, s: id });
+  const one = found.value?.find((each) => each.id === query.s);
+  return html`<p>Of the ${kind} <a href=${(kind === "queue" ? to : toTopic)(project, name)}>${visible(name)}</a>. <a href=${at(project, "subscriptions")}>All subscriptions</a></p>
+    <${Stale} found=${found} />
+    ${waiting(found) ?? html`<${Table} items=${found.value} open=${query.s} address=${address} />`}
     <${More} found=${found} />
-    ${one && html`<${One} key=${open} item=${one} path=${`${path}/${open}`} changed=${found.again} away=${() => go(address(""))} />`}
-    ${found.value && open && !one && html`<${Empty} title="It is not there any more"><p>The subscription has ended, or was deleted.</p></${Empty}>`}`;
+    ${one && html`<${One} key=${one.id} item=${one} path=${`${path}/${one.id}`} changed=${found.again} away=${() => go(address(""))} />`}
+    ${found.value && query.s && !one && html`<${Empty} title="There is no such subscription any more"><p>It has ended, or was deleted.</p></${Empty}>`}`;
+}
+
+function Nothing() {
+  return html`<${Empty} title="There are no subscriptions">
+    <p>A subscriber gets each message that is posted, by webhook or mail: <code>zq subscription create jobs mailto:me@example.org</code></p>
+  </${Empty}>`;
 }
 
 function Table({ items, open, address }) {
-  if (!items.length) {
-    return html`<${Empty} title="Nobody has subscribed">
-      <p>Messages go to a subscriber as they are posted: <code>zq subscription create jobs mailto:me@example.org</code></p>
-    </${Empty}>`;
-  }
+  if (!items.length) return html`<${Nothing} />`;
   return html`<${Rows} name="Subscriptions" columns=${["Subscriber", "State", "#Age", "#Ends in"]}>
     ${items.map((one) => html`<${Row} key=${one.id} item=${one} open=${open} address=${address} />`)}
   </${Rows}>`;
@@ -77,7 +145,7 @@ function Row({ item: one, open, address }) {
 }
 
 function state(one) {
-  return one.confirmed ? html`<span class="mark">is delivered to</span>` : html`<span class="mark delayed">has not confirmed</span>`;
+  return one.confirmed ? html`<span class="mark">active</span>` : html`<span class="mark delayed">not confirmed</span>`;
 }
 
 function One({ item: one, path, changed, away }) {
@@ -97,8 +165,8 @@ function One({ item: one, path, changed, away }) {
 }
 
 function Acts({ item: one, path, changed, away }) {
-  const agree = () => agreed(path, true, "It is delivered to from now on.", changed).catch((fault) => announce(fault.message, true));
-  const test = () => call("POST", `${path}/deliveries`, {}).then(() => announce('{"test": true} is on its way.'), (fault) => announce(fault.message, true));
+  const agree = () => agreed(path, true, "The subscription is active.", changed).catch((fault) => announce(fault.message, true));
+  const test = () => call("POST", `${path}/deliveries`, {}).then(() => announce('{"test": true} is being delivered.'), (fault) => announce(fault.message, true));
   return html`${!one.confirmed && html`<${Act} rule="subscription:confirm" kind="main" onClick=${agree}>Confirm</${Act}>`}
     <${Act} rule="subscription:update" when=${one.confirmed} why="The subscriber has not confirmed." onClick=${test}>Test delivery</${Act}>
     ${one.confirmed && html`<${Act} rule="subscription:confirm" onClick=${() => askToPause(one, path, changed)}>Pause…</${Act}>`}
@@ -112,14 +180,14 @@ async function agreed(path, confirmed, text, changed) {
 }
 
 function askToPause(one, path, changed) {
-  const body = html`<p>Nothing is delivered to ${visible(one.subscriber)} until it is confirmed again. It is told so, and asked.</p>
-    <p>What is posted meanwhile is not kept for it; what was given up stays.</p>`;
-  const act = () => agreed(path, false, "It is not delivered to any more.", changed);
+  const body = html`<p>${visible(one.subscriber)} gets nothing until the subscription is confirmed again. The server asks it to confirm.</p>
+    <p>Messages that are posted meanwhile are not kept for it. Failed deliveries stay.</p>`;
+  const act = () => agreed(path, false, "The subscription is paused.", changed);
   ask({ title: "Pause a subscription", verb: "Pause", body, act });
 }
 
 function askToEnd(one, path, changed, away) {
-  const body = html`<p>The subscription of ${visible(one.subscriber)} ends, and with it what waits to be delivered and what was given up.</p>
+  const body = html`<p>The subscription of ${visible(one.subscriber)} ends, with all its waiting and failed deliveries.</p>
     <p>The messages themselves stay.</p>`;
   const act = async () => {
     await call("DELETE", path);

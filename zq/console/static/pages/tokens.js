@@ -76,7 +76,7 @@ function askToRotate(token, shown) {
 }
 
 function askToRevoke(token, done) {
-  const body = html`<p>Whoever uses ${visible(token.name || token.id)} is refused from now on. That cannot be taken back; everything else stays.</p>`;
+  const body = html`<p>Requests with ${visible(token.name || token.id)} are refused from now on. You cannot undo this.</p>`;
   const act = async () => {
     await call("DELETE", `tokens/${token.id}`);
     announce("The token was revoked.");

@@ -190,7 +190,7 @@ function meanOf({ total, oldest, newest }) {
 
 function Words({ metadata }) {
   return html`<p class="words">
-    Messages live ${age(metadata._default_message_ttl)} unless a publish says otherwise, as long as the project's log has room. Nobody takes them away.
+    Messages live ${age(metadata._default_message_ttl)} unless a publish says otherwise, as long as the project's log has room. Reading does not remove them.
     ${metadata._enable_encrypt_messages === true && " Bodies are encrypted in the store."}
   </p>`;
 }

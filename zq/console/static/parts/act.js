@@ -1,17 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buttons that change something: hidden where the operator says so, without effect where the caller may not.
+// Buttons that change something, and notices of the outcome. Buttons are hidden on a read-only console, and have no effect
+// if the caller may not use them.
 
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { may, readOnly, session } from "../session.js";
 import { html } from "./html.js";
 
+// Milliseconds for which a notice of success is shown, and during which a change of the page does not remove it: an act
+// often ends on another page.
+const SHOWN = 6000;
+const KEPT = 1000;
+const NOTHING = { text: "", error: false, at: 0 };
+
 let announcer = () => {};
 
-/** The one place that tells outcomes to those who do not see the page. */
+/** The notice of the latest outcome, in a live region. A success disappears by itself; an error stays until it is closed. */
 export function Announcer() {
-  const [said, setSaid] = useState({ text: "", error: false });
-  announcer = (text, error = false) => setSaid({ text, error });
-  const close = () => setSaid({ text: "", error: false });
+  const [said, setSaid] = useState(NOTHING);
+  announcer = (text, error = false) => setSaid({ text, error, at: Date.now() });
+  const close = () => setSaid(NOTHING);
+  useEffect(() => {
+    if (!said.text || said.error) return;
+    const left = () => Date.now() - said.at > KEPT && close();
+    const timer = setTimeout(close, SHOWN);
+    addEventListener("hashchange", left);
+    return () => {
+      clearTimeout(timer);
+      removeEventListener("hashchange", left);
+    };
+  }, [said]);
   return html`<div class="announcer" aria-live="polite">
     ${said.text &&
     html`<div class=${said.error ? "said wrong" : "said"}>

@@ -2,12 +2,25 @@
 // A body: as a tree that opens level by level, as its text, copied and saved. All of it is text of strangers.
 
 import { useState } from "preact/hooks";
-import { exact, isBranch, write } from "../json.js";
+import { call } from "../api.js";
+import { exact, isBranch, parse, write } from "../json.js";
 import { bytes, count, several, visible } from "../text.js";
 import { announce } from "./act.js";
 import { html } from "./html.js";
 
 const AT_ONCE = 100;
+
+/**
+ * Load the body of a message. Throws Refused.
+ * @param {string} path of the message
+ * @param {string} [member] of the answer, in which the message is
+ * @returns {Promise<{body: unknown, raw: string}>} the exact body, and the answer as it came
+ */
+export async function bodyOf(path, member) {
+  const { text } = await call("GET", path);
+  const read = parse(text);
+  return { body: (member ? read[member] : read).body, raw: text };
+}
 
 /** `value`: of json.js; `name`: of the file that is saved; `raw`: the text where the browser rounds numbers. */
 export function Body({ value, name, raw = "" }) {

@@ -4,12 +4,20 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { useChanges } from "../live.js";
 import { settings } from "../session.js";
-import { clock, count } from "../text.js";
+import { clock, count, moment } from "../text.js";
 import { html } from "./html.js";
 
 const HEIGHT = 170;
+// Pixels at the right, so that the last label of the axis is not clipped.
+const PADDED = 36;
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 const MOST_ROWS = 20;
+// Steps between two points that a line joins at most: a late sample is no gap.
+const JOINED = 2.5;
+// Gaps that the sentence of a chart names.
+const NAMED = 2;
+// Seconds of a step from which on times have a date.
+const DATED = 600;
 
 /**
  * @typedef {{name: string, values: (number | null)[]}} Line
@@ -22,18 +30,58 @@ const MOST_ROWS = 20;
 export function Chart({ title, since, step, lines, write = count }) {
   const begin = Date.parse(since) / 1000;
   const times = lines[0].values.map((_, point) => begin + point * step);
+  const gaps = gapsOf(lines, times, step);
   return html`<figure class="chart">
-    <figcaption><strong>${title}</strong> <span class="quiet">${sentence(lines, write)}</span></figcaption>
-    <ul class="legend" aria-hidden="true">${lines.map((line, number) => html`<${Key} key=${line.name} name=${line.name} number=${number} />`)}</ul>
-    <${Plot} times=${times} lines=${lines} write=${write} />
-    <${Figures} title=${title} times=${times} lines=${lines} write=${write} />
+    <figcaption><strong>${title}</strong> <span class="quiet">${sentence(lines, write)}${unsampled(gaps, step)}</span></figcaption>
+    <ul class="legend" aria-hidden="true">
+      ${lines.map((line, number) => html`<${Key} key=${line.name} name=${line.name} number=${number} />`)}
+      ${gaps.length > 0 && html`<li><span class="gapkey"></span> not sampled</li>`}
+    </ul>
+    <${Plot} times=${times} lines=${lines.map((line) => ({ ...line, values: joined(line.values) }))} gaps=${gaps} step=${step} write=${write} />
+    <${Figures} title=${title} times=${times} lines=${lines} step=${step} write=${write} />
   </figure>`;
 }
 
 function sentence(lines, write) {
   const known = lines.map(({ name, values }) => ({ name, last: values.findLast((value) => value !== null), most: Math.max(...values) }));
-  if (known.every(({ last }) => last === undefined)) return "Nobody has looked yet: points come from now on.";
+  if (known.every(({ last }) => last === undefined)) return "No samples yet: sampling starts now.";
   return `${known.map(({ name, last, most }) => `${name}: ${write(last)} at last, ${write(most)} at most`).join("; ")}.`;
+}
+
+/**
+ * The spans without any sample between the first and the last point that are longer than a line joins.
+ * @param {Line[]} lines
+ * @param {number[]} times seconds
+ * @param {number} step seconds
+ * @returns {{from: number, to: number}[]} seconds
+ */
+export function gapsOf(lines, times, step) {
+  const sampled = times.filter((_, point) => lines.some(({ values }) => values[point] !== null));
+  const spans = sampled.slice(1).map((to, at) => ({ from: sampled[at], to }));
+  return spans.filter(({ from, to }) => to - from > JOINED * step);
+}
+
+/** As plotted: a short gap is undefined, which uPlot joins; a long one stays null, which interrupts the line. */
+function joined(values) {
+  const result = [...values];
+  let last = -1;
+  values.forEach((value, point) => {
+    if (value === null) return;
+    if (last >= 0 && point - last <= JOINED) result.fill(undefined, last + 1, point);
+    last = point;
+  });
+  return result;
+}
+
+/** A time in seconds, with its date if steps are long. */
+function stamp(seconds, step) {
+  return step < DATED ? clock(seconds * 1000) : moment(seconds * 1000).slice(5, 16);
+}
+
+function unsampled(gaps, step) {
+  if (!gaps.length) return "";
+  const named = gaps.slice(-NAMED).map(({ from, to }) => `from ${stamp(from, step)} to ${stamp(to, step)}`);
+  return ` Not sampled ${named.join(" and ")}${gaps.length > NAMED ? `, nor ${gaps.length - NAMED} times before` : ""}.`;
 }
 
 function Key({ name, number }) {
@@ -44,21 +92,23 @@ function Key({ name, number }) {
   </li>`;
 }
 
-function Plot({ times, lines, write }) {
+function Plot({ times, lines, gaps, step, write }) {
   const host = useRef(null);
+  const shaded = useRef(gaps);
+  shaded.current = gaps;
   const plot = useRef(null);
   const dark = useDark();
   const data = [times, ...lines.map(({ values }) => values)];
   useEffect(() => {
     const element = host.current;
-    plot.current = new window.uPlot(options(element, lines, write), data, element);
+    plot.current = new window.uPlot(options(element, lines, shaded, step, write), data, element);
     const watcher = new ResizeObserver(() => plot.current.setSize({ width: element.clientWidth, height: HEIGHT }));
     watcher.observe(element);
     return () => {
       watcher.disconnect();
       plot.current.destroy();
     };
-  }, [dark, settings.utc, lines.length]);
+  }, [dark, settings.utc, lines.length, step]);
   useEffect(() => plot.current.setData(data));
   return html`<div class="plot" ref=${host} aria-hidden="true"></div>`;
 }
@@ -76,7 +126,16 @@ function useDark() {
   return settings.theme ? settings.theme === "dark" : query.matches;
 }
 
-function options(element, lines, write) {
+/** Shade the gaps behind the lines. */
+function shade(plot, gaps, colour) {
+  plot.ctx.fillStyle = colour;
+  for (const { from, to } of gaps) {
+    const [left, right] = [from, to].map((time) => plot.valToPos(time, "x", true));
+    plot.ctx.fillRect(left, plot.bbox.top, right - left, plot.bbox.height);
+  }
+}
+
+function options(element, lines, gaps, step, write) {
   const colours = getComputedStyle(element);
   const grid = { stroke: colours.borderTopColor, width: 1 };
   const axis = { stroke: colours.color, grid, ticks: grid, font: "12px system-ui, sans-serif" };
@@ -87,9 +146,11 @@ function options(element, lines, write) {
     height: HEIGHT,
     legend: { show: false },
     cursor: { show: false },
+    padding: [8, PADDED, 0, 0],
+    hooks: { drawClear: [(plot) => shade(plot, gaps.current, colours.outlineColor)] },
     scales: { y: { range: (_plot, _least, most) => [0, Math.max(1, most ?? 0) * 1.05] } },
     axes: [
-      { ...axis, values: (_plot, ticks) => ticks.map((tick) => clock(tick * 1000)), space: 80 },
+      { ...axis, values: (_plot, ticks) => ticks.map((tick) => stamp(tick, step)), space: step < DATED ? 80 : 110 },
       { ...axis, values: (_plot, ticks) => ticks.map((tick) => write(tick)), size: 64 },
     ],
     series: [{}, ...series],
@@ -101,12 +162,12 @@ function latest(values, point, each) {
   return values.slice(Math.max(0, point - each + 1), point + 1).findLast((value) => value !== null);
 }
 
-function Figures({ title, times, lines, write }) {
+function Figures({ title, times, lines, step, write }) {
   const [open, setOpen] = useState(false);
   const each = Math.ceil(times.length / MOST_ROWS);
   const shown = times.map((_, point) => point).filter((point) => (times.length - 1 - point) % each === 0);
   const row = (point) => html`<tr key=${times[point]}>
-    <th scope="row">${clock(times[point] * 1000)}</th>
+    <th scope="row">${stamp(times[point], step)}</th>
     ${lines.map(({ name, values }) => html`<td key=${name} class="number">${write(latest(values, point, each))}</td>`)}
   </tr>`;
   return html`<details onToggle=${(event) => setOpen(event.target.open)}>

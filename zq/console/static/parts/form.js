@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// A form made from a schema of the interface's own document: a field for each property that it names.
+// A form for an object, made from its schema in the OpenAPI document: one field per property.
 
 import { parse, write } from "../json.js";
 import { count, visible } from "../text.js";
 import { html } from "./html.js";
+import { NameInput } from "./queuenames.js";
+
+// How the schema's descriptions of a constraint begin.
+const CONSTRAINT = /^must be /;
 
 /**
  * What a field takes.
  * @param {any} schema of a property
  * @returns {{kind: "integer" | "boolean" | "choice" | "text" | "json", low?: number, high?: number, also: number[],
- *   choices: string[], pattern?: string, says: string}}
+ *   choices: string[], pattern?: string, meaning: string, says: string}} `says`: the constraint
  */
 export function fieldOf(schema) {
   const branches = schema.anyOf ?? [schema];
@@ -18,9 +22,17 @@ export function fieldOf(schema) {
   const ranged = branches.find((branch) => branch.minimum !== undefined) ?? {};
   const is = (name) => types.includes(name);
   const kind = is("integer") ? "integer" : is("boolean") ? "boolean" : is("object") ? "json" : choices.length ? "choice" : "text";
-  const says = (schema.description ?? "").replace(/^must be /, "").replace(/, or null$/, "");
+  const { title = "", description = "", pattern } = schema;
+  const isConstraint = CONSTRAINT.test(description);
+  const constraint = [description, ...branches.map((branch) => branch.description ?? "")].find((text) => CONSTRAINT.test(text));
+  const says = constraint ? constraint.replace(CONSTRAINT, "").replace(/,? or null$/, "") : boundsOf(ranged);
   const also = kind === "integer" ? choices : [];
-  return { kind, low: ranged.minimum, high: ranged.maximum, also, choices, pattern: schema.pattern, says };
+  const meaning = (title || (isConstraint ? "" : description)).replaceAll("`", "");
+  return { kind, low: ranged.minimum, high: ranged.maximum, also, choices, pattern, meaning, says };
+}
+
+function boundsOf({ minimum, maximum }) {
+  return minimum === undefined ? "" : maximum === undefined ? `at least ${count(minimum)}` : `an integer from ${count(minimum)} to ${count(maximum)}`;
 }
 
 /**
@@ -82,15 +94,17 @@ export function textOf(value, { kind }) {
   return write(value, kind === "json" ? 2 : 0);
 }
 
-/** One field. `refused`: what the server said against it. */
-export function Field({ name, field, text, change, refused }) {
+/** One field. `refused`: the server's error; `queues`: whether the value is a queue's name, so that queues are offered. */
+export function Field({ name, field, text, change, refused, queues = false }) {
   const fault = wrong(text, field) || refused;
   const id = `field${name}`;
-  const more = { id, "aria-invalid": fault ? "true" : undefined, "aria-describedby": `${id}-says` };
+  const more = { id, "aria-invalid": fault ? "true" : undefined, "aria-describedby": `${id}-means ${id}-says` };
+  const input = queues ? html`<${NameInput} ...${more} text=${text} change=${change} />` : html`<${Input} field=${field} text=${text} change=${change} more=${more} />`;
   return html`<div class=${fault ? "field faulty" : "field"}>
     <label for=${id}><code>${visible(name)}</code></label>
-    <${Input} field=${field} text=${text} change=${change} more=${more} />
-    <span id=${`${id}-says`} class=${fault ? "wrong" : "quiet"}>${fault || field.says || "empty: unset"}</span>
+    <span id=${`${id}-means`} class="means">${field.meaning}</span>
+    ${input}
+    <span id=${`${id}-says`} class=${fault ? "wrong" : "quiet"}>${fault || (field.says && `${field.says[0].toUpperCase()}${field.says.slice(1)}`) || "Empty: unset"}</span>
   </div>`;
 }
 

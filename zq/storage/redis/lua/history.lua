@@ -102,6 +102,22 @@ local function entries_of(h, places, now)
   return answer_of(records, pick(h.remains, shown), {})
 end
 
+local function finished_at(record)
+  local _, finished = struct.unpack(PAST, record)
+  return finished
+end
+
+-- How many records finished before a moment: moments rise along the order.
+local function earlier_than(h, moment, total)
+  local low, high = 0, moment > 0 and total or 0
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local place = redis.call('ZRANGE', h.history, middle, middle)[1]
+    if finished_at(redis.call('HGET', h.finished, place)) < moment then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
 ---- script history_list: no-writes
 
 -- Records above a position that finished within a time, in the order of finishing. KEYS: project, queue, history.
@@ -111,24 +127,7 @@ end
 local now, marker, limit, most, since, before = number(), argument(), number(), number(), number(), number()
 local h = history(1)
 local total = redis.call('ZCARD', h.history)
-
-local function finished_at(record)
-  local _, finished = struct.unpack(PAST, record)
-  return finished
-end
-
--- How many records finished before `since`: moments rise along the order.
-local function earlier()
-  local low, high = 0, since > 0 and total or 0
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    local place = redis.call('ZRANGE', h.history, middle, middle)[1]
-    if finished_at(redis.call('HGET', h.finished, place)) < since then low = middle + 1 else high = middle end
-  end
-  return low
-end
-
-local rank = math.max(redis.call('ZCOUNT', h.history, '-inf', marker), earlier())
+local rank = math.max(redis.call('ZCOUNT', h.history, '-inf', marker), earlier_than(h, since, total))
 local shown, records, steps, position = {}, {}, 0, 0
 while #shown < limit and steps < STEPS and rank < total do
   local places = redis.call('ZRANGE', h.history, rank, rank + math.max(limit - #shown, 100) - 1)
@@ -140,6 +139,31 @@ while #shown < limit and steps < STEPS and rank < total do
 end
 local bodies = values_within(h.remains, shown, most)
 if #shown == limit or #bodies < #shown or rank >= total then position = 0 end
+return answer_of(records, bodies, { struct.pack('>I8', position) })
+
+---- script history_newest: no-writes
+
+-- Records below a position (0: all) that finished within a time, latest first. KEYS: project, queue, history.
+-- ARGV: now, position, limit, bytes of bodies, since, until.
+-- Returns the position to go on from (8 bytes; 0: nothing is left or the page is full), records with bodies.
+
+local now, marker, limit, most, since, before = number(), argument(), number(), number(), number(), number()
+local h = history(1)
+local total = redis.call('ZCARD', h.history)
+local first = earlier_than(h, since, total)
+local rank = earlier_than(h, before, total)
+if marker ~= '0' then rank = math.min(rank, redis.call('ZCOUNT', h.history, '-inf', '(' .. marker)) end
+local shown, records, steps, position = {}, {}, 0, 0
+while #shown < limit and steps < STEPS and rank > first do
+  local start = math.max(first, rank - math.max(limit - #shown, 100))
+  local places = redis.call('ZREVRANGE', h.history, total - rank, total - start - 1)
+  for i, record in ipairs(pick(h.finished, places)) do
+    if is_kept(record, now) and #shown < limit then shown[#shown + 1], records[#records + 1] = places[i], record end
+  end
+  rank, steps, position = start, steps + #places, tonumber(places[#places])
+end
+local bodies = values_within(h.remains, shown, most)
+if #shown == limit or #bodies < #shown or rank <= first then position = 0 end
 return answer_of(records, bodies, { struct.pack('>I8', position) })
 
 ---- script history_all: no-writes
