@@ -209,6 +209,7 @@ def test_a_page_has_the_figures_of_the_store(store: Figures, metrics: Metrics) -
 def test_totals_of_a_store_only_rise(store: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are counted on from one look to the next; a store that was opened anew begins at 0."""
     monkeypatch.setattr("zq.serving.metrics.collector.MEASURES_AGE", 0.0)
+    monkeypatch.setattr("zq.serving.metrics.collector.AGE_FACTOR", 0)
     metrics = counting(store)
     seen = []
     for value in (5, 5, 8, 2):
@@ -221,6 +222,7 @@ def test_totals_of_a_store_only_rise(store: Figures, monkeypatch: pytest.MonkeyP
 def test_a_sweep_takes_over_the_totals_too(store: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the page of another process has them, and that of this one when the store is away."""
     monkeypatch.setattr("zq.serving.metrics.collector.MEASURES_AGE", 0.0)
+    monkeypatch.setattr("zq.serving.metrics.collector.AGE_FACTOR", 0)
     metrics = counting(store)
     store.told = [Measure("store_syncs_total", 4)]
     metrics.swept(0.1, 0, False, 0.0)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import msgpack
 
 from tests.servers import wait_for
 from zq.errors import Unavailable
@@ -196,6 +197,20 @@ def test_a_killed_store_agrees_with_itself(storage: OrderedStorage, path: Path, 
         assert opened.topics.stats(A, NOW) == storage.topics.stats(A, NOW)
         assert publish(opened, 1) == last + startup.EPOCH_STRIDE + 1
         opened.close()
+
+
+def test_a_batch_of_an_earlier_version_agrees_with_its_index(storage: OrderedStorage, path: Path):
+    """Its entries have no attributes."""
+    publish(storage, 1)
+    with storage._handle as (store, _):
+        [(key, value)] = store.scan("batches", b"", b"\xff" * 64)
+        *head, entries = msgpack.decode(value)
+        assert [len(entry) for entry in entries] == [6]
+        store.write([("batches", key, msgpack.encode([*head, [entry[:5] for entry in entries]]))])
+    storage.close()
+    report = check(f"rocksdb://{path}")
+    assert report is not None
+    assert (report.contradictions, report.examples) == (0, [])
 
 
 def test_a_floor_goes_with_what_lies_below_it(storage: OrderedStorage):

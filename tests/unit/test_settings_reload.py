@@ -77,7 +77,7 @@ def test_nonsense_changes_nothing(file: Path, text: str | None, told: str) -> No
 def test_what_cannot_change_is_logged_and_left(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With both values, of a URI without its password, by whoever reloads; the rest of the file counts."""
     configuration = Configuration(str(file))
-    stays = "[server]\nport = 9000\n[storage]\nuri = redis://joe:hush@host/0\n"
+    stays = "[server]\nport = 9000\n[storage]\nuri = redis://joe:hush@host/0\n[notification]\nsmtp_user_password = x\n"
     file.write_text(FIRST.replace("= 2", "= 3") + stays)
     with caplog.at_level(logging.WARNING):
         assert configuration.reload() == ["[expiry] sweep_interval = 3.0"]
@@ -85,6 +85,7 @@ def test_what_cannot_change_is_logged_and_left(file: Path, caplog: pytest.LogCap
     assert configuration.left == [
         "[server] port stays 8888: it becomes 9000 at the next start.",
         "[storage] uri stays 'rocksdb:var/zq': it becomes 'redis://***@host/0' at the next start.",
+        "[notification] smtp_user_password stays (not shown): it changes at the next start.",
     ]
     assert (configuration.current.storage.uri, configuration.current.server.port) == ("rocksdb:var/zq", 8888)
     file.write_text(FIRST)

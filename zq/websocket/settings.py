@@ -33,7 +33,7 @@ class WebSocketOptions(Struct, frozen=True):
 def _complete(options: WebSocketOptions, settings: Any) -> WebSocketOptions:
     """Return the options. Raises ``StartRefused`` if the HTTP server does not support WebSocket."""
     if options.enabled and settings.server.engine != "granian":
-        raise StartRefused("[websocket] enabled needs [server] engine = granian, whose package must be installed.")
+        raise StartRefused("[websocket] enabled requires [server] engine = granian and the package granian.")
     return options
 
 
