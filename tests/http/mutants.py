@@ -113,7 +113,7 @@ def recorded(project: str, free: str, held: str, claim: str, subscription: str) 
         ("GET", f"{jobs}/messages?state=ready&marker=1.1.1&limit=2&bodies=start", None),
         ("GET", f"/v2/messages/{free}?detailed=true", None),
         *(("GET", f"{path}/claims?limit=2&marker=am9icy8", None) for path in (jobs, "/v2")),
-        ("GET", f"{jobs}/history?limit=3", None),
+        ("GET", f"{jobs}/history?limit=3&order=desc", None),
         ("PUT", jobs, {"colour": "blue", "_max_claim_count": 3, "_dead_letter_queue": "dead"}),
         ("PATCH", jobs, patch),
         ("POST", f"{jobs}/messages", messages),
@@ -186,7 +186,7 @@ def rarer(project: str, free: str, held: str, claim: str) -> list[Request]:
         *(("GET", f"{jobs}{path}?detailed=true", None) for path in ("/stats", f"/claims/{claim}", f"/messages/{free}")),
         *(("GET", f"{news}{path}", None) for path in pages),
         ("GET", f"{news}/messages/1?detailed=true", None),
-        ("GET", f"{jobs}/history?since={SINCE}&until={UNTIL}&marker=1&detailed=true", None),
+        ("GET", f"{jobs}/history?since={SINCE}&until={UNTIL}&marker=1&detailed=true&order=desc", None),
         ("GET", f"{jobs}/history?state=all&marker=1&limit=3&bodies=start", None),
         *(("GET", f"{jobs}/messages?state={state}&detailed=true", None) for state in ("delayed", "claimed")),
         *(
