@@ -64,7 +64,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     tls_min: Annotated[str, Option(choices=("1.2", "1.3"))] = "1.2"
     """Minimum TLS version."""
     threads: Annotated[int | None, Option(9, 4096)] = None
-    """Number of request threads per process. Default with Granian: 16. With gunicorn each request holds a thread, even
+    """Number of request threads per process. Default with Granian: 24. With gunicorn each request holds a thread, even
     while it waits; default: 64."""
     max_waiters: Annotated[int | None, Option(0)] = None
     """Maximum number of waiting requests per process. Default with Granian: 10000. With gunicorn each holds a thread,
