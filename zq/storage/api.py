@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The storage interface, the contract of every driver: store, queues, messages, claims and documents.
 
-``capabilities`` has the optional parts of the contract. The laws L1 to L10 in ``api-ref/laws.md`` bind every driver;
-``zq/conformance`` tests them. A *verb* is a method of this interface.
+The module ``capabilities`` has the optional parts of the contract. The laws L1 to L10 in ``api-ref/laws.md`` bind every
+driver; ``zq/conformance`` tests them. A *verb* is a method of this interface.
 
 - A driver has no defaults, limits or policies, and reads no clock except in ``Storage.now``.
 - Each verb is atomic for any number of threads and processes on one store. Post and commit are atomic as a whole;
@@ -18,7 +18,7 @@ Arguments that several verbs share:
 - ``idempotency_key``: if the key is new, it is stored in the same step as the effect. If the queue has already stored
   the key, the verb changes nothing. It raises ``Repeated`` with the result of the first request or, if the digest
   differs, ``KeyReused``.
-- ``fence``: if the epoch is not the last one issued, the verb changes nothing and raises ``Fenced``.
+- ``fence``: a fencing token. If its epoch is not the last one issued, the verb changes nothing and raises ``Fenced``.
 - ``most_bytes``: the maximum total size of the returned bodies and attributes. The verb returns fewer messages than
   ``limit`` to stay within this size, but at least one message if there is one.
 """
@@ -120,14 +120,13 @@ class MessageController(Protocol):
     ) -> bytes | None:
         """Store all drafts atomically, in the given order.
 
-        A message without a delay becomes available at ``now``, or at the queue's last available-at if that is later
-        (L5).
+        A message without a delay becomes available at ``now``, but not before earlier messages without a delay (L5).
 
         Args:
             expected: The queue's metadata that the caller expects. If the metadata differs, no message is stored, and
                 the metadata is returned (``b"{}"`` for a missing queue). In all other cases, None is returned.
-            idempotency_key: This key and those of the drafts are checked before ``expected``. The stored result is the
-                list of message ids.
+            idempotency_key: This key and the keys of the drafts are checked before ``expected``. The stored result is
+                the list of message ids.
             copies: Messages that are posted to another queue in the same step.
             create: Whether to create a missing queue, without metadata, in the same step.
 
@@ -212,8 +211,8 @@ class ClaimController(Protocol):
         """Claim up to ``request.limit`` ready messages, in order of (available, sequence).
 
         - The claim count of each claimed message increases by one, and ``Lease.extend`` determines its new expiry.
-        - A claimed message becomes available again ``request.redelivery_delay(count)`` seconds after the claim expires.
-          This back-off applies until the next claim.
+        - A message becomes available again ``request.redelivery_delay(count)`` seconds after its claim expires.
+          Renewing the claim keeps this back-off.
         - Messages that were already claimed ``request.max_claims`` times are not changed; ``ClaimResult.spent`` has
           their ids.
         - If ``request.named`` is set, all callers with the same claim id share one claim.
@@ -267,8 +266,9 @@ class ClaimController(Protocol):
     ) -> Sequence[HandleOutcome]:
         """Delete claimed messages or change the expiry of their claims, and return the outcomes in input order.
 
-        The driver applies the grips in order, each atomically. A message that is not deleted keeps its claim, its claim
-        count and its own expiry. When the claim expires, the message becomes available after its back-off.
+        A *grip* is one such operation. It identifies a message by id, claim and claim count, like an SQS receipt
+        handle. The driver applies the grips in order, each atomically. A message that is not deleted keeps its claim,
+        its claim count and its own expiry. When the claim expires, the message becomes available after its back-off.
 
         In these cases, the message is unchanged:
 
@@ -361,8 +361,8 @@ class Storage(Protocol):
         One thread of each server calls this method every few seconds. Servers that share a store share the work.
 
         Args:
-            expiry: New expiry settings, which also apply to lazy expiry; None keeps the current ones.
-                Changing the settings does not make operations in progress fail.
+            expiry: New expiry settings, which also apply to lazy expiry; None keeps the current ones. A change does not
+                make operations in progress fail.
             pace: Divides the round into steps; None for ``Steps()``.
         """
 
@@ -374,15 +374,14 @@ class Storage(Protocol):
         """
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """Return the depths of the queues of all projects. At most ``queues`` queues are included.
+        """Return the message counts by state of up to ``queues`` queues, from all projects.
 
-        In each state of a queue, at most ``most`` messages are counted.
-
-        If a state has ``most`` messages or more, the counts of the other states may be too low.
+        In each state of a queue, at most ``most`` messages are counted. If a state has ``most`` messages or more, the
+        counts of the other states may be too low.
         """
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        """Return the depth of one queue. Each state is counted at least up to ``most`` messages.
+        """Return the message counts by state of one queue. Each state is counted at least up to ``most`` messages.
 
         For a missing queue, all counts are 0. A driver that does not count expired messages returns 0 for ``expired``.
         """
@@ -424,7 +423,7 @@ class Defaults:
         return 0.0
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
-        """Return None: the usage is unknown, and quotas of stored messages and bytes are not enforced."""
+        """Return None: the usage is unknown, so the server enforces no quotas of stored messages and bytes."""
         return None
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Implementations of ``browse`` and ``locate`` by a full scan, for drivers without an index for these methods."""
+"""Full-scan implementations of ``browse`` and ``locate`` for drivers without a suitable index."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
@@ -79,7 +79,7 @@ def browse(
 def position_of(message: Message, state: State, now: Seconds) -> Position:
     """Return the message's position in a listing of messages in ``state``.
 
-    If the message is in another state, return the position before all others.
+    If the message is in another state, return the position before the first message.
     """
     if message.state(now) != state:
         return Position()
@@ -117,8 +117,8 @@ def find_latest(storage: SearchableStorage, project: str, message: str, now: Sec
 def select_latest(records: Sequence[LocatedMessage]) -> LocatedMessage | None:
     """Return the entry that finished last, or None if there are no entries.
 
-    If several entries finished at the same time, an entry of a deleted or popped message takes precedence over one of a
-    moved message.
+    If several entries finished at the same time, the entry of a deleted or popped message takes precedence over the
+    entry of a moved message.
     """
     return max(
         records, key=lambda record: (record.entry.finished, record.entry.outcome in FINAL_OUTCOMES), default=None

@@ -42,7 +42,7 @@ def check_stage(commit: Commit, stage: str, count: int) -> None:
 
 
 def check_size(committed: CommitResult, bounds: Bounds) -> None:
-    """Raise ``CommitTooLarge`` if the commit publishes and deletes more than ``bounds.most`` messages in total."""
+    """Raise ``CommitTooLarge`` if the published and deleted messages exceed ``bounds.most`` in total."""
     count = committed.published + committed.deleted
     if count > bounds.most:
         raise CommitTooLarge.of(count, bounds.most)
@@ -77,14 +77,13 @@ class HistoryController(Protocol):
 
         Only entries with positions above ``marker`` are returned, and ``next`` is the last position.
 
-        If ``newest_first`` is true, the order is reversed, and only entries with positions below ``marker`` are
-        returned; 0 = all positions. ``span`` must not be None then.
+        - If ``newest_first`` is true, the order is reversed, and only entries with positions below ``marker`` are
+          returned; 0 = all positions. ``span`` must not be None.
+        - If ``span`` is None, the listing contains history entries and live messages in any state, in order of
+          sequence. ``marker`` and ``next`` are sequences. Each message is listed once, even if it finishes during the
+          listing.
 
-        If ``span`` is None, return live messages in any state and history entries, with sequences above ``marker`` and
-        in order of sequence. Each message is listed once, even if it finishes during the listing; ``next`` is the last
-        sequence.
-
-        L6 applies to both listings.
+        L6 (a marker misses nothing) applies to both orders.
         """
         ...
 
@@ -97,7 +96,11 @@ class HistoryController(Protocol):
 
 
 class TransactionController(Protocol):
-    """Fences, stages and commits (extensions 9)."""
+    """Fences, stages and commits (extensions 9).
+
+    A fence issues fencing tokens. A stage holds invisible messages until a commit publishes them. A producer's commits
+    are numbered; each one is a *batch*.
+    """
 
     min_slice: int
     """The smallest useful size of a ``carry_on`` slice, in messages. Smaller slices take about as much time."""
@@ -136,19 +139,19 @@ class TransactionController(Protocol):
         ...
 
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
-        """Decide to publish all messages of the stages and to delete all messages of the claims, atomically.
+        """Decide atomically to publish all messages of the stages and to delete all messages of the claims.
 
-        Stages in ``beside`` are published too. They may be missing, and their messages are not counted.
+        The stages in ``commit.beside`` are published too. They may be missing, and their messages are not counted.
 
         A commit of up to ``bounds.step`` messages and a few megabytes is completed in one step. A larger commit is only
         decided: the result is ``open``, and ``carry_on`` completes the commit. Until then:
 
         - The messages of its claims count as claimed, their claims do not lapse, and the claims' holders get
-          ``MessageClaimed``. If there are many such messages, metrics may count them as ready after the time at
-          which their claims would have lapsed.
+          ``MessageClaimed``. If there are many such messages, metrics may count them as ready after the time at which
+          their claims would have lapsed.
         - Its stages are invisible to all other verbs.
 
-        The verb changes nothing, or only drops stages, in two cases:
+        The verb publishes and deletes no messages in two cases:
 
         - If a batch of the producer is open, the verb returns that batch.
         - If the number of the batch is not above that of the producer's last batch, the verb returns the counts of the
@@ -166,23 +169,22 @@ class TransactionController(Protocol):
         ...
 
     def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
-        """Process one slice of the producer's open batch. Return whether the batch is still open.
+        """Process one slice of the producer's open commit. Return whether the commit is still open.
 
         A slice deletes or publishes up to ``most`` messages in one step. All claimed messages are deleted before the
         first message is published, and stages are published in order. Each message is published once, even if several
-        callers process the batch concurrently.
+        callers process the commit concurrently.
         """
         ...
 
     def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
-        """Return the open batches of all projects. If there are very many, only some of them are returned."""
+        """Return the open commits of all projects. If there are very many, only some of them are returned."""
         ...
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
         """Count the project's live stages, fences or producers, and check whether ``name`` is among them.
 
-        The server calls this method before it creates a stage, fence or producer. The cost may grow with
-        the number of stages, fences or producers.
+        The server calls this method before it creates one of them. The cost may grow with their number.
         """
         ...
 
@@ -199,7 +201,7 @@ class TransactionController(Protocol):
 
 
 class TopicController(Protocol):
-    """Topics. Each project has one log with the messages of all its topics, in order of publishing.
+    """Topics. The messages of all topics of a project are in one log, in order of publishing.
 
     A log is never deleted, and its sequences are never reused. The log does not depend on topics' metadata.
     """

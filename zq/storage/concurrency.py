@@ -40,10 +40,7 @@ class StripedLocks:
 
 
 class _Member(Generic[Request, Answer]):
-    """A submitted request, and the lock on which its thread waits.
-
-    The thread is woken once, when the request is complete or when it must lead the next group.
-    """
+    """A submitted request, and the lock that wakes its thread if the request completes or must lead the next group."""
 
     __slots__ = ("answer", "failure", "is_leader", "request", "woken")
 
@@ -60,10 +57,10 @@ class GroupCommit(Generic[Request, Answer]):
     """A group commit: concurrent requests are executed in groups, one group at a time, on the leader's thread.
 
     If no group is running, a request immediately becomes the leader of a new group. Requests that arrive while a group
-    runs wait for the next group, in order of arrival, and the first of them becomes its leader.
+    runs wait for the next group, in order of arrival. The first of them becomes its leader.
 
-    The members of a large group tend to submit their next requests at almost the same time. With ``linger``, the next
-    leader therefore waits for them briefly. A leader does not linger after a group of one request.
+    With ``linger``, the next leader waits briefly for followers, because members of a large group tend to submit their
+    next requests at almost the same time. A leader does not linger after a group of one request.
     """
 
     def __init__(
@@ -184,7 +181,6 @@ class GroupCommit(Generic[Request, Answer]):
         return followers
 
     def _execute_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
-        """Execute the requests together if possible, otherwise one by one, and return their results."""
         if len(requests) == 1:
             return self._execute(requests)
         keys = [key for request in requests for key in self._keys(request)]

@@ -60,10 +60,7 @@ class DocumentController:
         return self._change(ref, now, expected, None)
 
     def _change(self, ref: DocumentRef, now: Seconds, expected: str | None, new: StoredDocument | None) -> bool:
-        """Replace a document, or delete it if ``new`` is None. Return whether the store was changed.
-
-        If the document does not have the version ``expected``, nothing is changed.
-        """
+        """Replace a document, or delete it if ``new`` is None. Return False if its version is not ``expected``."""
         key = _key(ref)
         with self._handle as (store, _):
             with self._stripes.locked(lock_name(key)):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The index ``due``: the expiry of history entries, idempotency keys, stages, producers, documents and batches.
 
-An entry has the expiry, the family and the key of one record, and a note: additional data that active expiry needs to
-remove the record without reading it.
+An entry has the expiry, the family and the key of one record. It also has a *note*: the data with which active expiry
+removes the record without reading it.
 """
 
 from typing import Final
@@ -72,7 +72,7 @@ def size_note(size: int) -> bytes:
 
 
 def size_of(family: str, note: bytes) -> int:
-    """Return the size in the note of a record in ``history`` or ``keys``."""
+    """Return the size that is stored in the note of a record in ``history`` or ``keys``."""
     return int.from_bytes(note if family == "keys" else note[8:].partition(b"\0")[2])
 
 

@@ -158,7 +158,7 @@ class ActiveExpiry:
 
 
 def _counter_writes(store: Store, removed: Counter[bytes]) -> list[Write]:
-    """Return the writes that add the removed bytes of each history to its counter under ``layout.REMOVED``.
+    """Return the writes that add the removed bytes to the counters under ``layout.REMOVED``, by history number.
 
     Only active expiry writes these counters, so no lock is needed.
     """
@@ -204,7 +204,7 @@ class LazyExpiry:
 
 
 def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moments]]:
-    """Yield (queue number, mapping from message key to time) for the pairs (message key, time) in ``expired``."""
+    """Group pairs of (message key, time) by queue. Yield (queue number, mapping from message key to time)."""
     grouped: defaultdict[bytes, Moments] = defaultdict(dict)
     for key, moment in expired:
         grouped[key[:8]][key] = moment
@@ -214,10 +214,11 @@ def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, 
 def remove_expired(session: Session, number: int, moments: Moments, sweeping: bool) -> tuple[int, QueueRef | None]:
     """Remove expired messages of one queue in one change, except for those whose expiry has been extended.
 
-    ``sweeping`` means that ``moments`` comes from the index ``expiry``. Index entries that no longer match their
-    messages are then removed too.
-
     Return the number of removed messages, and the queue (None if it is missing).
+
+    Args:
+        sweeping: Whether ``moments`` comes from the index ``expiry``. If so, index entries that no longer match their
+            messages are also removed.
     """
     with _locked(session, number) as state:
         if state is None:
@@ -240,7 +241,6 @@ def remove_expired(session: Session, number: int, moments: Moments, sweeping: bo
 
 @contextmanager
 def _locked(session: Session, number: int) -> Iterator[QueueState | None]:
-    """Lock a queue by number; a context manager that returns the queue's state, or None for a missing queue."""
     state = session.registry.find_by_number(number)
     if state is None:
         yield None

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for ready messages in grouped queues, one message group after another.
-
-See the module ``lines`` and decision 0129.
+"""The search for ready messages in grouped queues, one message group after another; see the module ``lines``.
 
 The caller of ``take`` holds the queue's lock.
 """
@@ -90,10 +88,11 @@ def count_depth(store: Store, state: QueueState, expired: int, now: int, most: i
 
 
 class LineScan:
-    """A scan of the message groups that may have ready messages.
+    """A scan of the message groups that may have ready messages. The index entries of one group are its *line*.
 
-    A *line* has the messages of one group; see the module ``lines``. ``expired`` has the keys of the expired messages
-    that were found. ``steps`` counts scanned lines and skipped messages.
+    Attributes:
+        expired: The keys of the expired messages that were found.
+        steps: The number of scanned lines and skipped messages.
     """
 
     def __init__(self, store: Store, state: QueueState, now: int) -> None:
@@ -105,7 +104,7 @@ class LineScan:
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Yield (key of the entry in ``available``, line key, line head) for each line, in claim order.
 
-        A line has the messages of one group, and the head identifies the first message; see the module ``lines``.
+        The head identifies the first message of the line; see the module ``lines``.
         """
         number, size = layout.number.pack(self._state.number), layout.number.size
         upper = layout.pair.pack(self._state.number, self._now + 1)
@@ -147,7 +146,6 @@ class LineScan:
                 return
 
     def _count_skipped(self, key: bytes, damaged: bool) -> None:
-        """Count an expired or unreadable message."""
         self.steps += 1
         self.damaged |= damaged
         if not damaged:
@@ -157,7 +155,6 @@ class LineScan:
 def _read_contents(
     store: Store, state: QueueState, found: Iterator[Found], limit: int
 ) -> Iterator[tuple[int, StoredMessage, bytes]]:
-    """Yield up to ``limit`` messages with their bodies. Skip messages without a readable body."""
     while limit > 0 and (some := list(islice(found, min(limit, AHEAD)))):
         limit -= len(some)
         for (sequence, record), body in zip(some, read_bodies(store, state.number, some, spare=True), strict=True):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The handle through which every verb uses the open store. It reopens the store after a failed write.
 
-After a failed write, for example on a full disk, a store may reject all writes until it is reopened, and counters in
-memory may differ from those on disk. Verbs then raise ``Unavailable`` until no verb is running. The next verb discards
-the state in memory and reopens the store. If that fails, the next attempt is made after at least a second.
+After a failed write, for example on a full disk, a store may reject all writes until it is reopened. Counters in memory
+may also differ from the counters on disk. Verbs therefore raise ``Unavailable`` until no verb is running. The next verb
+discards the state in memory and reopens the store. If that fails, the next attempt is made after at least a second.
 
 The store is also reopened if new options require it. Meanwhile, verbs wait.
 """
