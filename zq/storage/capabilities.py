@@ -227,10 +227,10 @@ class TopicController(Protocol):
     def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
         """Return batches that belong to matching topics and have messages above the sequence ``after``, in log order.
 
-        The slice has as many batches as ``limit`` messages require, or one more. It has fewer batches if their
-        bodies exceed a megabyte in total, or if the search has passed many batches of other topics; see ``LogSlice``.
-        If the pattern is a single topic, the cost depends on that topic only. The batches may have expired messages,
-        which readers filter out (``Batch.messages``).
+        The slice ends with the batch that completes ``limit`` messages, or with the next batch. It ends earlier if the
+        bodies would exceed a megabyte in total, or if the search has passed many batches of other topics; see
+        ``LogSlice``. If the pattern is a single topic, the cost depends on that topic only. The batches may have
+        expired messages, which readers filter out (``Batch.messages``).
         """
         ...
 

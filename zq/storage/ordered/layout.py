@@ -138,7 +138,7 @@ class QueueRecord(Struct, array_like=True):
 
 
 class Tally(Struct, array_like=True):
-    """The counters of a queue, or of the hidden state of a missing queue.
+    """The counters of a queue, or of the hidden state that keeps the idempotency keys of a missing queue.
 
     Attributes:
         sequence: The last sequence.
@@ -277,7 +277,7 @@ class Known(Struct, array_like=True):
 
 
 class Stage(Struct, array_like=True):
-    """A stage: its number in ``staged``, its message count, and the total size of the bodies in bytes."""
+    """A stage: its number in ``staged``, its message count, and the total size of the message bodies in bytes."""
 
     number: int
     count: int = 0

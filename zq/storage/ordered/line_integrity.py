@@ -37,7 +37,8 @@ class LineIntegrity:
     def check(self) -> None:
         """Check that each slot has a message, and that each line has a valid head and an entry in ``available``.
 
-        A line has the messages of one group, and a slot is a position in it; see the module ``lines``.
+        A line has the messages of one group, and a slot is the position of a message in the line; see the module
+        ``lines``.
         """
         line = head = b""
         for key, value in self._findings.entries("lines"):
@@ -78,10 +79,7 @@ class RebuiltLines:
     """The lines of message groups, which a salvage rebuilds from the messages; see the module ``lines``."""
 
     def __init__(self, former: Callable[[bytes], bytes]) -> None:
-        """Create an empty collection of lines.
-
-        ``former`` returns the head of a line in the damaged store, or b"" if it is unknown.
-        """
+        """Create an empty collection. ``former`` returns the head of a line in the damaged store, or b"" if unknown."""
         self._former = former
         self._heads: dict[bytes, tuple[bytes, int]] = {}
 

@@ -48,7 +48,7 @@ def line_entry(line: bytes, head: bytes) -> tuple[bytes, bytes]:
 class ScannedRecords:
     """The records of a message group that a claim has read, in the order of the group.
 
-    A record is None if the message was removed or is unreadable. ``is_all`` is true if the whole line was read.
+    A record is None if the message was removed or is unreadable. ``is_all`` is true if the whole group was read.
     """
 
     __slots__ = ("head", "is_all", "records")
@@ -68,8 +68,8 @@ class _LineChange:
     """The changes to one line.
 
     Attributes:
-        slots: The new records by slot; None for a slot that a message leaves.
-        stored: The slots in ``slots`` that the store already has. A slot is the position of a message in the line.
+        slots: The new records by slot (the position of a message in the line); None for a slot that a message leaves.
+        stored: The slots in ``slots`` that the store already has.
     """
 
     __slots__ = ("key", "scanned", "slots", "state", "stored")
@@ -110,7 +110,7 @@ class LineChanges:
         self._lines.setdefault(key, _LineChange(state, key)).scanned = scanned
 
     def writes(self, now: int) -> Iterator[tuple[QueueState, list[Write], bytes]]:
-        """Yield each line's queue, its writes, and its new key in ``available`` (b"" if this key is unchanged)."""
+        """Yield (queue, writes, new key in ``available``) for each line. The key is b"" if it is unchanged."""
         for key, line in self._lines.items():
             writes: list[Write] = [
                 ("lines", key + slot, None if record is None else b"")
@@ -163,7 +163,6 @@ class LineChanges:
         return line
 
     def _stored_slots(self, line: _LineChange, kept: bytes) -> Iterator[bytes]:
-        """Yield the stored slots of the line at or above the slot ``kept``."""
         lower = line.key + kept
         if line.scanned:
             yield from line.scanned.records
@@ -174,7 +173,6 @@ class LineChanges:
             yield key[LINE:]
 
     def _record(self, line: _LineChange, slot: bytes) -> StoredMessage | None:
-        """Return the record of the message in a slot, or None if it is missing or unreadable."""
         if line.scanned and slot in line.scanned.records:
             return line.scanned.records[slot]
         key = line.key[: layout.number.size] + slot[layout.number.size :]

@@ -5,7 +5,7 @@
 - A thread acquires several queue locks in the order of the queue numbers, and the registry's lock last.
 - A purge or deletion marks the old ``QueueState`` as ``gone``. A thread that waited for its lock looks up the queue
   again.
-- A state has no data of its own: it is loaded from the store, except for hints, which may be dropped.
+- A state is loaded from the store and can be discarded at any time; the hints in it are not stored.
 """
 
 import threading
@@ -125,7 +125,7 @@ class QueueState:
 class LockedQueues:
     """A context manager that locks the queues of a verb in the order of their numbers.
 
-    It is not a generator, because that would add several microseconds to each verb.
+    The class replaces a generator function, which would add several microseconds to each verb.
     """
 
     __slots__ = ("_find", "_locks", "_refs", "_states")
@@ -136,9 +136,9 @@ class LockedQueues:
         states: Mapping[QueueRef, QueueState],
         refs: Sequence[QueueRef],
     ) -> None:
-        """Create the context manager.
+        """Create the context manager. ``states`` has the current state of each queue.
 
-        ``states`` has the current states. If a locked state is not current, the locks are acquired again.
+        If another thread replaces a state while the locks are acquired, all locks are released and acquired again.
         """
         self._find = find
         self._states = states

@@ -98,7 +98,6 @@ class LogSalvage:
         return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}
 
     def _estimate_record(self, key: bytes, number: bytes) -> LogRecord:
-        """Estimate a lost log record from the log's batches, and report the loss."""
         self._salvage.lost.append(f"The counters of the topics of project {layout.decode_project(key)!r}")
         start = self._salvage.starts
         record = LogRecord(layout.number.unpack(number)[0], startup.initial_value(start) + LOST_COUNTER, start=start)
@@ -138,7 +137,7 @@ class LogSalvage:
             self._salvage.save("batches", record_entries("batches", key, value))
 
     def _raise_totals(self, number: bytes, record: LogRecord) -> LogRecord:
-        """Return the record with a last sequence and totals that are consistent with the log's floors and trims."""
+        """Return the record with its last sequence and totals raised to the minimum that the log's purges and trims imply."""
         floors = self._source.scan("floors", number, layout.prefix_end(number))
         last = max([record.last, *(layout.number.unpack_from(value)[0] for _, value in floors)])
         return structs.replace(

@@ -35,10 +35,9 @@ class DamagedStore(Readable, Protocol):
         ...
 
     def entries(self, family: str, *known: Callable[[], Iterable[bytes]]) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield all readable entries of a family, and each key of an unreadable entry with the value None.
+        """Yield all readable entries of a family, and (key, None) for each known key whose entry is unreadable.
 
-        The functions ``known`` return keys of existing entries from other sources, for example from an index. Other
-        unreadable entries are missing from the result.
+        The functions ``known`` return keys of existing entries from other sources, for example from an index.
         """
         ...
 

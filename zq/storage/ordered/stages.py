@@ -24,7 +24,7 @@ from zq.storage.ordered.store import Readable, Store, Write
 
 
 def prefix(project: str, stage: str) -> bytes:
-    """Return the key prefix of a stage, which lacks only the expiry at the end of the key."""
+    """Return the key of a stage without the expiry at its end."""
     return layout.name_prefix(layout.project_prefix(project), stage)
 
 

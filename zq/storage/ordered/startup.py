@@ -40,9 +40,9 @@ def uptime() -> float:
 
 
 class StorageClock:
-    """The machine's clock. If it jumps ahead, ``now`` ignores the jump until the jump is trusted.
+    """The machine's clock with protection against jumps: ``now`` ignores a jump ahead until the jump is trusted.
 
-    This clock is never behind ``seen``, the largest time in the store.
+    The clock is never behind ``seen``, the largest time in the store.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class StorageClock:
     def _judge_offset(self, offset: Seconds, ran: Seconds) -> None:
         """Decide whether to trust the machine's clock.
 
-        ``offset`` is the clock's time minus ``ran``. ``ran`` is the current ``uptime()``.
+        ``offset`` is the machine's boot time according to this clock, and ``ran`` is the current ``uptime()``.
         """
         leap = 0.0 if self._offset is None else offset - self._offset
         if leap > LEAP and (self._since is None or abs(leap - self._leapt) > LEAP):
@@ -220,9 +220,9 @@ def count_start(store: Store) -> int:
 
 
 def epoch_growth(before: int, start: int) -> int:
-    """Return the number of values that a counter skips between two boot epochs.
+    """Return the number of values that a counter skips.
 
-    ``before`` is the epoch in which the counter was last written, and ``start`` is the current epoch.
+    ``before`` is the boot epoch in which the counter was last written, and ``start`` is the current one.
     """
     return EPOCH_STRIDE * (start - before)
 

@@ -170,7 +170,7 @@ class OrderedStorage:
     def _allow_destruction(self) -> None:
         """Let the store drop expired values only while the machine's clock is trusted.
 
-        The store's compaction filter reads the machine's clock, not ``StorageClock``.
+        This is necessary because the store's compaction filter reads the machine's clock, not ``StorageClock``.
         """
         with self._configuring:
             doubted = self._clock.doubted > 0
@@ -219,7 +219,6 @@ class StoreMetrics:
             return [figure for part in parts for figure in _yield_readable(part)]
 
     def _scan_expired(self, store: Store, now: int) -> Iterator[bytes]:
-        """Yield the entries of ``expiry`` whose messages have expired."""
         return (
             key
             for key, _ in store.scan("expiry", self._active_expiry.position, layout.number.pack(now + 1), spare=True)
@@ -253,8 +252,8 @@ def _measure_messages(store: Store) -> Iterator[Measure]:
 def _count_depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
     """Return the message counts of one queue.
 
-    Each state is counted up to ``most`` messages. If all messages that are not ready were counted, the number of ready
-    messages is the remainder of the queue's total.
+    Each state is counted up to ``most`` messages. If the other states were counted completely, the number of ready
+    messages is the rest of the queue's total.
     """
     if state.grouping:
         return groups.count_depth(store, state, expired, now, most)
@@ -278,9 +277,9 @@ def _count_depth(store: Store, state: QueueState, expired: int, now: int, most: 
 
 
 def _count_claimed(store: Store, state: QueueState, now: int, most: int) -> tuple[int, bool]:
-    """Count the messages of live claims among the first ``most`` entries of the claim index.
+    """Count the messages of live claims among the first ``most`` messages in the claim index.
 
-    Return the count, and whether the index has no further entries.
+    Return the count, and whether the index has no further messages.
     """
     claimed = seen = 0
     for _, value in store.scan("claims", *state.bounds(), spare=True):

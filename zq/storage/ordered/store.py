@@ -91,9 +91,9 @@ class Store(Protocol):
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
         """Apply the writes and remove the key ranges ``gone``, atomically.
 
-        When the method returns, the change is visible to all threads. Unless the store is volatile, it survives a kill
-        of the process; after ``wait_durable``, it also survives a power failure. The ranges must not contain any of the
-        written keys. If several writes have the same key, the last one counts.
+        When the method returns, the change is visible to all threads. Unless the store is volatile, the change survives
+        a kill of the process; after ``wait_durable``, it also survives a power failure. The ranges must not contain any
+        of the written keys. If several writes have the same key, the last one counts.
 
         Raises:
             Unavailable: Nothing was applied.
@@ -108,7 +108,7 @@ class Store(Protocol):
         ...
 
     def prove(self) -> None:
-        """Check that this process still owns the store. Raises ``Unavailable`` if there is no proof of ownership."""
+        """Raise ``Unavailable`` unless the store can prove that this process still owns it."""
         return
 
     def close(self) -> None:
@@ -121,9 +121,11 @@ def binary_search(
 ) -> int:
     """Return the number after the last entry for which ``is_before`` is true, or ``low`` if there is none.
 
+    The number of an entry is the last 8 bytes of its key.
+
     Args:
         owner: The first 8 bytes of the keys, as a number.
-        low: The lowest number to search; a number is the last 8 bytes of a key.
+        low: The lowest number to search.
         high: The upper bound of the numbers (exclusive).
         is_before: A predicate on the value of an entry. It must be true for all entries before some number, and false
             for all others.

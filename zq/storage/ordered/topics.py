@@ -90,7 +90,7 @@ class Feed:
     """The subscriptions of all projects. Listeners are notified of durable batches in log order.
 
     A publisher enqueues the notification of its batch under the log's lock. When the batch is durable, all earlier
-    batches are durable too, so the publisher's thread sends the notifications up to its own batch.
+    batches are durable too. The publisher's thread then sends all notifications up to its own batch.
     """
 
     def __init__(self) -> None:
@@ -267,7 +267,6 @@ def _known_head(log: Log, view: LogView, topic: str | None) -> int:
 
 
 def _decode_sequence(key: bytes) -> int:
-    """Return the sequence at the end of a key."""
     end: int = layout.number.unpack(key[-8:])[0]
     return end
 

@@ -62,11 +62,10 @@ class Controller:
         self._stores = stores
 
     def _source_store(self, queue: QueueRef) -> Storage:
-        """Return the store to read the queue from."""
         return self._stores.get(self._bindings.find(queue))
 
     def _target_store(self, queue: QueueRef, fence: Fence | None) -> Storage:
-        """Return the store to write the queue to. Raises ``PoolsApart`` if this store does not have the fence."""
+        """Return the store to write the queue to. Raises ``PoolsApart`` if the fence is in another store."""
         pool = self._bindings.find(queue)
         if fence is not None and pool != DEFAULT_POOL:
             raise PoolsApart(
@@ -75,7 +74,7 @@ class Controller:
         return self._stores.get(pool)
 
     def _check_targets(self, queue: QueueRef, moves: Iterable[Move]) -> None:
-        """Raise ``PoolsApart`` if a message would move to another pool."""
+        """Bind unbound target queues to the pool of ``queue``. Raises ``PoolsApart`` if a target is in another pool."""
         for target in {move.to for move in moves}:
             self._bindings.bind_together(queue, QueueRef(queue.project, target))
 
@@ -154,8 +153,8 @@ class Queues(Controller):
     def _names(self, project: str, after: str, limit: int) -> tuple[dict[str, str], dict[str, Queue | None], bool]:
         """Return the next queue names in order, with the data to list their queues.
 
-        The results are a mapping from queue name to pool, a mapping from queue name to queue for queues of the default
-        pool, and whether there are no more names.
+        The results are: pool by queue name, queue by queue name for the queues of the default pool, and whether there
+        are no more names.
         """
         bound = self._catalogue.documents.list(project, BINDING, "", after, limit, self._catalogue.now()).items
         own = self._catalogue.queues.list(project, after, limit).items

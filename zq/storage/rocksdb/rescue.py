@@ -79,7 +79,7 @@ class DamagedDirectory:
                 self._rest = Survey(repair(self._source, workshop / "rest", damaged))
 
     def entries(self, family: str, *known: Known) -> Iterator[tuple[bytes, bytes | None]]:
-        """See ``DamagedStore.entries``. Keys in unreadable ranges are also taken from the repaired copy."""
+        """Yield all entries; see ``DamagedStore.entries``. Keys in gaps are also taken from the repaired copy."""
         yield from self.survey.scan(family, b"", TOP)
         gaps = self.gaps(family)
         if not gaps:
@@ -105,7 +105,7 @@ class DamagedDirectory:
         return FamilyGaps(self.survey.gaps(family))
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key. Raises ``StoreDamaged`` if the damaged store may have a newer value.
+        """Return the value of a key. Raises ``StoreDamaged`` if the unreadable data may have a newer value.
 
         RocksDB may fail at a damaged file that cannot contain the key. The repaired copy then has the current value.
         """

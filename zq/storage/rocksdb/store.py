@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ordered key-value store over rocksdict, the Python binding of RocksDB.
 
-The module does not depend on queues. It is shaped by properties of the binding:
+The module does not depend on queues. These properties of the binding determine its design:
 
 - A write holds the GIL, even during an fsync; ``flush_wal`` does not. Writes therefore only append to the log file, and
   one ``flush_wal`` serves all waiting threads.
@@ -194,7 +194,7 @@ class Store(ordered.Store):
         return value
 
     def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
-        """See ``ordered.Store.get_many``."""
+        """Return the values of ``keys``; see ``ordered.Store.get_many``."""
         get = self._views[family].get
         try:
             # The binding's multi-get is not faster for a page of keys, and it releases the GIL while a lock is held.
@@ -256,7 +256,7 @@ class Store(ordered.Store):
             self._stalled += STALL_PAUSE
 
     def wait_durable(self, always: bool = False) -> None:
-        """See ``ordered.Store.wait_durable``. Raises ``Unavailable`` if the sync fails."""
+        """Wait until this thread's writes are durable, or raise ``Unavailable``; see ``ordered.Store.wait_durable``."""
         if not (self._always or always):
             return
         if (ticket := inline.current()) is not None:
@@ -364,7 +364,7 @@ class Store(ordered.Store):
             self.close_unflushed()
 
     def _read_error(self, error: Exception, family: str, key: bytes) -> Unavailable:
-        """Return the error for a failed read."""
+        """Return the error for a failed read. If it is damage, record it and disable the family's compactions."""
         if not is_damage(error):
             return unavailable_error()
         if self._damage.record(error, family, key):

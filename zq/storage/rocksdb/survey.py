@@ -117,7 +117,6 @@ class Survey:
         self.notes += notes
 
     def _note_log(self, path: Path) -> None:
-        """Add notes about damage to the log and about missing log files."""
         try:
             self.tear, gone = inspect_log(path)
         except Exception:  # noqa: BLE001  (the binding raises no subclass; with an unreadable manifest, nothing is known)

@@ -191,8 +191,8 @@ class LogFile:
     def _possible_starts(self, at: int) -> Iterator[int]:
         """Yield the offsets at which a write may start.
 
-        These are each remaining offset in the damaged block, then the start of each first or only record in later
-        blocks.
+        In the damaged block, these are all remaining offsets. In later blocks, they are the starts of records that
+        begin a write.
         """
         block = (at // BLOCK + 1) * BLOCK
         yield from range(at, min(block, self.size))
