@@ -15,7 +15,7 @@ from zq.storage.api import Storage
 
 
 class NewBackup(Protocol):
-    """A new backup. ``copied`` is its size in bytes without files that are linked to earlier backups."""
+    """A new backup. ``copied`` is the size in bytes of the files that are not linked to earlier backups."""
 
     @property
     def folder(self) -> Path: ...
@@ -144,7 +144,7 @@ def ship(uri: str, to: str) -> int | None:
 
 
 def owner(uri: str) -> Mapping[str, str | int] | None:
-    """Return a report on the server that owns a store in an object store: its address and its progress.
+    """Return the server that owns a store in an object store, with its progress, as a mapping from label to value.
 
     Return None if stores of this driver have no owner. Raises the errors of ``connect``.
     """

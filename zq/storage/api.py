@@ -69,7 +69,7 @@ class QueueController(Protocol):
     """Queues and their metadata."""
 
     def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
-        """Create the queue. If it exists, change nothing and return False. The grouping cannot be changed later."""
+        """Create the queue. If it exists, change nothing and return False. The message group mode never changes."""
 
     def get(self, queue: QueueRef) -> Queue | None:
         """Return the queue, or None if it does not exist."""
@@ -81,7 +81,7 @@ class QueueController(Protocol):
         """Return queues with names greater than ``after``, in ascending byte order; ``next`` is the last name."""
 
     def count(self, project: str) -> int:
-        """Return the number of queues of the project. Drivers may inherit this method, which lists all queues."""
+        """Return the number of queues of the project. The default implementation lists all queues."""
         return sum(1 for _ in browsing.queues(self, project))
 
     def delete(self, queue: QueueRef) -> None:
@@ -162,7 +162,7 @@ class MessageController(Protocol):
 
         Ready and delayed messages are in claim order, claimed messages in order of sequence. A message that stays in
         its state is neither skipped nor repeated. A page may have fewer messages than ``limit``, but it is empty only
-        if there are no more messages. Drivers may inherit this method, which scans the whole queue.
+        if there are no more messages. The default implementation scans the whole queue.
         """
         return browsing.browse(self, queue, state, after, limit, now, most_bytes)
 
@@ -230,7 +230,7 @@ class ClaimController(Protocol):
         """Return live claims of a project, or of one queue, in the driver's order.
 
         ``after`` is the ``next`` of the previous page. The work per page is limited, so a page may be short or empty
-        although more claims follow. A driver that cannot list claims inherits this method, which raises ``NotBuilt``.
+        although more claims follow. The default implementation raises ``NotBuilt``.
         """
         return capabilities.NO_CLAIM_LISTS.list()
 
@@ -256,7 +256,7 @@ class ClaimController(Protocol):
 
         Only messages that the live claim holds are changed. Moved messages are appended to their target queues in the
         order of ``settlement.move``, as ``MessageController.move`` does. The stored result of ``idempotency_key`` is
-        the returned ``Settled``.
+        the returned ``SettleResult``.
 
         Raises ``ClaimNotFound`` if the claim holds no message.
         """
@@ -374,7 +374,7 @@ class Storage(Protocol):
         """
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """Return the message counts by state of up to ``queues`` queues, from all projects.
+        """Return the message counts by state of queues of all projects, for at most ``queues`` queues.
 
         In each state of a queue, at most ``most`` messages are counted. If a state has ``most`` messages or more, the
         counts of the other states may be too low.
@@ -430,7 +430,7 @@ class Defaults:
         return ()
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        """Compute the depth from ``stats`` and ``ready``. The field ``oldest_ready`` is not set.
+        """Compute the message counts from ``stats`` and ``ready``, without ``oldest_ready``.
 
         The cost grows with the number of messages.
         """

@@ -115,10 +115,9 @@ def find_latest(storage: SearchableStorage, project: str, message: str, now: Sec
 
 
 def select_latest(records: Sequence[LocatedMessage]) -> LocatedMessage | None:
-    """Return the entry that finished last, or None if there are no entries.
+    """Return the entry whose message finished last, or None if there are no entries.
 
-    If several entries finished at the same time, the entry of a deleted or popped message takes precedence over the
-    entry of a moved message.
+    If several messages finished at the same time, a deleted or popped message takes precedence over a moved one.
     """
     return max(
         records, key=lambda record: (record.entry.finished, record.entry.outcome in FINAL_OUTCOMES), default=None

@@ -35,7 +35,7 @@ BOUNDS: Final = Bounds()
 
 
 def check_stage(commit: Commit, stage: str, count: int) -> None:
-    """Raise ``StageDiffers`` if ``count``, the stage's message count, is not the count that the commit expects."""
+    """Raise ``StageDiffers`` if the commit expects another message count than ``count`` for the stage."""
     expected = commit.expected.get(stage, count)
     if expected != count:
         raise StageDiffers.of(stage, count, expected)
@@ -139,7 +139,7 @@ class TransactionController(Protocol):
         ...
 
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
-        """Decide atomically to publish all messages of the stages and to delete all messages of the claims.
+        """Publish all messages of the stages and delete all messages of the claims, atomically.
 
         The stages in ``commit.beside`` are published too. They may be missing, and their messages are not counted.
 
@@ -184,7 +184,7 @@ class TransactionController(Protocol):
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
         """Count the project's live stages, fences or producers, and check whether ``name`` is among them.
 
-        The server calls this method before it creates one of them. The cost may grow with their number.
+        The server calls this method before it creates a stage, fence or producer. The cost may grow with the count.
         """
         ...
 
@@ -239,7 +239,7 @@ class TopicController(Protocol):
         ...
 
     def stats(self, topic: TopicRef, now: Seconds) -> Stats:
-        """Return the message count in ``free``, and the oldest and newest message in order of sequence."""
+        """Return the topic's message count (``free``), and its oldest and newest message in order of sequence."""
         ...
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:

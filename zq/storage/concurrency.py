@@ -28,8 +28,8 @@ class StripedLocks:
     def locked(self, *names: Hashable) -> Iterator[None]:
         """Acquire the locks of the names; a context manager.
 
-        To prevent deadlocks, a thread locks all its names in one call. If a lock cannot be acquired in time, the method
-        releases the locks that it has acquired and raises ``Unavailable``.
+        To prevent deadlocks, a thread must lock all its names in one call. If a lock cannot be acquired in time, the
+        method releases the locks that it has acquired and raises ``Unavailable``.
         """
         with ExitStack() as acquired:
             for stripe in sorted({hash(name) % STRIPES for name in names}):
@@ -40,7 +40,7 @@ class StripedLocks:
 
 
 class _Member(Generic[Request, Answer]):
-    """A submitted request, and the lock that wakes its thread if the request completes or must lead the next group."""
+    """A submitted request, and the lock on which its thread waits for the result or for the leadership of a group."""
 
     __slots__ = ("answer", "failure", "is_leader", "request", "woken")
 

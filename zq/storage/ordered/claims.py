@@ -390,7 +390,7 @@ def settle_messages(
 
 
 def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: Completion) -> list[HandleOutcome]:
-    """Apply the operations ``grips`` in one change, and return their outcomes in the same order.
+    """Apply the operations ``grips`` on claimed messages in one change, and return their outcomes in the same order.
 
     Each grip must be for a different message.
     """

@@ -14,7 +14,7 @@ from zq.storage.ordered.store import Store, Write
 
 
 class StoredDocument(Struct, array_like=True):
-    """A document's entry in ``documents``."""
+    """A document's entry in ``records``."""
 
     value: bytes
     version: str

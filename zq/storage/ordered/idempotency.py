@@ -25,7 +25,7 @@ class Owner(Protocol):
 
 
 def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
-    """Check that the key is new to the owner.
+    """Check that the owner has not stored the key yet.
 
     Args:
         answer: The type of the stored result.
@@ -48,7 +48,7 @@ def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey
 def check_keys(
     store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, drafts: Sequence[Draft], now: int
 ) -> None:
-    """Check that the idempotency keys of a post and of its drafts are new to the owner.
+    """Check that the owner has not stored the idempotency keys of a post and of its drafts yet.
 
     Raises:
         Repeated: The post was already applied. The error contains its result.

@@ -4,7 +4,8 @@
 ========= ==================================== ======================================================================
 family    key                                  value
 ========= ==================================== ======================================================================
-default   "version" "clock" "numbers" "starts" schema version; largest time seen; last number issued; last start
+default   "version" "clock" "numbers" "starts" schema version; largest time seen; last number issued; start count
+default   "boot"                               id of the machine's current boot, and its trusted time
 default   "doomed" q                           key in ``queues``: the data of the former queue q is to be removed
 default   "dropped" n                          empty: the data of the history or stage n is to be removed
 default   "removed" h                          bytes of history entries and results of h that active expiry removed
@@ -33,10 +34,10 @@ stages    len(project) project name 00 expires Stage: number n and size of the s
 staged    n index                              Staged: a message to be published
 producers len(project) project name 00 expires Batch: the producer's last commit
 logs      len(project) project                 LogRecord: number n of the log, last sequence, totals, trimmed totals
-batches   n last                               Stored: messages published together; the key has the last sequence
+batches   n last                               StoredBatch: messages published together; the key has the last sequence
 topics    n len(topic) topic last              expires, first sequence, first expiry: the batches of a topic
 floors    n len(topic) topic                   sequence, key in ``logs``: the topic was purged up to this sequence
-documents len(project) project len(kind) ...   StoredDocument: a document; the key ends in kind and name
+records   len(project) project len(kind) ...   StoredDocument: a document; the key ends in kind and name
 due       expires kind key                     a note, see ``due``: the entry ``key`` of ``FAMILY_OF[kind]`` expires
 ========= ==================================== ======================================================================
 

@@ -24,7 +24,8 @@ from zq.storage.ordered.store import Store, Write
 LINE: Final = 16
 # Maximum number of expired or unreadable messages that a change skips to find the head of a line.
 MAX_GONE: Final = 64
-# Maximum number of such messages that a claim skips, and that a change skips after its claim has read the line.
+# Maximum number of expired or unreadable messages that a claim skips. If the claim has read the line, the limit also
+# applies to the claim's change, instead of ``MAX_GONE``.
 PATIENCE: Final = 4096
 
 
@@ -96,11 +97,11 @@ class LineChanges:
         self._line(state, record.line).slots[slot_of(state.grouping, record.available, sequence)] = record
 
     def leave(self, state: QueueState, sequence: int, group: str, available: int) -> None:
-        """Remove a message from the line of its group. ``available`` is the message's stored available-at."""
+        """Remove a message from the line of its group. ``available`` is the available-at in the stored record."""
         _leave(self._line(state, group), slot_of(state.grouping, available, sequence))
 
     def shift(self, state: QueueState, sequence: int, record: StoredMessage, available: int) -> None:
-        """Move a message within the line of its group. ``available`` is the message's stored available-at."""
+        """Move a message within the line of its group. ``available`` is the available-at in the old record."""
         line, grouping = self._line(state, record.line), state.grouping
         _leave(line, slot_of(grouping, available, sequence))
         line.slots[slot_of(grouping, record.available, sequence)] = record

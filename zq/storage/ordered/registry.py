@@ -5,7 +5,7 @@
 - A thread acquires several queue locks in the order of the queue numbers, and the registry's lock last.
 - A purge or deletion marks the old ``QueueState`` as ``gone``. A thread that waited for its lock looks up the queue
   again.
-- A state is loaded from the store and can be discarded at any time; the hints in it are not stored.
+- All data of a state is loaded from the store, except for hints, which may be dropped.
 """
 
 import threading

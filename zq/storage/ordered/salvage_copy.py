@@ -28,7 +28,10 @@ class Gaps(Protocol):
 
 
 class DamagedStore(Readable, Protocol):
-    """The readable part of a damaged store. ``scan`` skips damaged ranges; ``get`` raises ``StoreDamaged``."""
+    """The readable part of a damaged store.
+
+    ``scan`` skips damaged ranges. ``get`` raises ``StoreDamaged`` if it cannot read the value of the key.
+    """
 
     def gaps(self, family: str) -> Gaps:
         """Return the ranges of a family that ``scan`` cannot read."""

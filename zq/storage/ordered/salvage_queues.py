@@ -230,7 +230,7 @@ class QueueSalvage:
             return False
 
     def _describe_fate(self, key: bytes) -> str:
-        """Return a clause for the list of losses if an open commit would have deleted the message, or ""."""
+        """Return a note for the list of losses if an open commit was deleting the message, otherwise ""."""
         number, sequence = layout.pair.unpack(key)
         return ", which a commit was deleting" if sequence in self._reserved.get(number, ()) else ""
 

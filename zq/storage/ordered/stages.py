@@ -49,7 +49,7 @@ def find_or_create(
 def append_writes(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
     """Return the writes that append drafts for a queue to a stage.
 
-    ``most`` is the maximum size of the stage in (bytes, messages). Raises ``StageFull`` if the stage would exceed it.
+    ``most`` is the limit of the stage in (bytes, messages). Raises ``StageFull`` if the stage would exceed the limit.
     """
     size = stage.size + sum(draft.size for draft in drafts)
     grown = Stage(stage.number, stage.count + len(drafts), size)
@@ -205,7 +205,7 @@ def _decode_time(value: bytes | None) -> float | None:
 
 
 def usage(store: Store, project: str) -> tuple[int, int]:
-    """Return the count and body size of the project's staged messages, including those of open commits."""
+    """Return the message count and body size of the project's stages, including stages of open commits."""
     prefix = layout.project_prefix(project)
     found = [layout.decode_stage(value) for _, value in store.scan("stages", prefix, layout.prefix_end(prefix))]
     begun = COMMIT + prefix

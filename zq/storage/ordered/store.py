@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The protocol of an ordered key-value store.
 
-A driver implements the six methods of ``Store``; ``zq/storage/memory.py`` is the shortest example. Keys are compared as
-bytes. Families (``layout.FAMILIES``) are separate key spaces.
+A driver implements the methods of ``Store``; ``memory.py`` is the shortest example. Keys are compared as bytes.
+Families (``layout.FAMILIES``) are separate key spaces.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -159,7 +159,7 @@ class Housekeeping:
         return False
 
     def maintain(self, trimmed: Iterator[Range]) -> None:
-        """Run maintenance. The engine calls this every few seconds. ``trimmed`` yields each large trimmed range."""
+        """Run maintenance, every few seconds. ``trimmed`` yields the key ranges of trimmed batches to compact."""
 
     def bound_memory(self) -> None:
         """Limit the memory of unflushed writes. The engine calls this after each slice of a large commit.

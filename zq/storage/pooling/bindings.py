@@ -2,9 +2,9 @@
 """The bindings of queues to pools, which are stored in the catalogue and cached for ``CACHE_TTL`` seconds.
 
 A server uses a cached binding without a query. After the deletion of a queue, its binding therefore stays in the
-catalogue for ``BINDING_RETENTION`` seconds, until no server has it in its cache. A post to the deleted queue restores
-the binding. Restoring and removing a binding both compare its version, so no message is stored in a pool in which
-readers do not search.
+catalogue for ``BINDING_RETENTION`` seconds, longer than in any server's cache. A post to the deleted queue restores the
+binding. Restoring and removing a binding both compare its version, so no message is stored in a pool in which readers
+do not search.
 """
 
 import random

@@ -151,10 +151,9 @@ class Queues(Controller):
         return count
 
     def _names(self, project: str, after: str, limit: int) -> tuple[dict[str, str], dict[str, Queue | None], bool]:
-        """Return the next queue names in order, with the data to list their queues.
+        """Return (pool by queue name, queue by queue name, whether no names follow) for the next names in order.
 
-        The results are: pool by queue name, queue by queue name for the queues of the default pool, and whether there
-        are no more names.
+        A queue is None if it must be read from its pool.
         """
         bound = self._catalogue.documents.list(project, BINDING, "", after, limit, self._catalogue.now()).items
         own = self._catalogue.queues.list(project, after, limit).items

@@ -64,7 +64,7 @@ class DamagedDirectory:
     """
 
     def __init__(self, path: Path, workshop: Path, families: Iterable[str]) -> None:
-        """Open the store and scan it for damage. Raises ``StartRefused`` if it is in use or cannot be opened."""
+        """Open the store and scan it for damage. Raises ``StartRefused`` if the store is in use or cannot be opened."""
         self._workshop = workshop
         self._rest: Survey | None = None
         notes: list[str] = []

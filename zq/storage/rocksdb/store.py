@@ -278,9 +278,7 @@ class Store(ordered.Store):
         return family not in self._damage.families
 
     def compact_after(self, family: str, seconds: int) -> None:
-        """Make RocksDB compact each file of the family ``seconds`` after it was written.
-
-        Files that are already older are compacted immediately.
+        """Make RocksDB compact each file of the family ``seconds`` after it was written, and older files immediately.
 
         Raises ``Unavailable`` if RocksDB rejects the options.
         """

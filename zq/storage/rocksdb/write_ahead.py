@@ -158,7 +158,7 @@ class LogFile:
         return None
 
     def _next(self, at: int) -> int:
-        """Return the offset of the next header at or after ``at``. A block's last bytes may not fit a header."""
+        """Return the offset of the next header at or after ``at``. The end of a block may be too small for a header."""
         rest = -at % BLOCK
         if rest < HEADER.size or (rest < HEADER.size + NUMBER.size and not any(self._content[at : at + rest])):
             return at + rest
