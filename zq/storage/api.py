@@ -151,8 +151,8 @@ class MessageController(Protocol):
     ) -> Page[Message]:
         """Return messages that match the filter and have sequences above ``marker``, in order of sequence.
 
-        ``next`` is the sequence of the last message. If the queue's metadata differs from ``expected``,
-        ``Page.metadata`` contains the queue's metadata.
+        ``next`` is the sequence of the last message. If the queue's metadata differs from ``expected``, the page has no
+        messages, and ``Page.metadata`` is the queue's metadata.
         """
 
     def browse(

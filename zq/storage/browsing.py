@@ -128,12 +128,10 @@ FINAL_OUTCOMES: Final = (Outcome.DELETED, Outcome.POPPED)
 
 
 def queues(controller: QueueLister, project: str) -> Iterator[QueueRef]:
-    """Yield all queues of the project."""
     return (queue for page in pages(controller, project) for queue in page)
 
 
 def pages(controller: QueueLister, project: str) -> Iterator[Sequence[QueueRef]]:
-    """Yield all queues of the project in pages."""
     after = ""
     while (page := controller.list(project, after, PAGE)).next is not None:
         yield [queue.ref for queue in page.items]

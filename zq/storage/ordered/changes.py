@@ -115,7 +115,6 @@ class Change:
             self.remember(state, draft.once, [draft.id], now, posted=True)
 
     def remove(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
-        """Remove a message and its index entries."""
         tally = self._tally(state)
         tally.count -= 1
         tally.bytes -= record.size
@@ -197,7 +196,6 @@ class Change:
             self._writes += writes
 
     def add_writes(self, *writes: Write) -> None:
-        """Add further writes to the batch."""
         self._writes += writes
 
     def commit(self) -> None:
@@ -351,7 +349,6 @@ class Routes(NamedTuple):
     now: int
 
     def missing(self, moves: Iterable[Move]) -> list[QueueRef]:
-        """Return the missing target queues of the moves."""
         return [ref for ref in target_queues(self.source.ref, moves) if self.targets[ref.name] is None]
 
     def move_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> list[Move]:
@@ -368,7 +365,6 @@ class Routes(NamedTuple):
         return carried
 
     def move(self, change: Change, sequence: int, record: StoredMessage, body: bytes, move: Move) -> None:
-        """Move one message to its target queue."""
         target = self.targets[move.to]
         assert target is not None, "the caller has created the missing queues"
         outcome = Outcome.DEAD_LETTERED if move.reason else Outcome.MOVED

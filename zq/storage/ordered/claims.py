@@ -152,8 +152,6 @@ class ClaimController:
 
 
 class ClaimAttempt:
-    """The creation of one claim."""
-
     def __init__(self, session: Session, queue: QueueRef, request: ClaimRequest, now: int) -> None:
         self._session = session
         self._queue = queue

@@ -74,7 +74,6 @@ class DocumentController:
 
 
 def lock_name(key: bytes) -> bytes:
-    """Return the name of a document's lock."""
     return b"document " + key
 
 

@@ -45,7 +45,6 @@ def _entry(family: str, key: bytes, expires: int) -> bytes:
 
 
 def history_writes(history: int, position: int, kept: StoredEntry) -> list[Write]:
-    """Return the writes that store a history entry."""
     key = layout.pair.pack(history, position)
     return [
         *writes("history", key, layout.encode(kept), kept.expires, history_note(kept)),
@@ -77,5 +76,4 @@ def size_of(family: str, note: bytes) -> int:
 
 
 def ending_prefix(history: int, message: str) -> bytes:
-    """Return the key prefix of a message's history entries."""
     return layout.name_prefix(layout.number.pack(history), message)

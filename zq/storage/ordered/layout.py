@@ -413,7 +413,6 @@ def seal_body(body: bytes, expires: int, grace: int) -> bytes:
 
 
 def unseal_body(value: bytes) -> bytes:
-    """Decode a value of ``bodies``."""
     return value[: -stamp.size]
 
 

@@ -30,7 +30,6 @@ PATIENCE: Final = 4096
 
 
 def line_key(queue: int, group: str) -> bytes:
-    """Return the key of a group's line."""
     name = group.encode("utf-8", "surrogatepass")
     return layout.number.pack(queue) + blake2b(name, digest_size=LINE - layout.number.size).digest()
 

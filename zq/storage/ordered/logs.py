@@ -188,12 +188,12 @@ class Log:
         return max(self._trimming, self.view.record.dropped)
 
     def cache_head(self, topic: str | None, head: int) -> None:
-        """Record that a topic has no batches up to the sequence ``head``. The topic None stands for the whole log."""
+        """Record the result of ``head``: the topic has no batches up to the sequence ``head``."""
         with self._heads_lock:
             self._heads[topic] = head
 
     def head(self, topic: str | None) -> int:
-        """Return the last sequence that was passed to ``cache_head`` for this topic, or 0 if there is none.
+        """Return the sequence up to which a topic is known to have no batches, or 0 if it is unknown.
 
         The topic None stands for the whole log.
         """

@@ -43,7 +43,6 @@ class EngineContext:
         self.configure(expiry)
 
     def configure(self, expiry: Expiry) -> None:
-        """Replace the expiry options."""
         self.expiry = expiry
         self.lazy_queue.resize(expiry.delete_queue_size if expiry.delete_on_read else 0)
 
@@ -284,7 +283,6 @@ class Registry:
             return self._last_number
 
     def update(self, state: QueueState, metadata: bytes) -> None:
-        """Replace a locked queue's metadata."""
         record = QueueRecord(state.number, metadata, state.history, state.grouping)
         self._store.write([("queues", state.key, layout.encode(record))])
         state.metadata = metadata

@@ -2,7 +2,8 @@
 """The preparation of a store that was restored from a backup, before its first start.
 
 Data that has expired since the backup is lost, unless all expiries are extended by the age of the backup. The boot
-epoch is raised far above all epochs since the backup. New sequences therefore exceed all markers that readers may have.
+epoch (the number of starts) is raised far above all epochs since the backup. New sequences therefore exceed all markers
+that readers may have.
 """
 
 from collections.abc import Callable, Iterator

@@ -27,7 +27,6 @@ class Salvage(SalvageState):
     """The salvage of a whole store. Its results are ``saved`` and ``lost``."""
 
     def run(self) -> None:
-        """Copy all readable data to the new store."""
         startup.check_readable(self.source)
         starts, numbers, clock = (self.read_number(key) for key in (b"starts", b"numbers", b"clock"))
         logs_part = LogSalvage(self)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stored form of stages, fences and open commits.
 
-A caller that changes or checks a stage, fence or producer holds the lock of this stage, fence or producer.
+A caller that changes or checks a stage, fence or producer holds its lock.
 
 An open commit is one entry in ``default`` with the prefix ``COMMIT``. The entry has the remaining work:
 
@@ -29,7 +29,6 @@ def prefix(project: str, stage: str) -> bytes:
 
 
 def stage_lock(prefix: bytes) -> bytes:
-    """Return the name of a stage's lock."""
     return b"stage " + prefix
 
 
@@ -93,7 +92,7 @@ def fence_lock(project: str, fence: str) -> bytes:
 
 
 def check_fence(store: Store, project: str, fence: Fence | None) -> None:
-    """Raise ``Fenced`` if a newer epoch of the fence was issued."""
+    """Raise ``Fenced`` unless the fence's epoch is the last one issued."""
     if fence is not None and fence.epoch != _last_epoch(store, _fence_key(project, fence.name)):
         raise Fenced
 
@@ -152,7 +151,6 @@ decode_commit = msgpack.Decoder(OpenCommit).decode
 
 
 def find_commit(store: Store, producer: bytes) -> OpenCommit | None:
-    """Return the producer's open commit, or None."""
     value = store.get("default", COMMIT + producer)
     return None if value is None else decode_commit(value)
 
@@ -170,7 +168,6 @@ def commit_write(producer: bytes, commit: OpenCommit) -> Write:
 
 
 def build_result(store: Store, producer: bytes, batch: Batch) -> CommitResult:
-    """Build the result of a producer's last batch."""
     is_open = find_commit(store, producer) is not None
     return CommitResult(batch.batch, batch.published, batch.deleted, open=is_open)
 

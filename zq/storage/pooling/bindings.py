@@ -56,7 +56,6 @@ def by_weight(weights: Mapping[str, int]) -> str:
 
 
 def describe(pool: str) -> str:
-    """Return the pool's name for error messages."""
     return f"the pool {pool}" if pool else "the default pool"
 
 

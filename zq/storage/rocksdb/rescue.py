@@ -97,11 +97,9 @@ class DamagedDirectory:
                 yield key, value
 
     def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the readable items of a range."""
         return self.survey.scan(family, lower, upper)
 
     def gaps(self, family: str) -> FamilyGaps:
-        """Return the unreadable ranges of a family."""
         return FamilyGaps(self.survey.gaps(family))
 
     def get(self, family: str, key: bytes) -> bytes | None:
@@ -117,7 +115,6 @@ class DamagedDirectory:
             return self._rest.get(family, key)
 
     def close(self) -> None:
-        """Close the store and release its lock."""
         if self._rest is not None:
             self._rest.close()
         self.survey.close()

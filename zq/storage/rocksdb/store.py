@@ -377,14 +377,12 @@ class Store(ordered.Store):
             return b""
 
     def _find_family(self, file: int) -> str:
-        """Return the family of a table file, or "" if no family has the file."""
         for name, view in self._views.items():
             if f" {file}:" in (view.property_value("rocksdb.sstables") or ""):
                 return name
         return ""
 
     def close_unflushed(self) -> None:
-        """Close the directory without a flush."""
         # The directory stays locked as long as any view or handle exists, so all are closed even if one of them fails.
         parts = [*self._views.values(), self._db]
         self._views, self._handles = {}, {}
