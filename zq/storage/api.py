@@ -2,25 +2,26 @@
 """The storage interface, the contract of every driver: store, queues, messages, claims and documents.
 
 The module ``capabilities`` has the optional parts of the contract. The laws L1 to L10 in ``api-ref/laws.md`` bind every
-driver; ``zq/conformance`` tests them. A *verb* is a method of this interface.
+driver; ``zq/conformance`` tests them. An *operation*, also called *verb*, is a method of this interface.
 
 - A driver has no defaults, limits or policies, and reads no clock except in ``Storage.now``.
-- Each verb is atomic for any number of threads and processes on one store. Post and commit are atomic as a whole;
+- Each operation is atomic for any number of threads and processes on one store. Post and commit are atomic as a whole;
   claim, renew, release, settle, move and bulk delete are atomic for each message.
-- A verb returns when its effect is as durable as the driver is configured to make it.
-- Expired messages (``expires <= now``) do not exist for any verb.
-- Every verb may raise ``Unavailable``.
+- An operation returns when its effect is as durable as the driver is configured to make it.
+- Expired messages (``expires <= now``) do not exist for any operation.
+- Every operation may raise ``Unavailable``.
 
-Arguments that several verbs share:
+Arguments that several operations share:
 
-- ``history``: seconds for which the queue keeps a history entry of each message that this verb finishes; 0 = no
+- ``history``: seconds for which the queue keeps a history entry of each message that this operation finishes; 0 = no
   entries.
 - ``idempotency_key``: if the key is new, it is stored in the same step as the effect. If the queue has already stored
-  the key, the verb changes nothing. It raises ``Repeated`` with the result of the first request or, if the digest
+  the key, the operation changes nothing. It raises ``Repeated`` with the result of the first request or, if the digest
   differs, ``KeyReused``.
-- ``fence``: a fencing token. If its epoch is not the last one issued, the verb changes nothing and raises ``Fenced``.
-- ``most_bytes``: the maximum total size of the returned bodies and attributes. The verb returns fewer messages than
-  ``limit`` to stay within this size, but at least one message if there is one.
+- ``fence``: a fencing token. If its epoch is not the last one issued, the operation changes nothing and raises
+  ``Fenced``.
+- ``most_bytes``: the maximum total size of the returned bodies and attributes. The operation returns fewer messages
+  than ``limit`` to stay within this size, but at least one message if there is one.
 """
 
 from collections.abc import Callable, Sequence
@@ -87,8 +88,8 @@ class QueueController(Protocol):
     def delete(self, queue: QueueRef) -> None:
         """Delete the queue with its messages, claims, history and idempotency keys. Ignore a missing queue.
 
-        The deletion takes effect in one step: a concurrent post takes effect either before or after it. Until the verb
-        returns, readers may see some of the messages; afterwards, they see none.
+        The deletion takes effect in one step: a concurrent post takes effect either before or after it. Until the
+        operation returns, readers may see some of the messages; afterwards, they see none.
         """
 
     def purge(self, queue: QueueRef) -> None:
@@ -266,7 +267,7 @@ class ClaimController(Protocol):
     ) -> Sequence[HandleOutcome]:
         """Delete claimed messages or change the expiry of their claims, and return the outcomes in input order.
 
-        A *grip* is one such operation. It identifies a message by id, claim and claim count, like an SQS receipt
+        A *grip* describes one such change. It identifies a message by id, claim and claim count, like an SQS receipt
         handle. The driver applies the grips in order, each atomically. A message that is not deleted keeps its claim,
         its claim count and its own expiry. When the claim expires, the message becomes available after its back-off.
 
@@ -284,7 +285,7 @@ class ClaimController(Protocol):
 class DocumentController(Protocol):
     """Small documents, such as topic metadata, subscriptions and pools. Each document is replaced as a whole.
 
-    An expired document (``Document.expires <= now``) does not exist for any verb.
+    An expired document (``Document.expires <= now``) does not exist for any operation.
     """
 
     def get(self, ref: DocumentRef, now: Seconds) -> Document | None:
@@ -338,9 +339,10 @@ class Storage(Protocol):
 
     @property
     def prompt(self) -> bool:
-        """Whether short verbs may currently run on the event loop's thread.
+        """Whether short operations may currently run on the event loop's thread.
 
-        If so, these verbs access memory only. A ``zq.storage.inline.Ticket`` waits for the disk after the verb returns.
+        If so, these operations access memory only. A ``zq.storage.inline.Ticket`` waits for the disk after the
+        operation returns.
         """
 
     def now(self) -> Seconds:
@@ -404,7 +406,7 @@ class Storage(Protocol):
         """
 
     def close(self) -> None:
-        """Close the store. No verb may be called afterwards."""
+        """Close the store. No operation may be called afterwards."""
 
 
 class Defaults:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The optional parts of the storage interface: history, transactions and topics.
 
-The rules in ``api`` for all verbs and arguments also apply here. A driver without one of these parts inherits
+The rules in ``api`` for all operations and arguments also apply here. A driver without one of these parts inherits
 ``api.Defaults``.
 """
 
@@ -108,7 +108,7 @@ class TransactionController(Protocol):
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:
         """Issue and return the next epoch of a fence. The first epoch is 1.
 
-        Afterwards, every verb that receives another epoch of this fence raises ``Fenced``.
+        Afterwards, every operation that receives another epoch of this fence raises ``Fenced``.
         """
         ...
 
@@ -149,13 +149,13 @@ class TransactionController(Protocol):
         - The messages of its claims count as claimed, their claims do not lapse, and the claims' holders get
           ``MessageClaimed``. If there are many such messages, metrics may count them as ready after the time at which
           their claims would have lapsed.
-        - Its stages are invisible to all other verbs.
+        - Its stages are invisible to all other operations.
 
-        The verb publishes and deletes no messages in two cases:
+        The operation publishes and deletes no messages in two cases:
 
-        - If a batch of the producer is open, the verb returns that batch.
-        - If the number of the batch is not above that of the producer's last batch, the verb returns the counts of the
-          last batch with ``replayed`` set, and deletes the stages as ``drop_stage`` does.
+        - If a batch of the producer is open, the operation returns that batch.
+        - If the batch number is not above that of the producer's last batch, the operation deletes the stages as
+          ``drop_stage`` does. It returns the counts of the last batch with ``replayed`` set.
 
         After an error, nothing has changed.
 

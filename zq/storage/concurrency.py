@@ -59,8 +59,8 @@ class GroupCommit(Generic[Request, Answer]):
     If no group is running, a request immediately becomes the leader of a new group. Requests that arrive while a group
     runs wait for the next group, in order of arrival. The first of them becomes its leader.
 
-    With ``linger``, the next leader waits briefly for followers, because members of a large group tend to submit their
-    next requests at almost the same time. A leader does not linger after a group of one request.
+    With ``linger``, the next leader waits briefly for followers: members of a large group tend to submit their next
+    requests at almost the same time. A leader does not linger after a group of one request.
     """
 
     def __init__(

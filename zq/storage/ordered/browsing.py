@@ -2,8 +2,8 @@
 """Pages of messages in one state, read without locks.
 
 Ready and delayed messages are listed in claim order, claimed messages by sequence. The claim order merges the index
-``available`` with the fresh messages (posted without a delay and not yet claimed), which are not in this index. A
-``Position`` is the cursor of either order.
+``available`` with the fresh messages, which are not in this index. A message is fresh if it was posted without a delay
+and is not yet claimed. A ``Position`` is the cursor of either order.
 """
 
 from collections.abc import Iterator

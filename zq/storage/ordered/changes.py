@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic changes to messages. All verbs write messages through this module.
+"""Atomic changes to messages. All operations write messages through this module.
 
 A ``Change`` collects writes. ``commit`` applies them in one batch and then updates the queue states in memory. The
 caller holds the locks of all affected queues from before its first read until after ``commit``.

@@ -13,7 +13,7 @@ from zq.storage.ordered.store import Write
 
 # Size in bytes of a number in a key.
 WORD: Final = layout.number.size
-# Bound once, because the functions below run for each message of a verb and attribute lookups are slow.
+# Bound once, because the functions below run for each message of an operation, and attribute lookups are slow.
 _pack: Final = layout.number.pack
 
 # Functions from an index entry (key, value) to the message's key in ``messages``, by index family.

@@ -56,8 +56,8 @@ class ActiveExpiry:
         self._due_position = b""
         """``position`` and ``_due_position`` are the keys in ``expiry`` and ``due`` from which the next round scans.
 
-        New entries expire in the future, so they are above these keys. An entry is below them only if the verb that
-        wrote it took longer than the TTL. Such an entry is found when the indexes are read from the beginning again.
+        New entries expire in the future, so they are above these keys. An entry is below them only if it was written
+        after its own expiry. Such an entry is found when the indexes are read from the beginning again.
         """
         self._rescan_at = 0.0
         self._first = 0
@@ -146,7 +146,7 @@ class ActiveExpiry:
                 with self._stripes.locked(stages.stage_lock(key[:-8])):  # because a commit may be reading the stage
                     store.write([*gone, ("default", layout.PENDING_NUMBER + note, b"")])
             elif family == "records":
-                with self._stripes.locked(documents.lock_name(key)):  # because a verb may be extending the expiry
+                with self._stripes.locked(documents.lock_name(key)):  # because an operation may be extending the expiry
                     store.write(gone if documents.has_expiry(store, key, layout.number.unpack_from(entry)[0]) else [])
                 continue
             writes += gone

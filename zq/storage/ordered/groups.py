@@ -88,11 +88,11 @@ def count_depth(store: Store, state: QueueState, expired: int, now: int, most: i
 
 
 class LineScan:
-    """A scan of the message groups that may have ready messages. The index entries of one group are its *line*.
+    """A scan of the message groups that may have ready messages.
 
     Attributes:
         expired: The keys of the expired messages that were found.
-        steps: The number of scanned lines and skipped messages.
+        steps: The number of scanned groups and skipped messages.
     """
 
     def __init__(self, store: Store, state: QueueState, now: int) -> None:
@@ -102,9 +102,9 @@ class LineScan:
         self.damaged = False
 
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield (key of the entry in ``available``, line key, line head) for each line, in claim order.
+        """Yield (key of the entry in ``available``, index key, head) for each group, in claim order.
 
-        The head identifies the first message of the line; see the module ``lines``.
+        The head identifies the first message of the group; see the module ``lines``.
         """
         number, size = layout.number.pack(self._state.number), layout.number.size
         upper = layout.pair.pack(self._state.number, self._now + 1)

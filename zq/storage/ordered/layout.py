@@ -147,7 +147,7 @@ class Tally(Struct, array_like=True):
         count: The number of messages.
         position: The position of the last history entry.
         finished: The time of the last history entry.
-        start: The boot epoch in which the counters were written; see ``startup.count_start``.
+        start: The boot epoch (number of starts) in which the counters were written; see ``startup.count_start``.
         bytes: The total size of the messages.
         kept: The total size of all history entries and idempotency results ever added. Subtract the size stored under
             ``REMOVED`` to get the current size.

@@ -32,7 +32,7 @@ class LogRecord(Struct, array_like=True, frozen=True):
         dropped: The sequence up to which batches are trimmed.
         gone_size: The part of ``size`` that was trimmed.
         gone_messages: The part of ``messages`` that was trimmed.
-        start: The boot epoch in which the entry was written; see ``startup.count_start``.
+        start: The boot epoch (number of starts) in which the entry was written; see ``startup.count_start``.
     """
 
     number: int

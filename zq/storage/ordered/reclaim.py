@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The removal of data that is invisible to all verbs.
+"""The removal of data that is invisible to all operations.
 
 - Pending deletes: the data of purged and deleted queues, of their histories, and of removed stages.
 - Entries in ``topics`` and ``due`` of trimmed batches.

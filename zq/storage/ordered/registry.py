@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queue states of an open store in memory: numbers, counters, locks and hints.
 
-- A verb that changes a queue holds the queue's lock from the first read to the write.
+- An operation that changes a queue holds the queue's lock from the first read to the write.
 - A thread acquires several queue locks in the order of the queue numbers, and the registry's lock last.
 - A purge or deletion marks the old ``QueueState`` as ``gone``. A thread that waited for its lock looks up the queue
   again.
@@ -91,7 +91,7 @@ class QueueState:
         self.visibility = VisibilityIndex()
         self.long_scan_lock = threading.Lock()
         self.reserved: set[int] = set()
-        """Sequences of messages that an open commit will delete. No other verb changes these messages."""
+        """Sequences of messages that an open commit will delete. No other operation changes these messages."""
 
     def advance(self, head: bytes) -> None:
         """Move the ready cursor to ``head``, because no message before it is ready."""
@@ -122,9 +122,9 @@ class QueueState:
 
 
 class LockedQueues:
-    """A context manager that locks the queues of a verb in the order of their numbers.
+    """A context manager that locks the queues of an operation in the order of their numbers.
 
-    The class replaces a generator function, which would add several microseconds to each verb.
+    The class replaces a generator function, which would add several microseconds to each operation.
     """
 
     __slots__ = ("_find", "_locks", "_refs", "_states")
@@ -164,7 +164,7 @@ class Registry:
     """The queue states and topic logs of one open store, loaded on first use."""
 
     def __init__(self, store: Store, context: EngineContext, start: int) -> None:
-        """Create the registry. ``start`` is the boot epoch; see ``startup.count_start``."""
+        """Create the registry. ``start`` is the boot epoch: the number of starts of the store."""
         self._store = store
         self._start = start
         self.context = context

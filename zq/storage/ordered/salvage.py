@@ -52,7 +52,7 @@ class Salvage(SalvageState):
 
 
 def _latest_start(source: DamagedStore) -> int:
-    """Return one more than the largest boot epoch in a readable counter."""
+    """Return one more than the largest boot epoch (number of starts) in a readable counter."""
     tallies = (layout.decode_tally(value).start for _, value in source.entries("tallies") if value is not None)
     records = (logs.decode_log(value).start for _, value in source.entries("logs") if value is not None)
     return max([0, *tallies, *records]) + 1

@@ -5,8 +5,8 @@ A caller that changes or checks a stage, fence or producer holds its lock.
 
 An open commit is one entry in ``default`` with the prefix ``COMMIT``. The entry has the remaining work:
 
-- The sequences of messages to delete, by queue. They are also in ``QueueState.reserved``, so that no other verb changes
-  these messages.
+- The sequences of messages to delete, by queue. They are also in ``QueueState.reserved``, so that no other operation
+  changes these messages.
 - The stages to publish. They no longer have entries in ``stages``.
 """
 

@@ -2,8 +2,8 @@
 """The checks and counters of a store's start: layout version, clock, and boot epoch.
 
 **Clock.** Expiry destroys data. The server therefore refuses to start if the clock is days ahead of the store's last
-use. It also refuses to start if the clock was set back by more than a minute, because times in the store would be in
-the future. While the store is in use, a clock that jumps ahead is not trusted for some time (decision 0006).
+use. If the clock was set back by more than a minute, times in the store would be in the future, so the server refuses
+to start too. While the store is in use, a clock that jumps ahead is not trusted for some time (decision 0006).
 
 **Boot epoch.** The boot epoch is the number of starts. It ensures that no sequence is assigned twice. A power failure
 may lose the last writes, including sequences that a reader already uses as a marker. Each counter therefore skips
@@ -195,7 +195,7 @@ def last_seen(store: Store) -> int:
 
 
 def record_clock(store: Store, clock: StorageClock) -> None:
-    """Record the clock's largest time and its trusted offset. ``check_clock`` reads both at the next start."""
+    """Record the clock's largest time and the machine's trusted boot time for ``check_clock`` at the next start."""
     moment, offset = layout.ms(clock.latest), layout.ms(clock.offset)
     store.write(
         [("default", b"clock", layout.number.pack(moment)), ("default", b"boot", b"%s %d" % (read_boot_id(), offset))]
@@ -220,9 +220,9 @@ def count_start(store: Store) -> int:
 
 
 def epoch_growth(before: int, start: int) -> int:
-    """Return the number of values that a counter skips.
+    """Return the number of values that a counter skips between two boot epochs (numbers of starts).
 
-    ``before`` is the boot epoch in which the counter was last written, and ``start`` is the current one.
+    ``before`` is the epoch in which the counter was last written, and ``start`` is the current epoch.
     """
     return EPOCH_STRIDE * (start - before)
 

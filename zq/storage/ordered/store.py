@@ -58,12 +58,12 @@ class Store(Protocol):
     # The write error after which the store rejects all writes, or None. The engine then reopens the store. A store that
     # remains usable after a failed write never sets this attribute.
     failure: Exception | None = None
-    # Whether another process may take over the store. If so, the engine calls ``prove`` before and after each verb.
+    # Whether another process may take over the store. If so, the engine calls ``prove`` around each operation.
     contended: bool = False
 
     @property
     def prompt(self) -> bool:
-        """Whether verbs that read few entries may run on the event loop's thread.
+        """Whether operations that read few entries may run on the event loop's thread.
 
         If so, no method blocks on anything slower than the local disk, and ``wait_durable`` defers to
         ``zq.storage.inline.current()`` instead of waiting.
@@ -145,7 +145,7 @@ class Housekeeping:
     """The optional maintenance of a store. The same object is used after the store is reopened.
 
     By default, the methods do nothing; a driver overrides those that it supports. The engine calls all methods except
-    ``check`` within a verb, while the store is open.
+    ``check`` within an operation, while the store is open.
     """
 
     def allow_destruction(self, allowed: bool) -> None:
@@ -168,7 +168,7 @@ class Housekeeping:
         """
 
     def snapshot(self, moment: Seconds) -> AbstractContextManager[Snapshot]:
-        """Provide a snapshot; see ``capabilities.Snapshots``. The context may outlast the verb that entered it."""
+        """Provide a snapshot; see ``capabilities.Snapshots``. The context may outlast the operation that entered it."""
         raise NotBuilt("A store in memory has no backup: nothing of it outlives its server.")
 
     def measures(self) -> Iterator[Measure]:

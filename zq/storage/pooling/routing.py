@@ -80,7 +80,7 @@ class Controller:
 
 
 def _route_by_queue(part: str, promise: type, *verbs: str) -> Callable[[T], T]:
-    """Return a class decorator that adds methods. Each method calls the store of the queue in the first argument.
+    """Return a class decorator that adds methods. Each one forwards its call to the store of the queue in argument 1.
 
     Args:
         part: The attribute of the store that has the methods, such as ``messages``.

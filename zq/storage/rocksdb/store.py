@@ -180,7 +180,7 @@ class Store(ordered.Store):
 
     @property
     def prompt(self) -> bool:
-        """Whether verbs that read few entries may run on the event loop's thread.
+        """Whether operations that read few entries may run on the event loop's thread.
 
         False during and shortly after a write stall.
         """

@@ -3,8 +3,8 @@
 
 A log file consists of blocks of 32 KiB, and no record crosses the end of a block. A record has a header and content:
 
-- The header has a masked CRC-32C, the length, the type and, in a file that RocksDB may recycle, the low half of the
-  file's number.
+- The header has a masked CRC-32C, the length and the type. In a file that RocksDB may recycle, it also has the low half
+  of the file's number.
 - The content is a write. If the write does not fit into the block, the content is a fragment of the write. A write
   begins with the sequence number of its first entry and the number of its entries.
 
