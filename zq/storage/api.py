@@ -67,7 +67,7 @@ from zq.storage.capabilities import HistoryController, TopicController, Transact
 
 
 class QueueController(Protocol):
-    """Queues and their metadata."""
+    """The operations on queues and their metadata."""
 
     def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
         """Create the queue. If it exists, change nothing and return False. The message group mode never changes."""
@@ -107,7 +107,7 @@ class QueueController(Protocol):
 
 
 class MessageController(Protocol):
-    """The messages of queues."""
+    """The operations on messages."""
 
     def post(
         self,
@@ -206,7 +206,7 @@ class MessageController(Protocol):
 
 
 class ClaimController(Protocol):
-    """Claims on messages. At most one live claim holds a message (L2)."""
+    """The operations on claims. At most one live claim holds a message (L2)."""
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         """Claim up to ``request.limit`` ready messages, in order of (available, sequence).
@@ -283,9 +283,10 @@ class ClaimController(Protocol):
 
 
 class DocumentController(Protocol):
-    """Small documents, such as topic metadata, subscriptions and pools. Each document is replaced as a whole.
+    """The operations on small documents, such as topic metadata, subscriptions and pools.
 
-    An expired document (``Document.expires <= now``) does not exist for any operation.
+    Each document is replaced as a whole. An expired document (``Document.expires <= now``) does not exist for any
+    operation.
     """
 
     def get(self, ref: DocumentRef, now: Seconds) -> Document | None:

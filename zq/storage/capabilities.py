@@ -61,7 +61,10 @@ class Snapshots(Protocol):
 
 
 class HistoryController(Protocol):
-    """The history of finished messages. Entries expire, are deleted with the queue, and survive a purge."""
+    """The operations on the history of finished messages.
+
+    History entries expire, are deleted with the queue, and survive a purge.
+    """
 
     def list(
         self,
@@ -96,7 +99,7 @@ class HistoryController(Protocol):
 
 
 class TransactionController(Protocol):
-    """Fences, stages and commits (extensions 9).
+    """The operations on fences, stages and commits (extensions 9).
 
     A fence issues fencing tokens. A stage holds invisible messages until a commit publishes them. A producer's commits
     are numbered; each one is a *batch*.
@@ -201,7 +204,7 @@ class TransactionController(Protocol):
 
 
 class TopicController(Protocol):
-    """Topics. The messages of all topics of a project are in one log, in order of publishing.
+    """The operations on topics. The messages of all topics of a project are in one log, in order of publishing.
 
     A log is never deleted, and its sequences are never reused. The log does not depend on topics' metadata.
     """

@@ -17,7 +17,7 @@ UNLIMITED: Final = 1 << 62
 
 
 class StripedLocks:
-    """A fixed number of locks for any number of names. Safe for any number of threads."""
+    """A fixed number of locks for any number of names; a hash selects the lock of a name. Thread-safe."""
 
     def __init__(self, timeout: float | None = None) -> None:
         """Create the locks. ``timeout``: maximum seconds for which a thread waits for one lock; None = no limit."""

@@ -54,24 +54,24 @@ def history_writes(history: int, position: int, kept: StoredEntry) -> list[Write
 
 
 def history_note(kept: StoredEntry) -> bytes:
-    """Build the note of a history entry: sequence, message id, and size."""
+    """Build the value of a history entry's entry in ``due``: sequence, message id, and size."""
     told = b"\0" + size_note(kept.size) if kept.size else b""
     return layout.number.pack(kept.sequence) + kept.record.id.encode("utf-8", "surrogatepass") + told
 
 
 def history_traces(key: bytes, note: bytes) -> list[Write]:
-    """Return the writes that remove the index entries of a history entry, given the history entry's key and note."""
+    """Return the writes that remove the index entries of a history entry, given its key and its note in ``due``."""
     ids = layout.name_prefix(key[:8], note[8:].partition(b"\0")[0].decode("utf-8", "surrogatepass"))
     return [("sequences", key[:8] + note[:8], None), ("endings", ids + key[8:], None)]
 
 
 def size_note(size: int) -> bytes:
-    """Build the note of an idempotency key: the size of its result, or b"" if the result does not count as usage."""
+    """Build the value of an idempotency key's entry in ``due``: the size of its result, or b"" if it is not usage."""
     return layout.number.pack(size) if size else b""
 
 
 def size_of(family: str, note: bytes) -> int:
-    """Return the size that is stored in the note of a record in ``history`` or ``keys``."""
+    """Return the size in the note, in ``due``, of a record in ``history`` or ``keys``."""
     return int.from_bytes(note if family == "keys" else note[8:].partition(b"\0")[2])
 
 

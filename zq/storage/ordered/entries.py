@@ -84,7 +84,6 @@ def record_entries(family: str, key: bytes, value: bytes) -> list[Write]:
 
 
 def removal(entries: Iterable[Write]) -> list[Write]:
-    """Return the writes that remove the entries."""
     return [(family, key, None) for family, key, _ in entries]
 
 

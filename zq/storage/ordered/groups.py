@@ -23,8 +23,8 @@ def take(
 ) -> list[ReadyMessage]:
     """Return up to ``limit`` ready messages, which the caller must claim or remove in ``change``.
 
-    The search takes as many messages as possible from a group before it proceeds to the next group. It ends before the
-    messages exceed ``most_bytes`` in total, but it returns at least one message if it can.
+    The search takes as many messages as possible from a group before it proceeds to the next group. The search ends
+    before the messages exceed ``most_bytes`` in total, but it returns at least one message if it can.
     """
     taken: list[ReadyMessage] = []
     scan = LineScan(store, state, now)

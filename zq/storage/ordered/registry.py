@@ -251,7 +251,7 @@ class Registry:
             state.gone = True
 
     def delete(self, state: QueueState) -> None:
-        """Delete a locked queue or hidden state atomically."""
+        """Delete a locked queue, or a locked hidden state (idempotency keys of a missing queue), atomically."""
         with self._lock:
             dropped: Write = ("default", layout.PENDING_NUMBER + layout.number.pack(state.history), b"")
             family, states = ("hidden", self._hidden) if state.ref in self._hidden else ("queues", self._states)

@@ -24,7 +24,7 @@ LOST_NUMBERS: Final = 1_000_000
 
 
 class Salvage(SalvageState):
-    """The salvage of a whole store. Its results are ``saved`` and ``lost``."""
+    """The salvage of a whole store. Its results are ``saved`` (record counts) and ``lost`` (sentences)."""
 
     def run(self) -> None:
         startup.check_readable(self.source)

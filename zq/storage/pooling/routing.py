@@ -106,7 +106,7 @@ def _routed(part: str, promised: Callable[..., Any], verb: str) -> Callable[...,
 
 @_route_by_queue("queues", QueueController, "get", "purge", "stats", "ready")
 class Queues(Controller):
-    """The queues of all pools."""
+    """The queue operations, each in the pool of its queue."""
 
     def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
         chosen = _metadata.decode(metadata)
@@ -185,7 +185,7 @@ class Queues(Controller):
 
 @_route_by_queue("messages", MessageController, "get", "list", "browse", "delete", "pop")
 class Messages(Controller):
-    """The messages of all pools."""
+    """The message operations, each in the pool of its queue."""
 
     def post(
         self,
@@ -209,7 +209,7 @@ class Messages(Controller):
 
 @_route_by_queue("claims", ClaimController, "get", "release", "handle")
 class Claims(Controller):
-    """The claims of all pools."""
+    """The claim operations, each in the pool of its queue."""
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         return self._target_store(queue, request.fence).claims.create(queue, request, now)
@@ -254,7 +254,7 @@ class Claims(Controller):
 
 @_route_by_queue("history", HistoryController, "list", "get")
 class History(Controller):
-    """The history of all pools."""
+    """The history operations, each in the pool of its queue."""
 
 
 def _route_to_catalogue(verb: str) -> Callable[..., Any]:
@@ -268,7 +268,7 @@ def _route_to_catalogue(verb: str) -> Callable[..., Any]:
 
 
 class Transactions(Controller):
-    """The fences, stages and producers of the catalogue, and commits to queues of the default pool."""
+    """The transaction operations. All stages, and all queues of a commit's claims, must be in the default pool."""
 
     advance_fence = _route_to_catalogue("advance_fence")
     drop_stage = _route_to_catalogue("drop_stage")

@@ -195,7 +195,7 @@ class Survey:
 
 
 class FamilyGaps:
-    """The gaps of a family."""
+    """The key ranges of a family that a scan cannot read."""
 
     def __init__(self, gaps: list[Gap]) -> None:
         self._gaps = gaps

@@ -179,7 +179,7 @@ class LogFile:
         return min(self._next(at), self.size), first, last
 
     def intact_after(self, at: int, known: int) -> Iterator[Batch]:
-        """Yield the intact writes at or after a damaged offset whose sequence numbers are above ``known``."""
+        """Yield the intact writes with sequence numbers above ``known`` at or after a damaged offset."""
         for start in self._possible_starts(at):
             found = self.batch(start)
             while found is not None and found.entries and known < found.sequence < known + PLAUSIBLE:
