@@ -135,8 +135,7 @@ class Change:
     ) -> None:
         """Replace a message's record and update its index entries.
 
-        The message is no longer fresh: claims find it through its index entry. If the expiry changes, the body is
-        rewritten too.
+        Claims then find the message through its index entry. If the expiry changes, the body is rewritten too.
 
         Args:
             old: The index fields of the old record.
@@ -180,7 +179,8 @@ class Change:
     def keep_ready_cursor(self, state: QueueState) -> None:
         """Leave the ready cursor unchanged, because the claim has skipped entries that are still ready.
 
-        The fresh cursor still moves: the fresh messages that the claim has skipped are now in the index ``available``.
+        The fresh cursor, which is for messages without an index entry, still moves: the claim has indexed the messages
+        that it skipped.
         """
         self._heads.pop(state, None)
 

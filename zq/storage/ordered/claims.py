@@ -162,7 +162,7 @@ class ClaimAttempt:
         self._lapsed = 0
 
     def run(self) -> ClaimResult:
-        """Create the claim in one change. For a named claim that exists, return the existing claim."""
+        """Create the claim in one change. If the claim is named and exists, return the existing claim."""
         store, registry = self._session
         request, now = self._request, self._now
         with registry.locked(self._queue) as (state,):

@@ -124,8 +124,7 @@ class _Scan:
         live: Up to ``limit`` ready messages.
         expired: The keys of the expired messages that were skipped.
         head: The ready cursor after the scan.
-        fresh_head: The fresh cursor after the scan: the sequence after which the next claim searches for fresh
-            messages.
+        fresh_head: The sequence after which the next claim searches for messages without an index entry.
     """
 
     def __init__(self, store: Store, state: QueueState, limit: int, now: int) -> None:

@@ -81,7 +81,7 @@ class Gap(NamedTuple):
 class Survey:
     """A ``Readable`` that skips damage. The directory is locked until ``close``.
 
-    ``notes`` has sentences that describe damage other than gaps.
+    ``notes`` has sentences that describe damage other than gaps (unreadable key ranges).
     """
 
     def __init__(self, path: Path) -> None:
@@ -154,7 +154,7 @@ class Survey:
             lower = self._skip_gap(family, view, lower, upper, error)
 
     def gaps(self, family: str = "") -> list[Gap]:
-        """Return the gaps found so far, in one family or in all families ("")."""
+        """Return the gaps (unreadable key ranges) found so far, in one family or in all families ("")."""
         found = [gap for gap in self._gaps.values() if family in ("", gap.family)]
         return sorted(found, key=lambda gap: (gap.family, gap.lower))
 
