@@ -62,7 +62,6 @@ def page(
 
 
 def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iterator[Match]:
-    """Yield claimed messages in order of sequence. Each call reads the whole claim index of the queue."""
     held = {sequence for sequence in state.reserved if sequence > after.sequence}
     for _, value in store.scan("claims", *state.bounds(), spare=True):
         ends, sequences = layout.decode_group(value)
@@ -108,7 +107,7 @@ def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now:
 
 
 def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> list[Candidate]:
-    """Return the messages without an index entry that become available later, which requires a clock set back."""
+    """Return unindexed messages whose available-at is in the future. They exist only after the clock was set back."""
     first, last = max(state.tally.fresh_head, after.lane) + 1, state.tally.fresh_tail + 1
     found: list[Candidate] = []
     if first < last:

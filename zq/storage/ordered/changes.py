@@ -275,7 +275,6 @@ class Change:
         return group
 
     def _write_groups(self) -> None:
-        """Add the writes of new claim groups and of the groups that messages leave. Skip unreadable groups."""
         keys = [layout.claim_key(*place) for place in self._left]
         values = self._store.get_many("claims", keys, spare=True)
         former: dict[bytes, bytes] = {}

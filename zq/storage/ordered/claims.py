@@ -187,7 +187,6 @@ class ClaimAttempt:
         return ClaimResult(claim, spent=self._spent)
 
     def _claim_or_skip(self, change: Change, state: QueueState, item: ReadyMessage) -> None:
-        """Claim a message. If it has reached the maximum number of claims, report its id as spent instead."""
         sequence, record, body = item
         request, now = self._request, self._now
         if request.max_claims is not None and record.count >= request.max_claims:

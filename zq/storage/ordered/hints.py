@@ -214,7 +214,6 @@ class VisibilityIndex:
 
 
 def _skip(levels: Levels, sequence: int, now: int) -> int:
-    """Return the first sequence at or above ``sequence`` that is in no block with a recorded time after ``now``."""
     while True:
         for size, blocks in zip(reversed(SIZES), reversed(levels), strict=True):
             if blocks.get(sequence // size, 0) > now:

@@ -236,7 +236,6 @@ class Integrity(Findings):
         self._histories |= numbers
 
     def _check_ends(self) -> None:
-        """Check the entries in ``due`` of producers and idempotency keys."""
         for key, value in self.entries("producers"):
             self.check_wanted("producers", key, record_entries("producers", key, value))
         for key, value in self.entries("keys"):
@@ -292,7 +291,6 @@ class Integrity(Findings):
 
 
 def _decode_group(value: bytes, ends: int | None = None) -> list[int]:
-    """Return the sequences in a claim group, or [] if the group is malformed or does not end at ``ends``."""
     if not value or len(value) % layout.number.size:
         return []
     found, sequences = layout.decode_group(value)

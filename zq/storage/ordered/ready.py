@@ -99,7 +99,7 @@ def _read_contents(
 ) -> Iterator[tuple[int, StoredMessage | None, bytes | None]]:
     """Yield the sequence, record and body of each candidate.
 
-    The body of a removed message is None. The record of an unreadable message is None.
+    A removed message has no body. An unreadable message has no record.
     """
     for start in range(0, len(candidates), AHEAD):
         some = candidates[start : start + AHEAD]

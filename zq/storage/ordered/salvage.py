@@ -136,7 +136,6 @@ class LogSalvage:
             self._salvage.save("batches", record_entries("batches", key, value))
 
     def _raise_totals(self, number: bytes, record: LogRecord) -> LogRecord:
-        """Return the record with a last sequence and totals that are not below those of the log's purges and trims."""
         floors = self._source.scan("floors", number, layout.prefix_end(number))
         last = max([record.last, *(layout.number.unpack_from(value)[0] for _, value in floors)])
         return structs.replace(

@@ -124,7 +124,6 @@ class QueueSalvage:
 
     @cached_property
     def _pending_deletes(self) -> set[bytes]:
-        """The numbers of purged and deleted queues whose data is still stored."""
         notes = self._source.scan("default", layout.PENDING_QUEUE, layout.prefix_end(layout.PENDING_QUEUE))
         return {key[len(layout.PENDING_QUEUE) :] for key, _ in notes}
 
@@ -230,7 +229,6 @@ class QueueSalvage:
             return False
 
     def _describe_fate(self, key: bytes) -> str:
-        """Return a note for the list of losses if an open commit was deleting the message, otherwise ""."""
         number, sequence = layout.pair.unpack(key)
         return ", which a commit was deleting" if sequence in self._reserved.get(number, ()) else ""
 

@@ -239,7 +239,6 @@ class StoreMetrics:
 
 
 def _yield_readable(figures: Iterator[Measure]) -> Iterator[Measure]:
-    """Yield the metrics up to the first one that is unreadable because of damage."""
     with suppress(StoreDamaged):
         yield from figures
 
@@ -279,7 +278,7 @@ def _count_depth(store: Store, state: QueueState, expired: int, now: int, most: 
 def _count_claimed(store: Store, state: QueueState, now: int, most: int) -> tuple[int, bool]:
     """Count the messages of live claims among the first ``most`` messages in the claim index.
 
-    Return the count, and whether the index has no further messages.
+    Return the count, and whether the end of the index was reached.
     """
     claimed = seen = 0
     for _, value in store.scan("claims", *state.bounds(), spare=True):
@@ -293,7 +292,6 @@ def _count_claimed(store: Store, state: QueueState, now: int, most: int) -> tupl
 
 
 def _count_delayed(store: Store, state: QueueState, now: int, most: int) -> int:
-    """Count the delayed messages among the first ``most`` messages with an available-at after ``now``."""
     entries = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
     values = store.get_many("messages", [key[:8] + key[16:] for key, _ in islice(entries, most)])
     records = (layout.decode_record(value) for value in values if value is not None)
@@ -301,9 +299,6 @@ def _count_delayed(store: Store, state: QueueState, now: int, most: int) -> int:
 
 
 def _count_live(entries: Iterator[tuple[bytes, bytes]], now: int, most: int) -> tuple[int, bool]:
-    """Count the unexpired entries among the first ``most`` entries of ``available``.
-
-    Return the count, and whether there were fewer than ``most`` entries.
-    """
+    """Return the number of unexpired entries among the first ``most``, and whether there are fewer than ``most``."""
     ends = [layout.number.unpack(value)[0] > now for _, value in islice(entries, most)]
     return sum(ends), len(ends) < most

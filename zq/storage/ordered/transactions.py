@@ -227,7 +227,6 @@ class CommitAttempt:
         return structs.replace(committed, open=True)
 
     def _decision(self, committed: CommitResult, reserved: list[Reserved]) -> list[Write]:
-        """Return the writes that decide a large commit and move its stages into the open commit's entry."""
         rests = [StageRest(stage.number, 0, stage.count, stage.size) for _, stage in self._stages if stage.count]
         decided = OpenCommit(committed.batch, committed.published, committed.deleted, reserved, rests)
         taken = (write for key, _ in self._stages for write in due.removals("stages", key, due.expiry_of(key)))
@@ -239,7 +238,6 @@ class CommitAttempt:
         ]
 
     def _commit_small(self) -> CommitResult:
-        """Publish and delete all messages of the batch in one change, after creating missing target queues."""
         store, registry = self._session
         staged = [item for _, stage in self._stages for item in stages.messages(store, stage)]
         targets = [QueueRef(self._commit.project, name) for name in dict.fromkeys(item.queue for item in staged)]
@@ -283,7 +281,6 @@ class CommitAttempt:
 
 
 def _require_held(held: list[T], claim: ClaimRef) -> list[T]:
-    """Return ``held`` unchanged. Raises ``ClaimLapsed`` if it is empty."""
     if not held:
         raise ClaimLapsed.of(claim.claim)
     return held

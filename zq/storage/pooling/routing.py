@@ -44,8 +44,6 @@ T = TypeVar("T", bound="type[Controller]")
 
 
 class _PoolMetadata(Struct, rename={"flavor": "_flavor", "dead_letters": "_dead_letter_queue"}):
-    """The parts of a queue's metadata that determine its pool."""
-
     flavor: Any = None
     dead_letters: Any = None
 

@@ -217,7 +217,6 @@ def _fill(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[str,
 
 
 def _known_files(target: Path) -> dict[tuple[str, int, str], Path]:
-    """Return a mapping from (name, size, checksum) to path, for the files of all complete backups."""
     found: dict[tuple[str, int, str], Path] = {}
     for folder in complete_backups(target):
         with suppress(StartRefused):

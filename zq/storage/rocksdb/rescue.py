@@ -79,7 +79,7 @@ class DamagedDirectory:
                 self._rest = Survey(repair(self._source, workshop / "rest", damaged))
 
     def entries(self, family: str, *known: Known) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield all entries; see ``DamagedStore.entries``. Keys in unreadable ranges also come from the repaired copy."""
+        """Yield all entries; see ``DamagedStore.entries``. Keys in unreadable ranges also come from the copy."""
         yield from self.survey.scan(family, b"", TOP)
         gaps = self.gaps(family)
         if not gaps:

@@ -59,8 +59,6 @@ COUNTED: Final = {
 
 
 class _Waiter:
-    """A thread that waits for a flush or to become the next leader."""
-
     __slots__ = ("gate", "leads", "served")
 
     def __init__(self) -> None:

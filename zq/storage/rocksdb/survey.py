@@ -233,7 +233,6 @@ class _Cursor:
         self._iterator = view.iter(self._bounds)
 
     def items(self, lower: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the items at or above ``lower``, up to the first unreadable item."""
         iterator = self._iterator
         iterator.seek(lower)
         while iterator.valid():
@@ -241,7 +240,6 @@ class _Cursor:
             iterator.next()
 
     def failure(self, key: bytes | None = None) -> Exception | None:
-        """Return the error at the current position, or None. If ``key`` is given, seek to ``key`` first."""
         if key is not None:
             self._iterator.seek(key)
         if self._iterator.valid():
