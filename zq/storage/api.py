@@ -377,7 +377,7 @@ class Storage(Protocol):
         """
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """Return the message counts by state of queues of all projects, for at most ``queues`` queues.
+        """Return the message counts of each queue by state, for at most ``queues`` queues of all projects.
 
         In each state of a queue, at most ``most`` messages are counted. If a state has ``most`` messages or more, the
         counts of the other states may be too low.

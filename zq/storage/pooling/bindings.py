@@ -108,8 +108,8 @@ class Bindings:
     def bind(self, queue: QueueRef, flavor: str | None = None, beside: str | None = None) -> str:
         """Return the pool to write a queue to. If the queue is not bound yet, bind it to the pool ``beside``.
 
-        If ``beside`` is None, the method chooses a pool of ``flavor``, with two exceptions: a queue that exists is in
-        the default pool, and a queue may have to be in the pool of another queue.
+        If ``beside`` is None, the method chooses a pool of ``flavor``, with two exceptions: an existing queue without a
+        binding is in the default pool, and a queue may have to be in the pool of another queue.
         """
         while True:
             document, pool = self._lookups.get(queue)
