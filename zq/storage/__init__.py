@@ -15,7 +15,7 @@ from zq.storage.api import Storage
 
 
 class NewBackup(Protocol):
-    """A new backup. ``copied`` is its size in bytes without files that are linked to earlier backups."""
+    """A new backup. ``copied`` is the size in bytes of the files that are not linked to earlier backups."""
 
     @property
     def folder(self) -> Path: ...
@@ -48,10 +48,10 @@ class Backups(Protocol):
         """Restore a backup to a new store.
 
         Args:
-            shift: If it is given, all expiry times are postponed by the time that has passed since the backup. The
-                function returns the new value of each document.
+            shift: If given, all expiry times are postponed by the age of the backup. ``shift`` is called with each
+                document that expires, and returns the document's new value.
             force_clock: Whether to trust the machine's clock even if its time is implausible.
-            use: Called with the restored store. Returns the number of tokens in the store.
+            use: Called with the restored store. Returns the number of access tokens in the store.
         """
         ...
 
@@ -84,9 +84,9 @@ def find(uri: str) -> Callable[..., Any]:
 
 
 def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
-    """Create the store's tables and indexes, if the driver has a separate step for this, with administrator rights.
+    """Create the store's tables and indexes with administrator rights, if the driver does this in a separate step.
 
-    Return whether the driver has this step. Raises the errors of ``connect``.
+    Return whether the driver has such a step. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.prepare").get(_scheme(uri))
     if driver is None:
@@ -144,7 +144,7 @@ def ship(uri: str, to: str) -> int | None:
 
 
 def owner(uri: str) -> Mapping[str, str | int] | None:
-    """Return a report on the server that owns a store in an object store: its address and its progress.
+    """Return the server that owns a store in an object store, with its progress, as a mapping from label to value.
 
     Return None if stores of this driver have no owner. Raises the errors of ``connect``.
     """
@@ -155,10 +155,7 @@ def owner(uri: str) -> Mapping[str, str | int] | None:
 
 @cache
 def _drivers(group: str) -> Mapping[str, EntryPoint]:
-    """Return a mapping from URI scheme to entry point, for all drivers in an entry point group.
-
-    The result is cached, because the search reads the metadata of all installed packages.
-    """
+    """Return the entry points of a group by URI scheme; cached, because a search reads all packages' metadata."""
     return {point.name: point for point in entry_points(group=group)}
 
 

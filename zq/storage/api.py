@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The storage interface, the contract of every driver: store, queues, messages, claims and documents.
 
-``capabilities`` has the optional parts of the contract. The laws L1 to L10 in ``api-ref/laws.md`` bind every driver;
-``zq/conformance`` tests them. A *verb* is a method of this interface.
+The module ``capabilities`` has the optional parts of the contract. The laws L1 to L10 in ``api-ref/laws.md`` bind every
+driver; ``zq/conformance`` tests them. An *operation*, also called *verb*, is a method of this interface.
 
 - A driver has no defaults, limits or policies, and reads no clock except in ``Storage.now``.
-- Each verb is atomic for any number of threads and processes on one store. Post and commit are atomic as a whole;
+- Each operation is atomic for any number of threads and processes on one store. Post and commit are atomic as a whole;
   claim, renew, release, settle, move and bulk delete are atomic for each message.
-- A verb returns when its effect is as durable as the driver is configured to make it.
-- Expired messages (``expires <= now``) do not exist for any verb.
-- Every verb may raise ``Unavailable``.
+- An operation returns when its effect is as durable as the driver is configured to make it.
+- Expired messages (``expires <= now``) do not exist for any operation.
+- Every operation may raise ``Unavailable``.
 
-Arguments that several verbs share:
+Arguments that several operations share:
 
-- ``history``: seconds for which the queue keeps a history entry of each message that this verb finishes; 0 = no
+- ``history``: seconds for which the queue keeps a history entry of each message that this operation finishes; 0 = no
   entries.
 - ``idempotency_key``: if the key is new, it is stored in the same step as the effect. If the queue has already stored
-  the key, the verb changes nothing. It raises ``Repeated`` with the result of the first request or, if the digest
+  the key, the operation changes nothing. It raises ``Repeated`` with the result of the first request or, if the digest
   differs, ``KeyReused``.
-- ``fence``: if the epoch is not the last one issued, the verb changes nothing and raises ``Fenced``.
-- ``most_bytes``: the maximum total size of the returned bodies and attributes. The verb returns fewer messages than
-  ``limit`` to stay within this size, but at least one message if there is one.
+- ``fence``: a fencing token. If its epoch is not the last one issued, the operation changes nothing and raises
+  ``Fenced``.
+- ``most_bytes``: the maximum total size of the returned bodies and attributes. The operation returns fewer messages
+  than ``limit`` to stay within this size, but at least one message if there is one.
 """
 
 from collections.abc import Callable, Sequence
@@ -66,10 +67,10 @@ from zq.storage.capabilities import HistoryController, TopicController, Transact
 
 
 class QueueController(Protocol):
-    """Queues and their metadata."""
+    """The operations on queues and their metadata."""
 
     def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
-        """Create the queue. If it exists, change nothing and return False. The grouping cannot be changed later."""
+        """Create the queue. If it exists, change nothing and return False. The message group mode never changes."""
 
     def get(self, queue: QueueRef) -> Queue | None:
         """Return the queue, or None if it does not exist."""
@@ -81,14 +82,14 @@ class QueueController(Protocol):
         """Return queues with names greater than ``after``, in ascending byte order; ``next`` is the last name."""
 
     def count(self, project: str) -> int:
-        """Return the number of queues of the project. Drivers may inherit this method, which lists all queues."""
+        """Return the number of queues of the project. The default implementation lists all queues."""
         return sum(1 for _ in browsing.queues(self, project))
 
     def delete(self, queue: QueueRef) -> None:
         """Delete the queue with its messages, claims, history and idempotency keys. Ignore a missing queue.
 
-        The deletion takes effect in one step: a concurrent post takes effect either before or after it. Until the verb
-        returns, readers may see some of the messages; afterwards, they see none.
+        The deletion takes effect in one step: a concurrent post takes effect either before or after it. Until the
+        operation returns, readers may see some of the messages; afterwards, they see none.
         """
 
     def purge(self, queue: QueueRef) -> None:
@@ -106,7 +107,7 @@ class QueueController(Protocol):
 
 
 class MessageController(Protocol):
-    """The messages of queues."""
+    """The operations on messages."""
 
     def post(
         self,
@@ -120,14 +121,13 @@ class MessageController(Protocol):
     ) -> bytes | None:
         """Store all drafts atomically, in the given order.
 
-        A message without a delay becomes available at ``now``, or at the queue's last available-at if that is later
-        (L5).
+        A message without a delay becomes available at ``now``, but not before earlier messages without a delay (L5).
 
         Args:
             expected: The queue's metadata that the caller expects. If the metadata differs, no message is stored, and
                 the metadata is returned (``b"{}"`` for a missing queue). In all other cases, None is returned.
-            idempotency_key: This key and those of the drafts are checked before ``expected``. The stored result is the
-                list of message ids.
+            idempotency_key: This key and the keys of the drafts are checked before ``expected``. The stored result is
+                the list of message ids.
             copies: Messages that are posted to another queue in the same step.
             create: Whether to create a missing queue, without metadata, in the same step.
 
@@ -152,8 +152,8 @@ class MessageController(Protocol):
     ) -> Page[Message]:
         """Return messages that match the filter and have sequences above ``marker``, in order of sequence.
 
-        ``next`` is the sequence of the last message. If the queue's metadata differs from ``expected``,
-        ``Page.metadata`` contains the queue's metadata.
+        ``next`` is the sequence of the last message. If the queue's metadata differs from ``expected``, the page has no
+        messages, and ``Page.metadata`` is the queue's metadata.
         """
 
     def browse(
@@ -163,7 +163,7 @@ class MessageController(Protocol):
 
         Ready and delayed messages are in claim order, claimed messages in order of sequence. A message that stays in
         its state is neither skipped nor repeated. A page may have fewer messages than ``limit``, but it is empty only
-        if there are no more messages. Drivers may inherit this method, which scans the whole queue.
+        if there are no more messages. The default implementation scans the whole queue.
         """
         return browsing.browse(self, queue, state, after, limit, now, most_bytes)
 
@@ -206,14 +206,14 @@ class MessageController(Protocol):
 
 
 class ClaimController(Protocol):
-    """Claims on messages. At most one live claim holds a message (L2)."""
+    """The operations on claims. At most one live claim holds a message (L2)."""
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         """Claim up to ``request.limit`` ready messages, in order of (available, sequence).
 
         - The claim count of each claimed message increases by one, and ``Lease.extend`` determines its new expiry.
-        - A claimed message becomes available again ``request.redelivery_delay(count)`` seconds after the claim expires.
-          This back-off applies until the next claim.
+        - A message becomes available again ``request.redelivery_delay(count)`` seconds after its claim expires.
+          Renewing the claim keeps this back-off.
         - Messages that were already claimed ``request.max_claims`` times are not changed; ``ClaimResult.spent`` has
           their ids.
         - If ``request.named`` is set, all callers with the same claim id share one claim.
@@ -231,7 +231,7 @@ class ClaimController(Protocol):
         """Return live claims of a project, or of one queue, in the driver's order.
 
         ``after`` is the ``next`` of the previous page. The work per page is limited, so a page may be short or empty
-        although more claims follow. A driver that cannot list claims inherits this method, which raises ``NotBuilt``.
+        although more claims follow. The default implementation raises ``NotBuilt``.
         """
         return capabilities.NO_CLAIM_LISTS.list()
 
@@ -257,7 +257,7 @@ class ClaimController(Protocol):
 
         Only messages that the live claim holds are changed. Moved messages are appended to their target queues in the
         order of ``settlement.move``, as ``MessageController.move`` does. The stored result of ``idempotency_key`` is
-        the returned ``Settled``.
+        the returned ``SettleResult``.
 
         Raises ``ClaimNotFound`` if the claim holds no message.
         """
@@ -267,8 +267,9 @@ class ClaimController(Protocol):
     ) -> Sequence[HandleOutcome]:
         """Delete claimed messages or change the expiry of their claims, and return the outcomes in input order.
 
-        The driver applies the grips in order, each atomically. A message that is not deleted keeps its claim, its claim
-        count and its own expiry. When the claim expires, the message becomes available after its back-off.
+        A *grip* describes one such change. It identifies a message by id, claim and claim count, like an SQS receipt
+        handle. The driver applies the grips in order, each atomically. A message that is not deleted keeps its claim,
+        its claim count and its own expiry. When the claim expires, the message becomes available after its back-off.
 
         In these cases, the message is unchanged:
 
@@ -282,9 +283,10 @@ class ClaimController(Protocol):
 
 
 class DocumentController(Protocol):
-    """Small documents, such as topic metadata, subscriptions and pools. Each document is replaced as a whole.
+    """The operations on small documents, such as topic metadata, subscriptions and pools.
 
-    An expired document (``Document.expires <= now``) does not exist for any verb.
+    Each document is replaced as a whole. An expired document (``Document.expires <= now``) does not exist for any
+    operation.
     """
 
     def get(self, ref: DocumentRef, now: Seconds) -> Document | None:
@@ -338,9 +340,10 @@ class Storage(Protocol):
 
     @property
     def prompt(self) -> bool:
-        """Whether short verbs may currently run on the event loop's thread.
+        """Whether short operations may currently run on the event loop's thread.
 
-        If so, these verbs access memory only. A ``zq.storage.inline.Ticket`` waits for the disk after the verb returns.
+        If so, these operations access memory only. A ``zq.storage.inline.Ticket`` waits for the disk after the
+        operation returns.
         """
 
     def now(self) -> Seconds:
@@ -361,8 +364,8 @@ class Storage(Protocol):
         One thread of each server calls this method every few seconds. Servers that share a store share the work.
 
         Args:
-            expiry: New expiry settings, which also apply to lazy expiry; None keeps the current ones.
-                Changing the settings does not make operations in progress fail.
+            expiry: New expiry settings, which also apply to lazy expiry; None keeps the current ones. A change does not
+                make operations in progress fail.
             pace: Divides the round into steps; None for ``Steps()``.
         """
 
@@ -374,15 +377,14 @@ class Storage(Protocol):
         """
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """Return the depths of the queues of all projects. At most ``queues`` queues are included.
+        """Return the message counts of each queue by state, for at most ``queues`` queues of all projects.
 
-        In each state of a queue, at most ``most`` messages are counted.
-
-        If a state has ``most`` messages or more, the counts of the other states may be too low.
+        In each state of a queue, at most ``most`` messages are counted. If a state has ``most`` messages or more, the
+        counts of the other states may be too low.
         """
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        """Return the depth of one queue. Each state is counted at least up to ``most`` messages.
+        """Return the message counts by state of one queue. Each state is counted at least up to ``most`` messages.
 
         For a missing queue, all counts are 0. A driver that does not count expired messages returns 0 for ``expired``.
         """
@@ -405,7 +407,7 @@ class Storage(Protocol):
         """
 
     def close(self) -> None:
-        """Close the store. No verb may be called afterwards."""
+        """Close the store. No operation may be called afterwards."""
 
 
 class Defaults:
@@ -424,14 +426,14 @@ class Defaults:
         return 0.0
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
-        """Return None: the usage is unknown, and quotas of stored messages and bytes are not enforced."""
+        """Return None: the usage is unknown, so the server enforces no quotas of stored messages and bytes."""
         return None
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
         return ()
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        """Compute the depth from ``stats`` and ``ready``. The field ``oldest_ready`` is not set.
+        """Compute the message counts from ``stats`` and ``ready``, without ``oldest_ready``.
 
         The cost grows with the number of messages.
         """

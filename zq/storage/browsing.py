@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Implementations of ``browse`` and ``locate`` by a full scan, for drivers without an index for these methods."""
+"""Full-scan implementations of ``browse`` and ``locate`` for drivers without a suitable index."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
@@ -79,7 +79,7 @@ def browse(
 def position_of(message: Message, state: State, now: Seconds) -> Position:
     """Return the message's position in a listing of messages in ``state``.
 
-    If the message is in another state, return the position before all others.
+    If the message is in another state, return the position before the first message.
     """
     if message.state(now) != state:
         return Position()
@@ -115,10 +115,9 @@ def find_latest(storage: SearchableStorage, project: str, message: str, now: Sec
 
 
 def select_latest(records: Sequence[LocatedMessage]) -> LocatedMessage | None:
-    """Return the entry that finished last, or None if there are no entries.
+    """Return the entry whose message finished last, or None if there are no entries.
 
-    If several entries finished at the same time, an entry of a deleted or popped message takes precedence over one of a
-    moved message.
+    If several messages finished at the same time, a deleted or popped message takes precedence over a moved one.
     """
     return max(
         records, key=lambda record: (record.entry.finished, record.entry.outcome in FINAL_OUTCOMES), default=None
@@ -129,12 +128,10 @@ FINAL_OUTCOMES: Final = (Outcome.DELETED, Outcome.POPPED)
 
 
 def queues(controller: QueueLister, project: str) -> Iterator[QueueRef]:
-    """Yield all queues of the project."""
     return (queue for page in pages(controller, project) for queue in page)
 
 
 def pages(controller: QueueLister, project: str) -> Iterator[Sequence[QueueRef]]:
-    """Yield all queues of the project in pages."""
     after = ""
     while (page := controller.list(project, after, PAGE)).next is not None:
         yield [queue.ref for queue in page.items]

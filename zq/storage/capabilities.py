@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The optional parts of the storage interface: history, transactions and topics.
 
-The rules in ``api`` for all verbs and arguments also apply here. A driver without one of these parts inherits
+The rules in ``api`` for all operations and arguments also apply here. A driver without one of these parts inherits
 ``api.Defaults``.
 """
 
@@ -35,14 +35,14 @@ BOUNDS: Final = Bounds()
 
 
 def check_stage(commit: Commit, stage: str, count: int) -> None:
-    """Raise ``StageDiffers`` if ``count``, the stage's message count, is not the count that the commit expects."""
+    """Raise ``StageDiffers`` if the commit expects another message count than ``count`` for the stage."""
     expected = commit.expected.get(stage, count)
     if expected != count:
         raise StageDiffers.of(stage, count, expected)
 
 
 def check_size(committed: CommitResult, bounds: Bounds) -> None:
-    """Raise ``CommitTooLarge`` if the commit publishes and deletes more than ``bounds.most`` messages in total."""
+    """Raise ``CommitTooLarge`` if the published and deleted messages exceed ``bounds.most`` in total."""
     count = committed.published + committed.deleted
     if count > bounds.most:
         raise CommitTooLarge.of(count, bounds.most)
@@ -61,7 +61,10 @@ class Snapshots(Protocol):
 
 
 class HistoryController(Protocol):
-    """The history of finished messages. Entries expire, are deleted with the queue, and survive a purge."""
+    """The operations on the history of finished messages.
+
+    History entries expire, are deleted with the queue, and survive a purge.
+    """
 
     def list(
         self,
@@ -77,14 +80,13 @@ class HistoryController(Protocol):
 
         Only entries with positions above ``marker`` are returned, and ``next`` is the last position.
 
-        If ``newest_first`` is true, the order is reversed, and only entries with positions below ``marker`` are
-        returned; 0 = all positions. ``span`` must not be None then.
+        - If ``newest_first`` is true, the order is reversed, and only entries with positions below ``marker`` are
+          returned; 0 = all positions. ``span`` must not be None.
+        - If ``span`` is None, the listing contains history entries and live messages in any state, in order of
+          sequence. ``marker`` and ``next`` are sequences. Each message is listed once, even if it finishes during the
+          listing.
 
-        If ``span`` is None, return live messages in any state and history entries, with sequences above ``marker`` and
-        in order of sequence. Each message is listed once, even if it finishes during the listing; ``next`` is the last
-        sequence.
-
-        L6 applies to both listings.
+        L6 (a marker misses nothing) applies to both orders.
         """
         ...
 
@@ -97,7 +99,11 @@ class HistoryController(Protocol):
 
 
 class TransactionController(Protocol):
-    """Fences, stages and commits (extensions 9)."""
+    """The operations on fences, stages and commits (extensions 9).
+
+    A fence issues fencing tokens. A stage holds invisible messages until a commit publishes them. A producer's commits
+    are numbered; each one is a *batch*.
+    """
 
     min_slice: int
     """The smallest useful size of a ``carry_on`` slice, in messages. Smaller slices take about as much time."""
@@ -105,7 +111,7 @@ class TransactionController(Protocol):
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:
         """Issue and return the next epoch of a fence. The first epoch is 1.
 
-        Afterwards, every verb that receives another epoch of this fence raises ``Fenced``.
+        Afterwards, every operation that receives another epoch of this fence raises ``Fenced``.
         """
         ...
 
@@ -136,23 +142,23 @@ class TransactionController(Protocol):
         ...
 
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
-        """Decide to publish all messages of the stages and to delete all messages of the claims, atomically.
+        """Publish all messages of the stages and delete all messages of the claims, atomically.
 
-        Stages in ``beside`` are published too. They may be missing, and their messages are not counted.
+        The stages in ``commit.beside`` are published too. They may be missing, and their messages are not counted.
 
         A commit of up to ``bounds.step`` messages and a few megabytes is completed in one step. A larger commit is only
         decided: the result is ``open``, and ``carry_on`` completes the commit. Until then:
 
         - The messages of its claims count as claimed, their claims do not lapse, and the claims' holders get
-          ``MessageClaimed``. If there are many such messages, metrics may count them as ready after the time at
-          which their claims would have lapsed.
-        - Its stages are invisible to all other verbs.
+          ``MessageClaimed``. If there are many such messages, metrics may count them as ready after the time at which
+          their claims would have lapsed.
+        - Its stages are invisible to all other operations.
 
-        The verb changes nothing, or only drops stages, in two cases:
+        The operation publishes and deletes no messages in two cases:
 
-        - If a batch of the producer is open, the verb returns that batch.
-        - If the number of the batch is not above that of the producer's last batch, the verb returns the counts of the
-          last batch with ``replayed`` set, and deletes the stages as ``drop_stage`` does.
+        - If a batch of the producer is open, the operation returns that batch.
+        - If the batch number is not above that of the producer's last batch, the operation deletes the stages as
+          ``drop_stage`` does. It returns the counts of the last batch with ``replayed`` set.
 
         After an error, nothing has changed.
 
@@ -166,23 +172,22 @@ class TransactionController(Protocol):
         ...
 
     def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
-        """Process one slice of the producer's open batch. Return whether the batch is still open.
+        """Process one slice of the producer's open commit. Return whether the commit is still open.
 
         A slice deletes or publishes up to ``most`` messages in one step. All claimed messages are deleted before the
         first message is published, and stages are published in order. Each message is published once, even if several
-        callers process the batch concurrently.
+        callers process the commit concurrently.
         """
         ...
 
     def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
-        """Return the open batches of all projects. If there are very many, only some of them are returned."""
+        """Return the open commits of all projects. If there are very many, only some of them are returned."""
         ...
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
         """Count the project's live stages, fences or producers, and check whether ``name`` is among them.
 
-        The server calls this method before it creates a stage, fence or producer. The cost may grow with
-        the number of stages, fences or producers.
+        The server calls this method before it creates a stage, fence or producer. The cost may grow with the count.
         """
         ...
 
@@ -199,7 +204,7 @@ class TransactionController(Protocol):
 
 
 class TopicController(Protocol):
-    """Topics. Each project has one log with the messages of all its topics, in order of publishing.
+    """The operations on topics. The messages of all topics of a project are in one log, in order of publishing.
 
     A log is never deleted, and its sequences are never reused. The log does not depend on topics' metadata.
     """
@@ -225,10 +230,10 @@ class TopicController(Protocol):
     def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
         """Return batches that belong to matching topics and have messages above the sequence ``after``, in log order.
 
-        The slice has as many batches as ``limit`` messages require, or one more. It has fewer batches if their
-        bodies exceed a megabyte in total, or if the search has passed many batches of other topics; see ``LogSlice``.
-        If the pattern is a single topic, the cost depends on that topic only. The batches may have expired messages,
-        which readers filter out (``Batch.messages``).
+        The slice ends with the batch that completes ``limit`` messages, or with the next batch. It ends earlier if the
+        bodies would exceed a megabyte in total, or if the search has passed many batches of other topics; see
+        ``LogSlice``. If the pattern is a single topic, the cost depends on that topic only. The batches may have
+        expired messages, which readers filter out (``Batch.messages``).
         """
         ...
 
@@ -237,7 +242,7 @@ class TopicController(Protocol):
         ...
 
     def stats(self, topic: TopicRef, now: Seconds) -> Stats:
-        """Return the message count in ``free``, and the oldest and newest message in order of sequence."""
+        """Return the topic's message count (``free``), and its oldest and newest message in order of sequence."""
         ...
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:

@@ -17,7 +17,7 @@ UNLIMITED: Final = 1 << 62
 
 
 class StripedLocks:
-    """A fixed number of locks for any number of names. Safe for any number of threads."""
+    """A fixed number of locks for any number of names; a hash selects the lock of a name. Thread-safe."""
 
     def __init__(self, timeout: float | None = None) -> None:
         """Create the locks. ``timeout``: maximum seconds for which a thread waits for one lock; None = no limit."""
@@ -28,8 +28,8 @@ class StripedLocks:
     def locked(self, *names: Hashable) -> Iterator[None]:
         """Acquire the locks of the names; a context manager.
 
-        To prevent deadlocks, a thread locks all its names in one call. If a lock cannot be acquired in time, the method
-        releases the locks that it has acquired and raises ``Unavailable``.
+        To prevent deadlocks, a thread must lock all its names in one call. If a lock cannot be acquired in time, the
+        method releases the locks that it has acquired and raises ``Unavailable``.
         """
         with ExitStack() as acquired:
             for stripe in sorted({hash(name) % STRIPES for name in names}):
@@ -40,10 +40,7 @@ class StripedLocks:
 
 
 class _Member(Generic[Request, Answer]):
-    """A submitted request, and the lock on which its thread waits.
-
-    The thread is woken once, when the request is complete or when it must lead the next group.
-    """
+    """A submitted request, and the lock on which its thread waits for the result or for the leadership of a group."""
 
     __slots__ = ("answer", "failure", "is_leader", "request", "woken")
 
@@ -60,10 +57,10 @@ class GroupCommit(Generic[Request, Answer]):
     """A group commit: concurrent requests are executed in groups, one group at a time, on the leader's thread.
 
     If no group is running, a request immediately becomes the leader of a new group. Requests that arrive while a group
-    runs wait for the next group, in order of arrival, and the first of them becomes its leader.
+    runs wait for the next group, in order of arrival. The first of them becomes its leader.
 
-    The members of a large group tend to submit their next requests at almost the same time. With ``linger``, the next
-    leader therefore waits for them briefly. A leader does not linger after a group of one request.
+    With ``linger``, the next leader waits briefly for followers: members of a large group tend to submit their next
+    requests at almost the same time. A leader does not linger after a group of one request.
     """
 
     def __init__(
@@ -184,7 +181,6 @@ class GroupCommit(Generic[Request, Answer]):
         return followers
 
     def _execute_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
-        """Execute the requests together if possible, otherwise one by one, and return their results."""
         if len(requests) == 1:
             return self._execute(requests)
         keys = [key for request in requests for key in self._keys(request)]

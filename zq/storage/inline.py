@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Support for short verbs on the event loop's thread, where they must not wait for the disk or read many entries.
+"""Support for short operations on the event loop's thread, where they must not wait for the disk or read many entries.
 
-The server's edge runs a short request within ``with Ticket() as ticket``. The verb returns before its changes are
-durable, and passes to the ticket a function that waits for the disk. Before the edge sends the response, it calls this
-function on another thread. On all other threads, verbs wait for the disk themselves.
+The HTTP server runs a short request within ``with Ticket() as ticket``. The operation returns before its changes are
+durable, and passes to the ticket a function that waits for the disk. The HTTP server calls this function on another
+thread before it sends the response. On all other threads, operations wait for the disk themselves.
 """
 
 import threading
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class LongScan(Exception):
-    """Raised if a verb would read too many entries on the event loop's thread.
+    """Raised if an operation would read too many entries on the event loop's thread.
 
     The store raises it before it changes anything, so that the request can be run again on a worker thread.
     """
@@ -38,7 +38,7 @@ class Ticket:
         _thread.ticket = None
 
     def defer(self, wait: Callable[[], object]) -> None:
-        """Set the function that waits for the disk. It replaces the function of an earlier verb of the request.
+        """Set the function that waits for the disk. It replaces the function of an earlier operation of the request.
 
         The last function is enough, because it waits for all earlier writes too.
         """
@@ -47,8 +47,7 @@ class Ticket:
     def keep_open(self, release: Callable[[], object]) -> bool:
         """Prevent the store from closing until the ticket is released. The ticket then calls ``release``.
 
-        Return False, and ignore ``release``, if there is nothing to wait for or the ticket already has a release
-        function.
+        Return False, and ignore ``release``, if there is nothing to wait for or the ticket already has such a function.
         """
         if self.wait is None or self._release is not None:
             return False
@@ -61,7 +60,7 @@ class Ticket:
         return self._release is not None
 
     def release(self) -> None:
-        """Allow the store to close. The edge calls this method after the wait, even if the wait failed."""
+        """Allow the store to close. The HTTP server calls this method after the wait, even if the wait failed."""
         if self._release is not None:
             self._release()
 

@@ -89,7 +89,7 @@ class RocksdbOptions(Struct, frozen=True, kw_only=True):
 
 
 def check_choices(options: Struct) -> None:
-    """Raise ``StartRefused`` if an option has none of its valid values."""
+    """Raise ``StartRefused`` if the value of an option is not one of its choices."""
     for name, hint in get_type_hints(type(options), include_extras=True).items():
         for part in getattr(hint, "__metadata__", ()):
             value = getattr(options, name)

@@ -2,7 +2,7 @@
 """The queue engine over any ordered key-value store.
 
 - ``store`` has the protocol of a store, and ``layout`` its keys and values.
-- ``handle`` provides the open store to every verb, and ``registry`` caches the state of each queue in memory.
+- ``handle`` provides the open store to every operation, and ``registry`` caches the state of each queue in memory.
 - ``changes`` writes messages, ``scans`` finds them, and ``hints`` has caches that speed up the search.
 - ``logs`` has the logs of topics.
 

@@ -2,8 +2,8 @@
 """Pages of messages in one state, read without locks.
 
 Ready and delayed messages are listed in claim order, claimed messages by sequence. The claim order merges the index
-``available`` with the fresh messages, which were posted without a delay and are not yet claimed; see the module
-``ready``. A ``Position`` is the cursor of either order.
+``available`` with the fresh messages, which are not in this index. A message is fresh if it was posted without a delay
+and is not yet claimed. A ``Position`` is the cursor of either order.
 """
 
 from collections.abc import Iterator
@@ -62,7 +62,6 @@ def page(
 
 
 def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iterator[Match]:
-    """Yield claimed messages in order of sequence. The cost grows with the number of the queue's claimed messages."""
     held = {sequence for sequence in state.reserved if sequence > after.sequence}
     for _, value in store.scan("claims", *state.bounds(), spare=True):
         ends, sequences = layout.decode_group(value)
@@ -74,7 +73,6 @@ def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iter
 
 
 def _unclaimed(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Match]:
-    """Yield ready or delayed messages in claim order."""
     lane = after.lane
     both = merge(
         _indexed(store, state, wanted, after, now), _fresh(store, state, wanted, after, now), key=itemgetter(0, 1)
@@ -86,7 +84,6 @@ def _unclaimed(store: Store, state: QueueState, wanted: State, after: Position, 
 
 
 def _indexed(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Candidate]:
-    """Yield the unclaimed messages in the wanted state from the index ``available``."""
     number, is_ready = state.number, wanted is State.READY
     present = layout.pair.pack(number, now + 1)
     lower = max(layout.triple.pack(number, after.available, after.sequence) + b"\0", state.bounds()[0])
@@ -99,10 +96,6 @@ def _indexed(store: Store, state: QueueState, wanted: State, after: Position, no
 
 
 def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Candidate]:
-    """Yield the fresh messages in the wanted state in claim order.
-
-    A fresh message was posted without a delay and is not yet claimed.
-    """
     if wanted is State.READY:
         for available, sequence, expires, _, record in scan_fresh(store, state, after.lane):
             if available > now:  # so are all later ones, because the available-at increases with the sequence
@@ -114,11 +107,7 @@ def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now:
 
 
 def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> list[Candidate]:
-    """Return the fresh messages whose available-at is in the future.
-
-    A fresh message was posted without a delay and is not yet claimed. Its available-at can be in the future only after
-    the clock was set back.
-    """
+    """Return unindexed messages whose available-at is in the future. They exist only after the clock was set back."""
     first, last = max(state.tally.fresh_head, after.lane) + 1, state.tally.fresh_tail + 1
     found: list[Candidate] = []
     if first < last:
@@ -135,10 +124,7 @@ def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> 
 
 
 def _records(store: Store, state: QueueState, positions: Iterator[tuple[int, ...]], now: int) -> Iterator[Candidate]:
-    """Yield the unexpired messages at these positions.
-
-    If a commit has reserved a message, the returned record shows it as claimed.
-    """
+    """Yield the unexpired messages at these positions. A message that a commit has reserved appears as claimed."""
     count = FIRST_RECORDS
     while some := list(islice(positions, count)):
         values = store.get_many(

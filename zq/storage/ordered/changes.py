@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic changes to messages. All verbs write messages through this module.
+"""Atomic changes to messages. All operations write messages through this module.
 
 A ``Change`` collects writes. ``commit`` applies them in one batch and then updates the queue states in memory. The
 caller holds the locks of all affected queues from before its first read until after ``commit``.
@@ -30,7 +30,7 @@ MAX_AHEAD: Final = FALSE_FUTURE * 1000
 
 
 class Completion(NamedTuple):
-    """The outcome and time of finished messages, and the queue's history retention in seconds (0: no history)."""
+    """The outcome and time of finished messages, and the history retention of the queue in seconds (0 = no history)."""
 
     outcome: Outcome
     history: int
@@ -115,7 +115,6 @@ class Change:
             self.remember(state, draft.once, [draft.id], now, posted=True)
 
     def remove(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
-        """Remove a message and its index entries."""
         tally = self._tally(state)
         tally.count -= 1
         tally.bytes -= record.size
@@ -136,8 +135,7 @@ class Change:
     ) -> None:
         """Replace a message's record and update its index entries.
 
-        Claims then find the message through its index entry; it no longer counts as fresh (posted without a delay and
-        not yet claimed, see the module ``layout``). If the expiry changes, the body is rewritten too.
+        Claims then find the message through its index entry. If the expiry changes, the body is rewritten too.
 
         Args:
             old: The index fields of the old record.
@@ -164,25 +162,25 @@ class Change:
             self.invalidate_visibility(state, sequence)
 
     def invalidate_visibility(self, state: QueueState, sequence: int) -> None:
-        """Invalidate the visibility index for a message that may become visible earlier than recorded."""
+        """Discard the recorded times at which the message becomes visible, because it may become visible earlier."""
         self._lowered.setdefault(state, set()).add(sequence)
 
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
         """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head`` when the change is committed.
 
-        Claims search the index ``available`` from the ready cursor, and the messages that were posted without a delay
-        from the fresh cursor. They still find entries that this change adds before the cursors. If only the fresh
-        cursor moves, nothing is written to the store.
+        Claims search the index ``available`` from the ready cursor, and the fresh messages (posted without a delay and
+        not yet claimed) from the fresh cursor. Entries that this change adds before ``head`` are still found. If only
+        the fresh cursor moves, nothing is written to the store.
         """
         self._heads[state] = head
         if fresh_head > state.tally.fresh_head:
             self._tally(state).fresh_head = fresh_head
 
     def keep_ready_cursor(self, state: QueueState) -> None:
-        """Do not move the ready cursor, because some of the skipped entries are still ready.
+        """Leave the ready cursor unchanged, because the claim has skipped entries that are still ready.
 
-        The claim has added the other skipped messages to the index ``available``. The fresh cursor, which is for
-        messages that are not in this index, may therefore move.
+        The fresh cursor, which is for messages without an index entry, still moves: the claim has indexed the messages
+        that it skipped.
         """
         self._heads.pop(state, None)
 
@@ -198,7 +196,6 @@ class Change:
             self._writes += writes
 
     def add_writes(self, *writes: Write) -> None:
-        """Add further writes to the batch."""
         self._writes += writes
 
     def commit(self) -> None:
@@ -266,10 +263,7 @@ class Change:
         return layout.seal_body(body, record.expires, state.context.expiry.compaction_filter_grace)
 
     def _add_to_group(self, state: QueueState, sequence: int, claim: str, until: int) -> int:
-        """Add a message to a claim group that ends at ``until``, and return the number of the group.
-
-        A claim group has messages of one claim that have the same end.
-        """
+        """Add a message to a claim group (messages of one claim with the same end), and return the group's number."""
         place = state, claim, until
         group, sequences = self._groups.get(place, (0, []))
         if not sequences or len(sequences) == layout.GROUP:
@@ -281,10 +275,6 @@ class Change:
         return group
 
     def _write_groups(self) -> None:
-        """Add the writes of new claim groups and of groups that messages leave. Skip unreadable groups.
-
-        A claim group has messages of one claim that have the same end.
-        """
         keys = [layout.claim_key(*place) for place in self._left]
         values = self._store.get_many("claims", keys, spare=True)
         former: dict[bytes, bytes] = {}
@@ -304,9 +294,9 @@ class Change:
 def _set_available(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
     """Set the available-at of a message without a delay.
 
-    If ``lane`` is true, also mark the message as fresh: claims find it without an index entry. If a claim would have to
-    skip too many other messages to reach this one, the message is indexed instead. ``lane`` is false in a grouped
-    queue, in which all messages are indexed.
+    If ``lane`` is true, also decide whether the message is fresh, so that claims find it without an index entry. It is
+    indexed instead if a claim would have to skip too many other messages to reach it. ``lane`` is false in a grouped
+    queue.
     """
     fresh = tally.fresh
     if fresh > now + MAX_AHEAD:
@@ -324,7 +314,7 @@ def _set_available(tally: Tally, record: NewMessage, now: int, lane: bool) -> No
 
 
 def read_bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
-    """Return the bodies of the messages ``found``, in the order of ``found``.
+    """Return the bodies of the messages ``found``, in the same order.
 
     A body is None if the message was removed or has expired since its record was read. With ``spare``, a damaged body
     is returned as b"".
@@ -358,7 +348,6 @@ class Routes(NamedTuple):
     now: int
 
     def missing(self, moves: Iterable[Move]) -> list[QueueRef]:
-        """Return the missing target queues of the moves."""
         return [ref for ref in target_queues(self.source.ref, moves) if self.targets[ref.name] is None]
 
     def move_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> list[Move]:
@@ -375,7 +364,6 @@ class Routes(NamedTuple):
         return carried
 
     def move(self, change: Change, sequence: int, record: StoredMessage, body: bytes, move: Move) -> None:
-        """Move one message to its target queue."""
         target = self.targets[move.to]
         assert target is not None, "the caller has created the missing queues"
         outcome = Outcome.DEAD_LETTERED if move.reason else Outcome.MOVED
@@ -395,7 +383,7 @@ def map_states(refs: Sequence[QueueRef], states: Sequence[QueueState | None]) ->
 
 
 def _build_moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMessage:
-    """Build the record of a moved message. ``Change.insert`` sets its available-at and index fields."""
+    """Build the record of a moved message, without its available-at and index fields."""
     ttl = record.ttl if move.ttl is None else move.ttl
     return StoredMessage(
         id=record.id,

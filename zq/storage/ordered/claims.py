@@ -152,8 +152,6 @@ class ClaimController:
 
 
 class ClaimAttempt:
-    """The creation of one claim."""
-
     def __init__(self, session: Session, queue: QueueRef, request: ClaimRequest, now: int) -> None:
         self._session = session
         self._queue = queue
@@ -164,7 +162,7 @@ class ClaimAttempt:
         self._lapsed = 0
 
     def run(self) -> ClaimResult:
-        """Create the claim in one change. For a named claim that exists, return the existing claim."""
+        """Create the claim in one change. If the claim is named and exists, return the existing claim."""
         store, registry = self._session
         request, now = self._request, self._now
         with registry.locked(self._queue) as (state,):
@@ -189,7 +187,6 @@ class ClaimAttempt:
         return ClaimResult(claim, spent=self._spent)
 
     def _claim_or_skip(self, change: Change, state: QueueState, item: ReadyMessage) -> None:
-        """Claim a message. If it has reached the maximum number of claims, report its id in the result instead."""
         sequence, record, body = item
         request, now = self._request, self._now
         if request.max_claims is not None and record.count >= request.max_claims:
@@ -258,7 +255,6 @@ def find_claim(store: Store, state: QueueState | None, claim: str, now: int) -> 
 
 
 def _encode_holder(holder: Holder) -> bytes:
-    """Encode the holder for a claim group. Return b"" for an unknown holder."""
     return layout.encode((holder.client, holder.agent)) if holder.is_known else b""
 
 
@@ -270,8 +266,8 @@ def _decode_holder(group: bytes) -> Holder:
 class ClaimPage:
     """A page of live claims, ordered by queue name and claim id.
 
-    The marker of the next page is ``queue/id`` of the last claim. If the page ends between two queues, the marker is a
-    lower bound of the next queue name, followed by a slash.
+    The marker of the next page is ``queue/id`` of the last claim. If the page ends between two queues, the marker
+    consists of a lower bound of the next queue name and a slash.
     """
 
     def __init__(self, store: Store, registry: Registry, limit: int, now: int) -> None:
@@ -283,10 +279,9 @@ class ClaimPage:
         self._steps = 0
 
     def read(self, project: str, after: str, queue: str) -> Page[ClaimSummary]:
-        """Return the claims of a queue after the marker ``after``.
+        """Return the claims after the marker ``after``, in one queue or, if ``queue`` is "", in the whole project.
 
-        If ``queue`` is "", return the claims of all queues of the project. A page ends after ``MAX_STEPS``
-        queues and entries in ``claims``, but never within a claim.
+        A page ends after ``MAX_STEPS`` queues and entries in ``claims``, but never within a claim.
         """
         name, _, claim = after.rpartition("/")
         names = [queue] if queue else self._names(project, name)
@@ -305,7 +300,6 @@ class ClaimPage:
         return len(self._found) == self._limit or self._steps >= MAX_STEPS
 
     def _names(self, project: str, first: str) -> Iterator[str]:
-        """Yield the project's queue names in order, beginning with the first name at or above ``first``."""
         prefix = layout.project_prefix(project)
         for key, _ in self._store.scan("queues", layout.queue_key(QueueRef(project, first)), layout.prefix_end(prefix)):
             yield key[len(prefix) :].decode("utf-8", "surrogatepass")
@@ -330,7 +324,6 @@ class ClaimPage:
         return None
 
     def _summary(self, state: QueueState, claim: str, values: Sequence[bytes]) -> list[ClaimSummary]:
-        """Return a list with the summary of a claim, or an empty list if the claim has ended."""
         live = [value for value in values if layout.decode_group(value)[0] > self._now]
         held = [one for value in live for one in layout.decode_group(value)[1] if one not in state.reserved]
         [stored] = self._store.get_many("messages", [layout.pair.pack(state.number, held[0])]) if held else [None]
@@ -342,7 +335,7 @@ class ClaimPage:
 
 
 def find_held(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:
-    """Return the messages of a live claim in order of sequence, except for messages that a commit has reserved.
+    """Return the messages of a live claim in order of sequence, without messages that a commit has reserved.
 
     The list is empty if the queue is missing. Raises ``LongScan`` for a large claim on the event loop's thread.
     """
@@ -394,9 +387,9 @@ def settle_messages(
 
 
 def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: Completion) -> list[HandleOutcome]:
-    """Apply the operations ``grips`` in one change. Each grip is for a different message.
+    """Apply the operations ``grips`` on claimed messages in one change, and return their outcomes in the same order.
 
-    Return the outcomes in the order of ``grips``.
+    Each grip must be for a different message.
     """
     found = {record.id: (at, record) for at, record in locate(store, state, [grip.id for grip in grips], end.now)}
     change, handled = Change(store, end.now), []
@@ -421,7 +414,6 @@ def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, e
 
 
 def _hold(change: Change, state: QueueState, found: Found, seconds: int, now: int) -> None:
-    """Make the message's claim end ``seconds`` from now."""
     sequence, record = found
     place = record.index_fields()
     wait = record.available - record.ends

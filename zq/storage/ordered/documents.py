@@ -14,7 +14,7 @@ from zq.storage.ordered.store import Store, Write
 
 
 class StoredDocument(Struct, array_like=True):
-    """A document's entry in ``documents``."""
+    """A document's entry in ``records``."""
 
     value: bytes
     version: str
@@ -60,10 +60,7 @@ class DocumentController:
         return self._change(ref, now, expected, None)
 
     def _change(self, ref: DocumentRef, now: Seconds, expected: str | None, new: StoredDocument | None) -> bool:
-        """Replace a document, or delete it if ``new`` is None. Return whether the store was changed.
-
-        If the document does not have the version ``expected``, nothing is changed.
-        """
+        """Replace a document, or delete it if ``new`` is None. Return False if its version is not ``expected``."""
         key = _key(ref)
         with self._handle as (store, _):
             with self._stripes.locked(lock_name(key)):
@@ -77,7 +74,6 @@ class DocumentController:
 
 
 def lock_name(key: bytes) -> bytes:
-    """Return the name of a document's lock."""
     return b"document " + key
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The index ``due``: the expiry of history entries, idempotency keys, stages, producers, documents and batches.
 
-An entry has the expiry, the family and the key of one record, and a note: additional data that active expiry needs to
-remove the record without reading it.
+An entry has the expiry, the family and the key of one record. It also has a *note*: the data with which active expiry
+removes the record without reading it.
 """
 
 from typing import Final
@@ -45,7 +45,6 @@ def _entry(family: str, key: bytes, expires: int) -> bytes:
 
 
 def history_writes(history: int, position: int, kept: StoredEntry) -> list[Write]:
-    """Return the writes that store a history entry."""
     key = layout.pair.pack(history, position)
     return [
         *writes("history", key, layout.encode(kept), kept.expires, history_note(kept)),
@@ -55,27 +54,26 @@ def history_writes(history: int, position: int, kept: StoredEntry) -> list[Write
 
 
 def history_note(kept: StoredEntry) -> bytes:
-    """Build the note of a history entry: sequence, message id, and size."""
+    """Build the value of a history entry's entry in ``due``: sequence, message id, and size."""
     told = b"\0" + size_note(kept.size) if kept.size else b""
     return layout.number.pack(kept.sequence) + kept.record.id.encode("utf-8", "surrogatepass") + told
 
 
 def history_traces(key: bytes, note: bytes) -> list[Write]:
-    """Return the writes that remove the index entries of a history entry, given the history entry's key and note."""
+    """Return the writes that remove the index entries of a history entry, given its key and its note in ``due``."""
     ids = layout.name_prefix(key[:8], note[8:].partition(b"\0")[0].decode("utf-8", "surrogatepass"))
     return [("sequences", key[:8] + note[:8], None), ("endings", ids + key[8:], None)]
 
 
 def size_note(size: int) -> bytes:
-    """Build the note of an idempotency key: the size of its result, or b"" if the result does not count as usage."""
+    """Build the value of an idempotency key's entry in ``due``: the size of its result, or b"" if it is not usage."""
     return layout.number.pack(size) if size else b""
 
 
 def size_of(family: str, note: bytes) -> int:
-    """Return the size in the note of a record in ``history`` or ``keys``."""
+    """Return the size in the note, in ``due``, of a record in ``history`` or ``keys``."""
     return int.from_bytes(note if family == "keys" else note[8:].partition(b"\0")[2])
 
 
 def ending_prefix(history: int, message: str) -> bytes:
-    """Return the key prefix of a message's history entries."""
     return layout.name_prefix(layout.number.pack(history), message)

@@ -13,7 +13,7 @@ from zq.storage.ordered.store import Write
 
 # Size in bytes of a number in a key.
 WORD: Final = layout.number.size
-# Bound once, because the functions below run for each message of a verb and attribute lookups are slow.
+# Bound once, because the functions below run for each message of an operation, and attribute lookups are slow.
 _pack: Final = layout.number.pack
 
 # Functions from an index entry (key, value) to the message's key in ``messages``, by index family.
@@ -31,7 +31,7 @@ HISTORY_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
 
 
 def message_entries(project: bytes, key: bytes, record: NewMessage, gone: bool = False) -> list[Write]:
-    """Return the writes that store the index entries of a message. With ``gone``, return the writes that remove them.
+    """Return the writes that store the index entries of a message, or remove them if ``gone`` is true.
 
     The entries in ``lines`` and ``claims`` are not included. ``project`` is the project's key prefix; see
     ``layout.project_prefix``.
@@ -84,7 +84,6 @@ def record_entries(family: str, key: bytes, value: bytes) -> list[Write]:
 
 
 def removal(entries: Iterable[Write]) -> list[Write]:
-    """Return the writes that remove the entries."""
     return [(family, key, None) for family, key, _ in entries]
 
 

@@ -56,8 +56,8 @@ class ActiveExpiry:
         self._due_position = b""
         """``position`` and ``_due_position`` are the keys in ``expiry`` and ``due`` from which the next round scans.
 
-        New entries expire in the future, so they are above these keys. An entry is below them only if the verb that
-        wrote it took longer than the TTL. Such an entry is found when the indexes are read from the beginning again.
+        New entries expire in the future, so they are above these keys. An entry is below them only if it was written
+        after its own expiry. Such an entry is found when the indexes are read from the beginning again.
         """
         self._rescan_at = 0.0
         self._first = 0
@@ -146,7 +146,7 @@ class ActiveExpiry:
                 with self._stripes.locked(stages.stage_lock(key[:-8])):  # because a commit may be reading the stage
                     store.write([*gone, ("default", layout.PENDING_NUMBER + note, b"")])
             elif family == "records":
-                with self._stripes.locked(documents.lock_name(key)):  # because a verb may be extending the expiry
+                with self._stripes.locked(documents.lock_name(key)):  # because an operation may be extending the expiry
                     store.write(gone if documents.has_expiry(store, key, layout.number.unpack_from(entry)[0]) else [])
                 continue
             writes += gone
@@ -158,7 +158,7 @@ class ActiveExpiry:
 
 
 def _counter_writes(store: Store, removed: Counter[bytes]) -> list[Write]:
-    """Return the writes that add the removed bytes of each history to its counter under ``layout.REMOVED``.
+    """Return the writes that add the removed bytes to the counters under ``layout.REMOVED``, by history number.
 
     Only active expiry writes these counters, so no lock is needed.
     """
@@ -204,7 +204,7 @@ class LazyExpiry:
 
 
 def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moments]]:
-    """Yield (queue number, mapping from message key to time) for the pairs (message key, time) in ``expired``."""
+    """Group pairs of (message key, time) by queue. Yield (queue number, mapping from message key to time)."""
     grouped: defaultdict[bytes, Moments] = defaultdict(dict)
     for key, moment in expired:
         grouped[key[:8]][key] = moment
@@ -214,10 +214,11 @@ def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, 
 def remove_expired(session: Session, number: int, moments: Moments, sweeping: bool) -> tuple[int, QueueRef | None]:
     """Remove expired messages of one queue in one change, except for those whose expiry has been extended.
 
-    ``sweeping`` means that ``moments`` comes from the index ``expiry``. Index entries that no longer match their
-    messages are then removed too.
-
     Return the number of removed messages, and the queue (None if it is missing).
+
+    Args:
+        sweeping: Whether ``moments`` comes from the index ``expiry``. If so, index entries that no longer match their
+            messages are also removed.
     """
     with _locked(session, number) as state:
         if state is None:
@@ -240,7 +241,6 @@ def remove_expired(session: Session, number: int, moments: Moments, sweeping: bo
 
 @contextmanager
 def _locked(session: Session, number: int) -> Iterator[QueueState | None]:
-    """Lock a queue by number; a context manager that returns the queue's state, or None for a missing queue."""
     state = session.registry.find_by_number(number)
     if state is None:
         yield None

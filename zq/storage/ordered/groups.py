@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for ready messages in grouped queues, one message group after another.
-
-See the module ``lines`` and decision 0129.
+"""The search for ready messages in grouped queues, one message group after another; see the module ``lines``.
 
 The caller of ``take`` holds the queue's lock.
 """
@@ -25,8 +23,8 @@ def take(
 ) -> list[ReadyMessage]:
     """Return up to ``limit`` ready messages, which the caller must claim or remove in ``change``.
 
-    The search takes as many messages as possible from a group before it proceeds to the next group. It ends before the
-    messages exceed ``most_bytes`` in total, but it returns at least one message if it can.
+    The search takes as many messages as possible from a group before it proceeds to the next group. The search ends
+    before the messages exceed ``most_bytes`` in total, but it returns at least one message if it can.
     """
     taken: list[ReadyMessage] = []
     scan = LineScan(store, state, now)
@@ -92,8 +90,9 @@ def count_depth(store: Store, state: QueueState, expired: int, now: int, most: i
 class LineScan:
     """A scan of the message groups that may have ready messages.
 
-    A *line* has the messages of one group; see the module ``lines``. ``expired`` has the keys of the expired messages
-    that were found. ``steps`` counts scanned lines and skipped messages.
+    Attributes:
+        expired: The keys of the expired messages that were found.
+        steps: The number of scanned groups and skipped messages.
     """
 
     def __init__(self, store: Store, state: QueueState, now: int) -> None:
@@ -103,9 +102,9 @@ class LineScan:
         self.damaged = False
 
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield (key of the entry in ``available``, line key, line head) for each line, in claim order.
+        """Yield (key of the entry in ``available``, index key, head) for each group, in claim order.
 
-        A line has the messages of one group, and the head identifies the first message; see the module ``lines``.
+        The head identifies the first message of the group; see the module ``lines``.
         """
         number, size = layout.number.pack(self._state.number), layout.number.size
         upper = layout.pair.pack(self._state.number, self._now + 1)
@@ -147,7 +146,6 @@ class LineScan:
                 return
 
     def _count_skipped(self, key: bytes, damaged: bool) -> None:
-        """Count an expired or unreadable message."""
         self.steps += 1
         self.damaged |= damaged
         if not damaged:
@@ -157,7 +155,6 @@ class LineScan:
 def _read_contents(
     store: Store, state: QueueState, found: Iterator[Found], limit: int
 ) -> Iterator[tuple[int, StoredMessage, bytes]]:
-    """Yield up to ``limit`` messages with their bodies. Skip messages without a readable body."""
     while limit > 0 and (some := list(islice(found, min(limit, AHEAD)))):
         limit -= len(some)
         for (sequence, record), body in zip(some, read_bodies(store, state.number, some, spare=True), strict=True):

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handle through which every verb uses the open store. It reopens the store after a failed write.
+"""The handle through which every operation uses the open store. It reopens the store after a failed write.
 
-After a failed write, for example on a full disk, a store may reject all writes until it is reopened, and counters in
-memory may differ from those on disk. Verbs then raise ``Unavailable`` until no verb is running. The next verb discards
-the state in memory and reopens the store. If that fails, the next attempt is made after at least a second.
+After a failed write, for example on a full disk, a store may reject all writes until it is reopened. Counters in memory
+may also differ from the counters on disk. Operations therefore raise ``Unavailable`` until no operation is running. The
+next operation discards the state in memory and reopens the store. If that fails, the next attempt is made after at
+least a second.
 
-The store is also reopened if new options require it. Meanwhile, verbs wait.
+The store is also reopened if new options require it. Meanwhile, operations wait.
 """
 
 import logging
@@ -26,17 +27,17 @@ PAUSE: Final = 1.0
 
 
 class Session(NamedTuple):
-    """The open store and registry that a verb uses."""
+    """The open store and registry that an operation uses."""
 
     store: Store
     registry: Registry
 
 
 class StoreHandle:
-    """A handle that reopens the store after failures. Each verb runs within ``with handle as (store, registry):``."""
+    """A handle that reopens the store after failures. Operations run within ``with handle as (store, registry):``."""
 
     def __init__(self, open_store: Callable[[], Store], context: EngineContext, admit: Callable[[Store], None]) -> None:
-        """Open the store. ``admit`` checks it before any verb runs."""
+        """Open the store. ``admit`` checks it before any operation runs."""
         self._open_store = open_store
         self._gate = threading.Condition(threading.Lock())
         self._active = 0
@@ -48,7 +49,7 @@ class StoreHandle:
 
     def __enter__(self) -> Session:
         with self._gate:
-            # A reopening waits for this thread's ticket, so a further verb of the same request must not wait for it.
+            # A reopening waits for this thread's ticket, so a further operation of the request must not wait for it.
             ticket = inline.current()
             while self._reopening and not (ticket is not None and ticket.keeps_open):
                 self._gate.wait()
@@ -76,7 +77,7 @@ class StoreHandle:
 
     @property
     def prompt(self) -> bool:
-        """Whether a verb that reads few entries may run on the event loop's thread; see ``Store.prompt``."""
+        """Whether an operation that reads few entries may run on the event loop's thread; see ``Store.prompt``."""
         session = self._session
         return (
             session is not None
@@ -93,9 +94,9 @@ class StoreHandle:
                 self._gate.notify_all()
 
     def reopen(self) -> None:
-        """Wait until no verb is running, then close and reopen the store. New verbs wait.
+        """Wait until no operation is running, then close and reopen the store. New operations wait.
 
-        Must not be called within a verb.
+        Must not be called within an operation.
         """
         with self._gate:
             self._gate.wait_for(lambda: not self._reopening)
@@ -112,7 +113,7 @@ class StoreHandle:
                 self._gate.notify_all()
 
     def close(self) -> None:
-        """Wait until no verb is running, then close the store. Later verbs raise ``Unavailable``."""
+        """Wait until no operation is running, then close the store. Later operations raise ``Unavailable``."""
         with self._gate:
             self._closed = True
         while self._active:

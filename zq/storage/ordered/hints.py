@@ -2,7 +2,7 @@
 """Hints in memory that speed up claims, listings and expiry. Hints are always correct, and may be dropped at any time.
 
 - ``ReadyCursor``: the position from which claims search for ready messages.
-- ``VisibilityIndex``: the ranges of sequences that have no visible messages, so that a listing can skip them.
+- ``VisibilityIndex``: the ranges of sequences without visible messages, which a listing skips.
 - ``LazyExpiryQueue``: expired messages that readers have found.
 """
 
@@ -72,11 +72,11 @@ class LazyExpiryQueue:
 
 
 class ReadyCursor(NamedTuple):
-    """The ranges of ``available`` in which claims search for ready messages, so that no entry is read twice.
+    """The ranges of the index ``available`` in which claims search for ready messages, so that no entry is read twice.
 
-    Only entries between ``head`` and ``low`` and entries at or above ``high`` may be ready. Claims have already passed
-    all other entries, which can only be expired entries that are not removed yet. The range from ``low`` to ``high``
-    arises if a message becomes available before a range that claims have passed.
+    Only entries from ``head`` to ``low`` and entries at or above ``high`` may be ready. Claims have passed all other
+    entries, which belong to expired messages that are not removed yet. The first range is empty unless a message became
+    available before entries that claims had passed.
     """
 
     head: bytes
@@ -139,10 +139,10 @@ class VisibilityIndex:
     Without the index, a listing might read a million claimed or delayed messages to find the ten messages of a page.
 
     - Sequences are grouped into blocks, and blocks into larger blocks.
-    - For each kind of filter, a block may have a time before which none of its messages becomes visible. Filters that
-      hide a client's own messages have separate times.
+    - For each kind of filter, a block may have a time before which none of its messages becomes visible. A filter that
+      hides a client's own messages has separate times for that client.
     - A change that makes a message visible earlier discards the times of its blocks. A scan that began before such a
-      change records nothing.
+      change must not record times.
 
     The callers of ``record`` and ``invalidate`` hold the queue's lock.
     """
@@ -172,10 +172,13 @@ class VisibilityIndex:
         return sequence
 
     def record(self, list_filter: ListFilter, moments: Mapping[int, int], own: Mapping[int, int]) -> None:
-        """For each block of sequences, record the time before which none of its messages becomes visible.
+        """Record, for blocks of sequences, the time before which none of their messages becomes visible.
 
-        ``moments`` and ``own`` map block numbers to times. ``moments`` applies to every client, and ``own`` only to the
-        client whose messages the filter hides. If there are too many times, the oldest are dropped.
+        Args:
+            moments: The times that apply to every client, by block number.
+            own: The times that apply only to the client whose messages the filter hides, by block number.
+
+        If there are too many times, the oldest are dropped.
         """
         if moments:
             self._note((list_filter.claimed, list_filter.delayed, ""), moments, MAX_BLOCKS)
@@ -202,7 +205,7 @@ class VisibilityIndex:
                     del blocks[block]
 
     def invalidate(self, sequences: Iterable[int]) -> None:
-        """Discard the recorded times of the blocks with these messages: the messages may become visible earlier."""
+        """Discard the recorded times of the blocks with these messages, which may become visible earlier."""
         self.invalidations += 1
         for levels in self._kinds.values():
             for size, blocks in zip(SIZES, levels, strict=True):
@@ -211,7 +214,6 @@ class VisibilityIndex:
 
 
 def _skip(levels: Levels, sequence: int, now: int) -> int:
-    """Return the first sequence at or above ``sequence`` that is in no block with a recorded time after ``now``."""
     while True:
         for size, blocks in zip(reversed(SIZES), reversed(levels), strict=True):
             if blocks.get(sequence // size, 0) > now:

@@ -77,7 +77,6 @@ class HistoryController:
 
 
 def _scan_entries(store: Store, state: QueueState, start: int, until: Seconds, now: int) -> Iterator[HistoryEntry]:
-    """Yield unexpired history entries at or above the position ``start`` that finished before ``until``."""
     end = layout.ms(min(until, FAR))
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
     for key, value in store.scan("history", lower, upper):
@@ -89,7 +88,6 @@ def _scan_entries(store: Store, state: QueueState, start: int, until: Seconds, n
 
 
 def _newest(store: Store, state: QueueState, end: int, span: Span, now: int) -> Iterator[HistoryEntry]:
-    """Yield unexpired history entries of the span with positions below ``end``, latest first."""
     start = _first_since(store, state, 1, span.since)
     end = min(end, _first_since(store, state, 1, span.until))
     lower, upper = (layout.pair.pack(state.history, position) for position in (start, max(start, end)))
@@ -100,7 +98,6 @@ def _newest(store: Store, state: QueueState, end: int, span: Span, now: int) -> 
 
 
 def _first_since(store: Store, state: QueueState, start: int, since: Seconds) -> int:
-    """Return the position of the first history entry whose message finished at or after ``since``."""
     begin = layout.ms(min(since, FAR))
     end = state.tally.position + 1 if begin > 0 else start
     return binary_search(
@@ -111,10 +108,10 @@ def _first_since(store: Store, state: QueueState, start: int, since: Seconds) ->
 def _read_stretch(
     store: Store, state: QueueState, start: int, want: int, most_bytes: int, now: int
 ) -> tuple[list[HistoryEntry], int]:
-    """Return messages and history entries of a locked queue, and the sequence from which to continue.
+    """Return messages and history entries in order of sequence, and the sequence from which to continue.
 
-    The list has up to ``want`` items in order of sequence. It ends before the items exceed ``most_bytes`` in total,
-    but it has at least one item if there is any.
+    The caller holds the queue's lock. The list ends after ``want`` items, or before the items exceed ``most_bytes`` in
+    total. It has at least one item if there is any.
     """
     most = max(want, STRETCH)
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
@@ -141,7 +138,6 @@ def _read_stretch(
 
 
 def _read_message(store: Store, state: QueueState, key: bytes, value: bytes, now: int) -> HistoryEntry | None:
-    """Return the history entry of a message that is still in ``messages``, or None if the message has expired."""
     record = layout.decode_record(value)
     if record.expires <= now:
         state.context.lazy_queue.offer([key], now)
@@ -152,7 +148,6 @@ def _read_message(store: Store, state: QueueState, key: bytes, value: bytes, now
 
 
 def _read_entry(store: Store, state: QueueState, key: bytes, position: bytes, now: int) -> HistoryEntry | None:
-    """Return the unexpired history entry at a position, or None. ``key`` begins with the history's number."""
     place = key[:8] + position
     value = store.get("history", place)
     kept = None if value is None else layout.decode_entry(value)

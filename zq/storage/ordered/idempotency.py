@@ -18,14 +18,17 @@ from zq.storage.ordered.store import Store, Write
 
 
 class Owner(Protocol):
-    """The owner of idempotency keys: a queue or a log. The stored keys begin with the number ``history``."""
+    """The owner of idempotency keys: a queue or a log. The keys in the store begin with the number ``history``."""
 
     @property
     def history(self) -> int: ...
 
 
 def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
-    """Check that the key is new to the owner. ``answer`` is the type of the stored result.
+    """Check that the owner has not stored the key yet.
+
+    Args:
+        answer: The type of the stored result.
 
     Raises:
         Repeated: The request was already applied. The error contains the request's result.
@@ -45,7 +48,7 @@ def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey
 def check_keys(
     store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, drafts: Sequence[Draft], now: int
 ) -> None:
-    """Check that the idempotency keys of a post and of its drafts are new to the owner.
+    """Check that the owner has not stored the idempotency keys of a post and of its drafts yet.
 
     Raises:
         Repeated: The post was already applied. The error contains its result.

@@ -134,7 +134,6 @@ class Integrity(Findings):
             self.contradict(f"bodies: {key.hex()} is stamped to go before its message expires")
 
     def _check_claimed(self, key: bytes, record: StoredMessage) -> None:
-        """Check that the entry in ``claims`` to which a claimed message refers lists the message."""
         number, sequence = layout.pair.unpack(key)
         value = self.store.get("claims", layout.claim_key(number, record.claim, record.group))
         if sequence not in _decode_group(value or b"", record.until):
@@ -143,7 +142,6 @@ class Integrity(Findings):
             )
 
     def _check_claims(self) -> None:
-        """Check that each message that an entry in ``claims`` lists refers to this entry."""
         for key, value in self.entries("claims"):
             if self._is_pending_queue(key[:8], "claims"):
                 continue
@@ -157,10 +155,7 @@ class Integrity(Findings):
                     self.contradict(f"claims: {key.hex()} lists {sequence}, which is no message of that group")
 
     def _check_index(self, family: str, message_of: Callable[[bytes, bytes], bytes]) -> None:
-        """Check that each entry of an index family belongs to a message.
-
-        ``message_of`` returns the key in ``messages`` for the key and value of an entry.
-        """
+        """Check that each entry of an index family belongs to a message. ``message_of`` returns the message's key."""
         for key, value in self.entries(family):
             message = message_of(key, value)
             if self._is_pending_queue(message[:8], family):
@@ -192,10 +187,6 @@ class Integrity(Findings):
                 self.contradict(f"{family}: {key.hex()} points at no history entry that says so")
 
     def _check_staged(self) -> None:
-        """Check that staged messages belong to a stage or an open commit, and that stages have the right totals.
-
-        An open commit is decided but not completed.
-        """
         for key, _ in self.entries("staged"):
             if not self._is_pending_number(key[:8], "staged", any_number=True):
                 self._staged[key[:8]] += 1
@@ -215,7 +206,6 @@ class Integrity(Findings):
             self.contradict(f"staged: {number.hex()} is no stage's number")
 
     def _check_open(self) -> None:
-        """Check the stages and the reserved messages of open commits, which are decided but not completed."""
         for producer, value in stages.scan_commits(self.store):
             last = int.from_bytes(self.store.get("default", b"numbers") or b"")
             commit = self.decode(stages.decode_commit, "default", layout.COMMIT + producer, value)
@@ -230,9 +220,9 @@ class Integrity(Findings):
                     )
 
     def _look(self, family: str, keys: Iterable[bytes]) -> None:
-        """Read the keys until one is damaged, so that ``contradict`` attributes the next contradiction to the damage.
+        """Read the keys until one is damaged, so that the next contradiction is attributed to the damage.
 
-        A scan does not report the damaged entries that it skips.
+        This is necessary because a scan does not report the damaged entries that it skips.
         """
         for key in keys:
             self.store.get(family, key)
@@ -246,7 +236,6 @@ class Integrity(Findings):
         self._histories |= numbers
 
     def _check_ends(self) -> None:
-        """Check that producers and idempotency keys have entries in ``due``."""
         for key, value in self.entries("producers"):
             self.check_wanted("producers", key, record_entries("producers", key, value))
         for key, value in self.entries("keys"):
@@ -256,7 +245,6 @@ class Integrity(Findings):
                 self.check_wanted("keys", key, record_entries("keys", key, value))
 
     def _check_kept(self) -> None:
-        """Check the byte counters of history entries and idempotency results."""
         for history, owner in self._keepers.items():
             tally = layout.decode_tally(self.store.get("tallies", owner) or layout.encode(layout.Tally()))
             removed = int.from_bytes(self.store.get("default", layout.REMOVED + history) or b"")
@@ -285,7 +273,6 @@ class Integrity(Findings):
                 self.contradict(f"due: {key.hex()} does not say what the entry in {family} does")
 
     def _index_entries(self, key: bytes, record: StoredMessage) -> list[Write]:
-        """Return the index entries that a message must have."""
         return message_entries(layout.prefix_of(self._queues.get(key[:8], b"")), key, record)
 
     def _is_pending_queue(self, number: bytes, family: str) -> bool:
@@ -304,7 +291,6 @@ class Integrity(Findings):
 
 
 def _decode_group(value: bytes, ends: int | None = None) -> list[int]:
-    """Return the sequences in a claim group, or an empty list if it is malformed or does not end at ``ends``."""
     if not value or len(value) % layout.number.size:
         return []
     found, sequences = layout.decode_group(value)

@@ -4,7 +4,8 @@
 ========= ==================================== ======================================================================
 family    key                                  value
 ========= ==================================== ======================================================================
-default   "version" "clock" "numbers" "starts" schema version; largest time seen; last number issued; last start
+default   "version" "clock" "numbers" "starts" schema version; largest time seen; last number issued; start count
+default   "boot"                               id of the machine's current boot, and its trusted time
 default   "doomed" q                           key in ``queues``: the data of the former queue q is to be removed
 default   "dropped" n                          empty: the data of the history or stage n is to be removed
 default   "removed" h                          bytes of history entries and results of h that active expiry removed
@@ -33,10 +34,10 @@ stages    len(project) project name 00 expires Stage: number n and size of the s
 staged    n index                              Staged: a message to be published
 producers len(project) project name 00 expires Batch: the producer's last commit
 logs      len(project) project                 LogRecord: number n of the log, last sequence, totals, trimmed totals
-batches   n last                               Stored: messages published together; the key has the last sequence
+batches   n last                               StoredBatch: messages published together; the key has the last sequence
 topics    n len(topic) topic last              expires, first sequence, first expiry: the batches of a topic
 floors    n len(topic) topic                   sequence, key in ``logs``: the topic was purged up to this sequence
-documents len(project) project len(kind) ...   StoredDocument: a document; the key ends in kind and name
+records   len(project) project len(kind) ...   StoredDocument: a document; the key ends in kind and name
 due       expires kind key                     a note, see ``due``: the entry ``key`` of ``FAMILY_OF[kind]`` expires
 ========= ==================================== ======================================================================
 
@@ -138,7 +139,7 @@ class QueueRecord(Struct, array_like=True):
 
 
 class Tally(Struct, array_like=True):
-    """The counters of a queue, or of the hidden state of a missing queue.
+    """The counters of a queue, or of the hidden state that keeps the idempotency keys of a missing queue.
 
     Attributes:
         sequence: The last sequence.
@@ -146,7 +147,7 @@ class Tally(Struct, array_like=True):
         count: The number of messages.
         position: The position of the last history entry.
         finished: The time of the last history entry.
-        start: The boot epoch in which the counters were written; see ``startup.count_start``.
+        start: The boot epoch (number of starts) in which the counters were written; see ``startup.count_start``.
         bytes: The total size of the messages.
         kept: The total size of all history entries and idempotency results ever added. Subtract the size stored under
             ``REMOVED`` to get the current size.
@@ -277,7 +278,7 @@ class Known(Struct, array_like=True):
 
 
 class Stage(Struct, array_like=True):
-    """A stage: its number in ``staged``, its message count, and the total size of the bodies in bytes."""
+    """A stage: its number in ``staged``, its message count, and the total size of the message bodies in bytes."""
 
     number: int
     count: int = 0
@@ -412,7 +413,6 @@ def seal_body(body: bytes, expires: int, grace: int) -> bytes:
 
 
 def unseal_body(value: bytes) -> bytes:
-    """Decode a value of ``bodies``."""
     return value[: -stamp.size]
 
 

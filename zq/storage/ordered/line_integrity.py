@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The integrity check and the salvage of grouped queues. Each message group has a *line*; see the module ``lines``."""
+"""The integrity check and the salvage of the message group indexes; see the module ``lines``."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -23,7 +23,7 @@ def grouping_of(key: bytes) -> Grouping:
 
 
 class LineIntegrity:
-    """The integrity check of message groups (lines). ``queues`` maps queue numbers to queue records."""
+    """The integrity check of message group indexes. ``queues`` maps queue numbers to queue records."""
 
     def __init__(self, findings: Findings, queues: Mapping[bytes, QueueRecord]) -> None:
         self._findings = findings
@@ -35,10 +35,7 @@ class LineIntegrity:
         return Grouping.NONE if record is None else record.grouping
 
     def check(self) -> None:
-        """Check that each slot has a message, and that each line has a valid head and an entry in ``available``.
-
-        A line has the messages of one group, and a slot is a position in it; see the module ``lines``.
-        """
+        """Check that index entries have messages, and that groups have valid heads and entries in ``available``."""
         line = head = b""
         for key, value in self._findings.entries("lines"):
             if not self.grouping(key[: layout.number.size]):
@@ -53,7 +50,7 @@ class LineIntegrity:
                 self._check_place(key, has_head=bool(head) and key.startswith(line))
 
     def check_entry(self, key: bytes, value: bytes) -> None:
-        """Check that an entry in ``available`` matches the head of its line."""
+        """Check that an entry in ``available`` matches the head of its message group."""
         line = key[: layout.number.size] + value
         head = self._store.get("lines", line) or b""
         if len(head) != layout.triple.size or line_entry(line, head)[0] != key:
@@ -75,18 +72,15 @@ class LineIntegrity:
 
 
 class RebuiltLines:
-    """The lines of message groups, which a salvage rebuilds from the messages; see the module ``lines``."""
+    """The message group indexes that a salvage rebuilds from the messages; see the module ``lines``."""
 
     def __init__(self, former: Callable[[bytes], bytes]) -> None:
-        """Create an empty collection of lines.
-
-        ``former`` returns the head of a line in the damaged store, or b"" if it is unknown.
-        """
+        """Create an empty collection. ``former`` returns a group's head in the damaged store, or b"" if unknown."""
         self._former = former
         self._heads: dict[bytes, tuple[bytes, int]] = {}
 
     def join(self, grouping: Grouping, key: bytes, record: StoredMessage) -> Write:
-        """Add a message to the line of its group, and return the write that stores the message's position."""
+        """Add a message to its group, and return the write that stores the index entry."""
         where = slot(grouping, key, record)
         line, within = where[:LINE], where[LINE:]
         if line not in self._heads or within < self._heads[line][0]:
@@ -94,7 +88,7 @@ class RebuiltLines:
         return "lines", where, b""
 
     def heads(self) -> Iterator[Write]:
-        """Yield the writes that store the head of each line and the line's entry in ``available``."""
+        """Yield the writes that store the head of each group and the head's entry in ``available``."""
         for line, (within, available) in self._heads.items():
             head = self._former(line)
             if head[layout.number.size :] != within:

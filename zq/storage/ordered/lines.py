@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of grouped queues, and their entries in the index ``available``; see decision 0129.
+"""The indexes of the message groups in grouped queues, and their entries in ``available``; see decision 0129.
 
-A *line* has the messages of one group in claim order. Its key consists of the queue number and the group's hash. The
-position of a message in its line is its *slot* (order, sequence). The order is 0 in an ordered queue, and the message's
-available-at in a fair queue.
+A *line* is the index of one group: its messages in claim order. Its key consists of the queue number and the group's
+hash. The position of a message in its line is its *slot* (order, sequence). The order is 0 in an ordered queue, and the
+message's available-at in a fair queue.
 
 A line with live messages has one entry in ``available``, and a *head*: the time of that entry and the slot of the first
-message. ``groups`` searches the lines for ready messages.
+message. The module ``groups`` searches the lines for ready messages.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,23 +24,23 @@ from zq.storage.ordered.store import Store, Write
 LINE: Final = 16
 # Maximum number of expired or unreadable messages that a change skips to find the head of a line.
 MAX_GONE: Final = 64
-# Maximum number of such messages that a claim skips, and that a change skips after its claim has read the line.
+# Maximum number of expired or unreadable messages that a claim skips. If the claim has read the line, the limit also
+# applies to the claim's change, instead of ``MAX_GONE``.
 PATIENCE: Final = 4096
 
 
 def line_key(queue: int, group: str) -> bytes:
-    """Return the key of a group's line."""
     name = group.encode("utf-8", "surrogatepass")
     return layout.number.pack(queue) + blake2b(name, digest_size=LINE - layout.number.size).digest()
 
 
 def slot_of(grouping: Grouping, available: int, sequence: int) -> bytes:
-    """Encode a message's slot: its position in the line of its group."""
+    """Encode the slot of a message: its position in the index of its group."""
     return layout.pair.pack(available if grouping == Grouping.FAIR else 0, sequence)
 
 
 def line_entry(line: bytes, head: bytes) -> tuple[bytes, bytes]:
-    """Return the entry (key, value) in ``available`` of a line with this head."""
+    """Return the entry (key, value) in ``available`` of a message group with this head."""
     moment, _, sequence = layout.triple.unpack(head)
     return line[: layout.number.size] + layout.pair.pack(moment, sequence), line[layout.number.size :]
 
@@ -48,7 +48,7 @@ def line_entry(line: bytes, head: bytes) -> tuple[bytes, bytes]:
 class ScannedRecords:
     """The records of a message group that a claim has read, in the order of the group.
 
-    A record is None if the message was removed or is unreadable. ``is_all`` is true if the whole line was read.
+    A record is None if the message was removed or is unreadable. ``is_all`` is true if the whole group was read.
     """
 
     __slots__ = ("head", "is_all", "records")
@@ -59,17 +59,17 @@ class ScannedRecords:
         self.is_all = False
 
     def extend(self, records: Iterable[tuple[bytes, StoredMessage | None]], is_all: bool) -> None:
-        """Add the next records of the line. ``is_all`` means that the line has no further records."""
+        """Add the next records of the group. ``is_all`` means that the group has no further records."""
         self.records.update(records)
         self.is_all = is_all
 
 
 class _LineChange:
-    """The changes to one line.
+    """The changes to the index of one message group.
 
     Attributes:
-        slots: The new records by slot; None for a slot that a message leaves.
-        stored: The slots in ``slots`` that the store already has. A slot is the position of a message in the line.
+        slots: The new records by slot (position in the index); None for a slot that a message leaves.
+        stored: The slots in ``slots`` that the store already has.
     """
 
     __slots__ = ("key", "scanned", "slots", "state", "stored")
@@ -83,7 +83,7 @@ class _LineChange:
 
 
 class LineChanges:
-    """The changes to the lines of message groups within one ``Change``."""
+    """The changes to the indexes of message groups within one ``Change``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -92,25 +92,25 @@ class LineChanges:
         """The changed lines, by queue number and group."""
 
     def join(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
-        """Add a message to the line of its group."""
+        """Add a message to the index of its group."""
         self._line(state, record.line).slots[slot_of(state.grouping, record.available, sequence)] = record
 
     def leave(self, state: QueueState, sequence: int, group: str, available: int) -> None:
-        """Remove a message from the line of its group. ``available`` is the message's stored available-at."""
+        """Remove a message from the index of its group. ``available`` is the available-at in the stored record."""
         _leave(self._line(state, group), slot_of(state.grouping, available, sequence))
 
     def shift(self, state: QueueState, sequence: int, record: StoredMessage, available: int) -> None:
-        """Move a message within the line of its group. ``available`` is the message's stored available-at."""
+        """Move a message within the index of its group. ``available`` is the available-at in the old record."""
         line, grouping = self._line(state, record.line), state.grouping
         _leave(line, slot_of(grouping, available, sequence))
         line.slots[slot_of(grouping, record.available, sequence)] = record
 
     def add_scanned(self, state: QueueState, key: bytes, scanned: ScannedRecords) -> None:
-        """Add the records that a claim has read, so that the line gets a new head if its head was removed."""
+        """Add the records that a claim has read. They provide the group's new head if its head was removed."""
         self._lines.setdefault(key, _LineChange(state, key)).scanned = scanned
 
     def writes(self, now: int) -> Iterator[tuple[QueueState, list[Write], bytes]]:
-        """Yield each line's queue, its writes, and its new key in ``available`` (b"" if this key is unchanged)."""
+        """Yield (queue, writes, new key in ``available``) for each changed group. The key is b"" if it is unchanged."""
         for key, line in self._lines.items():
             writes: list[Write] = [
                 ("lines", key + slot, None if record is None else b"")
@@ -130,9 +130,9 @@ class LineChanges:
             yield line.state, writes, entry
 
     def _head(self, line: _LineChange, head: bytes, now: int) -> bytes:
-        """Return the head of the line after the change, or b"" if the line has no live messages.
+        """Return the head of a group after the change, or b"" if the group has no live messages.
 
-        ``head`` is the old head. No stored message of the line precedes it.
+        ``head`` is the old head. No stored message of the group precedes it.
         """
         kept, scanned = head[layout.number.size :], line.scanned
         joined = sorted(slot for slot, record in line.slots.items() if record is not None)
@@ -163,7 +163,6 @@ class LineChanges:
         return line
 
     def _stored_slots(self, line: _LineChange, kept: bytes) -> Iterator[bytes]:
-        """Yield the stored slots of the line at or above the slot ``kept``."""
         lower = line.key + kept
         if line.scanned:
             yield from line.scanned.records
@@ -174,7 +173,6 @@ class LineChanges:
             yield key[LINE:]
 
     def _record(self, line: _LineChange, slot: bytes) -> StoredMessage | None:
-        """Return the record of the message in a slot, or None if it is missing or unreadable."""
         if line.scanned and slot in line.scanned.records:
             return line.scanned.records[slot]
         key = line.key[: layout.number.size] + slot[layout.number.size :]

@@ -32,7 +32,7 @@ class LogRecord(Struct, array_like=True, frozen=True):
         dropped: The sequence up to which batches are trimmed.
         gone_size: The part of ``size`` that was trimmed.
         gone_messages: The part of ``messages`` that was trimmed.
-        start: The boot epoch in which the entry was written; see ``startup.count_start``.
+        start: The boot epoch (number of starts) in which the entry was written; see ``startup.count_start``.
     """
 
     number: int
@@ -105,7 +105,7 @@ def batch_writes(batch: Batch, before: LogRecord) -> list[Write]:
 def batch_entries(key: bytes, value: bytes) -> list[Write]:
     """Return the writes that store a batch and its index entries, given its entry in ``batches``.
 
-    The value stays as it is, because other versions encode a batch differently.
+    The value is not encoded again, because other versions of zq encode a batch differently.
     """
     stored = decode_stored(value)
     before = LogRecord(layout.pair.unpack(key)[0], size=stored.size, messages=stored.messages)
@@ -133,7 +133,7 @@ MIN_COMPACTED: Final = 8 << 20
 class LogView(NamedTuple):
     """The state of a log that readers use.
 
-    ``floors`` maps topics to their last purged sequences. Unlike ``record``, this mapping may change.
+    ``floors`` maps topics to their last purged sequences. This mapping may change, but ``record`` does not.
     """
 
     record: LogRecord
@@ -143,8 +143,9 @@ class LogView(NamedTuple):
 class Log:
     """The log of a project.
 
-    ``pending`` has notifications for subscribers, each with the sequence that must be durable before it is sent. A
-    thread that sends notifications holds the lock ``notifying``.
+    Attributes:
+        pending: Notifications for subscribers, each with the sequence that must be durable before it is sent.
+        notifying: The lock that a thread holds while it sends notifications.
     """
 
     __slots__ = (
@@ -187,12 +188,12 @@ class Log:
         return max(self._trimming, self.view.record.dropped)
 
     def cache_head(self, topic: str | None, head: int) -> None:
-        """Record that a topic has no batches up to the sequence ``head``. The topic None stands for the whole log."""
+        """Record the result of ``head``: the topic has no batches up to the sequence ``head``."""
         with self._heads_lock:
             self._heads[topic] = head
 
     def head(self, topic: str | None) -> int:
-        """Return the last sequence that was passed to ``cache_head`` for this topic, or 0 if there is none.
+        """Return the sequence up to which a topic is known to have no batches, or 0 if it is unknown.
 
         The topic None stands for the whole log.
         """
@@ -222,10 +223,10 @@ class Log:
         self.view = LogView(record, floors)
 
     def trimmed(self) -> Range | None:
-        """Return a range of trimmed batches to compact, or None. The range begins where the last returned range ended.
+        """Return the key range of the batches that were trimmed since the last returned range, or None.
 
-        The result is None if the range is small or if the log was trimmed since the last call: while trims continue,
-        the store compacts the ranges by itself. Not thread-safe.
+        The caller compacts this range. The result is None if the range is small. It is also None if the log was trimmed
+        since the last call: while trims continue, the store compacts by itself. Not thread-safe.
         """
         record, seen, former = self.view.record, self._seen, self._compacted
         self._seen = record
@@ -248,8 +249,8 @@ class Log:
     def discard_floor(self, topic: str) -> None:
         """Discard the last purged sequence (floor) of a topic after the purged batches are removed.
 
-        Because concurrent readers may use the mapping of floors, it is replaced and not changed. To avoid a copy for
-        each topic, one replacement discards many floors.
+        The mapping of floors is replaced as a whole, because concurrent readers may use the old one. To avoid a copy
+        for each topic, one replacement discards many floors.
         """
         self._forgotten.add(topic)
         floors = self.view.floors
@@ -280,7 +281,7 @@ class Logs:
         return self.ensure(project) if known else None
 
     def trimmed(self) -> Iterator[Range]:
-        """Yield the ranges of trimmed batches for compactions; see ``Log.trimmed``."""
+        """Yield the trimmed key ranges that need a compaction; see ``Log.trimmed``."""
         return filter(None, (log.trimmed() for log in list(self._logs.values())))
 
     def ensure(self, project: str) -> Log:

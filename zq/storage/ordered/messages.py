@@ -189,7 +189,7 @@ class MessageController:
 
 
 def _check_holders(state: QueueState, found: Sequence[Found], claims: Sequence[str], now: int) -> None:
-    """Check that the claims allow the deletion of the messages; see ``zq.storage.api.MessageController.delete``.
+    """Raise the errors of ``zq.storage.api.MessageController.delete`` unless ``claims`` permits the deletion.
 
     A message that a commit has reserved counts as claimed by another consumer.
     """

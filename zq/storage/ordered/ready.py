@@ -99,7 +99,7 @@ def _read_contents(
 ) -> Iterator[tuple[int, StoredMessage | None, bytes | None]]:
     """Yield the sequence, record and body of each candidate.
 
-    The body of a removed message is None. The record of an unreadable message is None.
+    A removed message has no body. An unreadable message has no record.
     """
     for start in range(0, len(candidates), AHEAD):
         some = candidates[start : start + AHEAD]
@@ -139,7 +139,7 @@ class _Scan:
         self._run(limit)
 
     def go_back(self, candidates: Sequence[Candidate]) -> None:
-        """Move the cursors back, so that they precede these candidates, which will not be claimed."""
+        """Move the cursors back to before these candidates, which will not be claimed."""
         for available, sequence, _, indexed, _ in reversed(candidates):
             if indexed:
                 self.head = layout.triple.pack(self._state.number, available, sequence)
@@ -171,10 +171,6 @@ class _Scan:
         self.head, self.fresh_head = max(self.head, self._horizon), max(self.fresh_head, self._state.tally.fresh_tail)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yield the fresh messages and the indexed messages below the key ``_horizon``, merged in claim order.
-
-        A fresh message was posted without a delay and is not yet claimed. It has no index entry.
-        """
         indexed, tally = self._indexed(), self._state.tally
         if tally.fresh_head >= tally.fresh_tail:
             return indexed
@@ -191,9 +187,9 @@ class _Scan:
 
 
 def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate]:
-    """Yield the fresh messages above the sequence ``after``, in order. Unreadable messages have no record.
+    """Yield the fresh messages (posted without a delay and not yet claimed) above the sequence ``after``, in order.
 
-    A fresh message was posted without a delay and is not yet claimed.
+    An unreadable message has no record.
     """
     tally, pack, decode, available = state.tally, layout.pair.pack, layout.decode_record, 0
     at, last = max(tally.fresh_head, after) + 1, tally.fresh_tail
@@ -219,8 +215,5 @@ def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Cand
 
 
 def scan_fresh_times(store: Store, state: QueueState, now: int) -> Iterator[int]:
-    """Yield the available-at of each unexpired fresh message, in ascending order.
-
-    A fresh message was posted without a delay and is not yet claimed.
-    """
+    """Yield the available-at of each unexpired fresh message (posted without a delay and not yet claimed), in order."""
     return (available for available, _, expires, _, record in scan_fresh(store, state) if record and expires > now)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The removal of data that is invisible to all verbs.
+"""The removal of data that is invisible to all operations.
 
 - Pending deletes: the data of purged and deleted queues, of their histories, and of removed stages.
 - Entries in ``topics`` and ``due`` of trimmed batches.
@@ -106,10 +106,7 @@ class PendingDeletes:
 
 
 def delete_unused_hidden(session: Session) -> None:
-    """Delete each hidden state that no longer has idempotency keys.
-
-    A hidden state stores the idempotency keys of a missing queue.
-    """
+    """Delete each hidden state (the idempotency keys of a missing queue) that has no keys left."""
     for key, _ in session.store.scan("hidden", b"", layout.END):
         ref = layout.decode_queue_key(key)
         with session.registry.locked_or_hidden(ref) as state:
@@ -158,7 +155,10 @@ class BatchReclaim:
         return found
 
     def clear_purged(self, session: Session, size: int, pace: Pace) -> int:
-        """Remove up to ``size`` purged batches. Return the number of steps."""
+        """Remove up to ``size`` batches of purged topics. Return the number of steps.
+
+        A step removes one batch; a topic without batches counts as one step.
+        """
         found = 0
         for key, value in session.store.scan("floors", b"", layout.END * 3):
             log = session.registry.logs.find(layout.decode_project(value[layout.number.size :]))
@@ -202,7 +202,6 @@ class BatchReclaim:
 
 
 def _trimmed_entries(store: Store, number: bytes, begin: bytes, dropped: int) -> Steps:
-    """Yield the steps that remove entries of trimmed batches, which are the first entries of each topic."""
     while (entry := next(store.scan("topics", begin, layout.prefix_end(number)), None)) is not None:
         topic = entry[0][:-8]
         for key, value in store.scan("topics", entry[0], topic + layout.number.pack(dropped + 1)):

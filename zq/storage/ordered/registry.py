@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queue states of an open store in memory: numbers, counters, locks and hints.
 
-- A verb that changes a queue holds the queue's lock from the first read to the write.
+- An operation that changes a queue holds the queue's lock from the first read to the write.
 - A thread acquires several queue locks in the order of the queue numbers, and the registry's lock last.
 - A purge or deletion marks the old ``QueueState`` as ``gone``. A thread that waited for its lock looks up the queue
   again.
-- A state has no data of its own: it is loaded from the store, except for hints, which may be dropped.
+- All data of a state is loaded from the store, except for hints, which may be dropped.
 """
 
 import threading
@@ -43,7 +43,6 @@ class EngineContext:
         self.configure(expiry)
 
     def configure(self, expiry: Expiry) -> None:
-        """Replace the expiry options."""
         self.expiry = expiry
         self.lazy_queue.resize(expiry.delete_queue_size if expiry.delete_on_read else 0)
 
@@ -92,7 +91,7 @@ class QueueState:
         self.visibility = VisibilityIndex()
         self.long_scan_lock = threading.Lock()
         self.reserved: set[int] = set()
-        """Sequences of messages that an open commit will delete. No other verb changes these messages."""
+        """Sequences of messages that an open commit will delete. No other operation changes these messages."""
 
     def advance(self, head: bytes) -> None:
         """Move the ready cursor to ``head``, because no message before it is ready."""
@@ -123,9 +122,9 @@ class QueueState:
 
 
 class LockedQueues:
-    """A context manager that locks the queues of a verb in the order of their numbers.
+    """A context manager that locks the queues of an operation in the order of their numbers.
 
-    It is not a generator, because that would add several microseconds to each verb.
+    The class replaces a generator function, which would add several microseconds to each operation.
     """
 
     __slots__ = ("_find", "_locks", "_refs", "_states")
@@ -136,9 +135,9 @@ class LockedQueues:
         states: Mapping[QueueRef, QueueState],
         refs: Sequence[QueueRef],
     ) -> None:
-        """Create the context manager.
+        """Create the context manager. ``states`` has the current state of each queue.
 
-        ``states`` has the current states. If a locked state is not current, the locks are acquired again.
+        If another thread replaces a state while the locks are acquired, all locks are released and acquired again.
         """
         self._find = find
         self._states = states
@@ -165,7 +164,7 @@ class Registry:
     """The queue states and topic logs of one open store, loaded on first use."""
 
     def __init__(self, store: Store, context: EngineContext, start: int) -> None:
-        """Create the registry. ``start`` is the boot epoch; see ``startup.count_start``."""
+        """Create the registry. ``start`` is the boot epoch: the number of starts of the store."""
         self._store = store
         self._start = start
         self.context = context
@@ -252,7 +251,7 @@ class Registry:
             state.gone = True
 
     def delete(self, state: QueueState) -> None:
-        """Delete a locked queue or hidden state atomically."""
+        """Delete a locked queue, or a locked hidden state (idempotency keys of a missing queue), atomically."""
         with self._lock:
             dropped: Write = ("default", layout.PENDING_NUMBER + layout.number.pack(state.history), b"")
             family, states = ("hidden", self._hidden) if state.ref in self._hidden else ("queues", self._states)
@@ -284,7 +283,6 @@ class Registry:
             return self._last_number
 
     def update(self, state: QueueState, metadata: bytes) -> None:
-        """Replace a locked queue's metadata."""
         record = QueueRecord(state.number, metadata, state.history, state.grouping)
         self._store.write([("queues", state.key, layout.encode(record))])
         state.metadata = metadata

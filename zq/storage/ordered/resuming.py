@@ -2,7 +2,8 @@
 """The preparation of a store that was restored from a backup, before its first start.
 
 Data that has expired since the backup is lost, unless all expiries are extended by the age of the backup. The boot
-epoch is raised far above all epochs since the backup. New sequences therefore exceed all markers that readers may have.
+epoch (the number of starts) is raised far above all epochs since the backup. New sequences therefore exceed all markers
+that readers may have.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,8 +40,8 @@ def resume(
 
     Args:
         moment: The time of the backup.
-        shift: If given, all expiries are extended by the age of the backup. ``shift`` computes the new value of each
-        document.
+        shift: If given, all expiries are extended by the age of the backup. ``shift`` is called with each document that
+            expires, and returns the document's new value.
         force_clock: Whether to trust the machine's clock even if it is implausible.
 
     Raises:
@@ -103,7 +104,6 @@ def _shift_history(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
 
 
 def _shift_key(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
-    """Extend the expiry at the end of a record's key. Return the new key and the unchanged value."""
     return key[:-8] + layout.number.pack(due.expiry_of(key) + later), value
 
 

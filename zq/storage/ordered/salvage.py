@@ -24,10 +24,9 @@ LOST_NUMBERS: Final = 1_000_000
 
 
 class Salvage(SalvageState):
-    """The salvage of a whole store. Its results are ``saved`` and ``lost``."""
+    """The salvage of a whole store. Its results are ``saved`` (record counts) and ``lost`` (sentences)."""
 
     def run(self) -> None:
-        """Copy all readable data to the new store."""
         startup.check_readable(self.source)
         starts, numbers, clock = (self.read_number(key) for key in (b"starts", b"numbers", b"clock"))
         logs_part = LogSalvage(self)
@@ -53,7 +52,7 @@ class Salvage(SalvageState):
 
 
 def _latest_start(source: DamagedStore) -> int:
-    """Return one more than the largest boot epoch in a readable counter."""
+    """Return one more than the largest boot epoch (number of starts) in a readable counter."""
     tallies = (layout.decode_tally(value).start for _, value in source.entries("tallies") if value is not None)
     records = (logs.decode_log(value).start for _, value in source.entries("logs") if value is not None)
     return max([0, *tallies, *records]) + 1
@@ -98,7 +97,6 @@ class LogSalvage:
         return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}
 
     def _estimate_record(self, key: bytes, number: bytes) -> LogRecord:
-        """Estimate a lost log record from the log's batches, and report the loss."""
         self._salvage.lost.append(f"The counters of the topics of project {layout.decode_project(key)!r}")
         start = self._salvage.starts
         record = LogRecord(layout.number.unpack(number)[0], startup.initial_value(start) + LOST_COUNTER, start=start)
@@ -138,7 +136,6 @@ class LogSalvage:
             self._salvage.save("batches", record_entries("batches", key, value))
 
     def _raise_totals(self, number: bytes, record: LogRecord) -> LogRecord:
-        """Return the record with a last sequence and totals that are consistent with the log's floors and trims."""
         floors = self._source.scan("floors", number, layout.prefix_end(number))
         last = max([record.last, *(layout.number.unpack_from(value)[0] for _, value in floors)])
         return structs.replace(

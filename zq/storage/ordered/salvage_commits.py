@@ -33,7 +33,11 @@ def describe_producer(producer: bytes) -> str:
 
 
 class CommitSalvage:
-    """The salvage of open commits. ``reserved`` maps queue numbers to the sequences that open commits will delete."""
+    """The salvage of open commits.
+
+    Attributes:
+        reserved: The sequences of the messages that open commits will delete, by queue number.
+    """
 
     def __init__(self, salvage: SalvageState) -> None:
         self._salvage = salvage
@@ -60,8 +64,9 @@ class CommitSalvage:
     def copy(self, queues: set[bytes], producers: set[bytes]) -> None:
         """Copy the open commits.
 
-        ``queues`` has the numbers of the queues in the new store. ``producers`` has the key prefixes of the producers
-        in the new store.
+        Args:
+            queues: The numbers of the queues in the new store.
+            producers: The key prefixes of the producers in the new store.
         """
         for producer, commit in self._open.items():
             commit.reserved = [part for part in commit.reserved if layout.number.pack(part.number) in queues]
@@ -103,7 +108,6 @@ class CommitSalvage:
         self._salvage.save("producers", record_entries("producers", key, value))
 
     def _report_orphans(self) -> None:
-        """Report staged messages that belong to no readable stage or commit."""
         owned = {layout.number.pack(number) for number in self.stages} | self._salvage.dropped
         owned |= {layout.number.pack(layout.decode_stage(value).number) for _, value in self._scan("stages")}
         owned |= {note for key, note in self._scan("due") if due.parse_entry(key)[0] == "stages"}
@@ -146,8 +150,7 @@ def describe_key(key: bytes) -> str:
 class NamedRecordSalvage:
     """The salvage of idempotency keys, stages, producers, fences and documents.
 
-    ``owners`` has the numbers of the histories and logs in the new store. ``producers`` has the key prefixes of the
-    copied producers.
+    ``owners`` has the numbers of the histories and logs in the new store.
     """
 
     def __init__(self, salvage: SalvageState, owners: set[bytes], commits: CommitSalvage) -> None:
@@ -175,8 +178,6 @@ class NamedRecordSalvage:
                 self._salvage.save("records", record_entries("records", key, value))
 
     def _due(self, family: str) -> Callable[[], Iterator[bytes]]:
-        """Return a function that yields the keys of a family from the index ``due``."""
-
         def keys() -> Iterator[bytes]:
             for entry, _ in self._source.scan("due", b"", TOP):
                 kind, key = due.parse_entry(entry)
@@ -199,7 +200,6 @@ class NamedRecordSalvage:
                 self._salvage.save("keys", record_entries("keys", key, value))
 
     def _copy_producers(self) -> None:
-        """Copy producers. Restore a lost record from the producer's open commit, if there is one."""
         for key, value in self._source.entries("producers", self._due("producers")):
             batch = self._commits.batch(key[:-8])
             if value is None and batch is not None:
@@ -215,7 +215,7 @@ class NamedRecordSalvage:
     def _copy_stages(self) -> None:
         """Copy the complete stages. Drop incomplete stages, because a commit would publish them as if complete.
 
-        A stage that belongs to an open commit is skipped: after damage to the write-ahead log, its entry may reappear.
+        A stage that belongs to an open commit is skipped. Its entry may reappear after damage to the write-ahead log.
         """
         for key, value in self._source.entries("stages", self._due("stages")):
             stage = None if value is None else layout.decode_stage(value)

@@ -28,17 +28,19 @@ class Gaps(Protocol):
 
 
 class DamagedStore(Readable, Protocol):
-    """The readable part of a damaged store. ``scan`` skips damaged ranges; ``get`` raises ``StoreDamaged``."""
+    """The readable part of a damaged store.
+
+    ``scan`` skips damaged ranges. ``get`` raises ``StoreDamaged`` if it cannot read the value of the key.
+    """
 
     def gaps(self, family: str) -> Gaps:
         """Return the ranges of a family that ``scan`` cannot read."""
         ...
 
     def entries(self, family: str, *known: Callable[[], Iterable[bytes]]) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield all readable entries of a family, and each key of an unreadable entry with the value None.
+        """Yield all readable entries of a family, and (key, None) for each known key whose entry is unreadable.
 
-        The functions ``known`` return keys of existing entries from other sources, for example from an index. Other
-        unreadable entries are missing from the result.
+        The functions ``known`` return keys of existing entries from other sources, for example from an index.
         """
         ...
 

@@ -28,7 +28,7 @@ class Trace(Struct):
     available: int = 0
 
     def read(self, family: str, key: bytes) -> None:
-        """Read a field from the key of an index entry."""
+        """Set a field from the key of an index entry."""
         if family == "ids":
             self.id = key[len(layout.prefix_of(key)) :].decode("utf-8", "surrogatepass")
         elif family == "expiry":
@@ -46,8 +46,8 @@ def describe_queue(key: bytes) -> str:
 class QueueSalvage:
     """The salvage of queues.
 
-    ``reserved`` has the sequences that open commits will delete, by queue number. ``histories`` has the history numbers
-    of the queues in the new store.
+    Attributes:
+        histories: The history numbers of the queues in the new store.
     """
 
     def __init__(self, salvage: SalvageState, reserved: Mapping[int, set[int]]) -> None:
@@ -107,7 +107,6 @@ class QueueSalvage:
                 self._hidden.append(record)
 
     def _grouping(self, number: bytes) -> Grouping:
-        """Determine the grouping of a queue whose record is lost."""
         for key, _ in self._source.scan("lines", number, layout.prefix_end(number)):
             if len(key) > LINE:
                 return grouping_of(key)
@@ -125,7 +124,6 @@ class QueueSalvage:
 
     @cached_property
     def _pending_deletes(self) -> set[bytes]:
-        """The numbers of purged and deleted queues whose data is still stored."""
         notes = self._source.scan("default", layout.PENDING_QUEUE, layout.prefix_end(layout.PENDING_QUEUE))
         return {key[len(layout.PENDING_QUEUE) :] for key, _ in notes}
 
@@ -162,7 +160,7 @@ class QueueSalvage:
         self._salvage.write(self._lines.heads())
 
     def _copy_message(self, key: bytes, record: StoredMessage, stored: bytes | None) -> None:
-        """Copy a message with its index entries. ``stored`` is the encoded record, or ``None`` for a rebuilt record."""
+        """Copy a message with its index entries. ``stored`` is the encoded record, or None for a rebuilt record."""
         queue = self._records[key[:8]][0]
         try:
             apart = self._source.get("bodies", key) if record.body is None else None
@@ -194,7 +192,7 @@ class QueueSalvage:
     def _rebuild_record(self, key: bytes) -> StoredMessage | None:
         """Rebuild a lost record from its index entries, as if the message had never been claimed.
 
-        If index entries or the body are missing, report the loss and return None.
+        If the id, the expiry or the body is missing, report the loss and return None.
         """
         queue, sequence = self._records[key[:8]][0], layout.pair.unpack(key)[1]
         trace, now = self._traces[key], self._salvage.now
@@ -213,7 +211,6 @@ class QueueSalvage:
         return StoredMessage(trace.id, created, trace.expires, available, ttl, "", indexed=indexed)
 
     def _add_to_group(self, key: bytes, record: StoredMessage) -> None:
-        """Add a claimed message to its claim group."""
         number, sequence = layout.pair.unpack(key)
         group = layout.claim_key(number, record.claim, record.group)
         self._groups[group] = record.until, [*self._groups[group][1], sequence]
@@ -232,12 +229,11 @@ class QueueSalvage:
             return False
 
     def _describe_fate(self, key: bytes) -> str:
-        """Return a clause for the list of losses if an open commit would have deleted the message, or ""."""
         number, sequence = layout.pair.unpack(key)
         return ", which a commit was deleting" if sequence in self._reserved.get(number, ()) else ""
 
     def _adopt(self, number: bytes) -> bool:
-        """Create a queue for the messages of a lost queue. Return False if the project is unknown."""
+        """Create a queue for the messages of a queue whose entry is lost. Return False if the project is unknown."""
         key = self._orphans.get(number)
         if key is not None:
             self._salvage.lost.append(
@@ -250,7 +246,7 @@ class QueueSalvage:
 
     @cached_property
     def _orphans(self) -> dict[bytes, bytes]:
-        """The keys of the queues that replace lost queues, by queue number."""
+        """The keys of the new queues that replace lost ones, by the number of the lost queue."""
         found = {}
         for key, value in self._source.scan("ids", b"", TOP):
             if value[:8] not in self._records and value[:8] not in found:
@@ -283,7 +279,6 @@ class QueueSalvage:
         )
 
     def _history_keys(self) -> Iterator[bytes]:
-        """Yield the keys of all history entries that have an index entry."""
         for family, history_of in HISTORY_OF.items():
             for key, value in self._source.scan(family, b"", TOP):
                 yield history_of(key, value)

@@ -64,7 +64,6 @@ def find_edge(store: Store, state: QueueState, now: int, newest: bool) -> Found 
 def _find_visible(
     store: Store, state: QueueState, marker: int, limit: int, list_filter: ListFilter, now: int
 ) -> list[Found]:
-    """Return up to ``limit`` records above ``marker`` that match the filter."""
     found: list[Found] = []
     position = _advance(store, state, marker + 1, limit, list_filter, now, found, SHORT)
     if position is not None:
@@ -88,8 +87,8 @@ def _advance(
 ) -> int | None:
     """Add the records that match the filter to ``found``, up to the limit or the end of the queue.
 
-    If the scan stops early because it has read ``blocks`` blocks of sequences, return the position from which to
-    continue. Otherwise, return None.
+    After ``blocks`` blocks of sequences, the scan stops early and returns the position from which to continue.
+    Otherwise, it returns None.
     """
     while len(found) < limit:
         position = state.visibility.skip(list_filter, position, now)
@@ -111,7 +110,7 @@ def _advance(
 def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> int:
     """Return the earliest time at which the record may match the filter, or 0 if it matches now.
 
-    The sender is ignored, even if the filter hides the messages of one client.
+    The message's client is ignored, even if the filter hides this client's messages.
     """
     if record.expires <= now:
         return NEVER
@@ -125,7 +124,7 @@ def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> i
 
 
 class _Scan:
-    """A scan up to the next block of sequences that can be skipped. It records which blocks later scans can skip."""
+    """A scan up to the next block of sequences that can be skipped. It records the blocks that later scans can skip."""
 
     def __init__(self, state: QueueState, list_filter: ListFilter, now: int, blocks: int) -> None:
         self._state, self._filter, self._now = state, list_filter, now
@@ -172,7 +171,7 @@ class _Scan:
         self._note(block, until, own, self._open_block)
 
     def _note(self, block: int, until: int, own: int, next_block: int) -> None:
-        """Collect the times of a block that was read and of the empty blocks between it and ``next_block``."""
+        """Collect the times until which a block, and the empty blocks between it and ``next_block``, can be skipped."""
         if until > self._now and block < self._open_block:
             self._times[block] = until
         elif own > self._now and block < self._open_block:

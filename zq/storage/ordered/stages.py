@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stored form of stages, fences and open commits.
 
-A caller that changes or checks a stage, fence or producer holds the lock of this stage, fence or producer.
+A caller that changes or checks a stage, fence or producer holds its lock.
 
 An open commit is one entry in ``default`` with the prefix ``COMMIT``. The entry has the remaining work:
 
-- The sequences of messages to delete, by queue. They are also in ``QueueState.reserved``, so that no other verb changes
-  these messages.
+- The sequences of messages to delete, by queue. They are also in ``QueueState.reserved``, so that no other operation
+  changes these messages.
 - The stages to publish. They no longer have entries in ``stages``.
 """
 
@@ -24,12 +24,11 @@ from zq.storage.ordered.store import Readable, Store, Write
 
 
 def prefix(project: str, stage: str) -> bytes:
-    """Return the key prefix of a stage, which lacks only the expiry at the end of the key."""
+    """Return the key of a stage without the expiry at its end."""
     return layout.name_prefix(layout.project_prefix(project), stage)
 
 
 def stage_lock(prefix: bytes) -> bytes:
-    """Return the name of a stage's lock."""
     return b"stage " + prefix
 
 
@@ -49,7 +48,7 @@ def find_or_create(
 def append_writes(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
     """Return the writes that append drafts for a queue to a stage.
 
-    ``most`` is the maximum size of the stage in (bytes, messages). Raises ``StageFull`` if the stage would exceed it.
+    ``most`` is the limit of the stage in (bytes, messages). Raises ``StageFull`` if the stage would exceed the limit.
     """
     size = stage.size + sum(draft.size for draft in drafts)
     grown = Stage(stage.number, stage.count + len(drafts), size)
@@ -93,7 +92,7 @@ def fence_lock(project: str, fence: str) -> bytes:
 
 
 def check_fence(store: Store, project: str, fence: Fence | None) -> None:
-    """Raise ``Fenced`` if a newer epoch of the fence was issued."""
+    """Raise ``Fenced`` unless the fence's epoch is the last one issued."""
     if fence is not None and fence.epoch != _last_epoch(store, _fence_key(project, fence.name)):
         raise Fenced
 
@@ -152,7 +151,6 @@ decode_commit = msgpack.Decoder(OpenCommit).decode
 
 
 def find_commit(store: Store, producer: bytes) -> OpenCommit | None:
-    """Return the producer's open commit, or None."""
     value = store.get("default", COMMIT + producer)
     return None if value is None else decode_commit(value)
 
@@ -170,7 +168,6 @@ def commit_write(producer: bytes, commit: OpenCommit) -> Write:
 
 
 def build_result(store: Store, producer: bytes, batch: Batch) -> CommitResult:
-    """Build the result of a producer's last batch."""
     is_open = find_commit(store, producer) is not None
     return CommitResult(batch.batch, batch.published, batch.deleted, open=is_open)
 
@@ -205,7 +202,7 @@ def _decode_time(value: bytes | None) -> float | None:
 
 
 def usage(store: Store, project: str) -> tuple[int, int]:
-    """Return the count and body size of the project's staged messages, including those of open commits."""
+    """Return the message count and body size of the project's stages, including stages of open commits."""
     prefix = layout.project_prefix(project)
     found = [layout.decode_stage(value) for _, value in store.scan("stages", prefix, layout.prefix_end(prefix))]
     begun = COMMIT + prefix

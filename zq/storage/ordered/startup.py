@@ -2,8 +2,8 @@
 """The checks and counters of a store's start: layout version, clock, and boot epoch.
 
 **Clock.** Expiry destroys data. The server therefore refuses to start if the clock is days ahead of the store's last
-use. It also refuses to start if the clock was set back by more than a minute, because times in the store would be in
-the future. While the store is in use, a clock that jumps ahead is not trusted for some time (decision 0006).
+use. If the clock was set back by more than a minute, times in the store would be in the future, so the server refuses
+to start too. While the store is in use, a clock that jumps ahead is not trusted for some time (decision 0006).
 
 **Boot epoch.** The boot epoch is the number of starts. It ensures that no sequence is assigned twice. A power failure
 may lose the last writes, including sequences that a reader already uses as a marker. Each counter therefore skips
@@ -40,9 +40,9 @@ def uptime() -> float:
 
 
 class StorageClock:
-    """The machine's clock. If it jumps ahead, ``now`` ignores the jump until the jump is trusted.
+    """The machine's clock with protection against jumps: ``now`` ignores a jump ahead until the jump is trusted.
 
-    This clock is never behind ``seen``, the largest time in the store.
+    The clock is never behind ``seen``, the largest time in the store.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class StorageClock:
     def _judge_offset(self, offset: Seconds, ran: Seconds) -> None:
         """Decide whether to trust the machine's clock.
 
-        ``offset`` is the clock's time minus ``ran``. ``ran`` is the current ``uptime()``.
+        ``offset`` is the machine's boot time according to this clock, and ``ran`` is the current ``uptime()``.
         """
         leap = 0.0 if self._offset is None else offset - self._offset
         if leap > LEAP and (self._since is None or abs(leap - self._leapt) > LEAP):
@@ -195,7 +195,7 @@ def last_seen(store: Store) -> int:
 
 
 def record_clock(store: Store, clock: StorageClock) -> None:
-    """Record the clock's largest time and its trusted offset. ``check_clock`` reads both at the next start."""
+    """Record the clock's largest time and the machine's trusted boot time for ``check_clock`` at the next start."""
     moment, offset = layout.ms(clock.latest), layout.ms(clock.offset)
     store.write(
         [("default", b"clock", layout.number.pack(moment)), ("default", b"boot", b"%s %d" % (read_boot_id(), offset))]
@@ -220,7 +220,7 @@ def count_start(store: Store) -> int:
 
 
 def epoch_growth(before: int, start: int) -> int:
-    """Return the number of values that a counter skips between two boot epochs.
+    """Return the number of values that a counter skips between two boot epochs (numbers of starts).
 
     ``before`` is the epoch in which the counter was last written, and ``start`` is the current epoch.
     """

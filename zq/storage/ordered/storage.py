@@ -170,7 +170,7 @@ class OrderedStorage:
     def _allow_destruction(self) -> None:
         """Let the store drop expired values only while the machine's clock is trusted.
 
-        The store's compaction filter reads the machine's clock, not ``StorageClock``.
+        This is necessary because the store's compaction filter reads the machine's clock, not ``StorageClock``.
         """
         with self._configuring:
             doubted = self._clock.doubted > 0
@@ -219,7 +219,6 @@ class StoreMetrics:
             return [figure for part in parts for figure in _yield_readable(part)]
 
     def _scan_expired(self, store: Store, now: int) -> Iterator[bytes]:
-        """Yield the entries of ``expiry`` whose messages have expired."""
         return (
             key
             for key, _ in store.scan("expiry", self._active_expiry.position, layout.number.pack(now + 1), spare=True)
@@ -240,7 +239,6 @@ class StoreMetrics:
 
 
 def _yield_readable(figures: Iterator[Measure]) -> Iterator[Measure]:
-    """Yield the metrics up to the first one that is unreadable because of damage."""
     with suppress(StoreDamaged):
         yield from figures
 
@@ -253,8 +251,8 @@ def _measure_messages(store: Store) -> Iterator[Measure]:
 def _count_depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
     """Return the message counts of one queue.
 
-    Each state is counted up to ``most`` messages. If all messages that are not ready were counted, the number of ready
-    messages is the remainder of the queue's total.
+    Each state is counted up to ``most`` messages. If the other states were counted completely, the number of ready
+    messages is the rest of the queue's total.
     """
     if state.grouping:
         return groups.count_depth(store, state, expired, now, most)
@@ -278,9 +276,9 @@ def _count_depth(store: Store, state: QueueState, expired: int, now: int, most: 
 
 
 def _count_claimed(store: Store, state: QueueState, now: int, most: int) -> tuple[int, bool]:
-    """Count the messages of live claims among the first ``most`` entries of the claim index.
+    """Count the messages of live claims among the first ``most`` messages in the claim index.
 
-    Return the count, and whether the index has no further entries.
+    Return the count, and whether the end of the index was reached.
     """
     claimed = seen = 0
     for _, value in store.scan("claims", *state.bounds(), spare=True):
@@ -294,7 +292,6 @@ def _count_claimed(store: Store, state: QueueState, now: int, most: int) -> tupl
 
 
 def _count_delayed(store: Store, state: QueueState, now: int, most: int) -> int:
-    """Count the delayed messages among the first ``most`` messages with an available-at after ``now``."""
     entries = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
     values = store.get_many("messages", [key[:8] + key[16:] for key, _ in islice(entries, most)])
     records = (layout.decode_record(value) for value in values if value is not None)
@@ -302,9 +299,6 @@ def _count_delayed(store: Store, state: QueueState, now: int, most: int) -> int:
 
 
 def _count_live(entries: Iterator[tuple[bytes, bytes]], now: int, most: int) -> tuple[int, bool]:
-    """Count the unexpired entries among the first ``most`` entries of ``available``.
-
-    Return the count, and whether there were fewer than ``most`` entries.
-    """
+    """Return the number of unexpired entries among the first ``most``, and whether there are fewer than ``most``."""
     ends = [layout.number.unpack(value)[0] > now for _, value in islice(entries, most)]
     return sum(ends), len(ends) < most

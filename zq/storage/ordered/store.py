@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The protocol of an ordered key-value store.
 
-A driver implements the six methods of ``Store``; ``zq/storage/memory.py`` is the shortest example. Keys are compared as
-bytes. Families (``layout.FAMILIES``) are separate key spaces.
+A driver implements the methods of ``Store``; ``memory.py`` is the shortest example. Keys are compared as bytes.
+Families (``layout.FAMILIES``) are separate key spaces.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -58,12 +58,12 @@ class Store(Protocol):
     # The write error after which the store rejects all writes, or None. The engine then reopens the store. A store that
     # remains usable after a failed write never sets this attribute.
     failure: Exception | None = None
-    # Whether another process may take over the store. If so, the engine calls ``prove`` before and after each verb.
+    # Whether another process may take over the store. If so, the engine calls ``prove`` around each operation.
     contended: bool = False
 
     @property
     def prompt(self) -> bool:
-        """Whether verbs that read few entries may run on the event loop's thread.
+        """Whether operations that read few entries may run on the event loop's thread.
 
         If so, no method blocks on anything slower than the local disk, and ``wait_durable`` defers to
         ``zq.storage.inline.current()`` instead of waiting.
@@ -91,9 +91,9 @@ class Store(Protocol):
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
         """Apply the writes and remove the key ranges ``gone``, atomically.
 
-        When the method returns, the change is visible to all threads. Unless the store is volatile, it survives a kill
-        of the process; after ``wait_durable``, it also survives a power failure. The ranges must not contain any of the
-        written keys. If several writes have the same key, the last one counts.
+        When the method returns, the change is visible to all threads. Unless the store is volatile, the change survives
+        a kill of the process; after ``wait_durable``, it also survives a power failure. The ranges must not contain any
+        of the written keys. If several writes have the same key, the last one counts.
 
         Raises:
             Unavailable: Nothing was applied.
@@ -108,7 +108,7 @@ class Store(Protocol):
         ...
 
     def prove(self) -> None:
-        """Check that this process still owns the store. Raises ``Unavailable`` if there is no proof of ownership."""
+        """Raise ``Unavailable`` unless the store can prove that this process still owns it."""
         return
 
     def close(self) -> None:
@@ -121,9 +121,11 @@ def binary_search(
 ) -> int:
     """Return the number after the last entry for which ``is_before`` is true, or ``low`` if there is none.
 
+    The number of an entry is the last 8 bytes of its key.
+
     Args:
         owner: The first 8 bytes of the keys, as a number.
-        low: The lowest number to search; a number is the last 8 bytes of a key.
+        low: The lowest number to search.
         high: The upper bound of the numbers (exclusive).
         is_before: A predicate on the value of an entry. It must be true for all entries before some number, and false
             for all others.
@@ -143,7 +145,7 @@ class Housekeeping:
     """The optional maintenance of a store. The same object is used after the store is reopened.
 
     By default, the methods do nothing; a driver overrides those that it supports. The engine calls all methods except
-    ``check`` within a verb, while the store is open.
+    ``check`` within an operation, while the store is open.
     """
 
     def allow_destruction(self, allowed: bool) -> None:
@@ -157,7 +159,7 @@ class Housekeeping:
         return False
 
     def maintain(self, trimmed: Iterator[Range]) -> None:
-        """Run maintenance. The engine calls this every few seconds. ``trimmed`` yields each large trimmed range."""
+        """Run maintenance, every few seconds. ``trimmed`` yields the key ranges of trimmed batches to compact."""
 
     def bound_memory(self) -> None:
         """Limit the memory of unflushed writes. The engine calls this after each slice of a large commit.
@@ -166,7 +168,7 @@ class Housekeeping:
         """
 
     def snapshot(self, moment: Seconds) -> AbstractContextManager[Snapshot]:
-        """Provide a snapshot; see ``capabilities.Snapshots``. The context may outlast the verb that entered it."""
+        """Provide a snapshot; see ``capabilities.Snapshots``. The context may outlast the operation that entered it."""
         raise NotBuilt("A store in memory has no backup: nothing of it outlives its server.")
 
     def measures(self) -> Iterator[Measure]:

@@ -90,7 +90,7 @@ class Feed:
     """The subscriptions of all projects. Listeners are notified of durable batches in log order.
 
     A publisher enqueues the notification of its batch under the log's lock. When the batch is durable, all earlier
-    batches are durable too, so the publisher's thread sends the notifications up to its own batch.
+    batches are durable too. The publisher's thread then sends all notifications up to its own batch.
     """
 
     def __init__(self) -> None:
@@ -261,13 +261,12 @@ def _scan_entries(
 
 
 def _known_head(log: Log, view: LogView, topic: str | None) -> int:
-    """Return the sequence up to which a topic is known to have no batches. The topic None stands for the whole log."""
+    """Return the sequence up to which trims, purges or ``Log.head`` show that the log or a topic has no batches."""
     known = max(view.record.dropped, log.head(None), log.head(topic))
     return known if topic is None else max(known, view.floors.get(topic, 0))
 
 
 def _decode_sequence(key: bytes) -> int:
-    """Return the sequence at the end of a key."""
     end: int = layout.number.unpack(key[-8:])[0]
     return end
 

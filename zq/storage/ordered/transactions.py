@@ -227,7 +227,6 @@ class CommitAttempt:
         return structs.replace(committed, open=True)
 
     def _decision(self, committed: CommitResult, reserved: list[Reserved]) -> list[Write]:
-        """Return the writes that decide a large commit and move its stages into the open commit's entry."""
         rests = [StageRest(stage.number, 0, stage.count, stage.size) for _, stage in self._stages if stage.count]
         decided = OpenCommit(committed.batch, committed.published, committed.deleted, reserved, rests)
         taken = (write for key, _ in self._stages for write in due.removals("stages", key, due.expiry_of(key)))
@@ -239,10 +238,6 @@ class CommitAttempt:
         ]
 
     def _commit_small(self) -> CommitResult:
-        """Publish and delete all messages of the batch in one change.
-
-        Missing target queues are created before this change.
-        """
         store, registry = self._session
         staged = [item for _, stage in self._stages for item in stages.messages(store, stage)]
         targets = [QueueRef(self._commit.project, name) for name in dict.fromkeys(item.queue for item in staged)]
@@ -262,7 +257,6 @@ class CommitAttempt:
     def _apply(
         self, states: dict[QueueRef, QueueState], staged: Sequence[Staged], held: Sequence[list[Found]]
     ) -> CommitResult:
-        """Publish the staged messages and delete the claimed ones in one change. The caller holds the queues' locks."""
         change = Change(self._session.store, self._now)
         for item in staged:
             change.post(states[QueueRef(self._commit.project, item.queue)], item.draft, self._now)
@@ -279,7 +273,6 @@ class CommitAttempt:
         return [write for stage in self._stages for write in stages.removal_writes(*stage)]
 
     def _batch_writes(self, committed: CommitResult) -> list[Write]:
-        """Return the writes that store the batch as the producer's last batch."""
         expires = self._now + self._commit.ttl * 1000
         value = Batch(committed.batch, committed.published, committed.deleted, self._now)
         return due.writes(
@@ -288,19 +281,17 @@ class CommitAttempt:
 
 
 def _require_held(held: list[T], claim: ClaimRef) -> list[T]:
-    """Return ``held`` unchanged. Raises ``ClaimLapsed`` if it is empty."""
     if not held:
         raise ClaimLapsed.of(claim.claim)
     return held
 
 
 def _producer_prefix(project: str, producer: str) -> bytes:
-    """Return the key prefix of a producer's record, which lacks only the expiry at the end of the key."""
+    """Return the key of a producer's record without the expiry at its end."""
     return layout.name_prefix(layout.project_prefix(project), producer)
 
 
 def _producer_lock(producer: bytes) -> bytes:
-    """Return the name of the lock for a producer's commits and slices."""
     return b"producer " + producer
 
 
@@ -315,7 +306,7 @@ def _find_last(store: Store, producer: bytes, now: int) -> tuple[bytes, CommitRe
 def _describe_commit(producer: bytes, value: bytes) -> UnfinishedCommit:
     """Describe an open commit by its project, its producer and its progress.
 
-    The progress is the length and the checksum of the stored entry ``value``, because each slice changes them.
+    The progress is the length and the checksum of the entry ``value``, which each slice changes.
     """
     prefix = layout.prefix_of(producer)
     return UnfinishedCommit(
@@ -324,7 +315,6 @@ def _describe_commit(producer: bytes, value: bytes) -> UnfinishedCommit:
 
 
 def _process_slice(session: Session, producer: bytes, most: int, now: int) -> bool:
-    """Process one slice of the producer's open commit. Return whether the commit is still open."""
     commit = stages.find_commit(session.store, producer)
     if commit is None:
         return False
@@ -336,7 +326,7 @@ def _process_slice(session: Session, producer: bytes, most: int, now: int) -> bo
 
 
 def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
-    """Delete the next reserved messages. Skip the messages of queues that were purged or deleted in the meantime."""
+    """Delete the next reserved messages. Skip messages of queues that were purged or deleted in the meantime."""
     store, registry = session
     first = commit.reserved[0]
     part, first.sequences = first.sequences[:most], first.sequences[most:]
@@ -358,7 +348,6 @@ def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: i
 
 
 def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
-    """Create missing target queues, then publish the next staged messages."""
     store, registry = session
     keys, items = _next_staged(store, commit.rests[0], most)
     project = layout.decode_project(layout.prefix_of(producer))
@@ -379,7 +368,6 @@ def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: 
 
 
 def _next_staged(store: Store, rest: StageRest, most: int) -> tuple[Sequence[bytes], Sequence[Staged]]:
-    """Read the next slice of a stage. Return the keys and the messages."""
     keys: list[bytes] = []
     items: list[Staged] = []
     size = 0
@@ -395,10 +383,7 @@ def _next_staged(store: Store, rest: StageRest, most: int) -> tuple[Sequence[byt
 
 
 def _advance(commit: OpenCommit, count: int, size: int) -> None:
-    """Record in the open commit that ``count`` messages of its first stage were published.
-
-    ``size`` is the total size of the bodies of these messages in bytes.
-    """
+    """Remove the first ``count`` messages, with ``size`` bytes of bodies, from the open commit's first stage."""
     rest = commit.rests[0]
     rest.at += count
     rest.size -= size

@@ -2,7 +2,7 @@
 """A store that consists of several stores.
 
 Each queue is in one store, its pool. All other data is in the first store, the catalogue, which also provides the time.
-If a pool is unavailable, its queues and listings of queues are unavailable.
+If a pool is unavailable, so are its queues and each listing of queues that includes one of them.
 """
 
 import logging

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bindings of queues to pools, which are stored in the catalogue and cached for ``CACHE_TTL`` seconds.
 
-A server uses a cached binding without a query. After the deletion of a queue, its binding is therefore stored for
-``BINDING_RETENTION`` more seconds, until no server has it in its cache. A post to the deleted queue restores the
+A server uses a cached binding without a query. After the deletion of a queue, its binding therefore stays in the
+catalogue for ``BINDING_RETENTION`` seconds, longer than in any server's cache. A post to the deleted queue restores the
 binding. Restoring and removing a binding both compare its version, so no message is stored in a pool in which readers
 do not search.
 """
@@ -51,12 +51,11 @@ Weigh = Callable[[Mapping[str, int]], str]
 
 
 def by_weight(weights: Mapping[str, int]) -> str:
-    """Return a random name, with probabilities in proportion to the weights."""
+    """Return a randomly chosen name, with probabilities in proportion to the weights."""
     return random.choices(list(weights), list(weights.values()))[0]
 
 
 def describe(pool: str) -> str:
-    """Return the pool's name for error messages."""
     return f"the pool {pool}" if pool else "the default pool"
 
 
@@ -107,10 +106,10 @@ class Bindings:
         return pool
 
     def bind(self, queue: QueueRef, flavor: str | None = None, beside: str | None = None) -> str:
-        """Return the pool to write a queue to. If the queue is not bound yet, bind it.
+        """Return the pool to write a queue to. If the queue is not bound yet, bind it to the pool ``beside``.
 
-        The queue is bound to the pool ``beside``. If ``beside`` is None, this method chooses a pool. The chosen pool
-        belongs to ``flavor``, unless the queue already exists or must be in the pool of another queue.
+        If ``beside`` is None, the method chooses a pool of ``flavor``, with two exceptions: an existing queue without a
+        binding is in the default pool, and a queue may have to be in the pool of another queue.
         """
         while True:
             document, pool = self._lookups.get(queue)
@@ -146,10 +145,7 @@ class Bindings:
         return self._documents.get(flavor_ref(project, flavor), self._catalogue.now()) is not None
 
     def release(self, queue: QueueRef) -> None:
-        """Schedule the removal of a queue's binding, which assigns the queue to a pool.
-
-        Call this method before you delete the queue.
-        """
+        """Schedule the removal of a queue's binding. Call this method before you delete the queue."""
         while (document := self._read(queue)) is not None:
             now, binding = self._catalogue.now(), read_binding(document)
             note = msgspec.json.encode(Unbound(queue.project, queue.name))
@@ -184,7 +180,7 @@ class Bindings:
     def _bind(self, queue: QueueRef, flavor: str | None, beside: str | None) -> str | None:
         """Bind the queue and return its pool.
 
-        Return None if another server has bound the queue first, or if the chosen pool was removed at the same time.
+        Return None if another server has bound the queue first, or if the chosen pool was removed in the meantime.
         """
         now = self._catalogue.now()
         beside = self._required_pool(queue) if beside is None else beside
@@ -213,8 +209,7 @@ class Bindings:
     def _required_pool(self, queue: QueueRef) -> str | None:
         """Return the pool in which the queue must be, or None if it may be in any pool.
 
-        A queue and the hidden queue of its notices must be in the same pool. Every other hidden queue of a queue must
-        also be in the pool of that queue.
+        A queue and its hidden queues must be in the same pool. All other hidden queues must be in the default pool.
         """
         owner = owner_of(queue)
         if owner is None:

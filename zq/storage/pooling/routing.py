@@ -44,8 +44,6 @@ T = TypeVar("T", bound="type[Controller]")
 
 
 class _PoolMetadata(Struct, rename={"flavor": "_flavor", "dead_letters": "_dead_letter_queue"}):
-    """The parts of a queue's metadata that determine its pool."""
-
     flavor: Any = None
     dead_letters: Any = None
 
@@ -62,11 +60,10 @@ class Controller:
         self._stores = stores
 
     def _source_store(self, queue: QueueRef) -> Storage:
-        """Return the store to read the queue from."""
         return self._stores.get(self._bindings.find(queue))
 
     def _target_store(self, queue: QueueRef, fence: Fence | None) -> Storage:
-        """Return the store to write the queue to. Raises ``PoolsApart`` if this store does not have the fence."""
+        """Return the store to write the queue to. Raises ``PoolsApart`` if the fence is in another store."""
         pool = self._bindings.find(queue)
         if fence is not None and pool != DEFAULT_POOL:
             raise PoolsApart(
@@ -75,13 +72,13 @@ class Controller:
         return self._stores.get(pool)
 
     def _check_targets(self, queue: QueueRef, moves: Iterable[Move]) -> None:
-        """Raise ``PoolsApart`` if a message would move to another pool."""
+        """Bind unbound target queues to the pool of ``queue``. Raises ``PoolsApart`` if a target is in another pool."""
         for target in {move.to for move in moves}:
             self._bindings.bind_together(queue, QueueRef(queue.project, target))
 
 
 def _route_by_queue(part: str, promise: type, *verbs: str) -> Callable[[T], T]:
-    """Return a class decorator that adds methods. Each method calls the store of the queue in the first argument.
+    """Return a class decorator that adds methods. Each one forwards its call to the store of the queue in argument 1.
 
     Args:
         part: The attribute of the store that has the methods, such as ``messages``.
@@ -107,7 +104,7 @@ def _routed(part: str, promised: Callable[..., Any], verb: str) -> Callable[...,
 
 @_route_by_queue("queues", QueueController, "get", "purge", "stats", "ready")
 class Queues(Controller):
-    """The queues of all pools."""
+    """The queue operations, each in the pool of its queue."""
 
     def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
         chosen = _metadata.decode(metadata)
@@ -152,10 +149,9 @@ class Queues(Controller):
         return count
 
     def _names(self, project: str, after: str, limit: int) -> tuple[dict[str, str], dict[str, Queue | None], bool]:
-        """Return the next queue names in order, with the data to list their queues.
+        """Return (pool by queue name, queue by queue name, whether no names follow) for the next names in order.
 
-        The results are a mapping from queue name to pool, a mapping from queue name to queue for queues of the default
-        pool, and whether there are no more names.
+        A queue is None if it must be read from its pool.
         """
         bound = self._catalogue.documents.list(project, BINDING, "", after, limit, self._catalogue.now()).items
         own = self._catalogue.queues.list(project, after, limit).items
@@ -187,7 +183,7 @@ class Queues(Controller):
 
 @_route_by_queue("messages", MessageController, "get", "list", "browse", "delete", "pop")
 class Messages(Controller):
-    """The messages of all pools."""
+    """The message operations, each in the pool of its queue."""
 
     def post(
         self,
@@ -211,7 +207,7 @@ class Messages(Controller):
 
 @_route_by_queue("claims", ClaimController, "get", "release", "handle")
 class Claims(Controller):
-    """The claims of all pools."""
+    """The claim operations, each in the pool of its queue."""
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         return self._target_store(queue, request.fence).claims.create(queue, request, now)
@@ -256,7 +252,7 @@ class Claims(Controller):
 
 @_route_by_queue("history", HistoryController, "list", "get")
 class History(Controller):
-    """The history of all pools."""
+    """The history operations, each in the pool of its queue."""
 
 
 def _route_to_catalogue(verb: str) -> Callable[..., Any]:
@@ -270,7 +266,7 @@ def _route_to_catalogue(verb: str) -> Callable[..., Any]:
 
 
 class Transactions(Controller):
-    """The fences, stages and producers of the catalogue, and commits to queues of the default pool."""
+    """The transaction operations. All stages, and all queues of a commit's claims, must be in the default pool."""
 
     advance_fence = _route_to_catalogue("advance_fence")
     drop_stage = _route_to_catalogue("drop_stage")

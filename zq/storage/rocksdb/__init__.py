@@ -133,7 +133,7 @@ def salvage(uri: str, to: str) -> SalvageResult:
 
 @contextmanager
 def _replacement(path: Path, to: Path) -> Iterator[Path]:
-    """Provide a folder for a new store, and rename the folder to ``to`` if the context ends without an error."""
+    """Provide a working folder. If the context ends without an error, rename its subfolder ``store`` to ``to``."""
     unfinished = to.with_name(f"{to.name}.unfinished")
     for target in (to, unfinished):
         if target.exists():
@@ -162,7 +162,7 @@ class Backups:
 
     @staticmethod
     def make(snapshot: Snapshot, target: Path, keep: int | None) -> backups.NewBackup:
-        """See ``backups.make``."""
+        """Create a backup; see ``backups.make``."""
         return backups.make(snapshot, target, layout.VERSION.decode(), keep)
 
     @staticmethod
@@ -189,7 +189,7 @@ class Backups:
 
         Args:
             shift: If given, all expiries are extended by the age of the backup; see ``resuming.resume``.
-            use: A function that processes the restored store and returns the number of access tokens in the store.
+            use: Called with the restored store. Returns the number of access tokens in the store.
 
         Raises:
             StartRefused: The backup is incomplete or damaged, the target exists or is not writable, or the machine's
@@ -216,7 +216,6 @@ class Backups:
 
 
 def _resume(path: Path, manifest: backups.Manifest, shift: Postpone | None, force_clock: bool) -> RestoreResult:
-    """Prepare the store of a backup for its next start."""
     admit(path)
     try:
         store = Store(path, layout.FAMILIES, "never", 0)
@@ -304,7 +303,7 @@ class Directory(Housekeeping):
         return former.compaction_filter != expiry.compaction_filter
 
     def maintain(self, trimmed: Iterator[Range]) -> None:
-        """Once a minute, start due compactions of trimmed ranges and of files with expired bodies.
+        """Start due compactions of trimmed ranges and of files with expired bodies, at most once a minute.
 
         RocksDB itself would compact this data late: a trimmed range has only a few tombstones, and a compaction filter
         causes no compactions.

@@ -217,7 +217,6 @@ def _fill(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[str,
 
 
 def _known_files(target: Path) -> dict[tuple[str, int, str], Path]:
-    """Return a mapping from (name, size, checksum) to path, for the files of all complete backups."""
     found: dict[tuple[str, int, str], Path] = {}
     for folder in complete_backups(target):
         with suppress(StartRefused):
@@ -226,7 +225,6 @@ def _known_files(target: Path) -> dict[tuple[str, int, str], Path]:
 
 
 def _link(former: Path | None, to: Path) -> bool:
-    """Link a file of a former backup. Return False if there is none or it cannot be linked."""
     if former is None:
         return False
     with suppress(OSError):  # the file was removed, or the file system does not support another link
@@ -236,7 +234,7 @@ def _link(former: Path | None, to: Path) -> bool:
 
 
 def _copy(source: BufferedReader, to: Path | None) -> tuple[int, str]:
-    """Read a file to its end and copy it to ``to``, if given. Return its size and checksum."""
+    """Read a file to its end and copy it to ``to``, if given. Return its size and SHA-256 checksum."""
     digest, size = hashlib.sha256(), 0
     with to.open("xb") if to is not None else open(os.devnull, "wb") as file:
         while chunk := source.read(CHUNK):

@@ -241,7 +241,6 @@ def unavailable_error() -> Unavailable:
 
 
 def open_error(path: Path, error: BaseException) -> StartRefused:
-    """Return the error for a directory that RocksDB cannot open."""
     if is_locked(error):
         return in_use_error(path)
     sentence = f"The store {path} cannot be opened: {str(error).splitlines()[0].strip(' .')}."
@@ -258,7 +257,6 @@ def is_locked(error: BaseException) -> bool:
 
 
 def in_use_error(path: Path) -> StartRefused:
-    """Return the error for a store that another process has open."""
     return StartRefused(
         f"The store {path} is in use by another process: stop that one, or give this server a store of its own "
         "(--store rocksdb:///another/path). One process owns an embedded store."

@@ -64,7 +64,7 @@ class DamagedDirectory:
     """
 
     def __init__(self, path: Path, workshop: Path, families: Iterable[str]) -> None:
-        """Open the store and scan it for damage. Raises ``StartRefused`` if it is in use or cannot be opened."""
+        """Open the store and scan it for damage. Raises ``StartRefused`` if the store is in use or cannot be opened."""
         self._workshop = workshop
         self._rest: Survey | None = None
         notes: list[str] = []
@@ -79,7 +79,7 @@ class DamagedDirectory:
                 self._rest = Survey(repair(self._source, workshop / "rest", damaged))
 
     def entries(self, family: str, *known: Known) -> Iterator[tuple[bytes, bytes | None]]:
-        """See ``DamagedStore.entries``. Keys in unreadable ranges are also taken from the repaired copy."""
+        """Yield all entries; see ``DamagedStore.entries``. Keys in unreadable ranges also come from the copy."""
         yield from self.survey.scan(family, b"", TOP)
         gaps = self.gaps(family)
         if not gaps:
@@ -97,15 +97,13 @@ class DamagedDirectory:
                 yield key, value
 
     def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the readable items of a range."""
         return self.survey.scan(family, lower, upper)
 
     def gaps(self, family: str) -> FamilyGaps:
-        """Return the unreadable ranges of a family."""
         return FamilyGaps(self.survey.gaps(family))
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key. Raises ``StoreDamaged`` if the damaged store may have a newer value.
+        """Return the value of a key. Raises ``StoreDamaged`` if the unreadable data may have a newer value.
 
         RocksDB may fail at a damaged file that cannot contain the key. The repaired copy then has the current value.
         """
@@ -117,7 +115,6 @@ class DamagedDirectory:
             return self._rest.get(family, key)
 
     def close(self) -> None:
-        """Close the store and release its lock."""
         if self._rest is not None:
             self._rest.close()
         self.survey.close()

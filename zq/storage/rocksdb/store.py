@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ordered key-value store over rocksdict, the Python binding of RocksDB.
 
-The module does not depend on queues. It is shaped by properties of the binding:
+The module does not depend on queues. These properties of the binding determine its design:
 
 - A write holds the GIL, even during an fsync; ``flush_wal`` does not. Writes therefore only append to the log file, and
   one ``flush_wal`` serves all waiting threads.
@@ -59,8 +59,6 @@ COUNTED: Final = {
 
 
 class _Waiter:
-    """A thread that waits for a flush or to become the next leader."""
-
     __slots__ = ("gate", "leads", "served")
 
     def __init__(self) -> None:
@@ -180,7 +178,7 @@ class Store(ordered.Store):
 
     @property
     def prompt(self) -> bool:
-        """Whether verbs that read few entries may run on the event loop's thread.
+        """Whether operations that read few entries may run on the event loop's thread.
 
         False during and shortly after a write stall.
         """
@@ -194,7 +192,7 @@ class Store(ordered.Store):
         return value
 
     def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
-        """See ``ordered.Store.get_many``."""
+        """Return the values of ``keys``; see ``ordered.Store.get_many``."""
         get = self._views[family].get
         try:
             # The binding's multi-get is not faster for a page of keys, and it releases the GIL while a lock is held.
@@ -256,7 +254,7 @@ class Store(ordered.Store):
             self._stalled += STALL_PAUSE
 
     def wait_durable(self, always: bool = False) -> None:
-        """See ``ordered.Store.wait_durable``. Raises ``Unavailable`` if the sync fails."""
+        """Wait until this thread's writes are durable, or raise ``Unavailable``; see ``ordered.Store.wait_durable``."""
         if not (self._always or always):
             return
         if (ticket := inline.current()) is not None:
@@ -278,9 +276,7 @@ class Store(ordered.Store):
         return family not in self._damage.families
 
     def compact_after(self, family: str, seconds: int) -> None:
-        """Make RocksDB compact each file of the family ``seconds`` after it was written.
-
-        Files that are already older are compacted immediately.
+        """Make RocksDB compact each file of the family ``seconds`` after it was written, and older files immediately.
 
         Raises ``Unavailable`` if RocksDB rejects the options.
         """
@@ -364,7 +360,7 @@ class Store(ordered.Store):
             self.close_unflushed()
 
     def _read_error(self, error: Exception, family: str, key: bytes) -> Unavailable:
-        """Return the error for a failed read."""
+        """Return the error for a failed read. If it is damage, record it and disable the family's compactions."""
         if not is_damage(error):
             return unavailable_error()
         if self._damage.record(error, family, key):
@@ -379,14 +375,12 @@ class Store(ordered.Store):
             return b""
 
     def _find_family(self, file: int) -> str:
-        """Return the family of a table file, or "" if no family has the file."""
         for name, view in self._views.items():
             if f" {file}:" in (view.property_value("rocksdb.sstables") or ""):
                 return name
         return ""
 
     def close_unflushed(self) -> None:
-        """Close the directory without a flush."""
         # The directory stays locked as long as any view or handle exists, so all are closed even if one of them fails.
         parts = [*self._views.values(), self._db]
         self._views, self._handles = {}, {}

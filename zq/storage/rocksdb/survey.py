@@ -81,7 +81,7 @@ class Gap(NamedTuple):
 class Survey:
     """A ``Readable`` that skips damage. The directory is locked until ``close``.
 
-    ``notes`` has sentences that describe damage other than gaps.
+    ``notes`` has sentences that describe damage other than gaps (unreadable key ranges).
     """
 
     def __init__(self, path: Path) -> None:
@@ -117,7 +117,6 @@ class Survey:
         self.notes += notes
 
     def _note_log(self, path: Path) -> None:
-        """Add notes about damage to the log and about missing log files."""
         try:
             self.tear, gone = inspect_log(path)
         except Exception:  # noqa: BLE001  (the binding raises no subclass; with an unreadable manifest, nothing is known)
@@ -155,7 +154,7 @@ class Survey:
             lower = self._skip_gap(family, view, lower, upper, error)
 
     def gaps(self, family: str = "") -> list[Gap]:
-        """Return the gaps found so far, in one family or in all families ("")."""
+        """Return the gaps (unreadable key ranges) found so far, in one family or in all families ("")."""
         found = [gap for gap in self._gaps.values() if family in ("", gap.family)]
         return sorted(found, key=lambda gap: (gap.family, gap.lower))
 
@@ -196,7 +195,7 @@ class Survey:
 
 
 class FamilyGaps:
-    """The gaps of a family."""
+    """The key ranges of a family that a scan cannot read."""
 
     def __init__(self, gaps: list[Gap]) -> None:
         self._gaps = gaps
@@ -234,7 +233,6 @@ class _Cursor:
         self._iterator = view.iter(self._bounds)
 
     def items(self, lower: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the items at or above ``lower``, up to the first unreadable item."""
         iterator = self._iterator
         iterator.seek(lower)
         while iterator.valid():
@@ -242,7 +240,6 @@ class _Cursor:
             iterator.next()
 
     def failure(self, key: bytes | None = None) -> Exception | None:
-        """Return the error at the current position, or None. If ``key`` is given, seek to ``key`` first."""
         if key is not None:
             self._iterator.seek(key)
         if self._iterator.valid():

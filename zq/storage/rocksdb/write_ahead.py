@@ -3,8 +3,8 @@
 
 A log file consists of blocks of 32 KiB, and no record crosses the end of a block. A record has a header and content:
 
-- The header has a masked CRC-32C, the length, the type and, in a file that RocksDB may recycle, the low half of the
-  file's number.
+- The header has a masked CRC-32C, the length and the type. In a file that RocksDB may recycle, it also has the low half
+  of the file's number.
 - The content is a write. If the write does not fit into the block, the content is a fragment of the write. A write
   begins with the sequence number of its first entry and the number of its entries.
 
@@ -158,7 +158,7 @@ class LogFile:
         return None
 
     def _next(self, at: int) -> int:
-        """Return the offset of the next header at or after ``at``. A block's last bytes may not fit a header."""
+        """Return the offset of the next header at or after ``at``. The end of a block may be too small for a header."""
         rest = -at % BLOCK
         if rest < HEADER.size or (rest < HEADER.size + NUMBER.size and not any(self._content[at : at + rest])):
             return at + rest
@@ -179,7 +179,7 @@ class LogFile:
         return min(self._next(at), self.size), first, last
 
     def intact_after(self, at: int, known: int) -> Iterator[Batch]:
-        """Yield the intact writes at or after a damaged offset whose sequence numbers are above ``known``."""
+        """Yield the intact writes with sequence numbers above ``known`` at or after a damaged offset."""
         for start in self._possible_starts(at):
             found = self.batch(start)
             while found is not None and found.entries and known < found.sequence < known + PLAUSIBLE:
@@ -191,8 +191,8 @@ class LogFile:
     def _possible_starts(self, at: int) -> Iterator[int]:
         """Yield the offsets at which a write may start.
 
-        These are each remaining offset in the damaged block, then the start of each first or only record in later
-        blocks.
+        In the damaged block, these are all remaining offsets. In later blocks, they are the starts of records that
+        begin a write.
         """
         block = (at // BLOCK + 1) * BLOCK
         yield from range(at, min(block, self.size))
