@@ -3,12 +3,12 @@
 
 **Finishing.** In a queue with history, a finished message becomes a history entry. In any other queue, the message is
 deleted. The queue's history counter assigns the entry's position and time in the same transaction. Entries therefore
-become visible in the order of their positions, and a listing misses none. The history counter is not part of the
+become visible in the order of their positions, and a listing does not skip any. The history counter is not part of the
 queue's document, so operations that finish messages do not wait for posts.
 
 **Fences.** A fence is a document with the last issued epoch and the time at which it was issued (``advanced``). A
-transaction that is protected by a fence reads and writes this document. If another server issues an epoch concurrently,
-the two writes conflict. The protected transaction then either reads the new epoch or commits before it is issued.
+transaction that is protected by a fence reads and writes this document, so it conflicts with a concurrent issue of an
+epoch. It then either reads the new epoch or commits before the new epoch is issued.
 """
 
 from collections import defaultdict
@@ -45,10 +45,10 @@ def reserved_id(claim: str) -> Binary:
 
 
 def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: list[BsonDocument]) -> int:
-    """Update the claim's ungrouped messages without a transaction, and return their number.
+    """Update the claim's ungrouped messages without a transaction. Return the number of updated messages.
 
-    A message is ungrouped if it belongs to no message group. The number is 0 if the claim holds no such messages, or if
-    a purge or deletion of the queue is pending. The caller must then use ``update_in_transaction``.
+    A message is ungrouped if it belongs to no message group. If the number is 0, the claim holds no ungrouped messages,
+    or a purge or deletion of the queue is pending. The caller must then use ``update_in_transaction``.
     """
     held = {**held_filter(client, key, claim, now), **IN_NO_LINE}
     try:
@@ -66,9 +66,11 @@ def update_in_transaction(
     until: int = 0,
     fence: Fence | None = None,
 ) -> int:
-    """Update all messages of a claim in one transaction, and return their number.
+    """Update all messages of a claim in one transaction. Return the number of updated messages.
 
-    ``until`` is the latest expiry of the messages after the update, in milliseconds.
+    Args:
+        step: Update pipeline.
+        until: Latest expiry of the messages after the update, in milliseconds; 0 = unchanged.
 
     Raises ``Fenced`` if the epoch of ``fence`` is not the last issued epoch.
     """
@@ -94,7 +96,7 @@ MESSAGES_AT_ONCE: Final = 256
 
 
 class FinishTerms(NamedTuple):
-    """The terms by which messages are finished.
+    """Parameters of finishing messages.
 
     - ``outcome``: the outcome that the history entries record.
     - ``now``: the time of finishing in milliseconds.
@@ -119,7 +121,7 @@ def finish(
 
     Args:
         conditions: Further conditions on each message, for a caller that has not read the messages in this transaction.
-        first: Pipeline stages that remove fields before a message becomes a history entry.
+        first: Pipeline stages to apply before a message becomes a history entry.
 
     Raises ``Aborted`` if a message is not in the queue or does not match the conditions.
     """
@@ -179,7 +181,6 @@ def insert_history_copies(
 def _history_update(
     key: QueueKey, doc_ids: Sequence[str], position: int, finished: int, ending: FinishTerms
 ) -> list[BsonDocument]:
-    """Return the update that turns messages into history entries, with positions in the order of ``doc_ids``."""
     record: BsonDocument = {
         "q": {"$literal": key.history_entries},
         "p": {"$add": [position, {"$indexOfArray": [{"$literal": doc_ids}, "$_id"]}]},
@@ -229,6 +230,8 @@ def move(
     client: StoreClient, session: Session, source: QueueKey, moved: Sequence[MovedMessage], now: int, history: int = 0
 ) -> None:
     """Move messages to other queues, in the given order.
+
+    If ``history`` is not 0, the source queue gets history entries with this retention in seconds.
 
     Raises ``Aborted`` if a message has changed since it was read.
     """
@@ -280,9 +283,9 @@ def _arrivals(
 
 
 def _entry(moved: Sequence[MovedMessage], now: int) -> Arrivals:
-    """Return the ``Arrivals`` that describe the moved messages in one target queue.
+    """Return the ``Arrivals`` of a move into one queue.
 
-    A move adds no message to the project's usage. It adds bytes only if it replaces a body with a longer one.
+    The project's usage changes only by the size difference of replaced bodies.
     """
     fresh = None if all(each.delay for _, each in moved) else now
     grown = sum(len(each.body) - len(found["b"]) for found, each in moved if each.body is not None)
@@ -290,7 +293,6 @@ def _entry(moved: Sequence[MovedMessage], now: int) -> Arrivals:
 
 
 def _moved_document(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDocument:
-    """Return the document of a message after a move: without a claim, and with a ttl that starts at ``now``."""
     made = {field: value for field, value in found.items() if field not in ("c", "o", "r", "h1")}
     made["t"] = found["t"] if each.ttl is None else each.ttl
     made["e"] = DatetimeMS(now + made["t"] * 1000)
@@ -350,6 +352,5 @@ def check_fence(client: StoreClient, session: Session, project: str, fence: Fenc
 
 
 def _fence_identity(project: str, name: str) -> BsonDocument:
-    """Return a filter that matches the document of a fence, and with which an upsert creates it."""
     shard = layout.project_prefix(project) + layout.encode_text(name)
     return {"_id": "f" + shard, "s": shard}

@@ -72,15 +72,7 @@ class Deletions:
             self._delete_one(deletion, living, claims)
 
     def _delete_one(self, deletion: Deletion, living: BsonDocument, claims: Sequence[str]) -> None:
-        """Delete one message in a command that concurrent callers share.
-
-        If the command has not deleted all messages, check this message:
-
-        - If it is in a grouped queue, finish it in a transaction.
-        - If its claim does not permit the deletion, raise the error.
-        - If it is deleted, return.
-        - Otherwise, try again.
-        """
+        """Delete one message, in a command that concurrent callers share. Raises the errors of ``refusal_of``."""
         while not self._group_commit.submit({**living, **_holder(claims, deletion.now), **IN_NO_LINE}):
             found = find_visible(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
             if not found:
@@ -97,7 +89,7 @@ class Deletions:
         return [self._client.delete(statements) == len(deletions)] * len(deletions)
 
     def _finish(self, deletions: Sequence[Deletion]) -> Sequence[Exception | None]:
-        """Finish the messages of several requests in one transaction, and return the error or None for each request.
+        """Finish the messages of several requests in one transaction. Return the error of each request, or None.
 
         A request finishes all of its existing messages, or none if it is rejected.
         """
@@ -147,6 +139,6 @@ def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> M
 def _holder(claims: Sequence[str], now: int) -> BsonDocument:
     """Return the condition under which a request may delete a message (contract 7.6).
 
-    The claim that the request names must hold the message. If it names no claim, the message must be unclaimed.
+    If the request names a claim, this claim must hold the message. Otherwise, the message must be unclaimed.
     """
     return held_condition(claims[0], now) if claims else {"c.e": {"$not": {"$gt": now}}}

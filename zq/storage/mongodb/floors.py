@@ -54,7 +54,7 @@ def above(conditions: Mapping[str, Any], floor: int) -> BsonDocument:
 
 
 def counters_of(client: StoreClient, keys: Iterable[QueueKey]) -> BsonDocument:
-    """Return the filter for the documents of these queues."""
+    """Return the filter on the documents of these queues."""
     named = {key.counter: key.shard for key in keys}
     return {"_id": {"$in": list(named)}, **client.shards(named.values())}
 
@@ -99,7 +99,7 @@ def guarded_delete(key: QueueKey, conditions: BsonDocument, hint: str = "_id_") 
 def guarded_update(key: QueueKey) -> BsonDocument:
     """Return an update statement that changes nothing, but raises ``RemovalPending`` if the queue has pending deletes.
 
-    It must precede the updates that it protects.
+    The statement must precede the updates that it protects.
     """
     return {"q": _guard(key), "u": {"$unset": {"e": ""}}, "hint": "_id_"}
 

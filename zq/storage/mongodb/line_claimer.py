@@ -103,7 +103,7 @@ class LineClaimer:
         return [one["j"] for one in found], counter.get("b", NO_METADATA)
 
     def serve(self, attempts: Sequence[ClaimAttempt], names: Sequence[str]) -> Sequence[ClaimOutcome]:
-        """Give the ready messages of these groups to the attempts, in one transaction.
+        """Distribute the ready messages of these groups among the attempts, in one transaction.
 
         If the transaction conflicts with another process, the outcomes are empty.
         """
@@ -119,7 +119,7 @@ class LineClaimer:
         return taken.outcomes
 
     def take(self, attempts: Sequence[ClaimAttempt], names: Sequence[str], session: Session) -> ServeResult:
-        """Give the ready messages of these groups to the attempts, in the session's transaction.
+        """Distribute the ready messages of these groups among the attempts, in the session's transaction.
 
         The same transaction rewrites the entries of the groups. Raises ``Aborted`` if a message has changed since it
         was read.

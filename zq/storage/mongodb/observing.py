@@ -110,9 +110,6 @@ def list_claims(client: StoreClient, project: str, after: str, limit: int, now: 
     """Return a page of claims in the order of claim id and queue, as ``ClaimController.list`` does.
 
     The marker of the next page is ``id/queue``, or ``id/`` if the page ends after the last queue of a claim id.
-
-    The documents of the queues are read after the claims. If a claim includes removed messages, the page is read again
-    without them.
     """
     claim, _, name = after.partition("/")
     behind = layout.encode_text(claim), layout.key(QueueRef(project, name)).messages if name else END
@@ -155,7 +152,6 @@ END: Final = "n"
 
 
 def _scope(project: str, queue: str) -> BsonDocument:
-    """Return an expression that selects the messages of the project. If ``queue`` is not "", select only this queue."""
     if queue:
         return {"$eq": ["$q", {"$literal": layout.key(QueueRef(project, queue)).messages}]}
     prefix = "m" + layout.project_prefix(project)
@@ -164,7 +160,6 @@ def _scope(project: str, queue: str) -> BsonDocument:
 
 
 def _above_floor(shard: str, floor: int) -> BsonDocument:
-    """Return an expression that is false only for messages of this queue at or below the floor."""
     return {"$or": [{"$ne": ["$q", {"$literal": "m" + shard}]}, {"$gt": ["$k", floor]}]}
 
 

@@ -83,7 +83,7 @@ class Reservations:
     def finish_small(self, holdings: Holdings, now: int, session: Session) -> None:
         """Finish the messages of a small commit in the transaction that found them.
 
-        The transaction conflicts with concurrent removals in the queues.
+        The transaction conflicts with concurrent purges and deletions of the queues.
         """
         together: defaultdict[tuple[QueueKey, int], list[BsonDocument]] = defaultdict(list)
         for claim, found in holdings.items():
@@ -218,7 +218,6 @@ class Reservations:
 
 
 def _holds(claim: ClaimRef, found: BsonDocument, now: int) -> bool:
-    """Return whether the unexpired message ``found`` is held by the claim."""
     terms = found.get("c", {})
     return bool(
         found
