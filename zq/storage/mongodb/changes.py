@@ -40,7 +40,7 @@ def held_condition(claim: str, now: int) -> BsonDocument:
 
 
 def reserved_id(claim: str) -> Binary:
-    """Return the value of ``c.i`` in messages that a commit has reserved from the claim."""
+    """Return the claim id (``c.i``) of reserved messages. It is binary, so that no client can name it."""
     return Binary(layout.encode_text(claim).encode())
 
 

@@ -140,7 +140,7 @@ class Poster:
     def post(self, post: Post) -> Metadata:
         """Store the messages of a post, and return None after they are durable.
 
-        If the queue's metadata differs from the expected metadata, store nothing and return the queue's metadata.
+        If the queue's metadata differs from the expected metadata, store no messages and return the queue's metadata.
         """
         return self._groups.submit(post)
 

@@ -57,7 +57,7 @@ class EncodedBatch(NamedTuple):
 
 @lru_cache(maxsize=8192)
 def keys(project: str) -> Block:
-    """Return the keys of a project's log. The first one is the stream."""
+    """Return the keys of a project's topic log. The first one is the stream."""
     return layout.own(project, *layout.LOG_KINDS)
 
 
@@ -74,7 +74,7 @@ def documents(project: str) -> Block:
 
 
 def whole(project: str) -> list[Block]:
-    """Return the keys of a project's log and documents."""
+    """Return the keys of a project's topic log and documents."""
     return [keys(project), documents(project)]
 
 
@@ -90,7 +90,7 @@ def batches(blob: bytes, at: int) -> Iterator[EncodedBatch]:
 
 
 def edges(front: bytes) -> tuple[int, int, Seconds]:
-    """Decode the first sequence, last sequence and publication time from a batch's header."""
+    """Decode a batch's header. Return the first sequence, the last sequence and the publication time."""
     last, created, count, _ = _front(front, 2 + int.from_bytes(front[:2]))
     return last - count + 1, last, created
 

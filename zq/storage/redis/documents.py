@@ -24,7 +24,7 @@ MAX_TITLES: Final = 1000
 
 
 class DocumentController:
-    """``zq.storage.capabilities.DocumentController`` on Redis."""
+    """The Redis implementation of ``zq.storage.api.DocumentController``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
