@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ownership of a store: takeover from an owner that may still be running, and proof of ownership.
 
+An epoch is the term of one owner. Its number is the number of the election that the owner has won.
+
 **Writes.** The owner of epoch e stores the record ``log/e/p``, and then checks that ``fence/e`` does not exist before
 it acknowledges the record. A successor stores ``fence/e`` before it reads ``log/e``. If the owner's check precedes the
 fence, the successor reads the record. Otherwise the owner finds the fence and does not acknowledge the record. No
@@ -36,7 +38,7 @@ RECENT: Final = 1.0
 
 
 class TakenOver(Exception):
-    """Raised when another server has taken over the store."""
+    """Raised if another server takes over the store during this server's takeover."""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
@@ -111,7 +113,7 @@ class Head(RestorePoints, frozen=True, kw_only=True):
 def log_name(epoch: int, position: int, by_position: bool = False) -> str:
     """Return the object name of a log record.
 
-    The names of epochs that are fenced by position do not contain the epoch.
+    If the epoch is fenced by position, the name does not contain the epoch.
     """
     return f"log/{position}" if by_position else f"log/{epoch}/{position}"
 
@@ -170,10 +172,9 @@ def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None
 
 
 def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
-    """Fence the newest opened epoch before ``below``, and all epochs between it and ``below``.
+    """Fence all epochs below ``below``, from the latest one down to the newest opened one.
 
-    Later epochs are fenced first. Return the newest opened epoch and its opening record, or (0, None) if no epoch was
-    opened.
+    Return the newest opened epoch and its opening record, or (0, None) if no epoch was opened.
     """
     for epoch in range(below - 1, 0, -1):
         objects.put(fence_name(epoch), b"")
@@ -205,7 +206,7 @@ def extend_chain(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:
 
 
 class Proof:
-    """This server's proof of ownership. Each check that finds no fence extends it."""
+    """The proof that this server owns the store. A check that finds no fence extends the proof for one lease."""
 
     def __init__(self, objects: Objects, epoch: int, lease: float, clock: Callable[[], float]) -> None:
         """Create a proof that is not valid yet.
@@ -246,7 +247,8 @@ class Proof:
         """Confirm ownership after a record was stored. Raises the errors of ``check_fence``.
 
         With fencing by position, the creation of the record proves ownership, but only while the last proof is valid.
-        After that, a successor may have fenced this part of the log and then removed it, so the name may be free.
+        Later, a successor may have fenced this part of the log and then removed it, so that the record's name was free
+        again.
         """
         if not by_position or not self.valid:
             self.check_fence()

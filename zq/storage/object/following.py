@@ -81,7 +81,10 @@ class Tail:
 
 
 def is_confirmed(head: Head | None) -> bool:
-    """Return whether every successor will keep the log that the epoch's opening record describes."""
+    """Return whether every successor will keep the log that the epoch's opening record describes.
+
+    ``head`` is the progress record of the epoch's owner, or None if it does not exist.
+    """
     return head is not None
 
 

@@ -135,7 +135,7 @@ def owner(objects: Objects) -> tuple[int, Opening, Head]:
 
 @contextmanager
 def restore_temporarily(objects: Objects, shape: StoreFormat) -> Iterator[Path]:
-    """Restore the store to a temporary directory; a context manager that returns the directory's path."""
+    """Restore the store to a temporary directory; a context manager that returns the path of the restored store."""
     with tempfile.TemporaryDirectory(prefix="zq-check-") as folder:
         restore(objects, Path(folder, "store"), shape)
         yield Path(folder, "store")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that read the log, and that close the log of a deposed owner.
 
-A restore reads the newest checkpoint and then the log, epoch by epoch in the order of the chain.
+A restore reads the newest checkpoint and then the log, epoch by epoch in the order of ``Opening.chain``.
 
 With fencing by position, all epochs use the same sequence of object names, and each name is written once. The successor
 writes a fence to the first free name:
@@ -154,5 +154,5 @@ def seal(
 
 
 def acknowledged_position(kept: object) -> int:
-    """Return the last acknowledged position in ``kept`` if it is a ``Head``, otherwise 0."""
+    """Return the last acknowledged position that ``kept`` states, or 0 if ``kept`` is not a ``Head``."""
     return max(kept.acknowledged, kept.released) if isinstance(kept, Head) else 0

@@ -210,7 +210,7 @@ class Shipper:
                 self._waiters.append(waiter)
 
     def cut(self) -> LogCut:
-        """Ensure that a record ends with the last appended batch, and return the log position after this record."""
+        """End the current record with the last appended batch, and return the position after this record as a cut."""
         with self._changed:
             made = LogCut(self._appended, self._last if self._taken == self._appended else None)
             if made.position is None:
@@ -224,7 +224,7 @@ class Shipper:
         return cut.position
 
     def check(self) -> None:
-        """Raise ``Unavailable`` with the reason while the object store rejects the log."""
+        """Raise ``Unavailable`` with the reason if the object store currently rejects the log."""
         if self._refusal:
             raise Unavailable(f"The object store refuses what is written.{self._refusal}")
 
@@ -392,8 +392,8 @@ class Shipper:
 def store_record(objects: Objects, name: str, value: bytes, by_position: bool) -> bool:
     """Store a record. Return False if the object already exists with other content.
 
-    If the object has the same content, an earlier attempt succeeded whose response was lost. Raises ``Unavailable`` if
-    the object store does not respond or a successor has removed the object.
+    If the existing content is the same, an earlier attempt was successful although its response was lost. Raises
+    ``Unavailable`` if the object store does not respond or a successor has removed the object.
     """
     if objects.put_new(name, value) if by_position else objects.put(name, value):
         return True

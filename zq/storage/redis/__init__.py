@@ -203,7 +203,10 @@ def _check_eviction(facts: dict[str, str], address: Address) -> None:
 
 
 def _answer(ask: Callable[[], Reply], address: Address) -> Reply:
-    """Call ``ask`` and return its reply. Errors become ``StartRefused`` or ``Unavailable`` and name the server."""
+    """Call ``ask`` and return its reply. Convert errors to ``StartRefused`` or ``Unavailable``.
+
+    The error message names the server. If the server is out of memory, return None instead.
+    """
     try:
         return ask()
     except Unavailable as unavailable:

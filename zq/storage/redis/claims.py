@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims in Redis. A claim consists of the states of its messages and a list of their sequences."""
+"""Claims in Redis. A claim is stored in the states of its messages and in a list of their sequences."""
 
 from collections.abc import Sequence
 from itertools import repeat

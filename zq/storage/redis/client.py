@@ -130,7 +130,7 @@ class Client:
         self.network.close()
 
     def _servers(self, keys: Sequence[bytes]) -> dict[int, tuple[Pool, list[int]]]:
-        """Group the indexes of the keys by server. Return each server's pool and indexes."""
+        """Group the indexes of the keys by server. Return a mapping from the id of a pool to (pool, indexes)."""
         servers: dict[int, tuple[Pool, list[int]]] = {}
         for at, key in enumerate(keys):
             pool = self.network.pool(key)
@@ -221,7 +221,7 @@ class Client:
 
 
 def _retry(ask: Callable[[float], T], deadline: float) -> T:
-    """Send a request and return the reply. While the request's cluster slot is moving, repeat until the deadline.
+    """Call ``ask`` and return its result. Repeat the call while the request's cluster slot is moving.
 
     A request to a moving slot has not been executed: some of its keys are missing or already on the other server.
     """

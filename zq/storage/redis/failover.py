@@ -270,7 +270,7 @@ class SentinelNetwork:
         self._wanted.set()
 
     def _wait(self) -> Pool:
-        """Wait for a recently confirmed master and return its pool. Raises ``RedisError`` if that takes too long."""
+        """Wait for a recently confirmed master and return its pool. Raises ``RedisError`` after a timeout."""
         deadline = time.monotonic() + self._patience
         with self._changed:
             if self._thread is None and not self._closed:
