@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes that several storage operations share: finishing and moving messages, and checks of fences.
 
-**Finishing.** In a queue with history, a finished message becomes a history entry. In any other queue, the message is
-deleted. The queue's history counter assigns the entry's position and time in the same transaction. Entries therefore
-become visible in the order of their positions, and a listing does not skip any. The history counter is not part of the
-queue's document, so operations that finish messages do not wait for posts.
+**Finishing.** A message finishes when it is deleted, popped or moved. In a queue with history, a finished message
+becomes a history entry. In any other queue, the document of a deleted or popped message is deleted. The queue's history
+counter assigns the entry's position and time in the same transaction. Entries therefore become visible in the order of
+their positions, and a listing does not skip any. The history counter is not part of the queue's document, so operations
+that finish messages do not wait for posts.
 
-**Fences.** A fence is a document with the last issued epoch and the time at which it was issued (``advanced``). A
-transaction that is protected by a fence reads and writes this document, so it conflicts with a concurrent issue of an
-epoch. It then either reads the new epoch or commits before the new epoch is issued.
+**Fences.** A fence issues epochs, which are fencing tokens. It is a document with the last issued epoch and the time at
+which it was issued (``advanced``). A transaction that is protected by a fence reads and writes this document. If
+another server issues an epoch at the same time, the transaction either reads the new epoch or commits before the new
+epoch is issued.
 """
 
 from collections import defaultdict
@@ -40,7 +42,7 @@ def held_condition(claim: str, now: int) -> BsonDocument:
 
 
 def reserved_id(claim: str) -> Binary:
-    """Return the claim id (``c.i``) of reserved messages. It is binary, so that no client can name it."""
+    """Return the id of a claim as stored in reserved messages: in binary, so that no client can name it."""
     return Binary(layout.encode_text(claim).encode())
 
 
@@ -96,7 +98,7 @@ MESSAGES_AT_ONCE: Final = 256
 
 
 class FinishTerms(NamedTuple):
-    """Parameters of finishing messages.
+    """The parameters of ``finish``.
 
     - ``outcome``: the outcome that the history entries record.
     - ``now``: the time of finishing in milliseconds.
@@ -118,6 +120,8 @@ def finish(
     first: Sequence[BsonDocument] = (),
 ) -> None:
     """Finish the messages with these distinct ``_id`` values, in the given order.
+
+    A finished message is deleted, or becomes a history entry if ``ending.history`` is not 0.
 
     Args:
         conditions: Further conditions on each message, for a caller that has not read the messages in this transaction.
@@ -155,7 +159,8 @@ def insert_history_copies(
 ) -> None:
     """Insert history entries for messages that have moved to other queues.
 
-    ``found`` has each message's document before the move, and the outcome of the message.
+    ``found`` has each message's document before the move, and the outcome of the message. ``history`` is the retention
+    of the entries in seconds.
     """
     position, finished = _position(client, session, key, len(found), now)
     copies = []
@@ -283,9 +288,9 @@ def _arrivals(
 
 
 def _entry(moved: Sequence[MovedMessage], now: int) -> Arrivals:
-    """Return the ``Arrivals`` of a move into one queue.
+    """Return the number of moved messages, and the change in usage, for one target queue.
 
-    The project's usage changes only by the size difference of replaced bodies.
+    A move changes the project's usage only by the size difference of replaced bodies.
     """
     fresh = None if all(each.delay for _, each in moved) else now
     grown = sum(len(each.body) - len(found["b"]) for found, each in moved if each.body is not None)
@@ -336,7 +341,8 @@ def advance_fence(client: StoreClient, project: str, name: str, now: int) -> int
 def check_fence(client: StoreClient, session: Session, project: str, fence: Fence) -> None:
     """Raise ``Fenced`` if the epoch of ``fence`` is not the last issued epoch.
 
-    The check holds until the transaction commits, because issuing an epoch conflicts with the transaction.
+    The result is valid until the transaction ends, because the issue of a new epoch would conflict with the
+    transaction.
     """
     # If no epoch was issued, the check creates the document with epoch 0, so that issuing epoch 1 conflicts with it.
     touched = {"$set": {"epoch": {"$ifNull": ["$epoch", 0]}, "checks": {"$add": [{"$ifNull": ["$checks", 0]}, 1]}}}

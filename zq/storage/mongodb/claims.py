@@ -79,7 +79,7 @@ class SettleRequest(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the settlement needs no read, because the counts in MongoDB's replies are a sufficient result."""
+        """Whether the counts in MongoDB's replies are sufficient to build the result of the settlement."""
         settlement = self.settlement
         return not (
             settlement.move

@@ -52,7 +52,8 @@ def read_up_to(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[Bso
 def split(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[Sequence[S]]:
     """Split statements into lists that each fit into one command.
 
-    ``document_of`` returns the document in a statement, whose size counts towards ``LARGEST``.
+    The documents in a list have at most ``LARGEST`` bytes in total, unless the list has a single statement.
+    ``document_of`` returns the document in a statement.
     """
     start = weight = 0
     for at, statement in enumerate(statements):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commits of transactional producers. The module ``producers`` describes the producers' documents.
 
-A commit atomically publishes the messages of stages and deletes claimed messages. A small commit is a single
-transaction. A large commit has three phases:
+A commit atomically publishes the messages of stages, which are invisible until then, and deletes claimed messages. A
+small commit is a single transaction. A large commit has three phases:
 
 1. Prepare: the server reserves the stages and the claimed messages, in transactions of limited size.
 2. Decide: a single transaction makes the commit effective.
@@ -125,7 +125,7 @@ class Commits:
         return producers.last_batch(record) if producers.has_last_batch(record, now) else None
 
     def carry_on(self, project: str, producer: str, most: int, now: int) -> bool:
-        """Carry out one slice of the producer's decided commit, with up to ``most`` messages.
+        """Carry out the next part of the producer's decided commit, with up to ``most`` messages.
 
         Return whether work is left. The result is False if other servers have completed the commit.
         """

@@ -162,7 +162,7 @@ def advance_cached(
 
 
 def _conditional_update(key: QueueKey, arrival: Arrivals, known: CachedCounter) -> tuple[BsonDocument, SequenceRange]:
-    """Return an update that advances the counter if the cached value is current, and the range that it reserves."""
+    """Return an update that advances the counter if the cached value is current, and the reserved range."""
     available = known.available
     if arrival.fresh is not None:
         believed = available <= arrival.fresh + FALSE_FUTURE * 1000

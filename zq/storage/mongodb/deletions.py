@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletions of messages by id.
 
-Concurrent deletions share a command, because one commit of the journal takes longer than several deletions. The reply
-contains only the total number of deleted messages. If some messages were not deleted, each caller checks its own
-message.
+Concurrent deletions share a command, because one journal commit takes longer than several deletions. The reply contains
+only the total number of deleted messages. If some messages were not deleted, each caller checks its own message.
 
 Deletions with a history entry share a transaction instead: concurrent transactions on one queue would conflict on its
 history counter. Deletions in a grouped queue also share a transaction.
@@ -58,7 +57,7 @@ class Deletions:
     def delete(self, deletion: Deletion, is_grouped: bool) -> None:
         """Delete messages as ``MessageController.delete`` does.
 
-        If ``is_grouped``, the queue is probably grouped, and a transaction is used at once.
+        If ``is_grouped``, the queue is probably grouped, and the method uses a transaction immediately.
         """
         claims = deletion.claims
         living = self._client.where(deletion.key, _id={"$in": deletion.doc_ids}, e={"$gt": DatetimeMS(deletion.now)})

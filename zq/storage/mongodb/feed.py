@@ -159,7 +159,10 @@ class Feed:
         self._collection.insert_one(self._entry((), [notice]))
 
     def listen(self, listener: QueueListener) -> None:
-        """Set the listener for queues, and start reading the feed. A new listener replaces the earlier one."""
+        """Set the listener to notify of queues with ready messages, and start reading the feed.
+
+        A new listener replaces the earlier one.
+        """
         self._listener = listener
         self._begin_to_read()
 

@@ -36,7 +36,7 @@ FEW_SEQUENCES: Final = 1000
 
 
 def floor_of(counter: Mapping[str, Any]) -> int:
-    """Return the last removed sequence of the queue's messages. Version 0.1.0 wrote ``g`` but no ``m0``."""
+    """Return the last removed sequence of the queue's messages: ``m0``, or ``g`` in documents of version 0.1.0."""
     return max(int(counter.get("m0", 0)), int(counter.get("g", 0)))
 
 

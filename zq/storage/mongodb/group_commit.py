@@ -66,8 +66,8 @@ class ShardGroups(Generic[Request, Answer]):
 
     Args:
         execute: Runs a group in one transaction and returns the results in the order of the requests.
-        weigh: Returns the weight of a request.
-        capacity: Maximum weight of a group.
+        weigh: Returns the weight of a request, such as its number of messages.
+        capacity: Maximum total weight of a group.
         keys: Returns the exclusive keys of a request. Two requests with a common key never share a transaction. The
             default is the ``_id`` of the idempotency key.
     """

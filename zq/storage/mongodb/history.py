@@ -106,7 +106,6 @@ def _to_entry(key: QueueKey, found: BsonDocument, now: int) -> HistoryEntry:
 
 
 def _message_id(record: BsonDocument) -> str:
-    """Return the ``_id`` that the message had before it finished."""
     return str(record.get("i", record["_id"]))
 
 

@@ -166,7 +166,10 @@ class QueueKey(Struct, frozen=True):
         return "o" + self.shard
 
     def named(self, kind: str, name: str) -> str:
-        """Return an ``_id`` for a document of the queue, such as a claim name. It is unique to the queue."""
+        """Return an ``_id`` for a document of this type and name, such as a claim name.
+
+        No document of another queue has this ``_id``.
+        """
         return f"{kind}{len(self.shard)}:{self.shard}/{encode_text(name)}"
 
 

@@ -53,7 +53,7 @@ class LineSlice(NamedTuple):
     has_expired: bool
 
     def head(self, now: int, claimed: Mapping[str, BsonDocument], popped: Collection[str]) -> Head | None:
-        """Return the head of the group after claims and pops, or None if the group is empty.
+        """Return the head of the group, its first unexpired message, after claims and pops; None if the group is empty.
 
         If the head is not among the messages that were read, the last of these messages is returned as ready. The next
         claim then continues after this message.
@@ -175,7 +175,6 @@ class LineClaimer:
         )
 
     def _read_lines(self, attempt: ClaimAttempt, turns: deque[str], session: Session) -> list[LineSlice]:
-        """Read groups until the attempt has enough ready messages, and remove these groups from ``turns``."""
         slices: list[LineSlice] = []
         count = 0
         left = attempt.most_bytes

@@ -96,7 +96,9 @@ def write_entries(
 ) -> None:
     """Write the entries of groups for these heads, and delete the entries of empty groups.
 
-    ``heads`` maps each group to its first unexpired message, or to None if the group is empty.
+    Args:
+        heads: A mapping from each group to its first unexpired message, or to None if the group is empty.
+        until: Latest expiry of the changed messages in milliseconds; 0 = the expiries are unchanged.
     """
     placed = [_head_statement(key, line, head, now, until) for line, head in heads.items() if head is not None]
     empty = [_entry(key.shard, line)["_id"] for line, head in heads.items() if head is None]

@@ -29,7 +29,10 @@ STEPS: Final = 5000
 
 
 def filter_conditions(list_filter: ListFilter, now: int) -> BsonDocument:
-    """Return the conditions of a list filter. They assume that no message is available before its claim expires."""
+    """Return the conditions of a list filter.
+
+    They assume that a claimed message does not become available before its claim expires.
+    """
     conditions: BsonDocument = {}
     if not list_filter.delayed:
         due = {"d": {"$lte": now}}

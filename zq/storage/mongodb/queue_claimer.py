@@ -90,7 +90,7 @@ class QueueClaimer:
         self.lines.head_hint.invalidate()
 
     def record_collision(self, found: SearchResult) -> None:
-        """Make the next searches skip messages, because another process took the found messages."""
+        """Make the next searches skip messages. Call this after another process has taken the found messages."""
         (self.lines.head_hint if found.lines else self._head_hint).record_collision()
 
     def search(self, want: int, now: int, most_bytes: int) -> SearchResult:
@@ -175,7 +175,6 @@ class QueueClaimer:
         ]
 
     def _take(self, attempts: Sequence[ClaimAttempt], ready: Sequence[BsonDocument]) -> list[ClaimOutcome]:
-        """Claim and pop ready messages, with one update for all claims and one transaction for all pops."""
         choices = []
         for attempt in attempts:
             choices.append(attempt.choose(ready))

@@ -155,7 +155,8 @@ class Stages:
     def find(self, commit: Commit, now: int, session: Session) -> list[BsonDocument]:
         """Return the stages of ``commit.publish`` in order and without duplicates, then those of ``commit.beside``.
 
-        Stages of ``commit.beside`` are marked with ``BESIDE``. Missing ones are left out.
+        Stages of ``commit.beside`` are marked with ``BESIDE``, because a commit publishes them without counting their
+        messages. Missing stages of ``commit.beside`` are omitted.
 
         Raises ``StageNotFound`` if a stage to publish does not exist, and ``CommitRunning`` if another commit uses a
         stage.
@@ -262,7 +263,7 @@ def identity(project: str, stage: str) -> BsonDocument:
 
 
 def exact_filter(stage: BsonDocument) -> BsonDocument:
-    """Return the filter for this stage, which matches no later stage with the same name."""
+    """Return the filter for exactly this stage. It does not match a later stage with the same name."""
     return {field: stage[field] for field in ("_id", "s", "token")}
 
 

@@ -134,7 +134,7 @@ class LogTrimmer:
         self._counter = counter
 
     def trim(self, keep: Retention, newest: topic_log.LogPosition) -> None:
-        """If the log may exceed the retention ``keep`` by more than an eighth, trim it to this retention.
+        """Trim the log to the retention ``keep`` if the log may exceed the retention by more than an eighth.
 
         ``newest`` is the position of the newest batch, which is never trimmed.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver for object stores: the queue engine over a local RocksDB directory whose log is in an object store.
+"""The driver for object stores: a local RocksDB store that uploads its write-ahead log to an object store.
 
 One server owns the store. Another server with an empty disk can take it over.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of the local directory in the object store, heartbeats of the owner, and the removal of old data.
 
-A checkpoint limits the log that a successor must replay.
+A checkpoint limits the part of the log that the next owner must replay.
 """
 
 import hashlib

@@ -3,7 +3,7 @@
 
 If several clients create an object with a conditional write (``If-None-Match: *``, or generation 0), only one succeeds.
 The driver uses this for leader election. Because some S3-compatible stores let several clients succeed, the driver
-tests a new store. With the option ``fencing=look``, an owner checks for a fence before each acknowledgement, so
+tests a new store. With the option ``fencing=look``, an owner checks for a successor before each acknowledgement, so
 acknowledged changes are safe even if the test does not detect such a store.
 """
 

@@ -152,7 +152,7 @@ def newest(objects: Objects, known: int = 0) -> int:
 
 
 def win_election(objects: Objects) -> int:
-    """Run in new elections until this server wins one, and return its number, which is the new epoch."""
+    """Run in new elections until this server wins one. Return the election's number, which is the new epoch."""
     number = newest(objects) + 1
     while not objects.elect(number):
         number += 1
@@ -172,7 +172,7 @@ def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None
 
 
 def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
-    """Fence all epochs below ``below``, from the latest one down to the newest opened one.
+    """Fence the epochs before ``below``, from the latest one down to the newest opened one.
 
     Return the newest opened epoch and its opening record, or (0, None) if no epoch was opened.
     """

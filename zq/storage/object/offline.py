@@ -148,8 +148,8 @@ def _is_beyond(bound: int | None, value: int) -> bool:
 def _find_checkpoint(kept: RestorePoints, latest: int | None, position: int | None) -> CheckpointRef | None:
     """Return the newest checkpoint that is not after the requested time or position.
 
-    Return None if there is none and the log is complete from its beginning. Raises ``StartRefused`` if the requested
-    state is no longer available.
+    Return None if there is no such checkpoint, but the log is complete from its beginning. Raises ``StartRefused`` if
+    the requested state is no longer available.
     """
     fitting = [
         mark

@@ -309,7 +309,7 @@ class Owner(Directory):
         return isinstance(head, Head) and head.released >= 0
 
     def _choose_copy(self, copy: StandbyCopy | None, kept: RestorePoints) -> StandbyCopy:
-        """Return the newer one of the standby copy and the newest checkpoint, which is downloaded if necessary.
+        """Return the standby copy, unless the newest checkpoint is newer. In that case, download this checkpoint.
 
         An older standby copy is useless, because the log records after it may have been removed.
         """

@@ -8,8 +8,10 @@ writes a fence to the first free name:
 
 - The former owner's records before the fence are valid.
 - The former owner cannot write the next record, so it acknowledges no further records.
-- It may already have written some of the next ``WINDOW`` names, or may write them later. Such records are void.
-- The successor writes fences to all free names among them, so that its own records do not collide with void ones.
+- The former owner may already have written some of the next ``WINDOW`` names, or may write them later. Such records are
+  void.
+- The successor writes fences to all free names among these ``WINDOW`` names, so that its own records do not collide
+  with void ones.
 """
 
 from collections import deque

@@ -218,7 +218,10 @@ class Shipper:
             return made
 
     def wait_for_cut(self, cut: LogCut) -> int:
-        """Wait until the record before the cut is acknowledged. Return its position. Raises the errors of ``wait``."""
+        """Wait until the record before the cut is acknowledged, and return the position of this record.
+
+        Raises the errors of ``wait``.
+        """
         self._wait_for(cut.serial)
         assert cut.position is not None
         return cut.position
@@ -307,7 +310,7 @@ class Shipper:
     def _pause(self) -> float:
         """Return the seconds until the next upload may begin.
 
-        If nothing is waiting, return the seconds until the next check.
+        If no batch is waiting, return the seconds until the next check.
         """
         if not self._waiting or self._last - self._acknowledged >= self._ahead:
             return UNHURRIED / 2
@@ -319,7 +322,10 @@ class Shipper:
         return max(start, self._started + self._linger) - now
 
     def _upload(self, position: int, value: bytes, size: int) -> bool:
-        """Upload a record, check for a fence and acknowledge it. Return False if this server is deposed or stops."""
+        """Upload a record, check for a fence and acknowledge the record.
+
+        Return False if this server is deposed or stops.
+        """
         name, began = log_name(self._proof.epoch, position, self.by_position), time.monotonic()
         moment, alone = self._proof.now, len(self._serials) == 1
         try:

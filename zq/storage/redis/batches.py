@@ -5,8 +5,8 @@ A batch has a header and its messages (MessagePack). The header consists of:
 
 - length of the topic's name, and the name;
 - last sequence, in 16 digits;
-- number of messages, publication time, first and last expiry of a message;
-- numbers of messages and of their bytes that were published in the log before the batch.
+- number of messages, publication time, earliest and latest expiry of the messages;
+- number of messages, and total bytes, published in the topic log before the batch.
 
 The sorted sets ``topics`` and ``fading`` contain only the header, and the stream contains the header and the messages
 (see ``layout``). In replies and on the channel, a batch consists of the length of the messages, the header, and the
@@ -79,7 +79,7 @@ def whole(project: str) -> list[Block]:
 
 
 def batches(blob: bytes, at: int) -> Iterator[EncodedBatch]:
-    """Yield the batches in a reply, from offset ``at`` on."""
+    """Yield the batches in a script reply, from offset ``at`` on."""
     while at < len(blob):
         size, name = LENGTHS.unpack_from(blob, at)
         at += LENGTHS.size

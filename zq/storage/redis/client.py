@@ -122,7 +122,7 @@ class Client:
         return replies
 
     def pick_per_server(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Return one of the keys for each server."""
+        """Return the first one of the keys on each server."""
         with translate_errors():
             return [keys[places[0]] for _, places in self._servers(keys).values()]
 

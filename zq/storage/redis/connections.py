@@ -40,8 +40,7 @@ class Pool(BlockingConnectionPool):
     ``disconnect`` would close connections while threads use them, which breaks TLS connections.
 
     Open idle connections are kept in a stack without a lock, because redis-py's queue would make a small command 10 %
-    slower. redis-py's queue only has the connections that are closed, and a placeholder for each connection not yet
-    opened.
+    slower. redis-py's queue holds only closed connections, and placeholders for connections that are not yet opened.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -83,7 +82,7 @@ class Pool(BlockingConnectionPool):
                     connection.disconnect()
 
     def _take(self) -> Any:
-        """Return an open idle connection, or ``None`` if there is none at the top of the stack."""
+        """Return an idle connection that is still open, or ``None``."""
         with contextlib.suppress(IndexError):
             connection, released = self._idle.pop()
             if _is_usable(connection, released):
@@ -137,14 +136,14 @@ class KernelTimeoutSocket(socket.socket):
 
 
 class PlainConnection(Connection):
-    """A connection without TLS."""
+    """A TCP connection without TLS, with kernel timeouts."""
 
     def _connect(self) -> socket.socket:
         return _timed_by_kernel(super()._connect(), self.socket_timeout)
 
 
 class UnixConnection(UnixDomainSocketConnection):
-    """A Unix socket connection."""
+    """A Unix socket connection, with kernel timeouts."""
 
     def _connect(self) -> socket.socket:
         return _timed_by_kernel(super()._connect(), self.socket_timeout)

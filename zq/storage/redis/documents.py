@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents in Redis. ``documents.lua`` implements the same format.
+"""Documents in Redis. The driver and ``documents.lua`` encode a document as a title and a value.
 
 - Title: length of the kind, the kind, the name.
 - Value: expiry in milliseconds (0 = never), length of the version, the version, the content.

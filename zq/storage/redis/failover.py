@@ -264,7 +264,7 @@ class SentinelNetwork:
             pool.retire()
 
     def on_announcement(self, host: Host, begins_failover: bool) -> None:
-        """Handle a Sentinel's announcement about the master."""
+        """Pause operations if the announcement begins a failover, and poll the Sentinels soon."""
         if begins_failover:
             self._pause(host)
         self._wanted.set()

@@ -187,10 +187,7 @@ def _within(position: Position) -> Sequence[int]:
 
 
 def locate(store: Store, queues: Sequence[QueueRef], message: str, now: int) -> LocatedMessage | None:
-    """Find a live message in one of several queues. Return ``None`` if no queue has the message.
-
-    Takes one round trip per server.
-    """
+    """Find a live message in one of several queues. Return ``None`` if no queue has the message."""
     asked = [store.question(scripts.GET, queue, b"%d" % now, layout.packed(message)) for queue in queues]
     for queue, blob in zip(queues, store.client.each(asked), strict=True):
         for found in replies.messages(blob, 0, now):

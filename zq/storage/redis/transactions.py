@@ -105,7 +105,7 @@ class Open(Struct, array_like=True, frozen=True):
 
 
 class Entry(Struct, array_like=True, frozen=True):
-    """An entry in the sorted set ``OPEN_KEY``."""
+    """An entry in the sorted set ``OPEN_KEY``: a commit that may be open."""
 
     project: bytes
     producer: bytes
@@ -142,7 +142,7 @@ def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
 
 
 def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> bool:
-    """Process the next slice of a commit, up to ``most`` messages. Return whether more slices are left."""
+    """Process up to ``most`` messages of the producer's open commit. Return whether the commit is still open."""
     name, whole = layout.text(producer), layout.whole(project)
     packed, phase = _find_open(store, project, name)
     if packed is None:
@@ -210,7 +210,7 @@ class Attempt:
         """Queue and history retention of each list of messages to delete."""
 
     def run(self) -> CommitResult:
-        """Commit and return the result. The commit may still be open.
+        """Commit and return the result. The commit may still be open: decided, but not completed.
 
         Raises the errors of ``TransactionController.commit``.
         """
