@@ -35,7 +35,7 @@ CLAIMS_AT_ONCE: Final = 50
 MESSAGES_AT_ONCE: Final = 1000
 # Maximum size of the messages that one transaction changes, in bytes.
 BYTES_AT_ONCE: Final = 4 << 20
-# Maximum number of messages that one transaction turns into history entries, to stay within the time limit of a verb.
+# Maximum number of messages that one transaction turns into history entries, so that it meets the deadline.
 ENTRIES_AT_ONCE: Final = 100
 UNRESERVE: Final[list[BsonDocument]] = [{"$set": {"c": "$y.c", "d": "$y.d", "e": "$y.e"}}, {"$unset": "y"}]
 

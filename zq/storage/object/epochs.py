@@ -31,7 +31,7 @@ T = TypeVar("T")
 UNNUMBERED: Final = "5"
 # Fraction by which owners shorten a lease, to allow for different clock rates.
 MARGIN: Final = 0.1
-# Maximum seconds that a verb waits for proof of ownership.
+# Maximum seconds for which an operation waits for proof of ownership.
 PATIENCE: Final = 1.0
 # Maximum age in seconds of a response from the object store that counts as recent.
 RECENT: Final = 1.0

@@ -170,16 +170,16 @@ class Announcements(Subscriber):
 LOG = logging.getLogger(__name__)
 # Seconds between two polls.
 INTERVAL: Final = 1.0
-# Seconds between two polls while verbs wait.
+# Seconds between two polls while operations wait.
 PAUSED_INTERVAL: Final = 0.1
 # Minimum seconds between two polls.
 MIN_INTERVAL: Final = 0.02
-# Seconds for which a poll is valid. After that, verbs wait for the next poll.
+# Seconds for which a poll is valid. After that, operations wait for the next poll.
 VALIDITY: Final = 2.0
-# Maximum seconds of a poll for all connections, and again for all replies. Both and ``INTERVAL`` together must be less
-# than ``VALIDITY``, so that a Sentinel that hangs does not delay verbs.
+# Maximum seconds of a poll to open all connections, and maximum seconds to read all replies. Twice this value plus
+# ``INTERVAL`` must be less than ``VALIDITY``, so that an unresponsive Sentinel does not delay operations.
 POLL_TIMEOUT: Final = 0.4
-# Seconds after which verbs resume with the master that the Sentinels report, even if the failover has not ended.
+# Seconds after which operations resume with the master that the Sentinels report, even if the failover has not ended.
 LONGEST_PAUSE: Final = 10.0
 MAX_SENTINELS: Final = 16
 PAUSED: Final = "Writes are paused: the Sentinels of %s are replacing the master."
@@ -217,7 +217,7 @@ class SentinelNetwork:
         self._address: Host | None = None
         self._paused = 0.0
         self._announcers: set[Host] = set()
-        """Sentinels that announced a failover. Verbs resume after each of them has reported its end."""
+        """Sentinels that announced a failover. Operations resume after each of them has reported the end."""
         self._announcement_count = self._handled_count = 0
         """Number of failover announcements: in total, and up to the start of the last poll."""
         self._gave_up = False
@@ -319,7 +319,7 @@ class SentinelNetwork:
             began, self._handled_count = time.monotonic(), self._announcement_count
             try:
                 self._apply_reports(self._poll(began), began)
-            except Exception:  # the thread must survive, because no verb could write without it
+            except Exception:  # the thread must survive, because no operation could write without it
                 LOG.critical("Unexpected error while polling the Sentinels of %s.", self.name, exc_info=True)
             with self._changed:
                 self._sure_until = time.monotonic() + VALIDITY

@@ -131,10 +131,10 @@ MAX_SEQUENCE: Final = 10**14
 # Upper bound of all times, in seconds.
 MAX_MOMENT: Final = 1e12
 
-# Header of a draft: available-at (0: immediately), expires, TTL, size of the body, and lengths of the id, the client
-# and the optional fields (``MORE``). These three follow, and then the body. In an entry, 7 bytes precede the draft: one
-# byte that is 1 if the message was posted outside the lane, or has the kind of a grouped queue's message, and the
-# sequence. A large body is stored separately.
+# Header of a draft: available-at (0 = immediately), expiry, TTL, size of the body, and lengths of the id, the client
+# and the optional fields (``MORE``). After the header come the id, the client, the optional fields and the body. In an
+# entry, 7 bytes precede the draft: a flag byte and the sequence. The flag is 1 if the message was posted outside the
+# lane; in a grouped queue, it is the kind of the message. A large body is stored separately.
 DRAFT: Final = Packing(">QQQIHHH")
 ENTRY: Final = Packing(">BHIQQQIHHH")
 # Header of a message's optional fields: the creation time (0: one TTL before the expiry), the claim count in the

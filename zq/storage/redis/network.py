@@ -103,7 +103,7 @@ class Cluster:
         return self._pool_to(random.choice(self._connected().get_primaries()))
 
     def relearn(self) -> None:
-        # Ignore failures: the next verb reloads again and reports them.
+        # Ignore failures: the next operation reloads the mapping again and reports the failure.
         with self._learning, contextlib.suppress(*VENDOR):
             self._connected().nodes_manager.initialize()
 

@@ -77,7 +77,7 @@ CAPACITY: Final = 4 << 20
 MAX_READ_COMMITS: Final = 100
 # Maximum number of names that one script lists.
 NAMES: Final = 200
-# Milliseconds after which an entry without an open commit is stale, because no verb takes that long.
+# Milliseconds after which an entry without an open commit is stale, because no operation takes that long.
 FORGOTTEN: Final = 60_000
 
 
