@@ -68,7 +68,7 @@ class MongoStorage(Defaults):
         """Return the time of the database, in seconds since the epoch.
 
         The time never decreases, even across zq servers. Exception: if the stored time is more than ``FALSE_FUTURE``
-        seconds ahead of MongoDB's clock, it is replaced by the time of this clock.
+        seconds ahead of MongoDB's clock, MongoDB's clock replaces the stored time.
 
         The command does not wait for secondaries, because a shorter round trip gives a more accurate time.
         """

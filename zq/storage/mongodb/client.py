@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connection to MongoDB: commands, transactions, deadlines, and the translation of PyMongo's errors.
 
-The driver sends plain commands (``Database.command``), which cost a third less than PyMongo's helper methods. This
-module and ``commands`` therefore implement what the helper methods would do: set the write concern, raise the errors
-inside a reply, and retry after a failover.
+The driver sends plain commands (``Database.command``), which cost a third less than PyMongo's helper methods. The
+driver therefore sets the write concern, raises the errors in replies and retries after a failover itself.
 """
 
 import random

@@ -251,7 +251,7 @@ class Commits:
         return record
 
     def _extend_stages(self, record: BsonDocument, clock: RunningClock) -> BsonDocument:
-        """Remove the expiry of the stages' drafts, with pauses for other requests. Return the producer's document."""
+        """Remove the expiry of the stages' drafts, with a pause after each step. Return the producer's document."""
         for stage in record["publish"]:
             began = time.monotonic()
             for _ in self._stages.remove_expiry(stage):

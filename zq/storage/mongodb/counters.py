@@ -119,7 +119,7 @@ class CounterCache:
     def suspend(self, keys: Sequence[QueueKey]) -> None:
         """Drop these counters and do not cache them for ``UNCACHED_SECONDS``.
 
-        Call this method if another process has written one of them.
+        Call this method after another process has written one of the counters.
         """
         until = time.monotonic() + UNCACHED_SECONDS
         with self._lock:

@@ -101,7 +101,7 @@ class PendingDeletes:
     """Purges and deletions of queues, which make documents invisible at once and delete them later.
 
     The class also deletes the documents of purged topics and of trimmed batches. After the last document of a purged
-    topic, it writes a notice to the feed, so that no process keeps purged batches in memory.
+    topic, a notice in the feed makes every process drop its cached batches.
     """
 
     def __init__(self, client: StoreClient, feed: Feed) -> None:

@@ -130,13 +130,13 @@ def search(
 ) -> tuple[list[BsonDocument], BsonDocument]:
     """Return the first matching documents that are not removed, and the queue's document.
 
-    The queue's document is read last; it is empty if the queue does not exist. If a purge or deletion has removed some
-    of the documents that were found, the search is repeated above the last removed sequence.
+    The queue's document is read last. If the queue does not exist, an empty document is returned. If a purge or
+    deletion has removed some of the documents that were found, the search is repeated above the last removed sequence.
 
     Args:
         fields: Projection, which must include ``k``; None = complete documents.
-        beside: Whether to read the queue's document in the same command. If it is False, a second command reads it, and
-            only if the search has found documents.
+        beside: Whether to read the queue's document in the same command. If False, a second command reads the queue's
+            document, but only if the search has found documents.
         floor_of: Returns the last removed sequence from the queue's document.
 
     The other arguments are those of ``StoreClient.find``.
@@ -175,7 +175,7 @@ def find_named(
     """Return all matching documents, even removed ones, and the documents of these queues.
 
     ``conditions`` must list the ``_id`` of each wanted document. A single ``find`` reads all documents in the order of
-    ``_id``. It reads the documents of the queues last, because the ``_id`` of a queue has the largest prefix.
+    ``_id``, and therefore the documents of the queues last: their ``_id`` has the largest prefix.
     """
     counters = counters_of(client, keys)["_id"]["$in"]
     rest = {field: condition for field, condition in conditions.items() if field not in ("_id", "s")}

@@ -50,7 +50,10 @@ class HandleResult(NamedTuple):
 
 
 class Handler:
-    """The group commit of ``HandleRequest`` objects for all threads of a process."""
+    """The deletions, extensions and releases of claimed messages in one process.
+
+    Concurrent requests share a transaction.
+    """
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client

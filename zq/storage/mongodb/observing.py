@@ -79,9 +79,9 @@ def browse(
 
 
 def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]:
-    """Return filters for messages in a state after a position: one filter per range of the index ``claims``.
+    """Return filters for messages in a state after a position, one for each consecutive range of the index ``claims``.
 
-    The ranges are consecutive. Claimed and delayed messages are mixed in this index.
+    This index contains claimed and delayed messages in the same range.
     """
     if state is State.CLAIMED:
         return [{"d": {"$gt": now}, "k": {"$gt": after.sequence}, "c.e": {"$gt": now}}]

@@ -42,10 +42,10 @@ class TakenOver(Exception):
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """The valid part of an epoch's log, which begins after the preceding span and ends at position ``last``.
+    """The valid part of an epoch's log, after the preceding span and up to the position ``last``.
 
-    ``by_position`` states whether the epoch is fenced by position (see the module ``restoring``). The names of log
-    records depend on it.
+    If ``by_position`` is set, the epoch is fenced by position (see the module ``restoring``), which changes the names
+    of log records.
     """
 
     epoch: int

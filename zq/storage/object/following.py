@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The standby copy of a store that another server owns, built from the newest checkpoint and the log.
 
-Applied records cannot be undone, so a standby may apply only records that every successor will include in its chain,
-the list of valid log parts. A record in the object store does not meet this condition if it is unacknowledged or was
-uploaded after a successor closed the epoch. A standby applies:
+Every owner lists the valid parts of the log in its chain, and writes its progress to its head. Applied records cannot
+be undone, so a standby may apply only records that every successor will include in its chain. A record in the object
+store does not meet this condition if it is unacknowledged or was uploaded after a successor closed the epoch. A standby
+applies:
 
-- From the newest epoch: the records that the owner has acknowledged, as stated in a later record or in the head, the
-  owner's progress record. The owner has stored these records before it found no fence, so every successor reads them.
+- From the newest epoch: the records that the owner has acknowledged, as stated in a later record or in the head. The
+  owner has stored these records before it found no fence, so every successor reads them.
 - From earlier epochs: the records in the newest epoch's chain, once that epoch has a head. The owner writes a head only
   after it has found no fence since its opening, so every successor extends this chain. An opening without a head is not
-  sufficient: its owner may have been deposed before it served, and the next owner's chain may end at an earlier record.
+  sufficient. Its owner may have been deposed before it served, and the next owner's chain may end at an earlier record.
 
 ``tests/model/test_ownership.py`` checks this protocol with slow servers and with records that some readers do not see.
 """

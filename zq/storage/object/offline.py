@@ -122,7 +122,7 @@ def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
 
 
 def owner(objects: Objects) -> tuple[int, Opening, Head]:
-    """Return the newest epoch, its opening record and its owner's progress.
+    """Return the newest epoch, its opening record and the progress record of its owner.
 
     Raises ``StartRefused`` if there is no store.
     """

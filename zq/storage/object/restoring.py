@@ -106,7 +106,7 @@ def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: S
 
 
 def close_log(objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None]) -> int:
-    """Call ``each`` with every record of a deposed epoch's log, and return the last position.
+    """Close the log of a deposed epoch: call ``each`` with every record, and return the last position.
 
     Records that may be unacknowledged are stored again, because some readers may not see them yet.
     """

@@ -276,7 +276,10 @@ class Shipper:
                 return
 
     def _next(self) -> tuple[int, list[Batch], int] | None:
-        """Wait for the next record. Return its position, batches and uncompressed size, or None after the last one."""
+        """Wait for the next record to build. Return the record's position, batches and uncompressed size.
+
+        Return None if there are no further records.
+        """
         with self._changed:
             while True:
                 if self._proof.fenced or (self._closing and not self._waiting):
@@ -354,10 +357,11 @@ class Shipper:
         return True
 
     def _pace(self, duration: float, alone: bool) -> None:
-        """Adjust the spacing of uploads to the duration of an upload; ``alone`` means that no other upload was running.
+        """Adjust the spacing of uploads to the duration of an upload.
 
-        If the store is distant, uploads mostly wait for the network and run concurrently. If it is busy, concurrent
-        uploads slow each other down, so the spacing grows and each record has more batches.
+        ``alone`` means that no other upload was running. If the store is distant, uploads mostly wait for the network
+        and run concurrently. If the store is busy, concurrent uploads slow each other down, so the spacing grows and
+        each record has more batches.
         """
         self._durations.append(duration)
         self._alone = duration if alone else min(self._alone, duration)

@@ -338,7 +338,10 @@ def ids(blob: bytes) -> list[str]:
 
 
 def draft(new: Draft, now: int) -> bytes:
-    """Encode a message that is posted at ``now`` (milliseconds). 0 = encode relative times, for a stage."""
+    """Encode a message that is posted at ``now``, in milliseconds.
+
+    If ``now`` is 0, the encoded times are relative, as in a stage.
+    """
     id, client, checksum, more = packed(new.id), packed_client(new.client), text(new.checksum), b""
     attributes, group = new.attributes, new.group
     if checksum or attributes or group:

@@ -116,15 +116,15 @@ class TopicController:
         return self._follower.subscribe(project, listener)
 
     def _highest(self, project: str) -> int:
-        """Return a number above all sequences of the log, derived from the store's time.
+        """Return a number above all sequences of the log, even if the log has lost data.
 
-        It is valid even if the log has lost data.
+        The number is derived from the store's time.
         """
         seconds, _ = self._store.client.command(batches.keys(project)[0], b"TIME")
         return (int(seconds) + AHEAD) * 1000 * batches.PACE
 
     def _trim(self, project: str, retention: Retention) -> bool:
-        """Trim the log of a full store. Return whether that freed memory."""
+        """Trim the log of a full store. Return whether memory was freed."""
         gone, left = self._run(scripts.LOG_TRIM, project, b"%d" % retention.size, b"%d" % retention.messages)
         if left:
             self._sweep_soon(project)
