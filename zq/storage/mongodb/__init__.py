@@ -4,9 +4,7 @@
 - ``layout`` describes the documents in the database.
 - ``startup`` connects to the database and creates its collections and indexes.
 - ``client`` sends the commands.
-
-Concurrent requests of the same type share a ``GroupCommit``: posts, publishes, settlements and deletions, and claims in
-the same queue.
+- ``group_commit`` executes concurrent requests of the same type in one transaction.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +45,6 @@ class MongoStorage(Defaults):
     """The MongoDB implementation of ``zq.storage.api.Storage``."""
 
     def __init__(self, client: StoreClient, events: CommitEvents | None = None, expiry: Expiry = SWEPT) -> None:
-        """Create the store. Tests pass ``events`` to observe the steps of commits."""
         self._feed = Feed(client)
         client.listen(self._feed.announce)
         lookup, stages = MetadataLookup(client), Stages(client)
@@ -70,8 +67,8 @@ class MongoStorage(Defaults):
     def now(self) -> Seconds:
         """Return the time of the database, in seconds since the epoch.
 
-        The time never decreases for any zq server, with one exception: if the stored time is more than ``FALSE_FUTURE``
-        seconds ahead of MongoDB's clock, it is considered wrong and replaced.
+        The time never decreases, even across zq servers. Exception: if the stored time is more than ``FALSE_FUTURE``
+        seconds ahead of MongoDB's clock, MongoDB's clock replaces the stored time.
 
         The command does not wait for secondaries, because a shorter round trip gives a more accurate time.
         """

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes that several storage operations share: finishing and moving messages, and checks of fences.
 
-**Finishing.** In a queue with history, a finished message becomes a history entry. In any other queue, the message is
-deleted. The queue's history counter assigns the entry's position and time in the same transaction. Entries therefore
-become visible in the order of their positions, and a listing misses none. The history counter is not part of the
-queue's document, so operations that finish messages do not wait for posts.
+**Finishing.** A message finishes when it is deleted, popped or moved. In a queue with history, a finished message
+becomes a history entry. In any other queue, the document of a deleted or popped message is deleted. The queue's history
+counter assigns the entry's position and time in the same transaction. Entries therefore become visible in the order of
+their positions, and a listing does not skip any. The history counter is not part of the queue's document, so operations
+that finish messages do not wait for posts.
 
-**Fences.** A fence is a document with the last issued epoch and the time at which it was issued (``advanced``). A
-transaction that is protected by a fence reads and writes this document. If another server issues an epoch concurrently,
-the two writes conflict. The protected transaction then either reads the new epoch or commits before it is issued.
+**Fences.** A fence issues epochs, which are fencing tokens. It is a document with the last issued epoch and the time at
+which it was issued (``advanced``). A transaction that is protected by a fence reads and writes this document. If
+another server issues an epoch at the same time, the transaction either reads the new epoch or commits before the new
+epoch is issued.
 """
 
 from collections import defaultdict
@@ -40,15 +42,15 @@ def held_condition(claim: str, now: int) -> BsonDocument:
 
 
 def reserved_id(claim: str) -> Binary:
-    """Return the value of ``c.i`` in messages that a commit has reserved from the claim."""
+    """Return the id of a claim as stored in reserved messages: in binary, so that no client can name it."""
     return Binary(layout.encode_text(claim).encode())
 
 
 def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: list[BsonDocument]) -> int:
-    """Update the claim's ungrouped messages without a transaction, and return their number.
+    """Update the claim's ungrouped messages without a transaction. Return the number of updated messages.
 
-    A message is ungrouped if it belongs to no message group. The number is 0 if the claim holds no such messages, or if
-    a purge or deletion of the queue is pending. The caller must then use ``update_in_transaction``.
+    A message is ungrouped if it belongs to no message group. If the number is 0, the claim holds no ungrouped messages,
+    or a purge or deletion of the queue is pending. The caller must then use ``update_in_transaction``.
     """
     held = {**held_filter(client, key, claim, now), **IN_NO_LINE}
     try:
@@ -66,9 +68,11 @@ def update_in_transaction(
     until: int = 0,
     fence: Fence | None = None,
 ) -> int:
-    """Update all messages of a claim in one transaction, and return their number.
+    """Update all messages of a claim in one transaction. Return the number of updated messages.
 
-    ``until`` is the latest expiry of the messages after the update, in milliseconds.
+    Args:
+        step: Update pipeline.
+        until: Latest expiry of the messages after the update, in milliseconds; 0 = unchanged.
 
     Raises ``Fenced`` if the epoch of ``fence`` is not the last issued epoch.
     """
@@ -94,7 +98,7 @@ MESSAGES_AT_ONCE: Final = 256
 
 
 class FinishTerms(NamedTuple):
-    """The terms by which messages are finished.
+    """The parameters of ``finish``.
 
     - ``outcome``: the outcome that the history entries record.
     - ``now``: the time of finishing in milliseconds.
@@ -117,9 +121,11 @@ def finish(
 ) -> None:
     """Finish the messages with these distinct ``_id`` values, in the given order.
 
+    A finished message is deleted, or becomes a history entry if ``ending.history`` is not 0.
+
     Args:
         conditions: Further conditions on each message, for a caller that has not read the messages in this transaction.
-        first: Pipeline stages that remove fields before a message becomes a history entry.
+        first: Pipeline stages to apply before a message becomes a history entry.
 
     Raises ``Aborted`` if a message is not in the queue or does not match the conditions.
     """
@@ -153,7 +159,8 @@ def insert_history_copies(
 ) -> None:
     """Insert history entries for messages that have moved to other queues.
 
-    ``found`` has each message's document before the move, and the outcome of the message.
+    ``found`` has each message's document before the move, and the outcome of the message. ``history`` is the retention
+    of the entries in seconds.
     """
     position, finished = _position(client, session, key, len(found), now)
     copies = []
@@ -179,7 +186,6 @@ def insert_history_copies(
 def _history_update(
     key: QueueKey, doc_ids: Sequence[str], position: int, finished: int, ending: FinishTerms
 ) -> list[BsonDocument]:
-    """Return the update that turns messages into history entries, with positions in the order of ``doc_ids``."""
     record: BsonDocument = {
         "q": {"$literal": key.history_entries},
         "p": {"$add": [position, {"$indexOfArray": [{"$literal": doc_ids}, "$_id"]}]},
@@ -229,6 +235,8 @@ def move(
     client: StoreClient, session: Session, source: QueueKey, moved: Sequence[MovedMessage], now: int, history: int = 0
 ) -> None:
     """Move messages to other queues, in the given order.
+
+    If ``history`` is not 0, the source queue gets history entries with this retention in seconds.
 
     Raises ``Aborted`` if a message has changed since it was read.
     """
@@ -280,9 +288,9 @@ def _arrivals(
 
 
 def _entry(moved: Sequence[MovedMessage], now: int) -> Arrivals:
-    """Return the ``Arrivals`` that describe the moved messages in one target queue.
+    """Return the number of moved messages, and the change in usage, for one target queue.
 
-    A move adds no message to the project's usage. It adds bytes only if it replaces a body with a longer one.
+    A move changes the project's usage only by the size difference of replaced bodies.
     """
     fresh = None if all(each.delay for _, each in moved) else now
     grown = sum(len(each.body) - len(found["b"]) for found, each in moved if each.body is not None)
@@ -290,7 +298,6 @@ def _entry(moved: Sequence[MovedMessage], now: int) -> Arrivals:
 
 
 def _moved_document(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDocument:
-    """Return the document of a message after a move: without a claim, and with a ttl that starts at ``now``."""
     made = {field: value for field, value in found.items() if field not in ("c", "o", "r", "h1")}
     made["t"] = found["t"] if each.ttl is None else each.ttl
     made["e"] = DatetimeMS(now + made["t"] * 1000)
@@ -334,7 +341,8 @@ def advance_fence(client: StoreClient, project: str, name: str, now: int) -> int
 def check_fence(client: StoreClient, session: Session, project: str, fence: Fence) -> None:
     """Raise ``Fenced`` if the epoch of ``fence`` is not the last issued epoch.
 
-    The check holds until the transaction commits, because issuing an epoch conflicts with the transaction.
+    The result is valid until the transaction ends, because the issue of a new epoch would conflict with the
+    transaction.
     """
     # If no epoch was issued, the check creates the document with epoch 0, so that issuing epoch 1 conflicts with it.
     touched = {"$set": {"epoch": {"$ifNull": ["$epoch", 0]}, "checks": {"$add": [{"$ifNull": ["$checks", 0]}, 1]}}}
@@ -350,6 +358,5 @@ def check_fence(client: StoreClient, session: Session, project: str, fence: Fenc
 
 
 def _fence_identity(project: str, name: str) -> BsonDocument:
-    """Return a filter that matches the document of a fence, and with which an upsert creates it."""
     shard = layout.project_prefix(project) + layout.encode_text(name)
     return {"_id": "f" + shard, "s": shard}

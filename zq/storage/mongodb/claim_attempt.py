@@ -75,7 +75,7 @@ class ClaimAttempt(Struct, frozen=True):
     expected: bytes | None = None
 
     def accepts(self, metadata: bytes) -> bool:
-        """Return whether the caller accepts this metadata of the queue."""
+        """Return whether ``metadata`` is the metadata that the caller expects."""
         return self.expected in (None, metadata)
 
     def choose(self, ready: Sequence[BsonDocument]) -> Choice:

@@ -79,7 +79,7 @@ class SettleRequest(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the counts in MongoDB's replies are enough to build the response."""
+        """Whether the counts in MongoDB's replies are sufficient to build the result of the settlement."""
         settlement = self.settlement
         return not (
             settlement.move
@@ -130,9 +130,9 @@ class Settler:
     """The settlements of one process. Each settlement is atomic. Safe for any number of threads.
 
     A plain settlement only deletes and releases messages. The settler first assumes that the claim holds the named
-    messages, and compares the counts in MongoDB's replies with the expected counts. If the assumption is wrong, or the
-    settlement is not plain, a group commit settles the claim. Outside a group commit, concurrent settlements would
-    conflict on the counters that history entries and moves write.
+    messages, and compares the counts in MongoDB's replies with the expected counts. If they differ, or if the
+    settlement is not plain, a group commit settles the claim. Without a group commit, concurrent settlements would
+    conflict, because history entries and moves write counters.
     """
 
     def __init__(self, client: StoreClient) -> None:
@@ -186,10 +186,6 @@ class Settler:
             return self._client.transaction(partial(self._settle, requests))
 
     def _settle(self, requests: Sequence[SettleRequest], session: Session) -> Sequence[SettleResult | Exception]:
-        """Settle a group of claims in one transaction.
-
-        Named messages that a claim does not hold are listed as lost in the claim's result.
-        """
         now = max(request.now for request in requests)  # the requests of a group share one time
         known = recall(self._client, session, requests, SettleResult)
         refusals = [find_refusal(request, known) or self._fence_refusal(request, session) for request in requests]
@@ -210,7 +206,6 @@ class Settler:
         return None
 
     def _resolutions(self, requests: Sequence[SettleRequest], now: int, session: Session) -> Sequence[Resolution]:
-        """Read the messages of each claim in the order of their sequences, and resolve the settlements."""
         if not requests:
             return []
         keys = list(dict.fromkeys(request.key for request in requests))
@@ -257,7 +252,6 @@ class Settler:
     def _release_statements(
         self, key: QueueKey, releases: Sequence[Release], now: int, conditions: BsonDocument | None = None
     ) -> Sequence[BsonDocument]:
-        """Return the update statements that release messages, one for each delay."""
         by_delay: defaultdict[int | None, list[str]] = defaultdict(list)
         for release in releases:
             by_delay[release.delay].append(key.project + layout.encode_text(release.id))
@@ -277,10 +271,6 @@ def _weight(request: SettleRequest) -> int:
 
 
 def _exclusive_keys(request: SettleRequest) -> Sequence[str]:
-    """Return the ids of the claim and of the idempotency key.
-
-    Two settlements with a common id never share a transaction.
-    """
     return [request.key.named("n", request.claim), *key_ids(request)]
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connection to MongoDB: commands, transactions, deadlines, and the translation of PyMongo's errors.
 
-The driver sends plain commands (``Database.command``), which cost a third less than PyMongo's helper methods. This
-module and ``commands`` therefore implement what the helper methods would do: set the write concern, raise the errors
-inside a reply, and retry after a failover.
+The driver sends plain commands (``Database.command``), which cost a third less than PyMongo's helper methods. The
+driver therefore sets the write concern, raises the errors in replies and retries after a failover itself.
 """
 
 import random
@@ -46,9 +45,10 @@ IDLE: Final = 2_000_000
 
 
 def end_orphans(client: Client) -> int:
-    """End abandoned transactions of zq servers, and return their number.
+    """End transactions that zq servers have abandoned. Return the number of ended transactions.
 
-    The function requires no privileges beyond those on the user's own sessions.
+    A transaction counts as abandoned after it was idle for ``IDLE`` microseconds. The function only finds sessions of
+    its own MongoDB user, which requires no further privileges.
     """
     application = client.options.pool_options.appname
     abandoned = {
@@ -83,7 +83,7 @@ OUTCOMES: Final = ("committed", "conflict", "outdated", "failed")
 
 
 class Aborted(Exception):
-    """Raised in a transaction that must not be committed."""
+    """Raised to abort a transaction without another attempt."""
 
 
 class StoreClient:
@@ -151,6 +151,8 @@ class StoreClient:
 
         Args:
             limit: Maximum number of documents; 0 = no limit.
+            hint: Index to use.
+            fields: Projection; None = complete documents.
             most_bytes: Total size of messages at which to stop reading. The last document may exceed it.
             committed: Read majority-committed data, which no failover can undo. If the write concern is weaker than
                 ``majority``, read local data.
@@ -221,7 +223,7 @@ class StoreClient:
     def aggregate(
         self, stages: Sequence[BsonDocument], hint: str, session: Session | None = None
     ) -> list[BsonDocument]:
-        """Run an aggregation pipeline on ``messages``."""
+        """Run an aggregation pipeline on ``messages``, and return its results."""
         return self.read({"aggregate": MESSAGES, "pipeline": stages, "cursor": {}, "hint": hint}, session)
 
     def update(self, updates: Sequence[Mapping[str, object]], session: Session | None = None) -> int:
@@ -264,7 +266,7 @@ class StoreClient:
         session: Session | None = None,
         durable: bool = True,
     ) -> int:
-        """Delete all matching documents, and return their number."""
+        """Delete all matching documents. Return the number of deleted documents."""
         return self.delete([{"q": conditions, "limit": 0, "hint": hint}], session, durable=durable)
 
     def modify(
@@ -297,8 +299,9 @@ class StoreClient:
         The method retries the transaction after transient errors, so it may call ``work`` several times.
 
         Args:
-            trace: Maps the result of an attempt to a filter that matches a document if, and only if, the attempt was
-                committed. An empty filter means that there is no such document.
+            trace: Used if the reply to the commit is lost. Maps the result of an attempt to a filter that matches a
+                document if, and only if, the attempt was committed. An empty filter means that there is no such
+                document.
             retry_conflicts: Whether to retry after a conflict with another transaction.
 
         Raises:
@@ -336,17 +339,14 @@ class StoreClient:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def listen(self, listener: Callable[[QueueRef], object]) -> None:
-        """Set the listener for queues with ready messages.
+        """Set the listener to notify of queues that get ready messages.
 
-        After each commit, it is called with every queue that was passed to ``made_ready``.
+        After each commit, the client calls the listener with every queue that was passed to ``made_ready``.
         """
         self._listener = listener
 
     def made_ready(self, session: Session, queue: QueueRef) -> None:
-        """Record that the transaction makes messages of the queue ready.
-
-        After the commit, the listener is called with this queue.
-        """
+        """Notify the listener of ready messages in the queue, after the transaction commits."""
         self._made_ready.setdefault(session, set()).add(queue)
 
     def _committed(self, session: Session) -> None:
@@ -367,9 +367,9 @@ class StoreClient:
     def _was_committed(self, error: PyMongoError, stored: BsonDocument) -> bool:
         """Return whether a transaction was committed although its commit command failed with ``error``.
 
-        ``stored`` is the filter that ``trace`` returned. The method searches for a matching document, but a failover
-        could still roll this document back. Before the search, it therefore sends a write that changes nothing; the
-        write concern of this write covers all earlier writes.
+        The method searches for a document that matches ``stored``, the filter that ``trace`` returned. A failover could
+        still undo such a document. The method therefore first sends a write that changes nothing: the write concern of
+        this write also covers all earlier writes.
 
         Raises ``Unavailable`` if the outcome is unknown.
         """
@@ -392,7 +392,7 @@ class StoreClient:
         )
 
     def _retry(self, send: Callable[[], T], session: Session | None) -> T:
-        """Call ``send`` until a primary replies or the deadline has passed. In a transaction, call it only once."""
+        """Call ``send`` until a primary replies or the deadline has passed. In a transaction, do not retry."""
         pause = FIRST_PAUSE
         while True:
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions on commands and replies, without I/O: split a command by size, and raise the errors in a reply."""
+"""Helpers for commands and replies: split commands by size, limit the size of results, and raise errors in replies."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -25,7 +25,7 @@ TRANSIENT: Final = "TransientTransactionError"
 
 
 class RemovalPending(OperationFailure):
-    """Raised if a purge or deletion of a queue has not yet deleted all of the removed messages."""
+    """Raised if a purge or deletion of the queue is pending: some of the removed messages are not yet deleted."""
 
 
 def read_up_to(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocument]:
@@ -52,7 +52,8 @@ def read_up_to(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[Bso
 def split(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[Sequence[S]]:
     """Split statements into lists that each fit into one command.
 
-    ``document_of`` returns the document in a statement, whose size counts towards ``LARGEST``.
+    The documents in a list have at most ``LARGEST`` bytes in total, unless the list has a single statement.
+    ``document_of`` returns the document in a statement.
     """
     start = weight = 0
     for at, statement in enumerate(statements):

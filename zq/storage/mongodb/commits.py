@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commits of transactional producers. The module ``producers`` describes the producers' documents.
 
-A small commit is a single transaction. A large commit has three phases:
+A commit atomically publishes the messages of stages, which are invisible until then, and deletes claimed messages. A
+small commit is a single transaction. A large commit has three phases:
 
 1. Prepare: the server reserves the stages and the claimed messages, in transactions of limited size.
 2. Decide: a single transaction makes the commit effective.
@@ -45,7 +46,7 @@ ROUNDS: Final = 100
 
 
 class RunningClock:
-    """The current time in milliseconds: the time of the request plus the time elapsed since then."""
+    """A clock that starts at the time of a request. Times are in milliseconds."""
 
     def __init__(self, now: int) -> None:
         self.start = now
@@ -92,7 +93,7 @@ class Commits:
         """Complete a small commit or decide a large one, and return the producer's last batch.
 
         - If the batch was committed before, return the stored result and drop the stages of the repeated request.
-        - If the producer's last commit is decided but incomplete, return that commit.
+        - If the producer's last commit is decided but incomplete, return the result of that commit.
         - If the producer has an undecided commit whose deadline has passed, abort it first.
 
         Raises ``CommitRunning`` if another server is preparing or aborting a commit of the producer, or if the attempts
@@ -124,7 +125,7 @@ class Commits:
         return producers.last_batch(record) if producers.has_last_batch(record, now) else None
 
     def carry_on(self, project: str, producer: str, most: int, now: int) -> bool:
-        """Carry out one slice of the producer's decided commit, with up to ``most`` messages.
+        """Carry out the next part of the producer's decided commit, with up to ``most`` messages.
 
         Return whether work is left. The result is False if other servers have completed the commit.
         """
@@ -192,7 +193,7 @@ class Commits:
     def _begin(
         self, commit: Commit, attempt: str, clock: RunningClock, bounds: Bounds, session: Session
     ) -> CommitStart:
-        """Complete a small commit, or reserve the stages of a large commit and store it in the producer's document.
+        """Complete a small commit, or store a large commit in the producer's document and reserve its stages.
 
         Raises ``Aborted`` if the producer has a commit in progress or has already committed this batch.
         """
@@ -231,9 +232,8 @@ class Commits:
     def _prepare(self, begun: CommitStart, fence: Fence | None, clock: RunningClock) -> BsonDocument:
         """Extend the stages, reserve the claimed messages, and decide the commit. Return the producer's document.
 
-        If a claim has lapsed, a stage has expired or the fence has a later epoch, abort the commit and raise
-        ``ClaimLapsed``, ``StageNotFound`` or ``Fenced``. Raises ``CommitRunning`` if another server has aborted the
-        commit.
+        If that is impossible, abort the commit and raise ``ClaimLapsed``, ``StageNotFound`` or ``Fenced``. Raises
+        ``CommitRunning`` if another server has aborted the commit.
         """
         record = begun.record
         try:
@@ -251,7 +251,7 @@ class Commits:
         return record
 
     def _extend_stages(self, record: BsonDocument, clock: RunningClock) -> BsonDocument:
-        """Remove the expiry of the stages' drafts, with pauses for other requests. Return the producer's document."""
+        """Remove the expiry of the stages' drafts, with a pause after each step. Return the producer's document."""
         for stage in record["publish"]:
             began = time.monotonic()
             for _ in self._stages.remove_expiry(stage):
@@ -319,7 +319,7 @@ class Commits:
         """Remove published stages. After the last stage, also remove the progress fields of the producer's document.
 
         Return whether stages are left. One call removes at most ``most`` or ``CLEANED_AT_ONCE`` drafts, whichever is
-        more. It needs no transaction, because the stages are already invisible.
+        more. There is no transaction, because the stages are already invisible.
         """
         most = max(most, CLEANED_AT_ONCE)
         removed, order, drafts = record["removed"], record.get("order", 0), 0
@@ -385,11 +385,9 @@ class Commits:
             return self._client.transaction(work)
 
     def _take_over(self, record: BsonDocument, noted: BsonDocument) -> BsonDocument | None:
-        """Set the fields ``noted`` in the producer's document, and return the new document.
+        """Set the fields ``noted`` in the producer's document, and increment its number of completed steps.
 
-        The update also increments the number of completed steps.
-
-        Return None if another server has taken a step since ``record`` was read.
+        Return the new document, or None if another server has taken a step since ``record`` was read.
         """
         step = {"$set": noted, "$inc": {"turn": 1}}
         with self._client.verb():

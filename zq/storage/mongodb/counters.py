@@ -56,6 +56,7 @@ class SequenceRange(NamedTuple):
     - ``sequence``: the first sequence of the range.
     - ``number``: the length of the range.
     - ``available``: the available-at of messages without delay, in milliseconds.
+    - ``floor``: the last sequence that a purge or deletion has removed.
     """
 
     sequence: int
@@ -83,6 +84,7 @@ class CachedCounter(NamedTuple):
 
     - ``sequence``: the last assigned sequence.
     - ``available``: the last available-at of a message without delay, in milliseconds.
+    - ``floor``: the last sequence that a purge or deletion has removed.
     """
 
     sequence: int
@@ -101,7 +103,7 @@ class CounterCache:
         self._shared = LRUCache[str, float](MAX_CACHED_COUNTERS)
 
     def get(self, keys: Sequence[QueueKey]) -> Mapping[QueueKey, CachedCounter]:
-        """Return the cached counters of these queues; queues without a cached counter are left out."""
+        """Return the cached counters of these queues. A queue without a cached counter is not in the result."""
         with self._lock:
             return {key: self._counters[key.counter] for key in keys if key.counter in self._counters}
 
@@ -117,7 +119,7 @@ class CounterCache:
     def suspend(self, keys: Sequence[QueueKey]) -> None:
         """Drop these counters and do not cache them for ``UNCACHED_SECONDS``.
 
-        Call this method if another process has written one of them.
+        Call this method after another process has written one of the counters.
         """
         until = time.monotonic() + UNCACHED_SECONDS
         with self._lock:
@@ -160,10 +162,7 @@ def advance_cached(
 
 
 def _conditional_update(key: QueueKey, arrival: Arrivals, known: CachedCounter) -> tuple[BsonDocument, SequenceRange]:
-    """Return an update statement that advances the counter if the cached value is current.
-
-    The second result is the range of sequences that the update reserves.
-    """
+    """Return an update that advances the counter if the cached value is current, and the reserved range."""
     available = known.available
     if arrival.fresh is not None:
         believed = available <= arrival.fresh + FALSE_FUTURE * 1000
@@ -196,7 +195,7 @@ def advance(
 def increment(
     client: StoreClient, session: Session, steps: Mapping[QueueKey, Step], fields: Mapping[str, int]
 ) -> Mapping[QueueKey, BsonDocument]:
-    """Update or create counters in the order of their names, and return the new values of ``fields``."""
+    """Update or create counters in the order of their names. Return the new values of ``fields`` for each queue."""
     keys = sorted(steps, key=lambda key: key.counter)
     if len(keys) == 1:
         (key,) = keys

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletions of messages by id.
 
-Concurrent deletions share a command, because one commit of the journal takes longer than several deletions. The reply
-contains only the total number of deleted messages. If some messages were not deleted, each caller checks its own
-message.
+Concurrent deletions share a command, because one journal commit takes longer than several deletions. The reply contains
+only the total number of deleted messages. If some messages were not deleted, each caller checks its own message.
 
 Deletions with a history entry share a transaction instead: concurrent transactions on one queue would conflict on its
 history counter. Deletions in a grouped queue also share a transaction.
@@ -58,7 +57,7 @@ class Deletions:
     def delete(self, deletion: Deletion, is_grouped: bool) -> None:
         """Delete messages as ``MessageController.delete`` does.
 
-        If ``is_grouped``, the queue is probably grouped, and a transaction is used at once.
+        If ``is_grouped``, the queue is probably grouped, and the method uses a transaction immediately.
         """
         claims = deletion.claims
         living = self._client.where(deletion.key, _id={"$in": deletion.doc_ids}, e={"$gt": DatetimeMS(deletion.now)})
@@ -72,15 +71,7 @@ class Deletions:
             self._delete_one(deletion, living, claims)
 
     def _delete_one(self, deletion: Deletion, living: BsonDocument, claims: Sequence[str]) -> None:
-        """Delete one message in a command that concurrent callers share.
-
-        If the command has not deleted all messages, check this message:
-
-        - If it is in a grouped queue, finish it in a transaction.
-        - If its claim does not permit the deletion, raise the error.
-        - If it is deleted, return.
-        - Otherwise, try again.
-        """
+        """Delete one message, in a command that concurrent callers share. Raises the errors of ``refusal_of``."""
         while not self._group_commit.submit({**living, **_holder(claims, deletion.now), **IN_NO_LINE}):
             found = find_visible(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
             if not found:
@@ -97,7 +88,7 @@ class Deletions:
         return [self._client.delete(statements) == len(deletions)] * len(deletions)
 
     def _finish(self, deletions: Sequence[Deletion]) -> Sequence[Exception | None]:
-        """Finish the messages of several requests in one transaction, and return the error or None for each request.
+        """Finish the messages of several requests in one transaction. Return the error of each request, or None.
 
         A request finishes all of its existing messages, or none if it is rejected.
         """
@@ -147,6 +138,6 @@ def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> M
 def _holder(claims: Sequence[str], now: int) -> BsonDocument:
     """Return the condition under which a request may delete a message (contract 7.6).
 
-    The claim that the request names must hold the message. If it names no claim, the message must be unclaimed.
+    If the request names a claim, this claim must hold the message. Otherwise, the message must be unclaimed.
     """
     return held_condition(claims[0], now) if claims else {"c.e": {"$not": {"$gt": now}}}

@@ -86,7 +86,6 @@ def drop(client: StoreClient, ref: DocumentRef) -> None:
 
 
 def _shard(project: str, kind: str) -> str:
-    """Return the ``_id`` prefix of a project's documents of one kind. The prefix is also the shard key."""
     stored = layout.encode_text(kind)
     return f"r{layout.project_prefix(project)}{len(stored)}:{stored}/"
 

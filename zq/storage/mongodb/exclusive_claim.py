@@ -84,8 +84,8 @@ class ExclusiveClaim:
     def _make(self, choice: Choice, names: Sequence[str], session: Session) -> CreationResult:
         """Create the claim in the session's transaction, or return the existing claim with the requested name.
 
-        If ``names`` is empty, the claim takes the messages of ``choice``. Otherwise, it takes messages of the groups
-        ``names``.
+        If ``names`` is empty, the claim takes the messages of ``choice``. Otherwise, the claim takes messages of the
+        groups ``names``.
         """
         request, attempt = self._request, self._attempt
         if request.fence:

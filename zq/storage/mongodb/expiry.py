@@ -101,7 +101,7 @@ class PendingDeletes:
     """Purges and deletions of queues, which make documents invisible at once and delete them later.
 
     The class also deletes the documents of purged topics and of trimmed batches. After the last document of a purged
-    topic, it writes a notice to the feed, so that no process keeps purged batches in memory.
+    topic, a notice in the feed makes every process drop its cached batches.
     """
 
     def __init__(self, client: StoreClient, feed: Feed) -> None:
@@ -186,10 +186,10 @@ class PendingDeletes:
         return removed
 
     def _log_step(self, pending: Pending, most: int) -> int:
-        """Delete up to ``most`` batches of a topic log, and return their number.
+        """Delete up to ``most`` batches of a topic log. Return the number of deleted batches.
 
-        If ``pending`` is the log's counter, the method deletes trimmed batches. If ``pending`` is a purge record, the
-        method deletes batches of the purged topic.
+        If ``pending`` is the log's counter, trimmed batches are deleted. If it is a purge record, batches of the purged
+        topic are deleted.
         """
         note = {field: pending[field] for field in ("_id", "s", "g")}
         whole = pending["_id"] == pending["s"]
@@ -205,7 +205,7 @@ class PendingDeletes:
     def _delete_batch(
         self, what: BsonDocument, pending: Pending, bound: str, most: int, index: str = layout.OBSERVERS
     ) -> int:
-        """Delete up to ``most`` documents that match ``what``, and return their number.
+        """Delete up to ``most`` documents that match ``what``. Return the number of deleted documents.
 
         ``bound`` is the field of ``pending`` with the highest sequence to delete.
         """
@@ -223,7 +223,7 @@ class PendingDeletes:
 
 
 class ActiveExpiry:
-    """The maintenance rounds of one server. Only one round runs at a time."""
+    """The maintenance rounds of one server."""
 
     def __init__(self, client: StoreClient, pending_deletes: PendingDeletes, commits: Commits) -> None:
         self._client = client

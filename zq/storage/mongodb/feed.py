@@ -87,7 +87,7 @@ class Subscription:
             self._ended = True
 
     def notify(self, notice: Notice) -> None:
-        """Pass a notice on to the listener. Ignore it if it is outdated or the subscription has ended."""
+        """Pass a notice to the listener, unless the notice is outdated or the subscription has ended."""
         with self._lock:
             is_purge = notice.documents is None
             if self._ended or notice.last < self._floor or (notice.last == self._floor and not is_purge):
@@ -109,10 +109,7 @@ class Subscription:
 
 
 class Feed:
-    """The writer and reader of the feed in one process. Safe for any number of threads.
-
-    In the feed, processes notify each other of ready messages and of topic batches.
-    """
+    """The writer and reader of the feed in one process. Safe for any number of threads."""
 
     def __init__(self, client: StoreClient) -> None:
         collection = client.database[FEED]
@@ -162,7 +159,10 @@ class Feed:
         self._collection.insert_one(self._entry((), [notice]))
 
     def listen(self, listener: QueueListener) -> None:
-        """Set the listener for queues, and start reading the feed. A new listener replaces the earlier one."""
+        """Set the listener to notify of queues with ready messages, and start reading the feed.
+
+        A new listener replaces the earlier one.
+        """
         self._listener = listener
         self._begin_to_read()
 
@@ -295,7 +295,7 @@ class Feed:
 
 
 def encode(notices: Sequence[Notice]) -> list[list[Any]]:
-    """Return the notices in the format of the field ``t``, with at most ``MAX_BATCH_BYTES`` bytes of message bodies."""
+    """Encode notices for the field ``t``. Omit the contents of batches beyond ``MAX_BATCH_BYTES`` bytes in total."""
     left = MAX_BATCH_BYTES
     encoded: list[list[Any]] = []
     for one in notices:

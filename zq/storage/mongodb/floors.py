@@ -36,7 +36,7 @@ FEW_SEQUENCES: Final = 1000
 
 
 def floor_of(counter: Mapping[str, Any]) -> int:
-    """Return the last removed sequence of the queue's messages. Version 0.1.0 wrote ``g`` but no ``m0``."""
+    """Return the last removed sequence of the queue's messages: ``m0``, or ``g`` in documents of version 0.1.0."""
     return max(int(counter.get("m0", 0)), int(counter.get("g", 0)))
 
 
@@ -54,7 +54,7 @@ def above(conditions: Mapping[str, Any], floor: int) -> BsonDocument:
 
 
 def counters_of(client: StoreClient, keys: Iterable[QueueKey]) -> BsonDocument:
-    """Return the filter for the documents of these queues."""
+    """Return the filter on the documents of these queues."""
     named = {key.counter: key.shard for key in keys}
     return {"_id": {"$in": list(named)}, **client.shards(named.values())}
 
@@ -99,7 +99,7 @@ def guarded_delete(key: QueueKey, conditions: BsonDocument, hint: str = "_id_") 
 def guarded_update(key: QueueKey) -> BsonDocument:
     """Return an update statement that changes nothing, but raises ``RemovalPending`` if the queue has pending deletes.
 
-    It must precede the updates that it protects.
+    The statement must precede the updates that it protects.
     """
     return {"q": _guard(key), "u": {"$unset": {"e": ""}}, "hint": "_id_"}
 
@@ -130,13 +130,13 @@ def search(
 ) -> tuple[list[BsonDocument], BsonDocument]:
     """Return the first matching documents that are not removed, and the queue's document.
 
-    The queue's document is read last; it is empty if the queue does not exist. If a purge or deletion has removed some
-    of the documents that were found, the search is repeated above the last removed sequence.
+    The queue's document is read last. If the queue does not exist, an empty document is returned. If a purge or
+    deletion has removed some of the documents that were found, the search is repeated above the last removed sequence.
 
     Args:
         fields: Projection, which must include ``k``; None = complete documents.
-        beside: Whether to read the queue's document in the same command. If it is False, a second command reads it, and
-            only if the search has found documents.
+        beside: Whether to read the queue's document in the same command. If False, a second command reads the queue's
+            document, but only if the search has found documents.
         floor_of: Returns the last removed sequence from the queue's document.
 
     The other arguments are those of ``StoreClient.find``.
@@ -175,7 +175,7 @@ def find_named(
     """Return all matching documents, even removed ones, and the documents of these queues.
 
     ``conditions`` must list the ``_id`` of each wanted document. A single ``find`` reads all documents in the order of
-    ``_id``. It reads the documents of the queues last, because the ``_id`` of a queue has the largest prefix.
+    ``_id``, and therefore the documents of the queues last: their ``_id`` has the largest prefix.
     """
     counters = counters_of(client, keys)["_id"]["$in"]
     rest = {field: condition for field, condition in conditions.items() if field not in ("_id", "s")}

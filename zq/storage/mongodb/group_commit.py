@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Group commit of concurrent requests, and their idempotency keys.
 
-A transaction takes three or four round trips and one commit of the journal, regardless of its size. If two transactions
-write the same counter, one of them must be repeated. Each process therefore runs only one transaction at a time for
-each type of request, and this transaction contains all waiting requests. On a sharded cluster, it runs one transaction
-for each shard key, because a transaction on many counters would involve many shards.
+A transaction takes three or four round trips and one journal commit, regardless of its size. If two transactions write
+the same counter, one of them must be repeated. Each process therefore runs only one transaction at a time for each type
+of request, and this transaction contains all waiting requests. On a sharded cluster, it runs one transaction for each
+shard key, because a transaction on many counters would involve many shards.
 
 A request with an idempotency key stores its result in the same transaction as its effect, so there is no "running"
 state. Two transactions with the same key write the same document, so one of them is repeated and finds the result of
@@ -66,8 +66,8 @@ class ShardGroups(Generic[Request, Answer]):
 
     Args:
         execute: Runs a group in one transaction and returns the results in the order of the requests.
-        weigh: Returns the weight of a request.
-        capacity: Maximum weight of a group.
+        weigh: Returns the weight of a request, such as its number of messages.
+        capacity: Maximum total weight of a group.
         keys: Returns the exclusive keys of a request. Two requests with a common key never share a transaction. The
             default is the ``_id`` of the idempotency key.
     """
@@ -117,7 +117,7 @@ def merge_results(
 
 
 def select_admitted(requests: Iterable[Item], refusals: Iterable[Exception | None]) -> list[Item]:
-    """Return the requests whose item in ``refusals`` is None."""
+    """Return the requests that were not refused: their items in ``refusals`` are None."""
     return [request for request, refusal in zip(requests, refusals, strict=True) if refusal is None]
 
 
@@ -132,14 +132,13 @@ def find_refusal(request: KeyedRequest, known: Mapping[str, Repeated | KeyReused
 def recall(
     client: StoreClient, session: Session, requests: Sequence[KeyedRequest], answer: type[Any]
 ) -> dict[str, Repeated | KeyReused]:
-    """Look up the idempotency keys of the requests. Return a mapping from the ``_id`` of each stored key to an error.
+    """Look up the idempotency keys of the requests. Return an error for each stored key, by the ``_id`` of the key.
 
-    The error is ``KeyReused`` if the key belongs to another request. Otherwise, it is ``Repeated`` with the stored
-    result, an object of the type ``answer``.
+    The error is ``KeyReused`` if the key was used for a different request. Otherwise, it is ``Repeated`` with the
+    stored result, an object of the type ``answer``.
 
-    The lookup ignores keys that a deletion of the queue has removed. The floor ``h0`` is a sequence that the deletion
-    reserved for itself: all removed keys have lower sequences. A key with exactly this sequence belongs to drafts that
-    were staged after the deletion.
+    Keys that a deletion of the queue has removed are ignored: their sequences are below ``h0``, the sequence that the
+    deletion reserved for itself. A key with the sequence ``h0`` belongs to drafts that were staged after the deletion.
     """
     keyed = {one: request for request in requests for one in key_ids(request)}
     if not keyed:
@@ -158,8 +157,8 @@ def recall(
 def remember(client: StoreClient, session: Session, answers: Sequence[tuple[KeyedRequest, Any, int]]) -> None:
     """Store the results of requests that have an idempotency key.
 
-    An item of ``answers`` has a request, its result, and a sequence. Deletions of the queue that reserve a higher
-    sequence also remove the key. For a post, the sequence is that of its last message.
+    Each item of ``answers`` has a request, its result, and a sequence. A deletion of the queue that reserves a higher
+    sequence also removes the key. For a post, the sequence is that of its last message.
     """
     statements: list[BsonDocument] = []
     for request, answer, sequence in answers:

@@ -50,7 +50,10 @@ class HandleResult(NamedTuple):
 
 
 class Handler:
-    """The group commit of ``HandleRequest`` objects for all threads of a process."""
+    """The deletions, extensions and releases of claimed messages in one process.
+
+    Concurrent requests share a transaction.
+    """
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -102,17 +105,12 @@ class _PendingChanges:
         self.changed: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
 
     def apply(self, request: HandleRequest) -> HandleResult:
-        """Apply the grips of a request in order, record the changes, and return the outcomes."""
         before = {doc_id: one["d"] for doc_id, one in self._found.items()}
         handled = [self._one(request, grip) for grip in request.grips]
         ids = [layout.doc_id(request.key, grip.id) for grip in request.grips]
         return HandleResult(handled, any(one in self._found and self._found[one]["d"] < before[one] for one in ids))
 
     def updates(self, client: StoreClient) -> Sequence[BsonDocument]:
-        """Return the update statements for messages with a changed claim.
-
-        Messages of one queue with the same new values share a statement.
-        """
         by_end: defaultdict[tuple[QueueKey, int, int], list[str]] = defaultdict(list)
         for doc_id, end in self._held.items():
             by_end[end].append(doc_id)

@@ -95,12 +95,10 @@ class HistoryController:
             both["$nor"] = [{"q": kind, "k": {"$lte": floor}} for kind, floor in floors.items()]
 
     def _entry_filter(self, key: QueueKey, now: int, **conditions: object) -> BsonDocument:
-        """Return a filter on the queue's unexpired history entries that match the conditions."""
         return {**self._client.where(key, **conditions), "q": key.history_entries, "e": {"$gt": DatetimeMS(now)}}
 
 
 def _to_entry(key: QueueKey, found: BsonDocument, now: int) -> HistoryEntry:
-    """Convert the document of a history entry or of a live message to a ``HistoryEntry``."""
     if "x" not in found:
         return HistoryEntry(layout.to_message(key, found, now))
     message = layout.to_message(key, {**found, "_id": _message_id(found), "e": found["z"]}, now)
@@ -108,10 +106,9 @@ def _to_entry(key: QueueKey, found: BsonDocument, now: int) -> HistoryEntry:
 
 
 def _message_id(record: BsonDocument) -> str:
-    """Return the ``_id`` that the message had before it finished."""
     return str(record.get("i", record["_id"]))
 
 
 def _bounded(moment: Seconds) -> int:
-    """Convert seconds to milliseconds. The result is at most ``FOREVER``, even if the argument is infinite."""
+    """Convert seconds, which may be infinite, to milliseconds between -``FOREVER`` and ``FOREVER``."""
     return round(max(-FOREVER, min(1000 * moment, FOREVER)))

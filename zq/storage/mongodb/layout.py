@@ -166,7 +166,10 @@ class QueueKey(Struct, frozen=True):
         return "o" + self.shard
 
     def named(self, kind: str, name: str) -> str:
-        """Return an ``_id`` for a document of the queue, such as a claim name. It is unique to the queue."""
+        """Return an ``_id`` for a document of this type and name, such as a claim name.
+
+        No document of another queue has this ``_id``.
+        """
         return f"{kind}{len(self.shard)}:{self.shard}/{encode_text(name)}"
 
 
@@ -212,9 +215,9 @@ def ms(moment: Seconds) -> int:
 
 
 def line_of(grouping: Grouping, group: str) -> BsonDocument:
-    """Return a document with the field ``h1``, the stored name of the group. It is empty for an ungrouped queue.
+    """Return a document with the group's stored name (``h1``), or an empty document for an ungrouped queue.
 
-    The stored name begins with the first letter of the queue's grouping. This letter is also the name of the index.
+    The stored name begins with the first letter of the queue's grouping, which determines the index of the message.
     """
     if not grouping:
         return {}
@@ -371,7 +374,6 @@ def renewal_update(lease: Lease, now: int) -> list[BsonDocument]:
 
 
 def _lease_update(lease: Lease, now: int, more: BsonDocument, available: object) -> list[BsonDocument]:
-    """Return the update for a claim or renewal at ``now``. ``more`` has further fields of ``c`` to set."""
     ends = now + lease.ttl * 1000
     # A renewal keeps the fields of ``c`` that are not in ``change``; a claim sets all. Each "$..." is a former value.
     change: BsonDocument = {

@@ -53,7 +53,7 @@ class LineSlice(NamedTuple):
     has_expired: bool
 
     def head(self, now: int, claimed: Mapping[str, BsonDocument], popped: Collection[str]) -> Head | None:
-        """Return the head of the group after claims and pops, or None if the group is empty.
+        """Return the head of the group, its first unexpired message, after claims and pops; None if the group is empty.
 
         If the head is not among the messages that were read, the last of these messages is returned as ready. The next
         claim then continues after this message.
@@ -103,7 +103,7 @@ class LineClaimer:
         return [one["j"] for one in found], counter.get("b", NO_METADATA)
 
     def serve(self, attempts: Sequence[ClaimAttempt], names: Sequence[str]) -> Sequence[ClaimOutcome]:
-        """Give the ready messages of these groups to the attempts, in one transaction.
+        """Distribute the ready messages of these groups among the attempts, in one transaction.
 
         If the transaction conflicts with another process, the outcomes are empty.
         """
@@ -119,7 +119,7 @@ class LineClaimer:
         return taken.outcomes
 
     def take(self, attempts: Sequence[ClaimAttempt], names: Sequence[str], session: Session) -> ServeResult:
-        """Give the ready messages of these groups to the attempts, in the session's transaction.
+        """Distribute the ready messages of these groups among the attempts, in the session's transaction.
 
         The same transaction rewrites the entries of the groups. Raises ``Aborted`` if a message has changed since it
         was read.
@@ -175,7 +175,6 @@ class LineClaimer:
         )
 
     def _read_lines(self, attempt: ClaimAttempt, turns: deque[str], session: Session) -> list[LineSlice]:
-        """Read groups until the attempt has enough ready messages, and remove these groups from ``turns``."""
         slices: list[LineSlice] = []
         count = 0
         left = attempt.most_bytes

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The message groups of a grouped queue, and the entry of each group in the index ``claims`` (decision 0129).
 
-In the code, a *line* is the stored name of a group. Each message of the group stores it (``h1``). Only operations that
-add messages need the grouping of the queue, and they write the queue's document in the same transaction. Operations
+In the code, a *line* is the stored name of a group. Each message of the group stores this name (``h1``). Only
+operations that add messages must know the grouping of the queue; they write the queue's document anyway. Operations
 that change messages without a transaction skip all grouped messages. The module ``line_claimer`` claims the grouped
 messages.
 
 **Entries.** The entry of a group stores the time from which claims consider the group. An operation that adds a message
 to a group, removes it or changes its available-at also writes the entry, in the same transaction. If two such
-transactions conflict, one of them is repeated and reads the changes of the other one.
+transactions conflict, one of them is repeated and then reads the changes of the other one.
 
 **Invariants.**
 
 - The time of an entry may be too early, but never too late. If a claim finds no ready message in the group, it sets a
   later time.
-- The time of an entry is not after the expiry of the group's head. The removal of expired messages therefore needs no
-  update of the entry.
+- The time of an entry is not after the expiry of the group's first message. The removal of expired messages therefore
+  needs no update of the entry.
 - An entry does not expire (``e``) before any message of its group.
 """
 
@@ -60,8 +60,8 @@ def add_to_entries(
 ) -> None:
     """Update the entries of the groups to which new messages belong.
 
-    ``floors`` maps the shard key of each queue to the last removed sequence. A caller that updates the entries before
-    it inserts the messages conflicts less often with claims.
+    ``floors`` maps the shard key of each queue to the last removed sequence. Call this function before the messages are
+    inserted: in this order, the transaction conflicts less often with claims.
     """
     by_line: defaultdict[tuple[str, str], list[Head]] = defaultdict(list)
     for one in documents:
@@ -74,13 +74,13 @@ def add_to_entries(
 def update_entries(
     client: StoreClient, session: Session, key: QueueKey, changed: Iterable[Mapping[str, Any]], now: int, until: int = 0
 ) -> None:
-    """Rewrite the entries of groups after messages were changed or removed.
+    """Rewrite the entries of message groups, after this transaction has changed or removed some of their messages.
 
-    If an ordered group has a ready head, waiting consumers are notified after the commit.
+    If the first message of an ordered group is now ready, the waiting consumers are notified after the commit.
 
     Args:
-        changed: Documents of the messages before the change.
-        until: Latest expiry of the messages after the change, in milliseconds; 0 = not extended.
+        changed: Documents of the changed or removed messages, as they were before. Ungrouped messages are ignored.
+        until: Latest expiry of the changed messages in milliseconds; 0 = the expiries are unchanged.
     """
     names = sorted({one["h1"] for one in changed if "h1" in one})
     if names:
@@ -94,7 +94,12 @@ def update_entries(
 def write_entries(
     client: StoreClient, session: Session, key: QueueKey, heads: Mapping[str, Head | None], now: int, until: int = 0
 ) -> None:
-    """Write the entries of groups for these heads, and delete the entries of groups whose head is None."""
+    """Write the entries of groups for these heads, and delete the entries of empty groups.
+
+    Args:
+        heads: A mapping from each group to its first unexpired message, or to None if the group is empty.
+        until: Latest expiry of the changed messages in milliseconds; 0 = the expiries are unchanged.
+    """
     placed = [_head_statement(key, line, head, now, until) for line, head in heads.items() if head is not None]
     empty = [_entry(key.shard, line)["_id"] for line, head in heads.items() if head is None]
     if placed:
@@ -104,9 +109,9 @@ def write_entries(
 
 
 def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) -> int:
-    """Rewrite up to ``most`` entries that refer to deleted messages, and return their number.
+    """Rewrite up to ``most`` group entries that refer to deleted messages. Return the number of rewritten entries.
 
-    All messages up to ``sequence`` have been deleted.
+    All messages up to ``sequence`` must have been deleted.
     """
     due = {**client.where(key, k={"$lte": sequence}), "q": key.entries}
     found = client.find(due, limit=min(most, MAX_REWRITES), sort={"k": 1}, hint=layout.OBSERVERS, fields={"j": 1})
@@ -172,11 +177,6 @@ def first_stages(key: QueueKey, names: Sequence[str]) -> list[BsonDocument]:
 
 
 def _head(client: StoreClient, session: Session, key: QueueKey, line: str, now: int) -> Head | None:
-    """Return the first unexpired message of a group, or None if all messages have expired.
-
-    If the first ``HEAD_SEARCH_LIMIT`` messages have expired, the last of them is returned as ready. The next claim then
-    continues the search there.
-    """
     order = index_of(line)
     some, _ = search(
         client,
@@ -192,9 +192,9 @@ def _head(client: StoreClient, session: Session, key: QueueKey, line: str, now: 
 
 
 def first_unexpired(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
-    """Return the first unexpired head, or None if all have expired.
+    """Return the first unexpired message among the first messages of a group, or None if all have expired.
 
-    If all have expired and the group may have further messages (``is_all`` is False), return the last head as ready at
+    If all have expired and the group may have further messages (``is_all`` is False), return the last one as ready at
     ``now``. The next claim then continues the search at this message.
     """
     living = next((head for head in heads if head.expires > now), None)
@@ -204,7 +204,6 @@ def first_unexpired(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | 
 
 
 def _entry(shard: str, line: str) -> BsonDocument:
-    """Return a filter that matches the entry of a group, and with which an upsert creates it."""
     return {"_id": f"t{len(shard)}:{shard}/{line}", "s": shard}
 
 

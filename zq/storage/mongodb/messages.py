@@ -76,7 +76,7 @@ class Post(NamedTuple):
     create: bool = True
 
     def accepts(self, metadata: bytes) -> bool:
-        """Return whether the caller accepts this metadata of the queue."""
+        """Return whether ``metadata`` is the metadata that the caller expects."""
         return self.expected in (None, metadata)
 
     @property
@@ -122,9 +122,9 @@ class PostResult(NamedTuple):
     documents: Sequence[BsonDocument]
 
     def trace(self) -> BsonDocument:
-        """Return a filter that matches the first stored message. If no messages were stored, the filter is empty.
+        """Return a filter on the first stored message, which exists only if the transaction was committed.
 
-        A match proves that the transaction was committed.
+        The filter is empty if no messages were stored.
         """
         return {field: one[field] for one in self.documents[:1] for field in ("_id", "s")}
 
@@ -138,17 +138,13 @@ class Poster:
         self._groups = ShardGroups[Post, Metadata](client, self._post, _weight, keys=_key_ids)
 
     def post(self, post: Post) -> Metadata:
-        """Store the messages of a post, and return after they are durable.
+        """Store the messages of a post, and return None after they are durable.
 
-        Return the queue's metadata if it is not the metadata that the caller expects; otherwise, return None.
+        If the queue's metadata differs from the expected metadata, store no messages and return the queue's metadata.
         """
         return self._groups.submit(post)
 
     def _post(self, posts: Sequence[Post]) -> Sequence[Metadata | Exception]:
-        """Store a group of posts in one transaction.
-
-        If a cached counter is outdated, repeat the transaction without cached counters.
-        """
         queues = list({key for post in posts for key, _ in post.parts})
         try:
             stored = self._client.transaction(partial(self._store, posts, self._counters.get(queues)), PostResult.trace)
@@ -161,10 +157,6 @@ class Poster:
     def _store(
         self, posts: Sequence[Post], remembered: Mapping[QueueKey, CachedCounter], session: Session
     ) -> PostResult:
-        """Store a group of posts in the session's transaction.
-
-        Raises ``StaleCounter`` if a cached counter is outdated.
-        """
         client = self._client
         known = recall(client, session, [request for post in posts for request in post.keyed_requests], list[str])
         refusals = [_refusal(post, known) for post in posts]
@@ -206,7 +198,6 @@ def _group_by_queue(posts: Sequence[Post]) -> Mapping[QueueKey, Parts]:
 
 
 def _arrivals(parts: Parts) -> Arrivals:
-    """Return the ``Arrivals`` that describe posts in one queue. ``Arrivals.fresh`` is the latest time of the posts."""
     fresh = [post.now for post, drafts in parts if any(not draft.delay for draft in drafts)]
     number = sum(len(drafts) for _, drafts in parts)
     size = sum([draft.size for _, drafts in parts for draft in drafts]) + OVERHEAD * number
@@ -216,11 +207,9 @@ def _arrivals(parts: Parts) -> Arrivals:
 def _documents(
     by_queue: Mapping[QueueKey, Parts], ranges: Mapping[QueueKey, SequenceRange]
 ) -> tuple[list[BsonDocument], list[tuple[KeyedRequest, Sequence[str], int]]]:
-    """Return the message documents to store, and the idempotency keys to store.
+    """Return the message documents to store, and (request, message ids, last sequence) for each idempotency key.
 
-    An idempotency key is given as (request, message ids, last sequence).
-
-    Posts whose expected metadata differs from the queue's metadata are omitted.
+    Posts that do not accept the queue's metadata are omitted.
     """
     documents: list[BsonDocument] = []
     key_answers: list[tuple[KeyedRequest, Sequence[str], int]] = []
@@ -242,10 +231,6 @@ def _documents(
 
 
 def _refusal(post: Post, known: Mapping[str, Repeated | KeyReused]) -> Exception | None:
-    """Return the error for a repeated post, or None if the idempotency keys of the post and its drafts are new.
-
-    ``known`` is the result of ``recall``.
-    """
     if not known:
         return None
     if refusal := find_refusal(post, known):

@@ -29,7 +29,10 @@ STEPS: Final = 5000
 
 
 def filter_conditions(list_filter: ListFilter, now: int) -> BsonDocument:
-    """Return the conditions of a list filter. They assume that no message is available before its claim expires."""
+    """Return the conditions of a list filter.
+
+    They assume that a claimed message does not become available before its claim expires.
+    """
     conditions: BsonDocument = {}
     if not list_filter.delayed:
         due = {"d": {"$lte": now}}
@@ -76,9 +79,9 @@ def browse(
 
 
 def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]:
-    """Return filters for messages in a state after a position: one filter per range of the index ``claims``.
+    """Return filters for messages in a state after a position, one for each consecutive range of the index ``claims``.
 
-    The ranges are consecutive. Claimed and delayed messages are mixed in this index.
+    This index contains claimed and delayed messages in the same range.
     """
     if state is State.CLAIMED:
         return [{"d": {"$gt": now}, "k": {"$gt": after.sequence}, "c.e": {"$gt": now}}]
@@ -110,9 +113,6 @@ def list_claims(client: StoreClient, project: str, after: str, limit: int, now: 
     """Return a page of claims in the order of claim id and queue, as ``ClaimController.list`` does.
 
     The marker of the next page is ``id/queue``, or ``id/`` if the page ends after the last queue of a claim id.
-
-    The documents of the queues are read after the claims. If a claim includes removed messages, the page is read again
-    without them.
     """
     claim, _, name = after.partition("/")
     behind = layout.encode_text(claim), layout.key(QueueRef(project, name)).messages if name else END
@@ -155,7 +155,6 @@ END: Final = "n"
 
 
 def _scope(project: str, queue: str) -> BsonDocument:
-    """Return an expression that selects the messages of the project. If ``queue`` is not "", select only this queue."""
     if queue:
         return {"$eq": ["$q", {"$literal": layout.key(QueueRef(project, queue)).messages}]}
     prefix = "m" + layout.project_prefix(project)
@@ -164,7 +163,6 @@ def _scope(project: str, queue: str) -> BsonDocument:
 
 
 def _above_floor(shard: str, floor: int) -> BsonDocument:
-    """Return an expression that is false only for messages of this queue at or below the floor."""
     return {"$or": [{"$ne": ["$q", {"$literal": "m" + shard}]}, {"$gt": ["$k", floor]}]}
 
 

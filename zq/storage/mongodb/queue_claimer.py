@@ -90,7 +90,7 @@ class QueueClaimer:
         self.lines.head_hint.invalidate()
 
     def record_collision(self, found: SearchResult) -> None:
-        """Make the next searches skip messages, because another process took the found messages."""
+        """Make the next searches skip messages. Call this after another process has taken the found messages."""
         (self.lines.head_hint if found.lines else self._head_hint).record_collision()
 
     def search(self, want: int, now: int, most_bytes: int) -> SearchResult:
@@ -140,7 +140,6 @@ class QueueClaimer:
         return {"q": unchanged, "u": layout.claim_update(request, now), "multi": True, "hint": "_id_"}
 
     def _serve(self, attempts: Sequence[ClaimAttempt]) -> Sequence[ClaimOutcome]:
-        """Serve a group of attempts. Repeat the search while other processes take the found messages."""
         now = max(attempt.now for attempt in attempts)
         attempts = [replace(attempt, now=now) for attempt in attempts]  # the attempts of a group share one time
         outcomes = [ClaimOutcome(now)] * len(attempts)
@@ -176,7 +175,6 @@ class QueueClaimer:
         ]
 
     def _take(self, attempts: Sequence[ClaimAttempt], ready: Sequence[BsonDocument]) -> list[ClaimOutcome]:
-        """Claim and pop ready messages, with one update for all claims and one transaction for all pops."""
         choices = []
         for attempt in attempts:
             choices.append(attempt.choose(ready))
@@ -248,7 +246,6 @@ class QueueClaimer:
         return {doc_id for _, choice in pops for doc_id in choice.doc_ids}
 
     def _remove(self, pops: Sequence[tuple[ClaimAttempt, Choice]], session: Session) -> None:
-        """Remove the chosen messages in the session's transaction. Raises ``Aborted`` if one of them has changed."""
         for history in {attempt.history for attempt, _ in pops}:
             popped = [found for attempt, choice in pops if attempt.history == history for found in choice.eligible]
             now = pops[0][0].now

@@ -171,7 +171,7 @@ class Figures:
         self._client = client
 
     def depths(self, now: int, queues: int, most: int) -> list[tuple[QueueRef, Depth]]:
-        """Return the depths of the first ``queues`` queues, in the order of their projects and names.
+        """Return the depths (message counts by state) of the first ``queues`` queues, by project and name.
 
         In each queue, up to ``most`` ready messages are counted.
         """
@@ -190,7 +190,7 @@ class Figures:
         return depths
 
     def depth(self, key: QueueKey, now: int, most: int) -> Depth:
-        """Return the depth of one queue. Expired messages are not counted, so ``expired`` is 0."""
+        """Return the message counts of one queue by state. Expired messages are not counted, so ``expired`` is 0."""
         with self._client.verb():
             return self._depth(key, now, most, 0)
 

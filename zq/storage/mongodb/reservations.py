@@ -35,7 +35,7 @@ CLAIMS_AT_ONCE: Final = 50
 MESSAGES_AT_ONCE: Final = 1000
 # Maximum size of the messages that one transaction changes, in bytes.
 BYTES_AT_ONCE: Final = 4 << 20
-# Maximum number of messages that one transaction turns into history entries, to stay within the time limit of a verb.
+# Maximum number of messages that one transaction turns into history entries, so that it meets the deadline.
 ENTRIES_AT_ONCE: Final = 100
 UNRESERVE: Final[list[BsonDocument]] = [{"$set": {"c": "$y.c", "d": "$y.d", "e": "$y.e"}}, {"$unset": "y"}]
 
@@ -47,7 +47,7 @@ FIELDS: Final[BsonDocument] = {"s": 1, "k": 1, "h1": 1, "size": {"$bsonSize": "$
 def find_visible_held(
     client: StoreClient, key: QueueKey, claim: str, now: int, session: Session | None = None
 ) -> list[BsonDocument]:
-    """Return the messages of a claim as clients see them.
+    """Return the messages that a claim holds from a client's point of view.
 
     The result includes messages that an undecided commit has reserved, but not those of a decided commit.
     """
@@ -83,7 +83,7 @@ class Reservations:
     def finish_small(self, holdings: Holdings, now: int, session: Session) -> None:
         """Finish the messages of a small commit in the transaction that found them.
 
-        The transaction conflicts with concurrent removals in the queues.
+        The transaction conflicts with concurrent purges and deletions of the queues.
         """
         together: defaultdict[tuple[QueueKey, int], list[BsonDocument]] = defaultdict(list)
         for claim, found in holdings.items():
@@ -161,10 +161,10 @@ class Reservations:
                 pass
 
     def finish(self, claims: Sequence[ClaimRef], attempt: str, most: int, now: int, session: Session) -> int:
-        """Finish up to ``most`` reserved messages of the first claims, and return the number of completed claims.
+        """Finish up to ``most`` messages that the commit attempt has reserved. Return the number of completed claims.
 
-        The method works on the first claims that have the same queue and the same history retention. If it reaches the
-        limit, it returns 0, and the next call continues with the same claims.
+        One call handles only the first claims with the same queue and the same history retention. If the call reaches
+        its limit, it returns 0, and the next call continues with the same claims.
         """
         first = claims[0]
         group = list(
@@ -193,9 +193,9 @@ class Reservations:
         return len(group) if len(found) < limit else 0
 
     def _unreserve_in_lines(self, claim: ClaimRef, attempt: str) -> int:
-        """Restore a limited number of the claim's reserved messages in one transaction, and return their number.
+        """Restore up to ``ENTRIES_AT_ONCE`` reserved messages of the claim, in one transaction. Return their number.
 
-        The messages may belong to message groups.
+        Unlike ``unreserve``, the transaction also updates the entries of message groups.
         """
         key, kept = layout.key(claim.queue), self._kept(claim, attempt)
 
@@ -218,7 +218,6 @@ class Reservations:
 
 
 def _holds(claim: ClaimRef, found: BsonDocument, now: int) -> bool:
-    """Return whether the unexpired message ``found`` is held by the claim."""
     terms = found.get("c", {})
     return bool(
         found

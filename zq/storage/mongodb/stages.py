@@ -85,10 +85,10 @@ class StageResult(NamedTuple):
     expired: BsonDocument | None
 
     def trace(self) -> BsonDocument:
-        """Return a filter that matches the first stored draft. If no drafts were stored, the filter is empty.
+        """Return a filter on the first stored draft, which exists only if the transaction was committed.
 
-        A match proves that the transaction was committed. The filter includes the message id,
-        because another request's draft may have the same ``_id``.
+        The filter is empty if no drafts were stored. It includes the message id, because another request's draft may
+        have the same ``_id``.
         """
         return {field: one[field] for one in self.documents[:1] for field in ("_id", "s", "w")}
 
@@ -112,7 +112,6 @@ class Stages:
             self.drop(exact_filter(staged.expired))
 
     def _add(self, staging: StageRequest, session: Session) -> "StageResult":
-        """Store the drafts in the session's transaction, or return the expired stage that must be dropped first."""
         for known in recall(self._client, session, [staging], list[str]).values():
             raise known
         stage, expired = self._stage(session, staging)
@@ -126,10 +125,7 @@ class Stages:
         return StageResult(documents, None)
 
     def _last_sequence(self, session: Session, key: QueueKey) -> int:
-        """Return the queue's last sequence, which is stored with an idempotency key.
-
-        A deletion of the queue removes the keys with lower sequences.
-        """
+        """Return the queue's last sequence, to store with an idempotency key; see ``remember``."""
         found = self._client.find(counters_of(self._client, [key]), fields={"k1": 1}, session=session)
         return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 
@@ -159,7 +155,8 @@ class Stages:
     def find(self, commit: Commit, now: int, session: Session) -> list[BsonDocument]:
         """Return the stages of ``commit.publish`` in order and without duplicates, then those of ``commit.beside``.
 
-        Stages of ``commit.beside`` are marked with ``BESIDE``. Missing ones are left out.
+        Stages of ``commit.beside`` are marked with ``BESIDE``, because a commit publishes them without counting their
+        messages. Missing stages of ``commit.beside`` are omitted.
 
         Raises ``StageNotFound`` if a stage to publish does not exist, and ``CommitRunning`` if another commit uses a
         stage.
@@ -252,7 +249,6 @@ class Stages:
         return {"_id": {"$in": [stage["_id"] for stage in stages]}, **self._client.shards(one["s"] for one in stages)}
 
     def _parts(self, stage: BsonDocument) -> list[BsonDocument]:
-        """Return filters that each match up to ``DRAFTS_AT_ONCE`` drafts of the stage."""
         starts = range(0, stage["count"], DRAFTS_AT_ONCE)
         return [{**self._within(stage), "k": {"$gt": start, "$lte": start + DRAFTS_AT_ONCE}} for start in starts]
 
@@ -267,7 +263,7 @@ def identity(project: str, stage: str) -> BsonDocument:
 
 
 def exact_filter(stage: BsonDocument) -> BsonDocument:
-    """Return the filter for this stage, which matches no later stage with the same name."""
+    """Return the filter for exactly this stage. It does not match a later stage with the same name."""
     return {field: stage[field] for field in ("_id", "s", "token")}
 
 

@@ -146,7 +146,7 @@ def _client(address: Address) -> Client:
 def _is_cluster(hello: Mapping[str, Any], address: Address) -> bool:
     """Return whether the server is a router.
 
-    Raises ``StartRefused`` for a server without transactions, and ``Unavailable`` for a secondary.
+    Raises ``StartRefused`` for a standalone server, which has no transactions, and ``Unavailable`` for a secondary.
     """
     if hello.get("msg") == "isdbgrid":
         return True

@@ -232,14 +232,14 @@ class Floors(NamedTuple):
     purged: Mapping[str, int]
 
     def merge(self, later: "Floors") -> "Floors":
-        """Return the state ``later`` with all trims and purges of this state added."""
+        """Return the state ``later``, with the trims and purges of this state added."""
         topics = {*self.purged, *later.purged}
         purged = {topic: max(self.purged.get(topic, 0), later.purged.get(topic, 0)) for topic in topics}
         return Floors(later.last, max(self.trimmed, later.trimmed), purged)
 
 
 def floors_of(state: Sequence[BsonDocument]) -> Floors:
-    """Return the state of a log from its counter and the purge records of its topics."""
+    """Return the ``Floors`` of a log, from its counter and the purge records of its topics."""
     counter: BsonDocument = next((one for one in state if one["_id"] == one["s"]), {})
     purged = {one["d"]: int(one["g"]) for one in state if "d" in one}
     return Floors(int(counter.get("k1", 0)), int(counter.get("x", 0)), purged)
@@ -250,7 +250,6 @@ def _counter(key: QueueKey) -> BsonDocument:
 
 
 def _state(key: QueueKey) -> BsonDocument:
-    """Return the filter for the counter of a log and the purge records of its topics."""
     notes = PURGE + key.project
     return {"$or": [{"_id": key.counter}, {"_id": {"$gt": notes, "$lt": layout.after(notes)}}], "s": key.shard}
 

@@ -65,9 +65,9 @@ class PublishResult(NamedTuple):
     documents: Sequence[BsonDocument]
 
     def trace(self) -> BsonDocument:
-        """Return a filter that matches the first stored document. If no documents were stored, the filter is empty.
+        """Return a filter on the first stored document, which exists only if the transaction was committed.
 
-        A match proves that the transaction was committed.
+        The filter is empty if no documents were stored.
         """
         return {field: one[field] for one in self.documents[:1] for field in ("_id", "s", "w")}
 
@@ -88,7 +88,6 @@ class Publisher:
         return self._groups.submit(publication)
 
     def _publish(self, publications: Sequence[Publication]) -> Sequence[int | Exception]:
-        """Store a group of publications in one transaction, and notify the listeners of each log."""
         published = self._client.transaction(partial(self._append, publications), PublishResult.trace)
         by_log: defaultdict[str, list[BsonDocument]] = defaultdict(list)
         for document in published.documents:
@@ -98,7 +97,6 @@ class Publisher:
         return published.answers
 
     def _append(self, publications: Sequence[Publication], session: Session) -> PublishResult:
-        """Append the batches to their logs in the session's transaction."""
         known = recall(self._client, session, publications, int)
         refusals = [find_refusal(publication, known) for publication in publications]
         fresh = select_admitted(publications, refusals)
@@ -136,7 +134,7 @@ class LogTrimmer:
         self._counter = counter
 
     def trim(self, keep: Retention, newest: topic_log.LogPosition) -> None:
-        """If the log may exceed the retention ``keep`` by more than an eighth, trim it to this retention.
+        """Trim the log to the retention ``keep`` if the log may exceed the retention by more than an eighth.
 
         ``newest`` is the position of the newest batch, which is never trimmed.
         """
@@ -179,7 +177,6 @@ def _step(publications: Sequence[Publication]) -> BsonDocument:
 
 
 def _position(counter: BsonDocument, publications: Sequence[Publication], writer: str) -> topic_log.LogPosition:
-    """Return the log position of the first of these publications."""
     step = _step(publications)["$inc"]
     return topic_log.LogPosition(counter["k1"] - step["k1"] + 1, counter["z1"] - step["z1"], writer)
 

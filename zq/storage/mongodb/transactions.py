@@ -119,7 +119,6 @@ def _prefix(project: str, work: Work) -> str:
 
 
 def _living(work: Work, now: int) -> BsonDocument:
-    """Return the condition that stages, fences or producers have not expired and are visible to operations."""
     living: dict[Work, BsonDocument] = {
         Work.FENCE: {"epoch": {"$gt": 0}},
         Work.STAGE: {"due": {"$gt": now}},

@@ -64,12 +64,11 @@ def aggregate_with(
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
     """Return the results of a pipeline over ``messages``, and the documents whose ``_id`` is in ``beside``.
 
-    If ``most_bytes`` ends the result early, the second list is empty.
+    ``limit`` is the maximum number of results of the pipeline. If ``most_bytes`` ends the result early, the second list
+    is empty.
 
     MongoDB does not support unions in transactions. With a ``session``, the second list therefore has only the fields
     ``FLOORS``, and is empty if the pipeline has no results.
-
-    ``limit`` is the maximum number of results of the pipeline.
     """
     if client.sharded:
         return client.aggregate(stages, hint, session), client.find(beside, session=session)

@@ -73,12 +73,12 @@ class Totals(Struct, frozen=True):
 class Count(Struct, frozen=True):
     """The last count of a project, as stored in its document.
 
-    - ``moment``: the start time of the count. If a wrong clock has set a time in the future, the project is counted
+    - ``moment``: the start time of the count. If it is in the future because of a wrong clock, the project is counted
       again.
     - ``due``: the time of the next count.
     - ``until``: the expiry of the lease.
     - ``found``: the result; None before the first count.
-    - ``entered``: the counters of the queues at the start of the count.
+    - ``entered``: the messages and bytes ever posted to the project's queues, at the start of the count.
     """
 
     moment: Seconds = 0.0

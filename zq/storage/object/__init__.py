@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver for object stores: the queue engine over a local RocksDB directory whose log is in an object store.
+"""The driver for object stores: a local RocksDB store that uploads its write-ahead log to an object store.
 
 One server owns the store. Another server with an empty disk can take it over.
 """
@@ -87,10 +87,7 @@ def objects_of(uri: str) -> Objects:
 
 
 def prepare(uri: str, **_: object) -> None:
-    """Prepare the object store for its first use and test leader election.
-
-    Raises ``StartRefused`` if the URI is invalid or the object store is unsuitable.
-    """
+    """Prepare the object store for its first use. Raises the errors of ``objects_of``."""
     objects_of(uri)
 
 
@@ -100,12 +97,10 @@ def _default_cache(uri: str) -> Path:
 
 
 def restore(uri: str, to: str, at: float | None = None, position: int | None = None) -> tuple[int, float]:
-    """Restore the object store at ``uri`` to a new embedded store at ``to``.
+    """Restore the store in the object store at ``uri`` to a new embedded store at ``to``.
 
-    Return the log position and the time of the restored state.
-
-    By default, the latest state is restored. ``at`` selects the state at a time, and ``position`` the state at a log
-    position. Times are in seconds since the Unix epoch.
+    Return the log position and the time of the restored state. By default, the latest state is restored. ``at`` selects
+    the state at a time, and ``position`` the state at a log position. Times are in seconds since the Unix epoch.
 
     Raises:
         StartRefused: The state is not available, or ``to`` exists.
@@ -125,9 +120,7 @@ def ship(uri: str, to: str) -> int:
 
 
 def owner(uri: str) -> Mapping[str, str | int]:
-    """Return the owner of the store, the owner's epoch and the owner's progress for operators.
-
-    The result is a mapping from label to value.
+    """Return the owner of the store, its epoch and its progress, as a mapping from label to value for operators.
 
     Raises ``StartRefused`` if there is no store, or ``Unavailable`` if the object store does not respond.
     """
@@ -145,7 +138,7 @@ def owner(uri: str) -> Mapping[str, str | int]:
 
 
 def check(uri: str) -> Report:
-    """Restore the store to a temporary directory and check its integrity.
+    """Restore the store to a temporary directory, check its integrity, and return the report.
 
     Raises ``StoreDamaged`` with the name of a missing or damaged object.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of the local directory in the object store, heartbeats of the owner, and the removal of old data.
 
-A checkpoint limits the log that a successor must replay.
+A checkpoint limits the part of the log that the next owner must replay.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ class File(msgspec.Struct, frozen=True, array_like=True):
 class Manifest(msgspec.Struct, frozen=True):
     """The manifest of a checkpoint, stored in ``checkpoint/<epoch>/<position>``.
 
-    The files include the log up to ``position``. ``moment`` is the creation time in milliseconds.
+    The files contain all changes of the log up to ``position``. ``moment`` is the creation time in milliseconds.
     """
 
     position: int
@@ -81,7 +81,7 @@ class Directory(Protocol):
     """The local directory of the store."""
 
     def snapshot(self, folder: Path) -> LogCut:
-        """Link the current files into a new folder, and return the point in the log at which they were linked."""
+        """Hard-link the current files into a new folder, and return the point in the log at which they were linked."""
         ...
 
 
@@ -175,7 +175,7 @@ class Checkpointer:
         Args:
             folder: The path of a temporary folder for hard links to the store's files, on the same file system.
             head: The owner's progress at the beginning of the epoch.
-            chain: The valid parts of the log before the epoch, from the record that opened the epoch.
+            chain: The valid parts of the log before the epoch, as listed in the epoch's opening record.
             manifest: The checkpoint from which the store was restored, if any.
         """
         self._objects = objects
@@ -205,7 +205,7 @@ class Checkpointer:
 
     @property
     def head(self) -> Head:
-        """The progress record of the owner that was written last."""
+        """The last progress record that this owner has written."""
         return self._head
 
     @property
@@ -255,7 +255,7 @@ class Checkpointer:
         return mark
 
     def remove(self) -> None:
-        """Remove log records and checkpoints that no restore needs, and the objects of incomplete checkpoints.
+        """Remove data that no restore needs: log records, old checkpoints, and the objects of incomplete checkpoints.
 
         Restores need the newest checkpoint and the data of the last ``keep`` seconds. Raises ``Unavailable`` if the
         object store does not respond.
@@ -280,7 +280,6 @@ class Checkpointer:
             self._write_head(removed=end)
 
     def _names(self, mark: CheckpointRef) -> list[str]:
-        """Return the names of a checkpoint's objects."""
         manifest = read(self._objects, checkpoint_name(mark), Manifest)
         return [checkpoint_name(mark), *(object_names(manifest.files) if manifest else ())]
 
@@ -301,7 +300,6 @@ class Checkpointer:
 
     @property
     def _has_failed(self) -> bool:
-        """Whether the last attempt to create a checkpoint failed."""
         return self._tried > self._made
 
     def _is_due(self) -> bool:

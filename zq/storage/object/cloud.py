@@ -2,9 +2,9 @@
 """Objects in S3-compatible stores, Google Cloud Storage and Azure, over obstore.
 
 If several clients create an object with a conditional write (``If-None-Match: *``, or generation 0), only one succeeds.
-The driver uses this for leader election. Because some S3-compatible stores let several clients succeed, the driver
-tests a new store. With the option ``fencing=look``, an owner checks for a fence before each acknowledgement, so
-acknowledged changes are safe even if the test does not detect such a store.
+The driver uses conditional writes for leader election. Because some S3-compatible stores let several clients succeed,
+the driver tests a new store. With the option ``fencing=look``, an owner checks for a successor before each
+acknowledgement. Acknowledged changes are then safe even if the test does not detect such a store.
 """
 
 import re

@@ -28,7 +28,7 @@ LEVEL: Final = 1
 
 
 class Batch(NamedTuple):
-    """One atomic write; see ``ordered.store.Store.write``."""
+    """A batch of writes and deleted key ranges (``gone``), which the local store applies atomically."""
 
     writes: Sequence[Write]
     gone: Sequence[Range]
@@ -38,6 +38,7 @@ class Entry(NamedTuple):
     """A decoded log record.
 
     Attributes:
+        epoch: The epoch, the term of the owner that created the record.
         position: The position in the log. A new epoch continues the numbering of the preceding epoch.
         acknowledged: The last acknowledged position when the record was created.
         moment: The time of creation by the owner's clock, in milliseconds.

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ownership of a store: takeover from an owner that may still be running, and proof of ownership.
 
+An epoch is the term of one owner. Its number is the number of the election that the owner has won.
+
 **Writes.** The owner of epoch e stores the record ``log/e/p``, and then checks that ``fence/e`` does not exist before
 it acknowledges the record. A successor stores ``fence/e`` before it reads ``log/e``. If the owner's check precedes the
 fence, the successor reads the record. Otherwise the owner finds the fence and does not acknowledge the record. No
@@ -29,21 +31,21 @@ T = TypeVar("T")
 UNNUMBERED: Final = "5"
 # Fraction by which owners shorten a lease, to allow for different clock rates.
 MARGIN: Final = 0.1
-# Maximum seconds that a verb waits for proof of ownership.
+# Maximum seconds for which an operation waits for proof of ownership.
 PATIENCE: Final = 1.0
 # Maximum age in seconds of a response from the object store that counts as recent.
 RECENT: Final = 1.0
 
 
 class TakenOver(Exception):
-    """Raised when another server has taken over the store."""
+    """Raised if another server takes over the store during this server's takeover."""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """The valid part of an epoch's log, which begins after the preceding span and ends at position ``last``.
+    """The valid part of an epoch's log, after the preceding span and up to the position ``last``.
 
-    ``by_position`` states whether the epoch is fenced by position (see the module ``restoring``). The names of log
-    records depend on it.
+    If ``by_position`` is set, the epoch is fenced by position (see the module ``restoring``), which changes the names
+    of log records.
     """
 
     epoch: int
@@ -111,7 +113,7 @@ class Head(RestorePoints, frozen=True, kw_only=True):
 def log_name(epoch: int, position: int, by_position: bool = False) -> str:
     """Return the object name of a log record.
 
-    The names of epochs that are fenced by position do not contain the epoch.
+    If the epoch is fenced by position, the name does not contain the epoch.
     """
     return f"log/{position}" if by_position else f"log/{epoch}/{position}"
 
@@ -150,7 +152,7 @@ def newest(objects: Objects, known: int = 0) -> int:
 
 
 def win_election(objects: Objects) -> int:
-    """Run in new elections until this server wins one, and return its number, which is the new epoch."""
+    """Run in new elections until this server wins one. Return the election's number, which is the new epoch."""
     number = newest(objects) + 1
     while not objects.elect(number):
         number += 1
@@ -170,10 +172,9 @@ def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None
 
 
 def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
-    """Fence the newest opened epoch before ``below``, and all epochs between it and ``below``.
+    """Fence the epochs before ``below``, from the latest one down to the newest opened one.
 
-    Later epochs are fenced first. Return the newest opened epoch and its opening record, or (0, None) if no epoch was
-    opened.
+    Return the newest opened epoch and its opening record, or (0, None) if no epoch was opened.
     """
     for epoch in range(below - 1, 0, -1):
         objects.put(fence_name(epoch), b"")
@@ -205,7 +206,7 @@ def extend_chain(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:
 
 
 class Proof:
-    """This server's proof of ownership. Each check that finds no fence extends it."""
+    """The proof that this server owns the store. A check that finds no fence extends the proof for one lease."""
 
     def __init__(self, objects: Objects, epoch: int, lease: float, clock: Callable[[], float]) -> None:
         """Create a proof that is not valid yet.
@@ -246,7 +247,8 @@ class Proof:
         """Confirm ownership after a record was stored. Raises the errors of ``check_fence``.
 
         With fencing by position, the creation of the record proves ownership, but only while the last proof is valid.
-        After that, a successor may have fenced this part of the log and then removed it, so the name may be free.
+        Later, a successor may have fenced this part of the log and then removed it, so that the record's name was free
+        again.
         """
         if not by_position or not self.valid:
             self.check_fence()

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The standby copy of a store that another server owns, built from the newest checkpoint and the log.
 
-Applied records cannot be undone, so a standby may apply only records that every successor will include in its chain.
-A record in the object store does not meet this condition if it is unacknowledged or was uploaded after a successor
-closed the epoch. A standby applies:
+Every owner lists the valid parts of the log in its chain, and writes its progress to its head. Applied records cannot
+be undone, so a standby may apply only records that every successor will include in its chain. A record in the object
+store does not meet this condition if it is unacknowledged or was uploaded after a successor closed the epoch. A standby
+applies:
 
 - From the newest epoch: the records that the owner has acknowledged, as stated in a later record or in the head. The
   owner has stored these records before it found no fence, so every successor reads them.
 - From earlier epochs: the records in the newest epoch's chain, once that epoch has a head. The owner writes a head only
   after it has found no fence since its opening, so every successor extends this chain. An opening without a head is not
-  sufficient: its owner may have been deposed before it served, and the next owner's chain may end at an earlier record.
+  sufficient. Its owner may have been deposed before it served, and the next owner's chain may end at an earlier record.
 
 ``tests/model/test_ownership.py`` checks this protocol with slow servers and with records that some readers do not see.
 """
@@ -45,7 +46,7 @@ class StandbyCopy(NamedTuple):
 
 
 class Tail:
-    """A reader of the log that yields each record once every successor is certain to include the record."""
+    """A reader of the log. It yields a record once every later owner is certain to keep the record."""
 
     def __init__(self, objects: Objects, position: int) -> None:
         self.position = position
@@ -55,7 +56,7 @@ class Tail:
         """The epoch and position of the last record that was read, even if it was not yielded."""
 
     def read_new(self, epoch: int, opening: Opening, head: Head | None) -> Iterator[Entry]:
-        """Yield the new records that every successor will include. Raises ``StoreDamaged`` if a record is missing."""
+        """Yield the new records that every later owner will keep. Raises ``StoreDamaged`` if a record is missing."""
         if not is_confirmed(head):
             return
         yield from self._noted(read_chain(self._objects, self.position, opening.chain))
@@ -81,7 +82,10 @@ class Tail:
 
 
 def is_confirmed(head: Head | None) -> bool:
-    """Return whether every successor will keep the log that the epoch's opening record describes."""
+    """Return whether every later owner will keep the log that the epoch's opening record describes.
+
+    ``head`` is the progress record of the epoch's owner, or None if it does not exist.
+    """
     return head is not None
 
 

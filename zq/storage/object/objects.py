@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of an object store.
+"""The interface to an object store.
 
 An object store must provide read-after-write consistency and leader election. Conditional writes are needed only for
 fencing by position. Listings are not needed.
@@ -15,7 +15,7 @@ from zq.errors import Unavailable
 class ObjectStoreRejection(Unavailable):
     """Raised if the object store rejects a request, for example because of permissions or a quota.
 
-    A retry fails too until the cause is fixed.
+    Retries fail until the cause is fixed.
     """
 
 

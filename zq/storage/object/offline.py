@@ -122,7 +122,7 @@ def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
 
 
 def owner(objects: Objects) -> tuple[int, Opening, Head]:
-    """Return the newest epoch, its opening record and its owner's progress.
+    """Return the newest epoch, its opening record and the progress record of its owner.
 
     Raises ``StartRefused`` if there is no store.
     """
@@ -135,7 +135,7 @@ def owner(objects: Objects) -> tuple[int, Opening, Head]:
 
 @contextmanager
 def restore_temporarily(objects: Objects, shape: StoreFormat) -> Iterator[Path]:
-    """Restore the store to a temporary directory; a context manager that returns the directory's path."""
+    """Restore the store to a temporary directory; a context manager that returns the path of the restored store."""
     with tempfile.TemporaryDirectory(prefix="zq-check-") as folder:
         restore(objects, Path(folder, "store"), shape)
         yield Path(folder, "store")
@@ -148,8 +148,8 @@ def _is_beyond(bound: int | None, value: int) -> bool:
 def _find_checkpoint(kept: RestorePoints, latest: int | None, position: int | None) -> CheckpointRef | None:
     """Return the newest checkpoint that is not after the requested time or position.
 
-    Return None if there is none and the log is complete from its beginning. Raises ``StartRefused`` if the requested
-    state is no longer available.
+    Return None if there is no such checkpoint, but the log is complete from its beginning. Raises ``StartRefused`` if
+    the requested state is no longer available.
     """
     fitting = [
         mark

@@ -103,7 +103,6 @@ class LocalDirectory:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def unlock(self) -> None:
-        """Unlock the directory."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -257,7 +256,7 @@ class Owner(Directory):
             yield Measure("object_requests_total", number, (("verb", verb), ("code", code)))
 
     def _wait_for_turn(self, standby: Standby) -> int:
-        """Wait until the store may be taken over. Return its newest opened epoch.
+        """Wait until this server may take over the store. Return the newest opened epoch.
 
         While this server waits, the standby copy follows the log.
 
@@ -297,7 +296,6 @@ class Owner(Directory):
             time.sleep(CHECK_INTERVAL)
 
     def _refuse(self, opening: Opening) -> None:
-        """Raise ``StartRefused`` if the terms do not allow waiting for an owner that may be alive."""
         if self._terms.takeover == "refuse":
             raise StartRefused(REFUSED.format(opening.owner))
 
@@ -311,7 +309,7 @@ class Owner(Directory):
         return isinstance(head, Head) and head.released >= 0
 
     def _choose_copy(self, copy: StandbyCopy | None, kept: RestorePoints) -> StandbyCopy:
-        """Return the newer one of the standby copy and the newest checkpoint, which is downloaded if necessary.
+        """Return the standby copy, unless the newest checkpoint is newer. In that case, download this checkpoint.
 
         An older standby copy is useless, because the log records after it may have been removed.
         """

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that read the log, and that close the log of a deposed owner.
 
-A restore reads the newest checkpoint and then the log, epoch by epoch in the order of the chain.
+A restore reads the newest checkpoint and then the log, epoch by epoch in the order of ``Opening.chain``.
 
 With fencing by position, all epochs use the same sequence of object names, and each name is written once. The successor
 writes a fence to the first free name:
 
 - The former owner's records before the fence are valid.
 - The former owner cannot write the next record, so it acknowledges no further records.
-- It may already have written some of the next ``WINDOW`` names, or may write them later. Such records are void.
-- The successor writes fences to all free names among them, so that its own records do not collide with void ones.
+- The former owner may already have written some of the next ``WINDOW`` names, or may write them later. Such records are
+  void.
+- The successor writes fences to all free names among these ``WINDOW`` names, so that its own records do not collide
+  with void ones.
 """
 
 from collections import deque
@@ -104,7 +106,7 @@ def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: S
 
 
 def close_log(objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None]) -> int:
-    """Call ``each`` with every record of a deposed epoch's log, and return the last position.
+    """Close the log of a deposed epoch: call ``each`` with every record, and return the last position.
 
     Records that may be unacknowledged are stored again, because some readers may not see them yet.
     """
@@ -154,5 +156,5 @@ def seal(
 
 
 def acknowledged_position(kept: object) -> int:
-    """Return the last acknowledged position in ``kept`` if it is a ``Head``, otherwise 0."""
+    """Return the last acknowledged position that ``kept`` states, or 0 if ``kept`` is not a ``Head``."""
     return max(kept.acknowledged, kept.released) if isinstance(kept, Head) else 0

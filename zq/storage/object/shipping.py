@@ -210,7 +210,7 @@ class Shipper:
                 self._waiters.append(waiter)
 
     def cut(self) -> LogCut:
-        """Ensure that a record ends with the last appended batch, and return the log position after this record."""
+        """End the current record with the last appended batch, and return the position after this record as a cut."""
         with self._changed:
             made = LogCut(self._appended, self._last if self._taken == self._appended else None)
             if made.position is None:
@@ -218,13 +218,16 @@ class Shipper:
             return made
 
     def wait_for_cut(self, cut: LogCut) -> int:
-        """Wait until the record before the cut is acknowledged. Return its position. Raises the errors of ``wait``."""
+        """Wait until the record before the cut is acknowledged, and return the position of this record.
+
+        Raises the errors of ``wait``.
+        """
         self._wait_for(cut.serial)
         assert cut.position is not None
         return cut.position
 
     def check(self) -> None:
-        """Raise ``Unavailable`` with the reason while the object store rejects the log."""
+        """Raise ``Unavailable`` with the reason if the object store currently rejects the log."""
         if self._refusal:
             raise Unavailable(f"The object store refuses what is written.{self._refusal}")
 
@@ -273,7 +276,10 @@ class Shipper:
                 return
 
     def _next(self) -> tuple[int, list[Batch], int] | None:
-        """Wait for the next record. Return its position, batches and uncompressed size, or None after the last one."""
+        """Wait for the next record to build. Return the record's position, batches and uncompressed size.
+
+        Return None if there are no further records.
+        """
         with self._changed:
             while True:
                 if self._proof.fenced or (self._closing and not self._waiting):
@@ -307,7 +313,7 @@ class Shipper:
     def _pause(self) -> float:
         """Return the seconds until the next upload may begin.
 
-        If nothing is waiting, return the seconds until the next check.
+        If no batch is waiting, return the seconds until the next check.
         """
         if not self._waiting or self._last - self._acknowledged >= self._ahead:
             return UNHURRIED / 2
@@ -319,7 +325,10 @@ class Shipper:
         return max(start, self._started + self._linger) - now
 
     def _upload(self, position: int, value: bytes, size: int) -> bool:
-        """Upload a record, check for a fence and acknowledge it. Return False if this server is deposed or stops."""
+        """Upload a record, check for a fence and acknowledge the record.
+
+        Return False if this server is deposed or stops.
+        """
         name, began = log_name(self._proof.epoch, position, self.by_position), time.monotonic()
         moment, alone = self._proof.now, len(self._serials) == 1
         try:
@@ -348,10 +357,11 @@ class Shipper:
         return True
 
     def _pace(self, duration: float, alone: bool) -> None:
-        """Adjust the spacing of uploads to the duration of an upload; ``alone`` means that no other upload was running.
+        """Adjust the spacing of uploads to the duration of an upload.
 
-        If the store is distant, uploads mostly wait for the network and run concurrently. If it is busy, concurrent
-        uploads slow each other down, so the spacing grows and each record has more batches.
+        ``alone`` means that no other upload was running. If the store is distant, uploads mostly wait for the network
+        and run concurrently. If the store is busy, concurrent uploads slow each other down, so the spacing grows and
+        each record has more batches.
         """
         self._durations.append(duration)
         self._alone = duration if alone else min(self._alone, duration)
@@ -392,8 +402,8 @@ class Shipper:
 def store_record(objects: Objects, name: str, value: bytes, by_position: bool) -> bool:
     """Store a record. Return False if the object already exists with other content.
 
-    If the object has the same content, an earlier attempt succeeded whose response was lost. Raises ``Unavailable`` if
-    the object store does not respond or a successor has removed the object.
+    If the existing content is the same, an earlier attempt was successful although its response was lost. Raises
+    ``Unavailable`` if the object store does not respond or a successor has removed the object.
     """
     if objects.put_new(name, value) if by_position else objects.put(name, value):
         return True

@@ -70,7 +70,7 @@ class ShippedStore(Store):
             self.shipper.check()
 
     def snapshot(self, folder: Path) -> LogCut:
-        """Link the current files into a new folder, and return the point in the log at which they were linked.
+        """Hard-link the current files into a new folder, and return the point in the log at which they were linked.
 
         Raises ``Unavailable`` if RocksDB cannot write its files.
         """

@@ -57,7 +57,7 @@ SWEPT = Expiry()
 
 
 class RedisStorage(Defaults):
-    """``zq.storage.api.Storage`` on Redis."""
+    """The Redis implementation of ``zq.storage.api.Storage``."""
 
     def __init__(self, client: Client, expiry: Expiry, database: int) -> None:
         self._client = client
@@ -89,7 +89,6 @@ class RedisStorage(Defaults):
         return self._active_expiry.sweep(layout.ms(now), pace or Steps()) if self._expiry.sweep else 0
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
-        """Return the project's usage. The cost does not depend on the project's size."""
         key = layout.keys(layout.whole(project)).usage
         messages, size = self._client.command(key, b"HMGET", key, b"messages", b"bytes")
         return Usage(int(messages or 0), int(size or 0))
@@ -129,7 +128,7 @@ def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> RedisStorage:
     """Open the store at a URI.
 
     Args:
-        uri: Store URI. The docstring of the module ``zq.storage.redis.address`` lists the valid forms.
+        uri: Store URI, in one of the forms that ``zq.storage.redis.address`` lists.
         options: Fields of ``RedisOptions``.
 
     Raises:
@@ -155,10 +154,6 @@ OLDEST: Final = (7, 0)
 
 
 def _check(client: Client, address: Address, wait_replicas: int = 0) -> None:
-    """Check the server's version, configuration, permissions and layout.
-
-    Raises ``StartRefused`` if retries do not help, ``Unavailable`` if they may help.
-    """
     reply = _answer(lambda: client.command(layout.VERSION_KEY, b"INFO"), address)
     facts = dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
     _check_server(facts, address)
@@ -208,7 +203,10 @@ def _check_eviction(facts: dict[str, str], address: Address) -> None:
 
 
 def _answer(ask: Callable[[], Reply], address: Address) -> Reply:
-    """Call ``ask`` and return its reply. Errors become ``StartRefused`` or ``Unavailable`` and name the server."""
+    """Call ``ask`` and return its reply. Convert errors to ``StartRefused`` or ``Unavailable``.
+
+    The error message names the server. If the server is out of memory, return None instead.
+    """
     try:
         return ask()
     except Unavailable as unavailable:

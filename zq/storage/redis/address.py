@@ -1,14 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Redis store URIs: servers, credentials and options. Error messages name the option and never a password.
-
-==================================================== ===============================================================
-redis://[user:password@]host[:port][/db]             one server; the database may also be given as ?db=
-rediss://…                                           one of the other forms over TLS
-unix:///path/to.sock?db=1                            one server on this machine
-redis://host1:26379,host2:26379/db?master=name       Sentinels that monitor the master (Zaqar's format)
-redis://host1:7000,host2:7000?cluster=true           some servers of a cluster
-==================================================== ===============================================================
-"""
+"""Redis store URIs: servers, credentials and options. Error messages name the option and never a password."""
 
 from collections.abc import Mapping
 from typing import Any, Final

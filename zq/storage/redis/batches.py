@@ -5,8 +5,8 @@ A batch has a header and its messages (MessagePack). The header consists of:
 
 - length of the topic's name, and the name;
 - last sequence, in 16 digits;
-- number of messages, publication time, first and last expiry of a message;
-- numbers of messages and of their bytes that were published in the log before the batch.
+- number of messages, publication time, earliest and latest expiry of the messages;
+- number of messages, and total bytes, published in the topic log before the batch.
 
 The sorted sets ``topics`` and ``fading`` contain only the header, and the stream contains the header and the messages
 (see ``layout``). In replies and on the channel, a batch consists of the length of the messages, the header, and the
@@ -57,7 +57,7 @@ class EncodedBatch(NamedTuple):
 
 @lru_cache(maxsize=8192)
 def keys(project: str) -> Block:
-    """Return the keys of a project's log. The first one is the stream."""
+    """Return the keys of a project's topic log. The first one is the stream."""
     return layout.own(project, *layout.LOG_KINDS)
 
 
@@ -74,12 +74,12 @@ def documents(project: str) -> Block:
 
 
 def whole(project: str) -> list[Block]:
-    """Return the keys of a project's log and documents."""
+    """Return the keys of a project's topic log and documents."""
     return [keys(project), documents(project)]
 
 
 def batches(blob: bytes, at: int) -> Iterator[EncodedBatch]:
-    """Yield the batches in a reply, from offset ``at`` on."""
+    """Yield the batches in a script reply, from offset ``at`` on."""
     while at < len(blob):
         size, name = LENGTHS.unpack_from(blob, at)
         at += LENGTHS.size
@@ -90,7 +90,7 @@ def batches(blob: bytes, at: int) -> Iterator[EncodedBatch]:
 
 
 def edges(front: bytes) -> tuple[int, int, Seconds]:
-    """Decode the first sequence, last sequence and publication time from a batch's header."""
+    """Decode a batch's header. Return the first sequence, the last sequence and the publication time."""
     last, created, count, _ = _front(front, 2 + int.from_bytes(front[:2]))
     return last - count + 1, last, created
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims in Redis. A claim consists of the states of its messages and a list of their sequences."""
+"""Claims in Redis. A claim is stored in the states of its messages and in a list of their sequences."""
 
 from collections.abc import Sequence
 from itertools import repeat
@@ -50,7 +50,7 @@ MAX_READ_QUEUES: Final = 100
 
 
 class ClaimController:
-    """``zq.storage.api.ClaimController`` on Redis."""
+    """The Redis implementation of ``zq.storage.api.ClaimController``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -79,10 +79,10 @@ class ClaimController:
         return structs.replace(_read(blob[begin:], claim, moment), holder=holder)
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
-        """Return a page of live claims, ordered by queue name and claim id.
+        """Return a page of live claims, in the order of queue name and claim id.
 
-        The page's marker has the form ``queue/id``. The id is "" if the next page starts with another queue; then the
-        queue name is a lower bound.
+        The marker of the next page is ``queue/id``. The id is "" if the next page starts with another queue. In this
+        case, the queue name is a lower bound and need not exist.
         """
         first, _, claim = after.rpartition("/")
         names, last = ([queue], None) if queue else self._names(project, first)
@@ -98,7 +98,7 @@ class ClaimController:
         return Page(found, last)
 
     def _names(self, project: str, first: str) -> tuple[Sequence[str], str | None]:
-        """Return the project's queue names from ``first`` on, and the marker of the next page."""
+        """Return the project's queue names from ``first`` on, and the marker of the next page or ``None``."""
         keys = layout.keys(QueueRef(project, ""))
         start = b"[" + layout.text(first)
         limit = b"BYLEX", b"LIMIT", b"0", b"%d" % QUEUES
@@ -107,7 +107,6 @@ class ClaimController:
         return names, f"{names[-1]}\0/" if len(names) == QUEUES else None
 
     def _claimed(self, project: str, names: Sequence[str]) -> Sequence[str]:
-        """Return the names of the queues that have claims."""
         keys = [layout.keys(QueueRef(project, name)).claims for name in names]
         counts = self._store.client.each([Question(key, (b"EXISTS", key)) for key in keys])
         return [name for name, count in zip(names, counts, strict=True) if count]
@@ -189,7 +188,6 @@ def _delay(delay: int | None) -> bytes:
 
 
 def _named(settlement: Settlement, targets: int) -> list[bytes]:
-    """Return the script arguments of a settlement, without the arguments of its moves."""
     counts = len(settlement.delete), len(settlement.release), targets
     terms = [b"%d" % number for number in (settlement.history, settlement.rest, *counts)]
     terms += [layout.packed(id) for id in settlement.delete]
@@ -199,6 +197,5 @@ def _named(settlement: Settlement, targets: int) -> list[bytes]:
 
 
 def _read(blob: bytes, claim: str, moment: int, lapsed: int = 0) -> Claim:
-    """Decode a claim and its messages from a reply. A reply may describe a claim that has expired."""
     _, lease, start, _ = replies.message(blob, 0, moment)
     return Claim(claim, lease, start / 1000, replies.messages(blob, 0, moment), lapsed)

@@ -65,11 +65,7 @@ class Question(NamedTuple):
     keys: Block = ()
 
     def command(self, known: bool) -> Command:
-        """Return the command to send.
-
-        Args:
-            known: Whether the server already has the script.
-        """
+        """Return the command to send. If the server does not know the script yet, the command contains its source."""
         if self.script is None:
             return self.arguments
         return _call(self.script.call if known else self.script.load, self.keys, self.arguments)
@@ -78,8 +74,8 @@ class Question(NamedTuple):
 class Client:
     """A client that runs scripts and commands.
 
-    If the server is unavailable or does not reply within ``timeout`` seconds, each method raises ``Unavailable``. No
-    method raises another error.
+    Each method raises ``Unavailable``, and no other error, if the server rejects the command or does not reply within
+    ``timeout`` seconds.
     """
 
     def __init__(self, network: Network, timeout: float, wait_replicas: int = 0) -> None:
@@ -97,7 +93,7 @@ class Client:
                 return self._ask(keys[0], _call(script.load, keys, arguments), script.confirmed)
 
     def command(self, key: bytes, *arguments: bytes) -> Reply:
-        """Run a read-only command on the server of ``key`` and return the reply."""
+        """Run a command on the server of ``key`` and return the reply. No replica has to confirm the command."""
         with translate_errors():
             return self._ask(key, arguments, False)
 
@@ -110,7 +106,7 @@ class Client:
     def each(self, asked: Sequence[Question]) -> list[Reply]:
         """Send read-only commands and scripts, and return their replies in the same order.
 
-        Up to ``TOGETHER`` of them are sent per server and round trip.
+        One round trip per server sends up to ``TOGETHER`` commands and scripts.
         """
         with translate_errors():
             return _retry(partial(self._each, asked), time.monotonic() + self._timeout)
@@ -126,7 +122,7 @@ class Client:
         return replies
 
     def pick_per_server(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Return one of the keys for each server."""
+        """Return the first one of the keys on each server."""
         with translate_errors():
             return [keys[places[0]] for _, places in self._servers(keys).values()]
 
@@ -134,7 +130,7 @@ class Client:
         self.network.close()
 
     def _servers(self, keys: Sequence[bytes]) -> dict[int, tuple[Pool, list[int]]]:
-        """Group the indexes of the keys by server. Return each server's pool and indexes."""
+        """Group the indexes of the keys by server. Return a mapping from the id of a pool to (pool, indexes)."""
         servers: dict[int, tuple[Pool, list[int]]] = {}
         for at, key in enumerate(keys):
             pool = self.network.pool(key)
@@ -175,8 +171,7 @@ class Client:
     def _follow(self, key: bytes, command: Command, confirm: bool, deadline: float) -> Reply:
         """Send a command to the key's server, follow redirects, and return the reply.
 
-        Args:
-            confirm: Whether the command is a write whose durability must be confirmed.
+        If ``confirm`` is set, the command is a write, and ``wait_replicas`` replicas must confirm it.
         """
         pool, asking = self.network.pool(key), False
         for _ in range(MOVES):
@@ -226,7 +221,7 @@ class Client:
 
 
 def _retry(ask: Callable[[float], T], deadline: float) -> T:
-    """Send a request and return the reply. While the request's cluster slot is moving, repeat until the deadline.
+    """Call ``ask`` and return its result. Repeat the call while the request's cluster slot is moving.
 
     A request to a moving slot has not been executed: some of its keys are missing or already on the other server.
     """

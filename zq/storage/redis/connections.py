@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connection pools of redis-py, one per server.
 
-An operation must complete within ``timeout`` seconds. Waiting for a free connection may take at most a quarter of this
-time. Connecting over TCP and the handshake have the same limit each. The reply may take all of the remaining time.
+An operation must complete within ``timeout`` seconds. The following steps may each take at most a quarter of this time:
+waiting for a free connection, connecting over TCP, and the handshake. The reply may take all of the remaining time.
 redis-py's own retries are disabled.
 """
 
@@ -34,13 +34,13 @@ Reply = Any
 
 
 class Pool(BlockingConnectionPool):
-    """The connections to one server. A retired pool provides no connections.
+    """The connections to one server. After ``retire``, the pool provides no connections.
 
     ``retire`` closes idle connections immediately, and each busy connection when it is released. redis-py's
     ``disconnect`` would close connections while threads use them, which breaks TLS connections.
 
     Open idle connections are kept in a stack without a lock, because redis-py's queue would make a small command 10 %
-    slower. The queue contains only slots for connections that are closed or were never opened.
+    slower. redis-py's queue holds only closed connections, and placeholders for connections that are not yet opened.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -82,7 +82,7 @@ class Pool(BlockingConnectionPool):
                     connection.disconnect()
 
     def _take(self) -> Any:
-        """Return an open idle connection, or ``None``."""
+        """Return an idle connection that is still open, or ``None``."""
         with contextlib.suppress(IndexError):
             connection, released = self._idle.pop()
             if _is_usable(connection, released):
@@ -99,7 +99,6 @@ class Pool(BlockingConnectionPool):
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
-        """Count this thread as waiting for a connection; a context manager."""
         with self._count_lock:
             self._waiting += 1
         try:
@@ -110,7 +109,7 @@ class Pool(BlockingConnectionPool):
 
 
 class KernelTimeoutSocket(socket.socket):
-    """A socket with kernel timeouts.
+    """A socket with kernel timeouts (``SO_RCVTIMEO`` and ``SO_SNDTIMEO``).
 
     Python implements timeouts by polling before each call. This costs a second system call and a second release of the
     interpreter lock, which means a thread switch in a busy process.
@@ -137,14 +136,14 @@ class KernelTimeoutSocket(socket.socket):
 
 
 class PlainConnection(Connection):
-    """A connection without TLS."""
+    """A TCP connection without TLS, with kernel timeouts."""
 
     def _connect(self) -> socket.socket:
         return _timed_by_kernel(super()._connect(), self.socket_timeout)
 
 
 class UnixConnection(UnixDomainSocketConnection):
-    """A Unix socket connection."""
+    """A Unix socket connection, with kernel timeouts."""
 
     def _connect(self) -> socket.socket:
         return _timed_by_kernel(super()._connect(), self.socket_timeout)
@@ -159,8 +158,7 @@ def _timed_by_kernel(connected: socket.socket, timeout: float | None) -> socket.
 def _is_usable(connection: Any, released: float) -> bool:
     """Return whether the connection is open and has no unexpected input.
 
-    Args:
-        released: Monotonic time at which the connection was last released.
+    ``released`` is the monotonic time of its last release. After a recent release, the input is not checked.
     """
     try:
         return connection.is_connected and (time.monotonic() - released < FRESH or not connection.can_read())
@@ -169,7 +167,7 @@ def _is_usable(connection: Any, released: float) -> bool:
 
 
 def connection_options(timeout: float) -> dict[str, Any]:
-    """Return the options that all connections have in common."""
+    """Return the options that all connections have in common. ``timeout`` is the limit of an operation in seconds."""
     return {
         "socket_timeout": timeout / 4,
         "socket_connect_timeout": timeout / 4,

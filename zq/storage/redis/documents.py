@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents in Redis. ``documents.lua`` implements the same format.
+"""Documents in Redis. The driver and ``documents.lua`` encode a document as a title and a value.
 
 - Title: length of the kind, the kind, the name.
 - Value: expiry in milliseconds (0 = never), length of the version, the version, the content.
@@ -24,7 +24,7 @@ MAX_TITLES: Final = 1000
 
 
 class DocumentController:
-    """``zq.storage.capabilities.DocumentController`` on Redis."""
+    """The Redis implementation of ``zq.storage.api.DocumentController``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

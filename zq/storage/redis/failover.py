@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A master behind Sentinels. Operations wait during a failover.
+"""Connection to a master behind Sentinels. Operations wait during a failover.
 
 After a replica is promoted, the old master still accepts writes for up to 11 seconds, and these writes are lost. A
 Sentinel announces the failover before the promotion. At the first announcement, the driver therefore pauses all
@@ -7,9 +7,9 @@ operations. They resume when the Sentinels agree on a master and the master conf
 progress at the announcement fails with ``Unavailable``, because its change may not be replicated. After a pause, all
 connections are reopened, so that connections of one process never lead to two masters.
 
-Announcements can be lost, so every Sentinel is also polled once a second. A process that was suspended for longer than
-that polls before it resumes. If no Sentinel replies, the last known master stays in use, because no failover is
-possible without Sentinels.
+Announcements can be lost, so every Sentinel is also polled once a second. If the process was suspended for more than
+``VALIDITY`` seconds, operations wait for the next poll. If no Sentinel replies, the last known master stays in use,
+because no failover is possible without Sentinels.
 
 Measured with Redis 7.0 and Valkey 9.1, in seconds after the command ``SENTINEL FAILOVER``:
 
@@ -50,8 +50,10 @@ class MasterReport(NamedTuple):
     """A Sentinel's report about the master.
 
     Attributes:
+        address: Address of the master.
         epoch: Epoch of the configuration. The report with the largest epoch is the latest one.
         failing_over: Whether the Sentinel leads a failover that has not promoted a replica yet.
+        peers: Addresses of the other Sentinels.
     """
 
     address: Host
@@ -61,7 +63,7 @@ class MasterReport(NamedTuple):
 
 
 class Sentinel:
-    """A Sentinel, which one thread polls on one connection."""
+    """The connection of the polling thread to one Sentinel."""
 
     def __init__(self, pool: Pool, host: Host, name: str) -> None:
         self.host = host
@@ -70,7 +72,7 @@ class Sentinel:
         self._commands = [(b"SENTINEL", question, name.encode()) for question in QUESTIONS]
 
     def send(self) -> bool:
-        """Send a poll without waiting for its reply. Return whether it could be sent."""
+        """Send a poll without waiting for the reply. Return whether the poll was sent."""
         if time.monotonic() < self._retry_at:
             return False
         try:
@@ -168,16 +170,16 @@ class Announcements(Subscriber):
 LOG = logging.getLogger(__name__)
 # Seconds between two polls.
 INTERVAL: Final = 1.0
-# Seconds between two polls while verbs wait.
+# Seconds between two polls while operations wait.
 PAUSED_INTERVAL: Final = 0.1
 # Minimum seconds between two polls.
 MIN_INTERVAL: Final = 0.02
-# Seconds for which a poll is valid. After that, verbs wait for the next poll.
+# Seconds for which a poll is valid. After that, operations wait for the next poll.
 VALIDITY: Final = 2.0
-# Maximum seconds of a poll for all connections, and again for all replies. Both and ``INTERVAL`` together must be less
-# than ``VALIDITY``, so that a Sentinel that hangs does not delay verbs.
+# Maximum seconds of a poll to open all connections, and maximum seconds to read all replies. Twice this value plus
+# ``INTERVAL`` must be less than ``VALIDITY``, so that an unresponsive Sentinel does not delay operations.
 POLL_TIMEOUT: Final = 0.4
-# Seconds after which verbs resume with the master that the Sentinels report, even if the failover has not ended.
+# Seconds after which operations resume with the master that the Sentinels report, even if the failover has not ended.
 LONGEST_PAUSE: Final = 10.0
 MAX_SENTINELS: Final = 16
 PAUSED: Final = "Writes are paused: the Sentinels of %s are replacing the master."
@@ -215,7 +217,7 @@ class SentinelNetwork:
         self._address: Host | None = None
         self._paused = 0.0
         self._announcers: set[Host] = set()
-        """Sentinels that announced a failover. Verbs resume after each of them has reported its end."""
+        """Sentinels that announced a failover. Operations resume after each of them has reported the end."""
         self._announcement_count = self._handled_count = 0
         """Number of failover announcements: in total, and up to the start of the last poll."""
         self._gave_up = False
@@ -262,13 +264,13 @@ class SentinelNetwork:
             pool.retire()
 
     def on_announcement(self, host: Host, begins_failover: bool) -> None:
-        """Handle a Sentinel's announcement about the master."""
+        """Pause operations if the announcement begins a failover, and poll the Sentinels soon."""
         if begins_failover:
             self._pause(host)
         self._wanted.set()
 
     def _wait(self) -> Pool:
-        """Wait for a recently confirmed master and return its pool. Raises ``RedisError`` if that takes too long."""
+        """Wait for a recently confirmed master and return its pool. Raises ``RedisError`` after a timeout."""
         deadline = time.monotonic() + self._patience
         with self._changed:
             if self._thread is None and not self._closed:
@@ -284,7 +286,7 @@ class SentinelNetwork:
                     raise TimeoutError(AWAITED)
 
     def _pause(self, announcer: Host | None = None) -> None:
-        """Pause operations. An operation that is in progress fails."""
+        """Pause operations. Operations in progress fail."""
         with self._changed:
             if announcer is not None:
                 self._announcers.add(announcer)
@@ -298,7 +300,7 @@ class SentinelNetwork:
             pool.retire()
 
     def _open(self, address: Host, pool: Pool) -> None:
-        """Resume operations with this pool. Do nothing if a failover was announced after the last poll began."""
+        """Resume operations with this pool, unless a failover was announced after the last poll began."""
         with self._changed:
             if self._closed or self._announcement_count > self._handled_count:
                 return
@@ -317,7 +319,7 @@ class SentinelNetwork:
             began, self._handled_count = time.monotonic(), self._announcement_count
             try:
                 self._apply_reports(self._poll(began), began)
-            except Exception:  # the thread must survive, because no verb could write without it
+            except Exception:  # the thread must survive, because no operation could write without it
                 LOG.critical("Unexpected error while polling the Sentinels of %s.", self.name, exc_info=True)
             with self._changed:
                 self._sure_until = time.monotonic() + VALIDITY
@@ -332,7 +334,7 @@ class SentinelNetwork:
             sentinel.close()
 
     def _poll(self, began: float) -> Mapping[Host, MasterReport]:
-        """Poll the Sentinels and return their reports by host. The next poll includes newly discovered Sentinels."""
+        """Poll the Sentinels. Return their reports by host. The next poll also includes the peers in these reports."""
         for host in self._hosts:
             self._add(host)
         sent = [sentinel for sentinel in self._sentinels.values() if sentinel.send()]
@@ -351,8 +353,7 @@ class SentinelNetwork:
     def _apply_reports(self, reports: Mapping[Host, MasterReport], began: float) -> None:
         """Pause operations, resume them, or switch to another master, depending on the reports.
 
-        Args:
-            began: Monotonic time at which the poll began.
+        ``began`` is the monotonic time at which the poll began.
         """
         if not reports:
             if self._paused and self._is_overdue() and self._address is not None:
@@ -373,7 +374,7 @@ class SentinelNetwork:
                 self._resume(best.address)
 
     def _pause_until_end(self, address: Host) -> None:
-        """Pause operations until a failover has ended, but no longer than ``LONGEST_PAUSE``."""
+        """Pause operations while a failover is in progress, but no longer than ``LONGEST_PAUSE`` seconds."""
         if not self._gave_up and self._pool is not None:
             self._pause()
         if self._paused and self._is_overdue():
@@ -382,7 +383,10 @@ class SentinelNetwork:
             self._resume(address)
 
     def _take_over(self, address: Host) -> None:
-        """Switch to a new master once it confirms its role, or once the pause is too long."""
+        """Switch to a new master once it confirms its role.
+
+        Without a former master, or after ``LONGEST_PAUSE`` seconds, the confirmation is not required.
+        """
         pool = self._to_master(address)
         with contextlib.suppress(*VENDOR):
             pool.release(pool.get_connection())

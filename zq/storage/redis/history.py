@@ -9,7 +9,7 @@ from zq.storage.redis.store import Store
 
 
 class HistoryController:
-    """``zq.storage.api.HistoryController`` on Redis."""
+    """The Redis implementation of ``zq.storage.capabilities.HistoryController``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -43,8 +43,8 @@ class HistoryController:
     ) -> "Records":
         """Return a page of entries.
 
-        A script stops early if it has skipped many expired entries. Another call of the script then continues from
-        the last position.
+        A script stops early if it has skipped many expired entries. The script is then called again from its last
+        position.
 
         Args:
             most: Maximum number of entries, and maximum total size of their messages in bytes.

@@ -131,10 +131,10 @@ MAX_SEQUENCE: Final = 10**14
 # Upper bound of all times, in seconds.
 MAX_MOMENT: Final = 1e12
 
-# Header of a draft: available-at (0: immediately), expires, TTL, size of the body, and lengths of the id, the client
-# and the optional fields (``MORE``). These three follow, and then the body. In an entry, 7 bytes precede the draft: one
-# byte that is 1 if the message was posted outside the lane, or has the kind of a grouped queue's message, and the
-# sequence. A large body is stored separately.
+# Header of a draft: available-at (0 = immediately), expiry, TTL, size of the body, and lengths of the id, the client
+# and the optional fields (``MORE``). After the header come the id, the client, the optional fields and the body. In an
+# entry, 7 bytes precede the draft: a flag byte and the sequence. The flag is 1 if the message was posted outside the
+# lane; in a grouped queue, it is the kind of the message. A large body is stored separately.
 DRAFT: Final = Packing(">QQQIHHH")
 ENTRY: Final = Packing(">BHIQQQIHHH")
 # Header of a message's optional fields: the creation time (0: one TTL before the expiry), the claim count in the
@@ -192,23 +192,22 @@ class Keys(NamedTuple):
 
 
 def ms(moment: Seconds) -> int:
-    """Convert seconds to milliseconds."""
+    """Convert seconds to stored milliseconds."""
     return round(moment * 1000)
 
 
 def text(value: str) -> bytes:
-    """Encode text for storage."""
+    """Encode text for storage: UTF-8, including lone surrogates."""
     return value.encode("utf-8", "surrogatepass")
 
 
 def string(value: bytes) -> str:
-    """Decode stored text."""
     return value.decode("utf-8", "surrogatepass")
 
 
 @lru_cache(maxsize=8192)
 def keys(ref: QueueRef) -> Keys:
-    """Return the keys of a queue. If its name is "", only the project's keys are valid."""
+    """Return the keys of a queue. If the queue name is "", only the keys of the project are valid."""
     names, metadata, floor, usage = own(ref.project, *PROJECT_KINDS)
     transactions = own(ref.project, *TRANSACTION_KINDS)
     fences, producers, producing, stages, staging, opened, phase, *_ = transactions
@@ -243,22 +242,22 @@ def keys(ref: QueueRef) -> Keys:
 
 
 def whole(project: str) -> QueueRef:
-    """Return the reference that stands for a whole project in the expiry schedule and in scripts."""
+    """Return the ``QueueRef`` that stands for a whole project in the expiry schedule and in scripts."""
     return QueueRef(project, "")
 
 
 def content(project: str, stage: str) -> Block:
-    """Return the key of the list with a stage's messages."""
+    """Return the key of the list that contains a stage's messages."""
     return own(project, "stage:" + stage)
 
 
 def opened(project: str, producer: str, number: int) -> Block:
-    """Return the key of one list of an open commit."""
+    """Return the key of the list with this number in an open commit."""
     return own(project, f"open:{number}:{producer}")
 
 
 def own(project: str, *kinds: str) -> Block:
-    """Return keys of a project. They share a hash tag, and therefore a cluster slot."""
+    """Return the keys of these kinds in a project. They share a hash tag, and therefore a cluster slot."""
     tag = blake2b(text(project), digest_size=16).hexdigest().encode()
     return tuple(b"zq:{%b}:%b" % (tag, text(kind)) for kind in kinds)
 
@@ -272,12 +271,11 @@ def bucket_lease(number: int) -> bytes:
 
 
 def bucket_of(ref: QueueRef) -> bytes:
-    """Return the key of the bucket in which the queue's schedule entries are."""
+    """Return the key of the expiry schedule's bucket to which the queue belongs."""
     return bucket(crc32(text(ref.name), crc32(text(ref.project))) % BUCKETS)
 
 
 def schedule_entry(ref: QueueRef, moment: int) -> bytes:
-    """Encode an entry of the expiry schedule."""
     return MOMENT.pack(moment) + full(ref)
 
 
@@ -300,7 +298,7 @@ UUID: Final = b"u"
 
 
 def packed(id: str) -> bytes:
-    """Encode an id for storage. Hexadecimal digits and UUIDs are compressed."""
+    """Encode an id for storage. An id of 32 hexadecimal digits or a UUID is stored in 16 bytes."""
     if len(id) == HEX_DIGITS or len(id) == HEX_DIGITS + 4:
         kind = HEX if len(id) == HEX_DIGITS else UUID
         try:
@@ -316,7 +314,6 @@ HEX_DIGITS: Final = 32
 
 
 def unpacked(value: bytes) -> str:
-    """Decode a stored id."""
     kind = value[:1]
     if kind == TEXT:
         return string(value[1:])
@@ -331,7 +328,7 @@ unpacked_client: Final = lru_cache(maxsize=1024)(unpacked)
 
 
 def ids(blob: bytes) -> list[str]:
-    """Decode the ids in a reply."""
+    """Decode the ids in a script reply."""
     found, at = [], 0
     while at < len(blob):
         end = at + 2 + int.from_bytes(blob[at : at + 2])
@@ -341,7 +338,10 @@ def ids(blob: bytes) -> list[str]:
 
 
 def draft(new: Draft, now: int) -> bytes:
-    """Encode a new message, with times relative to ``now``."""
+    """Encode a message that is posted at ``now``, in milliseconds.
+
+    If ``now`` is 0, the encoded times are relative, as in a stage.
+    """
     id, client, checksum, more = packed(new.id), packed_client(new.client), text(new.checksum), b""
     attributes, group = new.attributes, new.group
     if checksum or attributes or group:

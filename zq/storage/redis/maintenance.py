@@ -34,14 +34,14 @@ LEASE: Final = 5.0
 
 
 class ActiveExpiry:
-    """The sweep rounds of one server."""
+    """The maintenance rounds of one server."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._first = random.randrange(layout.BUCKETS)
 
     def sweep(self, now: int, pace: Pace) -> int:
-        """Run one round over all buckets. Return the number of removed messages."""
+        """Sweep all buckets until ``pace`` ends the round. Return the number of removed messages."""
         sweep = SweepRound(self._store, now, pace)
         for step in range(layout.BUCKETS):
             number = (self._first + step) % layout.BUCKETS
@@ -53,10 +53,11 @@ class ActiveExpiry:
 
 
 class SweepRound:
-    """A round of active expiry.
+    """One round of active expiry.
 
     Attributes:
-        over: Whether the pace has ended the round.
+        removed: Number of removed messages.
+        over: Whether ``pace`` has ended the round.
     """
 
     def __init__(self, store: Store, now: int, pace: Pace) -> None:
@@ -101,7 +102,10 @@ class SweepRound:
         return False
 
     def _due(self, number: int, limit: int) -> list[bytes]:
-        """Lease the bucket and return its due entries. Return no entries if another round has leased the bucket."""
+        """Lease the bucket, or renew its lease, and return its due entries.
+
+        Return no entries if another round has leased the bucket.
+        """
         keys = layout.bucket(number), layout.bucket_lease(number)
         terms = b"%d" % self._now, b"%d" % limit, self._name, b"%d" % (LEASE * 1000)
         asked = time.monotonic()
@@ -112,9 +116,8 @@ class SweepRound:
     def _remove(self, queue: QueueRef, size: int) -> tuple[int, int, int]:
         """Remove up to ``size`` expired entries.
 
-        Returns:
-            The number of removed messages, the number of other removed entries, and the time of the next expiry (0 =
-            none).
+        Return the number of removed messages, the number of other removed entries, and the time of the next expiry (0 =
+        none).
         """
         terms, keys = [b"%d" % self._now, b"%d" % size], layout.keys(queue)
         script, more = scripts.SWEEP, [keys.answers, keys.history]
@@ -153,8 +156,7 @@ class StoreStats:
     def depths(self, now: int, queues: int, most: int) -> list[tuple[QueueRef, Depth]]:
         """Return the message counts of the first ``queues`` queues, in the order of bucket and name.
 
-        Args:
-            most: Maximum of each count.
+        Each count is at most ``most``.
         """
         named = self._queues(queues)
         terms = b"%d" % now, b"%d" % most
@@ -186,7 +188,10 @@ class StoreStats:
         return found[:most]
 
     def _memory(self) -> list[Measure]:
-        """Return memory usage and limit of all servers together. Return nothing if the user may not call INFO."""
+        """Return the memory usage and the memory limit of all servers in total.
+
+        Return an empty list if the user may not call INFO.
+        """
         keys = self._client.pick_per_server(BUCKETS)
         try:
             replies = self._client.each([Question(key, (b"INFO", b"memory")) for key in keys])
@@ -199,7 +204,7 @@ class StoreStats:
         return [Measure("store_bytes", used, (("part", "memory"),)), Measure("store_limit_bytes", limit)]
 
     def _messages(self) -> list[Measure]:
-        """Return the number of messages. Return nothing if there are more than ``COUNTED`` queues."""
+        """Return the number of messages, or an empty list if there are more than ``COUNTED`` queues."""
         queues = self._queues(COUNTED + 1)
         if len(queues) > COUNTED:
             return []
@@ -207,7 +212,6 @@ class StoreStats:
         return [Measure("store_messages", sum(self._client.each([Question(key, (b"XLEN", key)) for key in keys])))]
 
     def _expired(self, now: int) -> list[Measure]:
-        """Return metrics of the expired data that the due queues still contain."""
         bounds = b"-inf", b"%d" % now, b"BYSCORE", b"LIMIT", b"0"
         due = self._client.each([Question(key, (b"ZRANGE", key, *bounds, b"%d" % DUE)) for key in BUCKETS])
         queues = dict.fromkeys(layout.queue_of(member[layout.MOMENT.size :]) for members in due for member in members)
@@ -227,5 +231,4 @@ def _depth(ready: int, delayed: int, claimed: int, expired: int, since: int) -> 
 
 
 def _by_expiry(queue: QueueRef) -> Sequence[bytes]:
-    """Return the keys of all sorted sets by expiry, for a queue or for a whole project."""
     return layout.keys(queue).by_expiry if queue.name else layout.own(queue.project, *BY_EXPIRY)

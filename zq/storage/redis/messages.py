@@ -37,7 +37,7 @@ BROWSED: Final = Packing(">BQQQ")
 
 
 class MessageController:
-    """``zq.storage.api.MessageController`` on Redis."""
+    """The Redis implementation of ``zq.storage.api.MessageController``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -76,7 +76,6 @@ class MessageController:
         return metadata or None
 
     def _expire(self, queue: QueueRef, drafts: Sequence[Draft], moment: int) -> None:
-        """Schedule a sweep at the earliest expiry of the drafts."""
         self._store.schedule_expiry(queue, moment + min(draft.ttl for draft in drafts) * 1000, moment)
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
@@ -174,24 +173,21 @@ class MessageController:
 def _keys(
     drafts: Sequence[Draft], idempotency_key: IdempotencyKey | None
 ) -> Sequence[tuple[int, IdempotencyKey, Sequence[Draft]]]:
-    """Return the idempotency keys of a post with their drafts.
+    """Return each idempotency key of a post as (number of the draft, key, drafts).
 
-    Each key comes with the number of its draft, counted from 1, or with 0 if it belongs to the whole post.
+    Drafts are numbered from 1. The number 0 means that the key belongs to the whole post.
     """
     own = [(at, draft.once, [draft]) for at, draft in enumerate(drafts, 1) if draft.once is not None]
     return own if idempotency_key is None else [(0, idempotency_key, drafts), *own]
 
 
 def _within(position: Position) -> Sequence[int]:
-    """Return the numbers of a position, capped at the largest number that Lua represents exactly."""
+    """Cap the numbers of a position at the largest number that Lua represents exactly."""
     return [min(number, layout.FAR) for number in position]
 
 
 def locate(store: Store, queues: Sequence[QueueRef], message: str, now: int) -> LocatedMessage | None:
-    """Find a live message in one of several queues. Return ``None`` if no queue has the message.
-
-    Takes one round trip per server.
-    """
+    """Find a live message in one of several queues. Return ``None`` if no queue has the message."""
     asked = [store.question(scripts.GET, queue, b"%d" % now, layout.packed(message)) for queue in queues]
     for queue, blob in zip(queues, store.client.each(asked), strict=True):
         for found in replies.messages(blob, 0, now):

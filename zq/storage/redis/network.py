@@ -36,11 +36,11 @@ class Network(Protocol):
         ...
 
     def relearn_later(self) -> None:
-        """Reload the mapping in the background, because a server has failed to respond."""
+        """Reload the mapping from keys to servers in the background. Call this after a server has failed to respond."""
         ...
 
     def is_current(self, pool: Pool) -> bool:
-        """Return whether the pool leads to the current master, so that writes over the pool are not lost.
+        """Return whether the pool is connected to the current master. A write to any other server may be lost.
 
         Raises ``RedisError`` if that cannot be determined in time.
         """
@@ -67,10 +67,10 @@ class SingleServer:
         return self._pool
 
     def relearn(self) -> None:
-        """Do nothing, because there is only one server."""
+        """Do nothing: there is only one server."""
 
     def relearn_later(self) -> None:
-        """Do nothing, because there is only one server."""
+        """Do nothing: there is only one server."""
 
     def is_current(self, pool: Pool) -> bool:
         return True
@@ -83,7 +83,7 @@ class SingleServer:
 
 
 class Cluster:
-    """A cluster. redis-py's cluster client maps the cluster's slots to servers."""
+    """A Redis cluster. redis-py's cluster client maps the cluster's slots to servers."""
 
     def __init__(self, address: Address, options: dict[str, Any]) -> None:
         self.name = address.name
@@ -103,7 +103,7 @@ class Cluster:
         return self._pool_to(random.choice(self._connected().get_primaries()))
 
     def relearn(self) -> None:
-        # Ignore failures: the next verb reloads again and reports them.
+        # Ignore failures: the next operation reloads the mapping again and reports the failure.
         with self._learning, contextlib.suppress(*VENDOR):
             self._connected().nodes_manager.initialize()
 
@@ -145,7 +145,7 @@ class Cluster:
 
 
 def reach(address: Address, timeout: float) -> Network:
-    """Return the network for an address. Nothing is sent yet."""
+    """Return the network for an address, without connecting to a server."""
     options = connection_options(timeout)
     own = options | address.credentials
     if address.cluster:
@@ -177,7 +177,8 @@ def _sentinel_network(
 def check_master(connection: Any) -> None:
     """Raise ``ConnectionError`` if a new connection does not lead to a master.
 
-    The role is read with INFO, because the user may lack permission for ROLE.
+    The role is read with INFO, because the user may lack permission for ROLE. Without permission for INFO, any server
+    is accepted.
     """
     connection.on_connect()
     connection.send_command("INFO", "replication")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subscriptions to new messages and published batches, for listeners in this process.
 
-The script that appends a batch to a project's log also publishes it on the project's sharded channel. One thread per
-Redis server subscribes to the channels of the followed projects on that server. XREAD is not suitable: in a cluster, it
-can wait only for streams of one slot, and it would have to name all streams again after each batch.
+The script that appends a batch to a project's topic log also publishes it on the project's sharded channel. One thread
+per Redis server subscribes to the channels of the followed projects on that server. XREAD is not suitable: in a
+cluster, it can wait only for streams of one slot, and it would have to name all streams again after each batch.
 """
 
 import contextlib
@@ -68,11 +68,11 @@ class QueueSubscriber(Subscriber):
 
 
 class FollowedProject:
-    """A project whose log has listeners.
+    """A project with listeners to its topic log.
 
     Attributes:
         confirmed: Set when the server has confirmed the subscription.
-        late: Whether the subscriber no longer waits for the confirmation.
+        late: Whether a caller of ``subscribe`` has stopped waiting for the confirmation.
     """
 
     def __init__(self, reader: "LogReader") -> None:
@@ -82,18 +82,17 @@ class FollowedProject:
         self.late = False
 
     def notify(self, batch: Batch | None, before: int = 0) -> None:
-        """Notify the listeners of a batch.
+        """Notify the listeners of a batch, or of lost batches if ``batch`` is ``None``.
 
-        Args:
-            batch: The batch; ``None`` = the listeners must drop their cached part of the log.
-            before: Last sequence of the log before the batch.
+        ``before`` is the last sequence of the log before the batch. After lost batches, the listeners must drop their
+        cached part of the log.
         """
         for listener in self.listeners:
             listener(batch, before)
 
 
 class LogSubscriber:
-    """The subscriptions to project logs. There are no threads until a project is followed."""
+    """The subscriptions to topic logs. The first subscription starts a thread."""
 
     def __init__(self, network: Network, database: int) -> None:
         self.network, self._database = network, database
@@ -140,7 +139,7 @@ class LogSubscriber:
             reader.close()
 
     def reader(self, pool: Pool) -> "LogReader":
-        """Return the reader for a server. The caller holds the lock."""
+        """Return the reader for a server; create it if necessary. The caller holds the lock."""
         found = self._readers.get(id(pool))
         if found is None:
             found = LogReader(self, pool)
@@ -154,7 +153,7 @@ class LogSubscriber:
 
 
 class LogReader(Subscriber):
-    """The reader of one server's published batches.
+    """A thread that reads the published batches of one server.
 
     Attributes:
         changes: Pending subscriptions (``True``) and unsubscriptions (``False``) with their channels, oldest first.
@@ -170,7 +169,7 @@ class LogReader(Subscriber):
     def pool(self) -> Pool | None:
         """Return the server's pool, or ``None`` if this reader has no project left.
 
-        Before a reconnection, if a project has moved to another server, assign the project to that server's reader.
+        Before a reconnection, projects that have moved to another server are assigned to that server's reader.
         """
         if self._tried:
             self._reassign()
@@ -215,7 +214,7 @@ class LogReader(Subscriber):
             raise ConnectionError("The channel's slot has moved to another server.")
 
     def _reassign(self) -> None:
-        """If a project has moved to another server, assign the project to that server's reader.
+        """Assign each project that has moved to another server to that server's reader.
 
         Raises ``RedisError`` if the server of a project cannot be determined.
         """
@@ -232,7 +231,6 @@ class LogReader(Subscriber):
                     known.reader.changes.append((True, channel))
 
     def _channels(self) -> list[bytes]:
-        """Return the channels of this reader's projects. The caller holds the lock."""
         return [channel for channel, known in self._follower.followed.items() if known.reader is self]
 
 

@@ -14,7 +14,7 @@ GROUPING: Final = b"\0"
 
 
 class QueueController:
-    """``zq.storage.api.QueueController`` on Redis."""
+    """The Redis implementation of ``zq.storage.api.QueueController``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

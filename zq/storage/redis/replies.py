@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoding of messages and history entries in script replies, according to ``layout``."""
+"""Decoding of messages and history entries in script replies. ``layout`` describes their format."""
 
 from zq.model import HistoryEntry, Message, Messages
 from zq.storage.redis.layout import (
@@ -84,7 +84,7 @@ def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int,
 
 
 def messages(blob: bytes, at: int, now: int) -> Messages:
-    """Decode the messages from offset ``at`` on."""
+    """Decode all messages from offset ``at`` to the end, as of ``now``."""
     found = []
     while at < len(blob):
         item, _, _, at = message(blob, at, now)
@@ -93,7 +93,7 @@ def messages(blob: bytes, at: int, now: int) -> Messages:
 
 
 def finished(blob: bytes, at: int, now: int) -> list[HistoryEntry]:
-    """Decode the history entries and live messages from offset ``at`` on."""
+    """Decode all history entries and live messages from offset ``at`` to the end, as of ``now``."""
     found = []
     while at < len(blob):
         outcome, moment, position, _ = PAST.unpack_from(blob, at)

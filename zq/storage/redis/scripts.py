@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Lua scripts, one per operation.
 
-A file consists of sections, which are scripts or parts. Several scripts share a part. A section begins with the line
-``---- part name`` or ``---- script name: flags``.
+A file in the folder ``lua`` has sections. Each section is a script or a part that several scripts share. A section
+begins with the line ``---- part name`` or ``---- script name: flags``.
 """
 
 import re
@@ -20,7 +20,7 @@ SECTION: Final = re.compile(r"^---- (?:part|script) (\w+)(?:: (.+))?\n", re.MULT
 
 
 def read_sections() -> dict[str, tuple[str, str]]:
-    """Return the flags and text of each section by name."""
+    """Read the sections of all files. Return a mapping from name to (flags, text)."""
     found = {}
     for file in FOLDER.iterdir():
         if file.name.endswith(".lua"):
@@ -38,12 +38,12 @@ def part(name: str) -> str:
 
 
 class Script:
-    """A script, which consists of parts and its own text.
+    """A Lua script: shared parts, followed by the script's own section.
 
     Args:
-        parts: Names of the parts to put before the script's own text, in this order.
+        parts: Names of the parts to put before the script's own section, in this order.
         alone: Whether to omit the part ``shared``, which comes first in all other scripts.
-        confirmed: Whether a write waits for replicas if ``wait_replicas`` is set.
+        confirmed: Whether a write must be confirmed by ``wait_replicas`` replicas.
     """
 
     def __init__(self, name: str, *parts: str, alone: bool = False, confirmed: bool = True) -> None:

@@ -48,11 +48,11 @@ MAX_KNOWN: Final = 100_000
 
 
 class Store:
-    """A runner of queue scripts that also maintains the expiry schedule.
+    """The execution of queue scripts, and the expiry schedule.
 
     A schedule entry contains a queue and the time from which the queue may have expired data. The entry and the queue
-    are in different cluster slots, so the entry is created before the message that needs it. One entry covers all later
-    expiries.
+    are in different cluster slots, so the entry is created before the message that needs it. One entry also covers all
+    later expiries.
     """
 
     def __init__(self, client: Client) -> None:
@@ -71,14 +71,14 @@ class Store:
         return self.client.run(script, (*layout.keys(queue).first, *chain.from_iterable(more)), *arguments)
 
     def question(self, script: Script, queue: QueueRef, *arguments: bytes) -> Question:
-        """Build a read-only script call on a queue, for ``Client.each``."""
+        """Return a read-only script call on a queue, for ``Client.each``."""
         keys = layout.keys(queue).first
         return Question(keys[0], arguments, script, keys)
 
     def history(self, queue: QueueRef, seconds: int, now: int) -> list[Block]:
-        """Schedule the expiry of history entries and return the keys of the queue's history.
+        """Schedule the expiry of history entries, and return the keys of the queue's history.
 
-        If ``seconds`` is 0, the queue keeps no history: schedule nothing and return no keys.
+        ``seconds`` is the retention. If it is 0, the queue keeps no history: schedule nothing and return no keys.
         """
         if not seconds:
             return []
@@ -88,8 +88,8 @@ class Store:
     def answers(self, queue: QueueRef, idempotency_key: IdempotencyKey, now: int) -> tuple[Block, list[bytes]]:
         """Schedule the expiry of an idempotency key.
 
-        Returns:
-            The Redis keys of remembered requests, and the script arguments: idempotency key, digest and expiry.
+        Return the Redis keys that store the results of keyed requests, and the script arguments: idempotency key,
+        digest and expiry.
         """
         expires = now + idempotency_key.window * 1000
         self.schedule_expiry(queue, expires, now)
@@ -117,10 +117,9 @@ class Store:
                 self._registered[project] = True
 
     def schedule(self, queue: QueueRef, moment: int, done: bytes = b"") -> None:
-        """Add an entry to the queue's bucket, and remove the entry ``done``.
+        """Add an entry to the queue's bucket of the expiry schedule, and remove the entry ``done``.
 
-        Args:
-            moment: Due time in milliseconds; 0 = add no entry.
+        ``moment`` is the due time in milliseconds; 0 = add no entry.
         """
         key = layout.bucket_of(queue)
         member = layout.schedule_entry(queue, moment)
@@ -151,8 +150,8 @@ def checked(
 ) -> Reply:
     """Return a successful reply, or raise the error in it.
 
-    Args:
-        answer: Decodes the remembered result for ``idempotency_key``; ``None`` = decode it as the result of a post.
+    ``answer`` decodes the stored result of an earlier request with the same idempotency key. The default is
+    ``decode_posted``.
     """
     if not isinstance(reply, list):
         return reply
@@ -175,7 +174,7 @@ def raise_repeated(reply: Reply, drafts: Sequence[Draft]) -> None:
 
 
 def _read_result(known: bytes, idempotency_key: IdempotencyKey) -> bytes:
-    """Return the remembered result of a request. Raises ``KeyReused`` if the digest differs."""
+    """Return the stored result of an earlier request. Raises ``KeyReused`` if that request had a different digest."""
     end = KNOWN.size + KNOWN.unpack_from(known)[1]
     if known[KNOWN.size : end] != idempotency_key.digest:
         raise KeyReused
@@ -197,7 +196,6 @@ def _read_error(reply: Sequence[bytes]) -> ZqError:
 
 
 def decode_settled(packed: bytes) -> SettleResult:
-    """Decode the result of a settlement."""
     deleted, released, moved, buried = SETTLED.unpack_from(packed)
     return SettleResult(deleted, released, moved, buried, layout.ids(packed[SETTLED.size :]))
 
@@ -213,7 +211,7 @@ def encode_posted(drafts: Sequence[Draft]) -> bytes:
 
 
 def decode_posted(answer: bytes) -> Repeated:
-    """Decode the remembered result of a post.
+    """Decode the stored result of a post.
 
     Results of posts into a stage, and results that earlier versions of zq stored, contain only ids.
     """
@@ -222,7 +220,7 @@ def decode_posted(answer: bytes) -> Repeated:
 
 
 class MovePlan(NamedTuple):
-    """The targets of moves, and the script arguments for the moves."""
+    """The target queues of moves, and the script arguments for the moves."""
 
     targets: list[QueueRef]
     terms: list[bytes]

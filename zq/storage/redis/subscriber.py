@@ -40,11 +40,11 @@ Connection = Any
 
 
 class Subscriber(ABC):
-    """A subscriber that reconnects until it is closed.
+    """A thread that reads published messages. It reconnects until it is closed.
 
     Args:
         patience: Seconds to wait for input before ``send`` is called again.
-        pause: Seconds for which the subscriber stops reading after it has read all input.
+        pause: Seconds of pause after all available input was read.
     """
 
     def __init__(self, name: str, patience: float, pause: float) -> None:
@@ -98,7 +98,6 @@ class Subscriber(ABC):
             self._wait = min(2 * self._wait, MAX_DELAY)
 
     def _log_loss(self, error: BaseException) -> None:
-        """Log that the connection was lost. Do not log failed reconnections."""
         if not self._is_lost and not self._closed.is_set():
             self._is_lost = True
             LOG.warning(LOST, self._thread.name, error)

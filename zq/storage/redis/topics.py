@@ -36,7 +36,7 @@ STATE: Final = Packing(">QQQ")
 
 
 class TopicController:
-    """``zq.storage.capabilities.TopicController`` on Redis."""
+    """The Redis implementation of ``zq.storage.capabilities.TopicController``."""
 
     def __init__(self, store: Store, follower: LogSubscriber) -> None:
         self._store, self._follower = store, follower
@@ -116,15 +116,15 @@ class TopicController:
         return self._follower.subscribe(project, listener)
 
     def _highest(self, project: str) -> int:
-        """Return an upper bound of all sequences of the log, derived from the store's time.
+        """Return a number above all sequences of the log, even if the log has lost data.
 
-        The bound holds even if the log has lost data.
+        The number is derived from the store's time.
         """
         seconds, _ = self._store.client.command(batches.keys(project)[0], b"TIME")
         return (int(seconds) + AHEAD) * 1000 * batches.PACE
 
     def _trim(self, project: str, retention: Retention) -> bool:
-        """Trim the log of a full store. Return whether that freed memory."""
+        """Trim the log of a full store. Return whether memory was freed."""
         gone, left = self._run(scripts.LOG_TRIM, project, b"%d" % retention.size, b"%d" % retention.messages)
         if left:
             self._sweep_soon(project)
@@ -142,7 +142,7 @@ class TopicController:
 
 
 class LogScan:
-    """The state of a log read that takes several script calls."""
+    """The progress of a log read that takes several script calls."""
 
     def __init__(self, after: int, limit: int, pattern: Pattern) -> None:
         self._after, self._limit, self._pattern = after, limit, pattern

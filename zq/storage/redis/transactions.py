@@ -6,13 +6,14 @@ scripts' side. Times are in milliseconds. The stored forms are:
 
 - Stage: expiry, bytes of all bodies, number of queues; then for each queue the minimum TTL of its messages, the length
   of its name, and the name.
-- Staged message: number of its queue in the stage; draft, with times relative to 0.
-- Producer: expiry, numbers of messages published and deleted by its last batch; then the batch in decimal digits.
+- Staged message: number of its queue in the stage; then the message as a draft, with times relative to 0.
+- Producer: expiry, numbers of messages published and deleted by its last batch; then the batch number in decimal
+  digits.
 
 An open commit is decided but not completed. It has lists of messages, first for claims and then for stages, which are
-processed one by one. A server registers a commit at ``OPEN_KEY`` before it opens the commit. One script cannot do both,
-because ``OPEN_KEY`` is in another cluster slot. An entry without an open commit is removed after ``FORGOTTEN``
-milliseconds.
+processed one by one. A server registers a commit in the sorted set ``OPEN_KEY`` before it opens the commit. One script
+cannot do both, because ``OPEN_KEY`` is in another cluster slot. An entry without an open commit is removed after
+``FORGOTTEN`` milliseconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +53,7 @@ PRODUCER: Final = Packing(">QQQ")
 
 
 def min_ttls(stage: bytes) -> dict[str, int]:
-    """Return the minimum TTL of a stage's messages in milliseconds, by queue."""
+    """Return the minimum TTL of a stage's messages in milliseconds, by queue name."""
     at, found = STAGE.size, {}
     while at < len(stage):
         least, length = STAGED_QUEUE.unpack_from(stage, at)
@@ -76,16 +77,16 @@ CAPACITY: Final = 4 << 20
 MAX_READ_COMMITS: Final = 100
 # Maximum number of names that one script lists.
 NAMES: Final = 200
-# Milliseconds after which an entry without an open commit is stale, because no verb takes that long.
+# Milliseconds after which an entry without an open commit is stale, because no operation takes that long.
 FORGOTTEN: Final = 60_000
 
 
 class Open(Struct, array_like=True, frozen=True):
-    """The stored form of an open commit. Each item of ``claims`` and ``stages`` has a list of messages.
+    """The stored form of an open commit. Each item of ``claims`` and ``stages`` has a list of messages to process.
 
     Attributes:
         batch: Number of the batch, in decimal digits.
-        claims: Full name and history retention in seconds of each queue with settled claims.
+        claims: For each queue with settled claims, its full name and its history retention in seconds.
         stages: Stored form of each stage.
     """
 
@@ -104,7 +105,7 @@ class Open(Struct, array_like=True, frozen=True):
 
 
 class Entry(Struct, array_like=True, frozen=True):
-    """An entry in the sorted set ``OPEN_KEY``."""
+    """An entry in the sorted set ``OPEN_KEY``: a commit that may be open."""
 
     project: bytes
     producer: bytes
@@ -122,7 +123,7 @@ def register(store: Store, commit: Commit, now: int) -> None:
 
 
 def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
-    """Return the open commits of all projects, and remove stale entries."""
+    """Return the open commits of all projects, and remove entries of ``OPEN_KEY`` that have no open commit."""
     bounds = OPEN_KEY, b"0", b"%d" % (MAX_READ_COMMITS - 1), b"WITHSCORES"
     found = store.client.command(OPEN_KEY, b"ZRANGE", *bounds)
     open_ones = []
@@ -141,7 +142,7 @@ def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
 
 
 def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> bool:
-    """Process the next slice of a commit, up to ``most`` messages. Return whether more slices are left."""
+    """Process up to ``most`` messages of the producer's open commit. Return whether the commit is still open."""
     name, whole = layout.text(producer), layout.whole(project)
     packed, phase = _find_open(store, project, name)
     if packed is None:
@@ -166,12 +167,10 @@ def schedule_targets(store: Store, project: str, lives: Mapping[str, int], now: 
 
 
 def _schedule(store: Store, *terms: bytes) -> None:
-    """Add or remove an entry of ``OPEN_KEY``."""
     store.client.run(scripts.SCHEDULE, (OPEN_KEY,), *terms)
 
 
 def _slice_arguments(store: Store, project: str, commit: Open, phase: int, now: int) -> tuple[list[Block], list[bytes]]:
-    """Return the script keys and arguments for a slice of one list."""
     if phase < len(commit.claims):
         full, history = commit.claims[phase]
         queue = layout.queue_of(full)
@@ -183,7 +182,7 @@ def _slice_arguments(store: Store, project: str, commit: Open, phase: int, now: 
 
 
 def _find_open(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
-    """Return the producer's open commit, or ``None``, and the number of message lists that are completely processed."""
+    """Return the producer's open commit, or ``None``, and the number of its lists that are completely processed."""
     keys = layout.keys(layout.whole(project))
     packed, phase = store.client.each([Question(key, (b"HGET", key, producer)) for key in (keys.open, keys.phase)])
     return packed, int(phase or 0)
@@ -196,11 +195,7 @@ LARGE: Final = [b"large"]
 
 
 class Attempt:
-    """An attempt to commit.
-
-    Args:
-        moment: Time in milliseconds.
-    """
+    """An attempt to commit. ``moment`` is the time of the request in milliseconds."""
 
     def __init__(self, store: Store, commit: Commit, moment: int, bounds: Bounds) -> None:
         self._store = store
@@ -215,7 +210,7 @@ class Attempt:
         """Queue and history retention of each list of messages to delete."""
 
     def run(self) -> CommitResult:
-        """Commit and return the result. The commit may still be open.
+        """Commit and return the result. The commit may still be open: decided, but not completed.
 
         Raises the errors of ``TransactionController.commit``.
         """
@@ -267,7 +262,10 @@ class Attempt:
         return [layout.keys(queue).queue, *self._store.history(queue, history, self._moment)]
 
     def _read_stages(self) -> list[bytes]:
-        """Return the stored form of each stage; b"" for a missing stage."""
+        """Return the stored form of each stage in ``_names``; b"" for a missing stage.
+
+        Missing stages of ``beside`` are first removed from ``_names``.
+        """
         publish, beside = dict.fromkeys(self._commit.publish), dict.fromkeys(self._commit.beside)
         if not publish:
             return []
@@ -279,7 +277,7 @@ class Attempt:
         return [found[name] or b"" for name in self._names]
 
     def _schedule_targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
-        """Schedule expiry for the queues to which the stages' messages will be published, and return these queues."""
+        """Schedule the expiry of the staged messages in their target queues, and return these queues."""
         lives: dict[str, int] = {}
         for stage in packed:
             for name, least in min_ttls(stage).items():
@@ -288,7 +286,7 @@ class Attempt:
 
 
 class TransactionController:
-    """``zq.storage.api.TransactionController`` on Redis."""
+    """The Redis implementation of ``zq.storage.capabilities.TransactionController``."""
 
     min_slice = 40
 
@@ -369,7 +367,6 @@ class TransactionController:
         return Page(found, found[-1].name if found else None)
 
     def _decode_work(self, project: str, work: Work, reply: Sequence[bytes]) -> Sequence[KnownWork]:
-        """Decode the fences, stages or producers in a script reply."""
         names = [layout.string(name) for name in reply[::4]]
         rows = list(zip(names, reply[1::4], reply[2::4], reply[3::4], strict=True))
         if work is Work.FENCE:
