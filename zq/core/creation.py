@@ -64,7 +64,7 @@ class TopicRules(Struct, frozen=True):
     """The rules for messages published to a topic.
 
     Attributes:
-        ttl: Default ttl in seconds.
+        ttl: Default ttl of a message in seconds.
         max_post_size: Maximum size of a request body in bytes.
         encrypts: Whether bodies are stored encrypted.
     """
@@ -75,7 +75,7 @@ class TopicRules(Struct, frozen=True):
 
 
 class TopicCreation:
-    """Creation of topics on first use, and lookup of their rules, which are at most one second old."""
+    """Creation of topics on first use, and lookup of their rules. The rules are at most one second old."""
 
     def __init__(
         self,
@@ -105,11 +105,11 @@ class TopicCreation:
         self._sealed.forget(topic)
 
     def sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return the cached time since which all bodies of the topic are encrypted; 0 = not all are."""
+        """Return the time since which all bodies of the topic are encrypted; 0 = not all are. Cached."""
         return self._sealed.get(topic)
 
     def stored_sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return the time since which all bodies of the topic are encrypted, read from the store; 0 = not all are."""
+        """Return the time since which all bodies of the topic are encrypted; 0 = not all are. Not cached."""
         stored = self._topics.get(topic)
         return wire.json_object(stored.metadata).get(SEALED) or 0.0 if stored else 0.0
 

@@ -50,7 +50,7 @@ class Slots:
 
 
 class Wakeup(threading.Event):
-    """An event that wakes a waiting thread, or calls a function for a request that waits without a thread."""
+    """An event for a waiting request. It wakes a thread, or calls a function if the request waits without a thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Waiter:
         """Number of poll slots that the request occupies in ``PollQueue``."""
 
     def begin_poll(self) -> None:
-        """Clear the notification before a poll, so that a message that arrives during the poll notifies again."""
+        """Clear the notification before a poll, so that a message that arrives during the poll sets it again."""
         self.wakeup.clear()
         self.is_called = False
 
@@ -102,7 +102,7 @@ class Waiter:
 
 
 class PollQueue:
-    """The notified read-only requests of one project. At most ``MAX_CONCURRENT_POLLS`` of them poll concurrently."""
+    """The notified read-only requests of one project. At most ``MAX_CONCURRENT_POLLS`` of them poll at a time."""
 
     __slots__ = ("pending", "polling")
 
@@ -111,13 +111,13 @@ class PollQueue:
         self.pending: deque[Waiter] = deque()
 
     def call(self, waiter: Waiter) -> None:
-        """Queue the waiter for a poll. Ignore a waiter that is already queued."""
+        """Queue the waiter for a poll, unless it is already queued."""
         if not waiter.is_called:
             waiter.is_called = True
             self.pending.append(waiter)
 
     def wake_next(self) -> bool:
-        """Wake as many waiters as may poll. Return ``False`` if no waiter is polling or queued."""
+        """Wake queued waiters up to the limit. Return ``False`` if no waiter is polling or queued."""
         while self.pending and self.polling < MAX_CONCURRENT_POLLS:
             waiter = self.pending.popleft()
             if not waiter.has_left:
@@ -127,13 +127,13 @@ class PollQueue:
         return self.polling > 0
 
     def free(self, waiter: Waiter) -> None:
-        """Let other waiters poll in place of a waiter that has polled or left."""
+        """Remove a waiter that has polled or left, so that another one can poll."""
         self.polling -= waiter.poll_slots
         waiter.poll_slots = 0
 
 
 class WaitQueue:
-    """The requests that wait for one queue, in order of arrival, and the queue's timer."""
+    """The requests that wait for messages of one queue, in order of arrival, and the queue's timer."""
 
     __slots__ = ("timer", "waiters")
 
