@@ -44,22 +44,25 @@ class JwtVerifier:
         self._listeners: list[Callable[[Collection[str]], object]] = []
 
     def listen(self, forget: Callable[[Collection[str]], object]) -> None:
-        """Register a function to call with the names of the revoked credentials after each read."""
+        """Register a function for revocations.
+
+        It is called after each read of the list of revoked tokens, with the credential names of these tokens.
+        """
         self._listeners.append(forget)
 
     def start(self) -> None:
-        """Start the threads that refresh the keys and the revoked tokens."""
+        """Start the background threads that refresh the key set and the list of revoked tokens."""
         self._keys.start()
         threading.Thread(target=self._run, name="zq-jwt", daemon=True).start()
 
     def matches(self, text: str) -> bool:
-        """Return whether the text has the three parts of a signed token."""
+        """Return whether the text has three parts, like a signed token."""
         return text.count(".") == 2
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
         """Verify a token; see ``zq.auth.credentials.Verifier``.
 
-        Raises ``Unavailable`` if the issuer's keys or the revoked tokens are not available.
+        Raises ``Unavailable`` if the issuer's keys or the list of revoked tokens are not available.
         """
         if self._denied is None:
             self.read_denied()
@@ -69,10 +72,11 @@ class JwtVerifier:
             return f"{type(error).__name__}: {str(error)[:MAX_TEXT]}"
 
     def read_denied(self) -> None:
-        """Read the list of revoked tokens and remove these tokens from caches.
+        """Read the list of revoked tokens, and remove these tokens from caches.
 
-        Each call removes all revoked tokens, not only the new ones, because a concurrent ``verify`` may use the old
-        list and cache a revoked token after this call. Raises ``Unavailable`` if the store is unavailable.
+        Each call removes all revoked tokens, not only the new ones. The reason is that a concurrent ``verify`` may use
+        the previous list, and cache a revoked token after this call. Raises ``Unavailable`` if the store is
+        unavailable.
         """
         found: set[str] = set()
         after, now = "", self._clock.now()
@@ -85,7 +89,7 @@ class JwtVerifier:
                 forget({credential_name(id) for id in found})
 
     def _claims(self, text: str) -> Mapping[str, Any]:
-        """Verify signature, issuer and audience, and return the claims.
+        """Verify signature, issuer and audience of a token, and return its claims.
 
         Raises ``ValueError`` or ``PyJWTError`` if the token is not valid.
         """
@@ -158,12 +162,12 @@ class JwtVerifier:
 
 
 def credential_name(id: str) -> str:
-    """Return the credential name for a token id."""
+    """Return the name of the credential, given the token's id."""
     return f"jwt:{id}"[:MAX_TEXT]
 
 
 def at_path(claims: Mapping[str, Any], path: str) -> Any:
-    """Return the claim named ``path``, or the nested claim at this dotted path. Return ``None`` if there is none."""
+    """Return the claim named ``path``, or else the nested claim at this dotted path; ``None`` if both are missing."""
     if path in claims:
         return claims[path]
     found: Any = claims

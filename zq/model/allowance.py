@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The permissions of a request's caller, checked for each object of the request before anything is changed."""
+"""The permissions of a request's caller, checked for each object that the request uses."""
 
 from collections.abc import Callable
 from typing import Final
@@ -35,7 +35,7 @@ class Allowance:
         return known
 
     def authorize(self, rule: str, verb: Verb, kind: Kind, name: str) -> None:
-        """Raise ``NotAuthorized`` if the policy rule and the scopes do not permit the caller to use the named object.
+        """Raise ``NotAuthorized`` unless the policy rule and the scopes permit the caller to use the named object.
 
         The object need not exist.
         """
@@ -52,9 +52,7 @@ class Allowance:
             raise self.refusal(rule)
 
     def authorize_glob(self, rule: str, verb: Verb, kind: Kind, glob: str) -> Callable[[str], bool] | None:
-        """Return a predicate that decides whether a name is permitted.
-
-        Return ``None`` if all names that match the glob are permitted.
+        """Return a predicate that decides whether a name is permitted; ``None`` = all names that match the glob are.
 
         Raises ``NotAuthorized`` if no name is permitted.
         """

@@ -10,7 +10,7 @@ from zq.model.queues import QueueRef, Seconds
 
 
 class Fence(Struct, frozen=True):
-    """The epoch of a fence that a client holds (extensions 9)."""
+    """The name of a fence, and the epoch that a client holds: a fencing token (extensions 9)."""
 
     name: str
     epoch: int
@@ -37,7 +37,7 @@ class Commit(Struct, frozen=True):
 
     Attributes:
         ttl: Seconds for which the producer is remembered.
-        expected: Required message counts of stages; other stages may have any count.
+        expected: Required message counts by stage. A stage without an entry may have any count.
         beside: Further stages to publish if they exist. Their messages are not counted.
     """
 
@@ -53,7 +53,7 @@ class Commit(Struct, frozen=True):
 
 
 class Bounds(Struct, frozen=True):
-    """The limits of a commit, which apply to the sum of published and deleted messages.
+    """The limits of a commit: maximum numbers of published and deleted messages together.
 
     Attributes:
         step: Maximum in one atomic step of the store.
@@ -69,7 +69,7 @@ class CommitResult(Struct, frozen=True):
 
     Attributes:
         batch: Number of the producer's batch.
-        replayed: Whether the request named this batch or an earlier one, and therefore changed nothing.
+        replayed: Whether the request repeated this batch or an earlier one, and therefore changed nothing.
         open: Whether the commit is decided but not completely applied.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Range check of numbers in JSON: integers must fit in 64 bits with sign, other numbers in a double (contract 1.6).
+"""Range check of numbers in JSON: integers must fit in 64 signed bits, other numbers in a double (contract 1.6).
 
 Server, client, command line and Spark share this check, so that every consumer can decode the messages of a queue.
 """
@@ -30,11 +30,11 @@ _MAX_KEY: Final = 64
 
 
 class _Members(list[tuple[str, Any]]):
-    """The members of a JSON object, including members with equal names."""
+    """The members of a JSON object as a list, because a dictionary would drop members with equal names."""
 
 
 def check_numbers(raw: bytes, field: str = "") -> None:
-    """Check all numbers of a valid JSON document. Raises ``InvalidBody``, which names the first invalid number's field.
+    """Check all numbers of a valid JSON document. Raises ``InvalidBody`` for the first number out of range.
 
     Args:
         field: Path of the document, for the error message.
@@ -123,6 +123,6 @@ def _children(value: object) -> Iterable[tuple[str, object]]:
 
 
 def _path(steps: tuple[str, ...]) -> str:
-    """Format a path for an error. It ends at ``body``, because errors must not reveal the content of a message."""
+    """Format a path for an error message. It ends at ``body``, because errors must not reveal a message's content."""
     shown = steps[: steps.index(".body") + 1] if ".body" in steps else steps
     return "".join(step[:_MAX_KEY] for step in shown[:_MAX_STEPS]).removeprefix(".")

@@ -48,7 +48,7 @@ def signature(secret: str, message: str, timestamp: int, body: bytes) -> str:
 
 
 def headers(secrets: Iterable[str], message: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Return the headers of a delivery, with one signature per secret. While a secret is rotated, there are two."""
+    """Return the headers of a delivery. Each secret adds one signature; there are two secrets during a rotation."""
     signatures = [signature(secret, message, timestamp, body) for secret in secrets]
     return {ID: message, TIMESTAMP: str(timestamp)} | ({SIGNATURE: " ".join(signatures)} if signatures else {})
 
