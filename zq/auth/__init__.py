@@ -78,7 +78,7 @@ def _jwt_verifier(options: JwtOptions, documents: DocumentController, clock: Clo
 
 
 def check(options: AuthOptions) -> None:
-    """Raise ``StartRefused`` if an authentication option is not valid, or a file that an option names."""
+    """Raise ``StartRefused`` if an authentication option, or the content of a file that it names, is not valid."""
     if options.strategy == "proxy":
         read_secrets(options.proxy_secret_file)
     if "jwt" in options.strategy:

@@ -53,10 +53,8 @@ class Verifier(Protocol):
     def verify(self, text: str) -> tuple[Identity, float] | str:
         """Verify a credential.
 
-        Returns:
-            For a valid credential, the identity and the seconds for which it may be cached. Otherwise, the reason for
-                the
-            audit log.
+        Return its identity and the seconds for which the identity may be cached. If the credential is not valid, return
+        the reason for the audit log.
 
         Raises ``Unavailable`` if the store or the issuer's keys are unavailable.
         """

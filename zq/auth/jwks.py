@@ -212,7 +212,10 @@ def _read_body(reply: Any, connection: HTTPSConnection, deadline: float) -> byte
 
 
 class _PinnedConnection(HTTPSConnection):
-    """A connection to a public address. The host name is resolved once, so the checked address is the one used."""
+    """An HTTPS connection to a public address.
+
+    The host name is resolved once, so DNS cannot change the address after it was checked.
+    """
 
     def connect(self) -> None:
         addresses = [each[4][0] for each in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)]

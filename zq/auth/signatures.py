@@ -246,7 +246,7 @@ class Signatures:
         )
 
     def _verify(self, values: tuple[str, ...]) -> CachedSignature | None:
-        """Verify a signature in a time that does not reveal why it is not valid."""
+        """Verify a signature. All failures take equally long, so the duration does not reveal the reason."""
         project, given, *_ = values
         parts = _read(values)
         named, paths, methods, expires = parts or NOTHING

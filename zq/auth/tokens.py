@@ -106,7 +106,7 @@ class Grant(Struct, frozen=True, kw_only=True):
     """The properties of a new token.
 
     Attributes:
-        roles: Roles; if empty, the token has the role member.
+        roles: Roles; if empty, the token gets the member role.
         days: Lifetime in days.
         expires: Latest expiry time. It shortens the lifetime if ``days`` end later.
         by: Name of the credential that creates the token.

@@ -166,7 +166,7 @@ class Claims:
         return ReadResult(Page(found, _encode_marker(after) if after else None), now)
 
     def renew(self, queue: QueueRef, claim: str, terms: wire.ClaimTerms, fence: Fence | None) -> None:
-        """Renew a live claim with the ttl and grace in ``terms``, or with the server's defaults (contract 8.3)."""
+        """Restart the ttl of a live claim. Terms that are not given take the server's defaults (contract 8.3)."""
         grace = min(max(0, self._grace(terms)), self._limits.max_claim_grace)  # capped, not refused
         lease = Lease(claim, self._ttl(terms), grace)
         self._claims.renew(queue, lease, self._clock.now(), fence)

@@ -44,7 +44,7 @@ class ProjectKeys(Struct, frozen=True, array_like=True):
 
     Attributes:
         last: Number of the newest data key.
-        keys: By number of the data key: the id of the master key, and the wrapped data key.
+        keys: The id of the master key and the wrapped data key, by number of the data key.
     """
 
     last: int
@@ -190,7 +190,10 @@ class DataKeys:
         return key
 
     def _rewrap(self, project: str, number: int, id: str, wrapped: bytes) -> tuple[str, bytes]:
-        """Wrap a key with the first master key. If the key cannot be unwrapped, return it unchanged."""
+        """Wrap a data key with the first master key. Return the id of the master key and the wrapped key.
+
+        If no master key can unwrap the data key, return ``id`` and ``wrapped``.
+        """
         key = self._unwrap(project, number, id, wrapped)
         return (id, wrapped) if key is None else self._wrap(project, number, key)
 

@@ -203,9 +203,10 @@ class Sealing:
 
 
 def id_in_topic(topic: str, seal: bytes) -> str:
-    """Return the text that binds an encrypted body to its topic, for use in place of a message id.
+    """Return the argument ``id`` of ``Sealing.seal`` and ``Sealing.open`` for the body of a message in a topic.
 
-    A published message is encrypted before it has an id. The slash in the text prevents collisions with message ids.
+    A message is encrypted before it gets its id. Therefore the topic's name and ``seal`` take the place of the id. The
+    slash prevents collisions with the ids of queue messages.
 
     Args:
         seal: Random bytes that are stored with the body; b"" in messages of earlier zq versions.
@@ -214,14 +215,14 @@ def id_in_topic(topic: str, seal: bytes) -> str:
 
 
 def _is_later(created: Seconds, since: Seconds) -> bool:
-    """Return whether all servers already encrypted new bodies when the message was posted."""
+    """Return whether the message was posted after all servers had begun to encrypt new bodies."""
     return bool(since) and created > since + CACHE_EXPIRY_SECONDS
 
 
 def id_of_attributes(id: str) -> str:
-    """Return the text that binds encrypted attributes to their message, for use in place of the message id.
+    """Return the argument ``id`` of ``Sealing.seal`` and ``Sealing.open`` for the attributes of a message.
 
-    The text differs from the id, so an attacker who can write to the store cannot use attributes as a body.
+    The body uses a different ``id``. Therefore an attacker who can write to the store cannot use attributes as a body.
     """
     return f"extra/{id}"
 

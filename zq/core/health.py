@@ -164,7 +164,6 @@ class Health:
 
 
 def _delete_abandoned(store: Storage, now: Seconds) -> None:
-    """Delete the temporary queues of probes whose server died."""
     for queue in store.queues.list(PROJECT, "", MAX_ABANDONED).items:
         if int(queue.ref.name[:12], 16) / 1000 < now - ABANDONED_AFTER:
             store.queues.delete(queue.ref)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encrypted page markers, which hide the name at which a page ended.
 
-A client may be allowed to see only some names of a listing, and a page may end at another name. A marker is the
-encrypted name. Its length does not depend on the name, and it begins with a character that names cannot contain. All
-servers share the encryption key through the store.
+A page may end at a name that the client must not see. Therefore the marker of the next page is the encrypted name. Its
+length does not depend on the name, and it begins with a character that names cannot contain. All servers share the
+encryption key through the store.
 """
 
 import os

@@ -60,7 +60,7 @@ NO_METADATA: Final = b"none"
 NO_ROOM: Final = -1
 # The attributes of a request without a trace context.
 NO_TRACE: Final[Mapping[str, AttributeValue]] = {}
-# Maximum size of a stage's notices, as a multiple of the maximum stage size.
+# Maximum size of a stage's copies for followers, as a multiple of the maximum stage size.
 COPIES_SIZE: Final = 2
 
 
@@ -97,8 +97,8 @@ class Messages:
     def rules(self, queue: QueueRef, size: int) -> Rules:
         """Return the rules for a post of ``size`` bytes (contract 7.2, step 1). Create the queue if it does not exist.
 
-        Cached rules are returned only if they allow the post, because the store checks them again during the post.
-        Otherwise, the current rules are read from the store.
+        If cached rules allow the post, return them: the store rejects the post if they are outdated. Otherwise, read
+        the current rules from the store.
         """
         remembered = self._rules_cache.remembered(queue)
         if remembered is not None and size <= remembered.max_messages_post_size and not remembered.posts_paused:
@@ -196,7 +196,7 @@ class Messages:
                     queue, stage, drafts, now, refusal or self.reserve_storage(queue, drafts, rules), idempotency_key
                 )
         except Repeated as first:
-            # If the server that staged the messages has died, it may not have staged the notices.
+            # If the server that staged the messages has died, it may not have staged the copies for followers.
             again = self._drafts(posted, client, queue, rules, now, trace, first.answer)
             self._stage_copies(queue, stage, again, rules, now, hops, idempotency_key)
             return WriteResult(len(first.answer), replayed=True, ignores_delays=rules.ignores_delays(posted))

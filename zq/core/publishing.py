@@ -320,7 +320,7 @@ class TopicPoll:
 
 
 def _has_news(page: TopicPage, after: int | None) -> bool:
-    """Return whether the page has messages or a gap that later messages follow.
+    """Return whether the page has messages, or a gap before later messages of the log.
 
     A gap at the end of the log does not count, because every following response would report it again.
     """

@@ -217,7 +217,7 @@ class Quotas:
     def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
         """Reserve quota for missing target queues while the caller moves messages to them; a context manager.
 
-        A cache of queue names avoids a round trip and the lock for most moves. Raises ``QuotaExceeded`` if the project
+        For most moves, a cache of queue names avoids a round trip and a lock. Raises ``QuotaExceeded`` if the project
         has reached its queue limit.
         """
         missing = self._missing(queues)

@@ -59,7 +59,7 @@ _decoder: Final = msgspec.json.Decoder(dict[str, tuple[float, float, float]])
 
 
 class RemainingRate(NamedTuple):
-    """The rate of a project of which the smallest part is left.
+    """The rate limit that a project is closest to exceeding.
 
     Attributes:
         name: Name of the rate.
@@ -98,10 +98,7 @@ class RecentProjects:
         return now - self._other_at < RECENT_SECONDS
 
     def contention(self, account: "Account", now: float) -> Contention:
-        """Return how recently light requests arrived that a heavy request of ``account`` would delay.
-
-        Only requests of other projects are considered.
-        """
+        """Return how recently other projects sent light requests, which a heavy request of ``account`` would delay."""
         if self.busy:
             return Contention.NOW
         latest = self._other_at if self._last is account else self._last_at
@@ -251,7 +248,7 @@ class Account:
         return max(self._messages, self._bytes) - now - ALLOWED
 
     def left(self, now: float) -> RemainingRate | None:
-        """Return the rate of which the smallest part is left, or ``None`` if no rate is limited."""
+        """Return the rate limit that the project is closest to exceeding, or ``None`` if no rate is limited."""
         debt, scarcest = -1.0, -1
         for rate, paid in enumerate((self._requests, self._messages, self._bytes)):
             if self._rates[rate] and paid - now > debt:
@@ -292,7 +289,7 @@ class Account:
         return asked, messages + refusals * self._mean[0], size + refusals * self._mean[1]
 
     def set_rates(self, rates: Sequence[float]) -> None:
-        """Set this process's share of the project's rates."""
+        """Set this process's share of the project's rates: requests, messages and bytes per second."""
         self._rates = list(rates)
         requests, messages, size = (1 / rate if rate else 0.0 for rate in rates)
         self._steps = requests or -ALLOWED, messages, size

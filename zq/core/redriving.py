@@ -169,7 +169,7 @@ class Redriving:
         return Routes(self._rules_cache, queue.project, to, origin, allowance)
 
     def _move_oldest(self, queue: QueueRef, routes: Routes, limit: int) -> int:
-        """Move the oldest messages, up to the first one without a target. Return the number of moved messages."""
+        """Move the oldest messages up to the first one without a target. Return the number of moved messages."""
         moved = marker = left = 0
         while moved < limit and left < MAX_BATCH:
             size = min(CHUNK, limit - moved) if routes.origin is None else CHUNK
@@ -189,7 +189,7 @@ class Redriving:
         return moved
 
     def _move_named(self, queue: QueueRef, routes: Routes, ids: Sequence[str]) -> tuple[int, list[str]]:
-        """Move the messages with these ids. Return the number of moved messages, and the ids that were not ready."""
+        """Move the messages with these ids. Return the number of moved messages, and the ids without a ready one."""
         went: set[str] = set()
         stay: set[str] = set()
         homeless = False

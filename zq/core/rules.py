@@ -41,14 +41,14 @@ Patterns = Sequence[tuple[str, int]]
 
 
 class DefaultTtls:
-    """The default message ttl of every queue. Thread-safe."""
+    """The default message ttls of queues, by patterns of queue names. Thread-safe."""
 
     def __init__(self, default: int, by_name: Patterns = ()) -> None:
         self._table = default, _finder(default, by_name)
 
     @property
     def default(self) -> int:
-        """Ttl in seconds of queues that match no pattern."""
+        """Default message ttl in seconds of queues whose names match no pattern."""
         return self._table[0]
 
     def of(self, queue: str) -> int:
@@ -76,7 +76,7 @@ def _finder(default: int, by_name: Patterns) -> Callable[[str], int]:
 
 
 class Rules(ReservedKeys, frozen=True, kw_only=True):
-    """The rules of a queue's messages, parsed from ``metadata``.
+    """The settings of a queue that apply to its messages, parsed from ``metadata``.
 
     Defaults are applied, except for the default ttl (see ``RulesCache.ttl``).
     """
@@ -112,8 +112,8 @@ class Rules(ReservedKeys, frozen=True, kw_only=True):
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
         """Return the queue's dead-letter queue and claim limit; ``None`` if messages are never moved (contract 8.6).
 
-        A queue with attributes of a protocol may be its own dead-letter queue. Its messages are not moved, because a
-        move would reset their claim counts.
+        A queue of another protocol, such as SQS, may be its own dead-letter queue. Its messages are not moved, because
+        a move would reset their claim counts.
         """
         if self.dead_letter_queue in ("", queue.name) or self.max_claim_count is None:
             return None
@@ -179,7 +179,7 @@ class RulesCache:
             raise QueuePaused.of(queue.name)
 
     def admit_moves(self, source: QueueRef, moves: Sequence[Move], now: Seconds) -> None:
-        """Prepare the target queues of moves: if they would receive an unencrypted body, let them accept such bodies.
+        """Let target queues accept unencrypted bodies if the moves would put such bodies into them.
 
         Only ready messages are considered. Raises ``MetadataConflict`` if concurrent changes to a target make every
         attempt fail.

@@ -34,7 +34,7 @@ class StoredUsage:
         """Monotonic time at which the usage expires: sooner if more than half of a quota is used."""
 
     def add(self, messages: int, size: int, quota: Quota) -> QuotaExceeded | None:
-        """Add messages and bytes to the usage. Return the error if they exceed the quota, otherwise ``None``."""
+        """Add messages and bytes to the usage. If they exceed the quota, add nothing and return the error."""
         messages += self.messages
         size += self.bytes
         if messages > quota.stored_messages > 0:

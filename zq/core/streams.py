@@ -293,7 +293,7 @@ class Streams:
         self.events.streams(1)
 
     def _run(self) -> None:
-        """Disconnect stalled readers. A stalled reader's own thread is blocked while sending."""
+        """Disconnect stalled readers. Their own threads cannot do so, because they are blocked in sending."""
         while not self.closing or self._streams:
             time.sleep(CHECK_INTERVAL)
             with self._lock:

@@ -16,7 +16,7 @@ class Slots:
     """The slots of one server for long polls or streams. Not thread-safe: the caller holds a lock."""
 
     def __init__(self, count: int, share: int = DEFAULT_SHARE) -> None:
-        """Create ``count`` slots, of which one project may occupy ``share`` percent by default."""
+        """Create ``count`` slots. By default, one project may occupy ``share`` percent of them."""
         self._free = self._count = count
         self._share = share
         self._taken: Counter[str] = Counter()

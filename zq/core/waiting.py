@@ -29,7 +29,7 @@ T = TypeVar("T")
 Check = Callable[[], object]
 # Seconds after which a queue with waiters is polled without a notification.
 RECHECK_INTERVAL: Final = 5.0
-# Maximum number of such polls per second in one server. With many queues, the interval grows.
+# Maximum number of polls without a notification per second in one server. With many queues, their interval grows.
 MAX_RECHECKS: Final = 100
 # Seconds added to every timer, so that the message is ready when the timer fires.
 TIMER_SLACK: Final = 0.002

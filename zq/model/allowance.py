@@ -52,7 +52,7 @@ class Allowance:
             raise self.refusal(rule)
 
     def authorize_glob(self, rule: str, verb: Verb, kind: Kind, glob: str) -> Callable[[str], bool] | None:
-        """Return a predicate that decides whether a name is permitted; ``None`` = all names that match the glob are.
+        """Return a predicate for permitted names, or ``None`` if all names that match the glob are permitted.
 
         Raises ``NotAuthorized`` if no name is permitted.
         """
@@ -62,14 +62,14 @@ class Allowance:
         return self.visible(verb, kind) if scopes is not None and not scopes.covers(verb, kind, glob) else None
 
     def visible(self, verb: Verb, kind: Kind) -> Callable[[str], bool] | None:
-        """Return a predicate that selects the names on which the scopes permit the verb; ``None`` = all names."""
+        """Return a predicate for the names on which the scopes permit the verb; ``None`` = all names."""
         scopes = self.scopes
         if scopes is None or scopes.covers(verb, kind, "**"):
             return None
         return lambda name: scopes.allows(verb, kind, name)
 
     def refusal(self, rule: str, kind: Kind | None = None, name: str = "") -> NotAuthorized:
-        """Return the error of a forbidden operation. Without ``kind``, the error names the project."""
+        """Return the error for a forbidden operation. Without ``kind``, the error names the project."""
         about = f"{kind} {name[:128]}" if kind else f"project {self.identity.project}"
         return NotAuthorized(f"This credential does not allow {rule} on {about}.")
 

@@ -175,7 +175,7 @@ class Grip(Struct, frozen=True):
         """Return the outcome of the operation.
 
         Args:
-            claim: The message's last claim; "" = the message was never claimed.
+            claim: The message's last claim; "" = none.
             count: The message's claim count.
             counts: Whether ``claim`` is accepted, because it is live or because expired claims are accepted too.
             age: Whole seconds since creation or last renewal of the claim.

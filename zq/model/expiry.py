@@ -29,7 +29,7 @@ class Expiry(Struct, frozen=True, kw_only=True):
     delete_on_read: Annotated[bool, Option(reload=True)] = True
     """Remove expired messages that readers find."""
     delete_queue_size: Annotated[int, Option(1, 10_000_000, reload=True)] = 10_000
-    """Maximum number of expired messages found by readers that wait for removal; further ones are left to the sweep."""
+    """Maximum number of expired messages that readers found and that await removal. The sweep removes further ones."""
     compaction_filter: Annotated[bool, Option(reload=True)] = True
     """Drop expired messages when the embedded store compacts its files."""
     compaction_filter_grace: Annotated[int, Option(0, 86_400, reload=True)] = 60

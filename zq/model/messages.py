@@ -15,7 +15,7 @@ class IdempotencyKey(Struct, frozen=True):
     """The idempotency key of a request (extensions 6). A repeated request has no effect and gets the first result.
 
     Attributes:
-        key: Name of the operation and the client's key; unique within a queue.
+        key: The operation's name together with the client's key; unique within a queue.
         digest: Digest of everything that a repeated request must have in common with the first.
         window: Seconds for which a repeated request is recognized.
     """

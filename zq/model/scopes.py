@@ -32,7 +32,7 @@ RULE: Final = (
 
 
 class Verb(StrEnum):
-    """A verb that a scope permits. Each route and each target of a request has a verb."""
+    """An action that a scope permits. A request needs the verb of its route, and the verb of each of its targets."""
 
     PRODUCE = "produce"
     CONSUME = "consume"

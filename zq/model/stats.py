@@ -102,7 +102,8 @@ class RestoreResult(Struct, frozen=True):
     """Number of valid tokens."""
 
 
-# Returns the value of a document (kind, value) whose expiry is postponed by seconds; ``None`` = not postponed.
+# Returns a document's value after its expiry was postponed, given its kind, its value and the seconds. ``None`` = the
+# expiry must not be postponed.
 Postpone = Callable[[str, bytes, Seconds], bytes | None]
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion between JSON on the wire and values of the model, for server and client.
 
-This module decodes JSON in general and the requests of the contract. ``answers`` declares responses, and ``encoding``
+This module decodes JSON in general and the requests of the base API. ``answers`` declares responses, and ``encoding``
 encodes them. Other modules cover the extensions. Defaults and limits are not applied here.
 
 Message bodies stay raw bytes: they are checked for encoding, syntax and numbers, but are not decoded.
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Posted(Struct):
     """One message in the body of a post.
 
-    ``delay`` is not decoded, because a queue without delays ignores even an invalid delay (contract 7.2).
+    A queue without delays ignores ``delay``, even if it is not valid (contract 7.2).
     """
 
     body: Raw
@@ -149,7 +149,7 @@ def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
 def _lone_surrogate(raw: bytes) -> str:
     """Return an error sentence for the first unpaired surrogate, or "" if there is none.
 
-    Without it, the client would only learn that the JSON is malformed, because msgspec reports nothing else.
+    msgspec reports only that the JSON is malformed.
     """
     half = next((escape for escape in _ESCAPES.finditer(raw) if escape[1]), None)
     if half is None:

@@ -283,7 +283,7 @@ class RedriveDryRun(Struct, frozen=True):
         would_move: Number of messages that would be moved.
         origins: Number of messages by origin queue.
         without_origin: Number of messages without an origin.
-        missing_origin: Number of messages by origin queue that does not exist.
+        missing_origin: Number of messages by origin queue, for queues that do not exist.
         counted: Number of inspected messages.
         lost: The requested ids without a ready message, in request order; absent if no ids were requested.
     """

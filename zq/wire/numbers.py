@@ -49,7 +49,7 @@ def check_numbers(raw: bytes, field: str = "") -> None:
 def checked_json(value: object, field: str = "") -> bytes:
     """Encode a value as JSON.
 
-    Raises ``InvalidBody`` for NaN and infinities, which JSON cannot represent, and the errors of
+    Raises ``InvalidBody`` for NaN and infinities, which JSON cannot represent. Raises the errors of
     ``msgspec.json.encode``.
 
     Args:
