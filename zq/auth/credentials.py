@@ -71,7 +71,6 @@ class FailureLimit:
         self._debts: FIFOCache[str, float] = FIFOCache(CACHE_SIZE)
 
     def exceeded(self, peer: str) -> bool:
-        """Return whether the address exceeds the limit."""
         return self._debts.get(peer, 0.0) - self._monotonic() > (BURST - 0.5) / FAILURES
 
     def check(self, peer: str) -> None:

@@ -132,7 +132,6 @@ def encode_base62(number: int, length: int) -> str:
 
 
 def format_token(id: str, secret: str) -> str:
-    """Format the text of a token."""
     text = f"zq_{id}_{secret}"
     return f"{text}_{encode_base62(zlib.crc32(text.encode()), CRC_LENGTH)}"
 

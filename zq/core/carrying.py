@@ -51,13 +51,12 @@ class SliceSize:
         self.size = min(FIRST_SLICE, maximum)
 
     def record_duration(self, seconds: float) -> None:
-        """Adapt the size of the next slice to the duration of the last slice."""
         wanted = self.size * TARGET_SECONDS / max(seconds, 1e-6)
         self.size = max(self._minimum, min(self._maximum, int(wanted), 2 * self.size))
 
 
 class CommitExecutor:
-    """Executor of commits on one server.
+    """Executor of the commits of one server.
 
     Args:
         patience: Seconds to wait for a commit before the server replies that the commit is still running.

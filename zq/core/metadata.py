@@ -129,7 +129,6 @@ def _key(operation: wire.Operation) -> str:
 
 
 def metadata_schema(limits: Limits, protocol_keys: Sequence[ProtocolKey] = ()) -> Metadata:
-    """Return the JSON Schema of the metadata of a queue or topic."""
     own = {key.name: key.schema for key in protocol_keys}
     return {"type": "object", "properties": build_key_schemas(limits) | own}
 

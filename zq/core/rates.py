@@ -163,7 +163,6 @@ class Account:
 
     @property
     def quota(self) -> Quota:
-        """The project's quota."""
         return self._quota
 
     def enter(self, now: float) -> None:

@@ -97,8 +97,6 @@ class Name(Protocol):
 
 
 class StoredResource(Protocol):
-    """A stored queue or topic."""
-
     @property
     def ref(self) -> Name: ...
 

@@ -2,7 +2,7 @@
 """The rules of a queue's messages, parsed from its metadata, and caches of the rules (contract 6.1, extensions 4).
 
 The caches are ``FIFOCache`` objects, because a lookup does not modify them and therefore needs no lock. ``LRUCache``
-and ``TTLCache`` reorder their entries on each lookup, which takes three and eight times as long.
+and ``TTLCache`` reorder their entries on each lookup; a lookup takes three and eight times as long.
 """
 
 import re
@@ -98,7 +98,6 @@ class Rules(ReservedKeys, frozen=True, kw_only=True):
 
     @property
     def posts_paused(self) -> bool:
-        """Whether posts are paused."""
         return self.paused in ("posts", "all")
 
     def ignores_delays(self, posted: Sequence[wire.Posted]) -> bool:

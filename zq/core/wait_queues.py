@@ -42,7 +42,6 @@ class Slots:
         return True
 
     def release(self, project: str) -> None:
-        """Release a slot of the project."""
         self._free += 1
         self._taken[project] -= 1
         if not self._taken[project]:
@@ -72,7 +71,7 @@ class Waiter:
 
     Attributes:
         takes: Whether the request claims or pops messages. If not, it is read-only.
-        found_nothing: Whether the last poll at the deadline found no message.
+        found_nothing: Whether the request has reached its deadline and its last poll found no message.
     """
 
     __slots__ = ("found_nothing", "has_left", "is_called", "poll_slots", "slots", "takes", "wakeup")
@@ -93,7 +92,6 @@ class Waiter:
         self.is_called = False
 
     def record_empty_poll(self) -> None:
-        """Record that the last poll found no message."""
         self.found_nothing = True
 
     def leave(self) -> None:

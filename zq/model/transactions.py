@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions: fences, stages and commits (extensions 9)."""
+"""Values of transactions: fences, stages and commits, see ``zq.core.transactions`` (extensions 9)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -53,7 +53,7 @@ class Commit(Struct, frozen=True):
 
 
 class Bounds(Struct, frozen=True):
-    """The limits of a commit: maximum numbers of published and deleted messages together.
+    """The maximum numbers of messages in a commit, published and deleted messages together.
 
     Attributes:
         step: Maximum in one atomic step of the store.
@@ -89,11 +89,11 @@ class UnfinishedCommit(NamedTuple):
 
 
 class KnownStage(Struct, frozen=True):
-    """An existing stage.
+    """A stage in a listing: messages that no commit has published yet.
 
     Attributes:
-        bytes: Size of its bodies.
-        expires: Time at which the stage is dropped.
+        bytes: Total size of the message bodies.
+        expires: Time at which the stage is deleted.
     """
 
     name: str

@@ -348,7 +348,7 @@ class LastCommit(Struct, frozen=True):
 
 
 class JobStage(Struct, frozen=True):
-    """A stage in a listing.
+    """A stage in a listing: messages that no commit has published yet.
 
     Attributes:
         bytes: Total size of the message bodies.
@@ -364,7 +364,7 @@ class JobStage(Struct, frozen=True):
 
 
 class JobFence(Struct, frozen=True):
-    """A fence in a listing.
+    """A fence in a listing. The server rejects requests with an epoch older than the current one.
 
     Attributes:
         epoch: Current epoch.

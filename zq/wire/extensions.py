@@ -38,7 +38,7 @@ class Buried(Struct):
 class SettleTerms(Struct):
     """The body of a settle request.
 
-    If ``delete`` is ``"*"``, all messages of the claim that the other members do not name are deleted.
+    If ``delete`` is ``"*"``, the request deletes all messages of the claim except those in the other members.
     """
 
     delete: list[str] | Literal["*"] = []

@@ -65,7 +65,6 @@ def messages(found: Sequence[PublishedMessage], now: Seconds, detailed: bool) ->
 
 
 def message(found: PublishedMessage, now: Seconds, detailed: bool) -> bytes:
-    """Encode one message."""
     return encode(_format_message(found, now, detailed))
 
 

@@ -23,7 +23,6 @@ MAX_SECRET_SIZE: Final = 64
 
 
 def new_secret() -> str:
-    """Generate a random secret."""
     return PREFIX + base64.b64encode(os.urandom(SECRET_SIZE)).decode()
 
 
