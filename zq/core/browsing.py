@@ -25,8 +25,6 @@ READ_FOR_STARTS: Final = 4
 
 
 class Browsing:
-    """Read-only operations: list messages by state, and find a message by id."""
-
     def __init__(self, storage: Storage, clock: Clock, limits: Limits, sealing: Sealing) -> None:
         self._storage = storage
         self._clock = clock

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Execution of commits, which publish staged messages and delete claimed messages in one transaction.
 
-The store first records the commit in one atomic step: from then on, the commit is decided. The server then applies it
-in slices of limited size. A slice is idempotent. After each slice the server pauses for twice the duration of the
-slice, so that other requests make progress.
+The store first records the commit in one atomic step: from then on, the commit is decided. In the same step, the store
+applies a small commit. The server applies a large commit afterwards, in slices of limited size. A slice is idempotent.
+After each slice the server pauses for twice the duration of the slice, so that other requests make progress.
 
 The server that received a commit applies it. If that server dies, another server resumes the commit. A commit counts as
 abandoned if it makes no progress between two polls.

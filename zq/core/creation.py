@@ -29,8 +29,6 @@ NO_METADATA: Final = b"{}"
 
 
 class QueueCreation:
-    """Creation of queues on first use, and lookup of their rules."""
-
     def __init__(
         self, queues: QueueController, quotas: AnyQuotas, rules_cache: RulesCache, followers: Followers
     ) -> None:

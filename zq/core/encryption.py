@@ -49,7 +49,8 @@ UNREADABLE: Final = "The message body is encrypted and cannot be decrypted with 
 class Sealing:
     """Encryption and decryption of message bodies.
 
-    Each of the functions returns the time since which all bodies of a queue or topic are encrypted; 0 = not all are.
+    Each function in the arguments returns the time since which all bodies of a queue or topic are encrypted; 0 = not
+    all are.
 
     Args:
         queue_since: The time of a queue. It may be cached.

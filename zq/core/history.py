@@ -30,8 +30,6 @@ MAX_TIME: Seconds = 253_402_300_800.0
 
 
 class History:
-    """Operations on the message history: list finished messages, and replay them."""
-
     def __init__(
         self,
         storage: Storage,

@@ -50,8 +50,6 @@ class Readers(Struct, frozen=True):
 
 
 class Publishing:
-    """Operations on a topic's messages: publish, list and get."""
-
     def __init__(
         self,
         storage: Storage,

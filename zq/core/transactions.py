@@ -183,7 +183,7 @@ class Transactions:
         return ReadResult(Page(found, self._markers.seal(about, after) if is_hidden else after), now)
 
     def resume(self) -> None:
-        """Resume commits that another server has abandoned. Must be called once a second."""
+        """Resume abandoned commits. Must be called once a second."""
         if self._resumes:
             self._executor.resume()
 

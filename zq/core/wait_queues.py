@@ -100,7 +100,7 @@ class Waiter:
 
 
 class PollQueue:
-    """The notified read-only requests of one project. At most ``MAX_CONCURRENT_POLLS`` of them poll at a time."""
+    """The read-only requests of a project that were notified. At most ``MAX_CONCURRENT_POLLS`` poll at a time."""
 
     __slots__ = ("pending", "polling")
 
