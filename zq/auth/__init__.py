@@ -52,7 +52,6 @@ def open_tokens(
 
 
 def _bootstrap_token(path: str) -> str:
-    """Read the bootstrap token. Raises ``StartRefused`` if the file is unreadable or does not contain a token."""
     option = "[auth] bootstrap_token_file"
     text = read_private(option, path).decode("ascii", "replace").strip()
     if parse_token(text) is None:

@@ -175,7 +175,6 @@ class BearerStrategy:
                     self._valid[key] = structs.replace(known, until=-math.inf)
 
     def _text(self, env: Mapping[str, Any], value: str) -> str:
-        """Return the credential in a header value, or "" if the scheme is not ``Bearer``."""
         if "HTTP_AUTHORIZATION" not in env or not env["HTTP_AUTHORIZATION"]:
             return value
         return value[len(BEARER) :].strip() if value[: len(BEARER)].lower() == BEARER else ""

@@ -89,10 +89,7 @@ class JwtVerifier:
                 forget({credential_name(id) for id in found})
 
     def _claims(self, text: str) -> Mapping[str, Any]:
-        """Verify signature, issuer and audience of a token, and return its claims.
-
-        Raises ``ValueError`` or ``PyJWTError`` if the token is not valid.
-        """
+        """Verify signature, issuer and audience of a token, and return its claims. The expiry is not checked."""
         header, options = jwt.get_unverified_header(text), self._options
         algorithm, kind = header.get("alg"), str(header.get("typ", ""))
         if algorithm not in options.algorithms or "crit" in header or "cty" in header or "enc" in header:
@@ -119,10 +116,7 @@ class JwtVerifier:
         return claims
 
     def _identity(self, claims: Mapping[str, Any]) -> tuple[Identity, float]:
-        """Return the identity in the claims, and the seconds for which to cache it.
-
-        Raises ``ValueError`` or ``Invalid`` if a claim is missing or not valid.
-        """
+        """Return the identity in the claims, and the seconds for which to cache it."""
         options, now = self._options, self._clock.now()
         expires, begins = _parse_time(claims["exp"]), _parse_time(claims.get("nbf", 0))
         issued = _parse_time(claims.get("iat", now))
@@ -179,17 +173,13 @@ def at_path(claims: Mapping[str, Any], path: str) -> Any:
 
 
 def _parse_time(value: Any) -> float:
-    """Return a time claim in seconds. Raises ``ValueError`` if the claim is not a valid number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
         raise ValueError("no moment")
     return float(value)
 
 
 def _parse_list(value: Any) -> list[str] | None:
-    """Return the items of a claim that is a list or a space-separated string. Return ``None`` if it is absent.
-
-    Raises ``ValueError`` if the claim has another type.
-    """
+    """Return the items of a claim that is a list or a space-separated string; ``None`` if the claim is absent."""
     if value is None:
         return None
     words = value.split() if isinstance(value, str) else value

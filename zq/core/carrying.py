@@ -140,7 +140,6 @@ class CommitExecutor:
         return structs.replace(committed, open=not done)
 
     def _apply_slices(self, project: str, producer: str, deadline: float) -> bool:
-        """Apply slices until the commit is complete or the deadline has passed. Return whether it is complete."""
         slice_size = SliceSize(self._transactions.min_slice, self._bounds.step)
         while True:
             began = time.monotonic()

@@ -144,7 +144,6 @@ def check_retry_policy(policy: object, field: str) -> None:
 
 
 def _check_retry_span(policy: Metadata, field: str = "_retry_policy") -> None:
-    """Raise ``InvalidBody`` unless the maximum delay exceeds the minimum by at least ten seconds (contract 6.1)."""
     if policy.get("maximum_delay", 30) - policy.get("minimum_delay", 5) < 10:
         raise InvalidBody(f"{field}: maximum_delay must be at least 10 above minimum_delay (defaults 30 and 5).")
 

@@ -314,11 +314,6 @@ class Account:
         self._bytes = (paid if paid > now else now) + size * byte
 
     def _refuse(self, *late: float) -> TooManyRequests:
-        """Count a rejected request and return the error.
-
-        Args:
-            late: Seconds until each bucket admits a request.
-        """
         self._refusals += 1
         rate = max((1, 2, 0), key=lambda bucket: late[bucket])
         if late[rate] <= 0:
@@ -398,10 +393,7 @@ class Exchange:
     def _exchange(self, near: Mapping[str, tuple[float, float, float]]) -> list[dict[str, tuple[float, float, float]]]:
         """Store this process's report and return the reports of the other processes.
 
-        A report contains the demands of a process by project: requests, messages and bytes.
-
-        Args:
-            near: Demands to report.
+        A report contains the demand of each project in requests, messages and bytes.
         """
         now = self._clock.now()
         self._documents.put(self._ref, msgspec.json.encode(near), now, expires=now + REPORT_TTL)

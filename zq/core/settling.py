@@ -118,11 +118,6 @@ class Settling:
         """Let the target queues accept unencrypted bodies if the settlement moves such bodies to them.
 
         Before a target is changed, the store checks the idempotency key and the fence.
-
-        Raises:
-            Repeated: The request repeats an earlier request.
-            KeyReused: The idempotency key was used for a different request.
-            Fenced: The epoch of ``fence`` is outdated.
         """
         targets = self._rules_cache.plain_targets(queue, claim, settlement.move, now)
         if targets and (idempotency_key is not None or fence is not None):

@@ -246,7 +246,6 @@ class Tail:
                 self._notify(None)
 
     def _append_read(self, reading: LogSlice) -> None:
-        """Append batches that were read from the store. Skip batches that a notification has already appended."""
         if reading.dropped > self.position:
             self._reset(reading.dropped)
         for batch in reading.batches:

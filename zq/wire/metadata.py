@@ -61,14 +61,6 @@ def _fixed(schema: Json, text: str) -> Values:
 
 
 def _integer(low: int, high: str, zero: bool = False) -> Values:
-    """Return the values of an integer key.
-
-    Args:
-        low: Minimum value.
-        high: Name of the limit that is the maximum value.
-        zero: Whether 0 is valid, too.
-    """
-
     def schema(limits: Limits) -> Json:
         most, kind = getattr(limits, high), "0, an integer" if zero else "an integer"
         integers = {"type": ["integer", "null"], "minimum": low, "maximum": most}

@@ -100,7 +100,6 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _first_bad(document: object, field: str) -> tuple[str, float] | None:
-    """Return the path and value of the first NaN or infinity, or ``None`` if there is none."""
     waiting: list[tuple[tuple[str, ...], object]] = [((field,) if field else (), document)]
     while waiting:
         steps, value = waiting.pop()
