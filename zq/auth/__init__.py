@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Authentication strategies, selected by the option ``auth_strategy``. A strategy returns the caller's ``Identity``.
+"""Authentication strategies. The option ``auth_strategy`` selects one. A strategy returns the caller's ``Identity``.
 
 The libraries for JSON Web Tokens and Keystone are large, so they are imported only if their strategy is configured.
 """
@@ -34,7 +34,7 @@ def open_tokens(
     audit: Audit,
     max_tokens: Callable[[str], int] = default_max_tokens,
 ) -> Tokens:
-    """Create the store of tokens, and store the bootstrap token if one is configured.
+    """Open the store of tokens, and store the bootstrap token if one is configured.
 
     ``max_tokens`` is passed to ``Tokens``. Raises ``StartRefused`` if the bootstrap token cannot be read.
     """
@@ -52,7 +52,6 @@ def open_tokens(
 
 
 def _bootstrap_token(path: str) -> str:
-    """Read the bootstrap token. Raises ``StartRefused`` if the file is unreadable or does not contain a token."""
     option = "[auth] bootstrap_token_file"
     text = read_private(option, path).decode("ascii", "replace").strip()
     if parse_token(text) is None:
@@ -78,7 +77,7 @@ def _jwt_verifier(options: JwtOptions, documents: DocumentController, clock: Clo
 
 
 def check(options: AuthOptions) -> None:
-    """Raise ``StartRefused`` if an authentication option, or a file that an option names, is not valid."""
+    """Raise ``StartRefused`` if an authentication option, or the content of a file that it names, is not valid."""
     if options.strategy == "proxy":
         read_secrets(options.proxy_secret_file)
     if "jwt" in options.strategy:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Client certificates as credentials (tenancy 9), with a TOML file that maps certificate subjects to identities.
+"""Client certificates as credentials (tenancy 9). A TOML file maps certificate subjects to identities.
 
     ["CN=billing,O=Acme"]
     project = "acme"
     roles = ["member"]
     scopes = ["produce:orders.*"]
 
-The edge verifies the certificate and passes its subject and expiry in the environment.
+The HTTP server verifies the certificate and passes its subject and expiry in the WSGI environment.
 """
 
 import tomllib
@@ -26,7 +26,7 @@ OPTION: Final = "[auth] certificates"
 
 
 class CertificateEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """The identity of a certificate subject in the file. Without ``scopes``, it has access to the whole project."""
+    """The identity of a certificate subject in the file. Without ``scopes``, it may access the whole project."""
 
     project: str
     roles: tuple[str, ...] = (MEMBER,)
@@ -36,7 +36,7 @@ class CertificateEntry(Struct, frozen=True, forbid_unknown_fields=True):
 class Certificates:
     """The identities of certificate subjects, as last read from the file.
 
-    ``path`` returns the configured path. The constructor raises ``StartRefused`` if the file is not valid.
+    ``path`` returns the configured path of the file. The constructor raises ``StartRefused`` if the file is not valid.
     """
 
     def __init__(self, path: Callable[[], str], clock: Clock) -> None:

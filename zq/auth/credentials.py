@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bearer credentials: parsing, a cache of lookups, and a rate limit on failed attempts per address."""
+"""Bearer credentials: extraction from a request, a cache of lookups, and a limit on failed attempts per address."""
 
 import math
 import threading
@@ -53,9 +53,8 @@ class Verifier(Protocol):
     def verify(self, text: str) -> tuple[Identity, float] | str:
         """Verify a credential.
 
-        Returns:
-            The identity and the seconds for which it may be cached. If the credential is not valid, the reason for the
-            audit log.
+        Return its identity and the seconds for which the identity may be cached. If the credential is not valid, return
+        the reason for the audit log.
 
         Raises ``Unavailable`` if the store or the issuer's keys are unavailable.
         """
@@ -72,7 +71,6 @@ class FailureLimit:
         self._debts: FIFOCache[str, float] = FIFOCache(CACHE_SIZE)
 
     def exceeded(self, peer: str) -> bool:
-        """Return whether the address exceeds the limit."""
         return self._debts.get(peer, 0.0) - self._monotonic() > (BURST - 0.5) / FAILURES
 
     def check(self, peer: str) -> None:
@@ -88,10 +86,12 @@ class FailureLimit:
 
 
 class BearerStrategy:
-    """The strategies ``token``, ``jwt`` and ``token,jwt``. The first verifier with a matching format decides.
+    """The strategies ``token``, ``jwt`` and ``token,jwt``.
+
+    The first verifier that matches a credential's format decides.
 
     Args:
-        bare: Whether to accept a credential in the header ``X-Auth-Token`` too, as OpenStack clients send it.
+        bare: Whether to accept a credential also in the header ``X-Auth-Token``, as OpenStack clients send it.
         certificates: Client certificates, for requests without a bearer credential.
     """
 
@@ -138,7 +138,7 @@ class BearerStrategy:
         return identity
 
     def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Return whether the cached credential is valid, or ``None`` if the store must be queried.
+        """Check the credential without access to the store. Return whether it is valid; ``None`` = not known.
 
         The call does not count as an authentication attempt.
         """
@@ -157,7 +157,7 @@ class BearerStrategy:
         return None if any(each.matches(text) for each in self._verifiers) else False
 
     def look_up(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Look up the credential in the store. Return whether it is valid, or ``None`` if the store is unavailable."""
+        """Look up the credential in the store. Return whether it is valid; ``None`` = the store is unavailable."""
         value: str = env.get("HTTP_AUTHORIZATION") or env.get("HTTP_X_AUTH_TOKEN", "")
         try:
             found = self._look_up(blake2b(value.encode()).digest(), self._text(env, value), peer)
@@ -168,14 +168,13 @@ class BearerStrategy:
         return found.identity is not None
 
     def forget(self, credentials: Collection[str]) -> None:
-        """Expire the cache entries of the named credentials."""
+        """Expire the cache entries of credentials, given their names."""
         with self._lock:
             for key, known in list(self._valid.items()):
                 if known.identity is not None and known.identity.credential in credentials:
                     self._valid[key] = structs.replace(known, until=-math.inf)
 
     def _text(self, env: Mapping[str, Any], value: str) -> str:
-        """Return the credential in a header value, or "" if the scheme is not ``Bearer``."""
         if "HTTP_AUTHORIZATION" not in env or not env["HTTP_AUTHORIZATION"]:
             return value
         return value[len(BEARER) :].strip() if value[: len(BEARER)].lower() == BEARER else ""

@@ -76,7 +76,7 @@ def _key(given: dict[str, Any]) -> Key | None:
 
 
 def _reading_algorithm(given: dict[str, Any]) -> str:
-    """Return an algorithm with which PyJWT can parse a key of this type."""
+    """Return any algorithm with which PyJWT can parse a key of this type."""
     fitting = [name for name, (kind, curves) in KEY_REQUIREMENTS.items() if kind == given["kty"]]
     return next((name for name in fitting if given.get("crv") in KEY_REQUIREMENTS[name][1]), fitting[0])
 
@@ -84,8 +84,8 @@ def _reading_algorithm(given: dict[str, Any]) -> str:
 class KeySet:
     """The keys of one issuer, as last read from ``source``: a file or an https URL.
 
-    If fetching fails, the last key set stays valid for ``REFRESH_INTERVAL`` plus ``max_stale`` seconds. The constructor
-    raises ``StartRefused`` if the file is not valid or the URL is not an https URL.
+    If the URL cannot be fetched, the last key set stays valid for ``REFRESH_INTERVAL`` plus ``max_stale`` seconds. The
+    constructor raises ``StartRefused`` if the file is not valid or the URL is not an https URL.
     """
 
     def __init__(
@@ -110,13 +110,13 @@ class KeySet:
             raise StartRefused(f"[auth] jwt_jwks must be a file with a JSON Web Key Set; {source} is not.")
 
     def start(self) -> None:
-        """Start to refresh the key set in the background."""
+        """Start a background thread that refreshes the key set."""
         threading.Thread(target=self._run, name="zq-jwks", daemon=True).start()
 
     def find(self, id: str, algorithm: str) -> list[Key]:
-        """Return the keys that match a token's key id and algorithm. Without ``id``, only the algorithm must match.
+        """Return the keys for verifying a token, given its key id and algorithm. Without ``id``, any key id matches.
 
-        Raises ``Unavailable`` if there is no key set or it is stale.
+        Raises ``Unavailable`` if there is no key set or it is too old.
         """
         if self._had is None or self._monotonic() - self._had > REFRESH_INTERVAL + self._max_stale:
             self._wanted.set()
@@ -167,7 +167,7 @@ def _read(path: str) -> bytes:
 def fetch_https(url: str) -> bytes:
     """Fetch an https URL and return the response body.
 
-    If the URL is not valid or the request fails, raises ``ValueError``, ``OSError`` or ``HTTPException``.
+    Raises ``ValueError``, ``OSError`` or ``HTTPException`` if the URL is not valid or the request fails.
     """
     parts = urlsplit(url)
     if parts.username is not None or not parts.hostname:
@@ -212,7 +212,10 @@ def _read_body(reply: Any, connection: HTTPSConnection, deadline: float) -> byte
 
 
 class _PinnedConnection(HTTPSConnection):
-    """A connection to a public address. The host is resolved once, so DNS cannot replace the checked address."""
+    """An HTTPS connection to a public address.
+
+    The host name is resolved once, so DNS cannot change the address after it was checked.
+    """
 
     def connect(self) -> None:
         addresses = [each[4][0] for each in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)]

@@ -44,22 +44,25 @@ class JwtVerifier:
         self._listeners: list[Callable[[Collection[str]], object]] = []
 
     def listen(self, forget: Callable[[Collection[str]], object]) -> None:
-        """Register a function to call with the names of the revoked credentials after each read."""
+        """Register a function for revocations.
+
+        It is called after each read of the list of revoked tokens, with the credential names of these tokens.
+        """
         self._listeners.append(forget)
 
     def start(self) -> None:
-        """Start the threads that refresh the keys and the revoked tokens."""
+        """Start the background threads that refresh the key set and the list of revoked tokens."""
         self._keys.start()
         threading.Thread(target=self._run, name="zq-jwt", daemon=True).start()
 
     def matches(self, text: str) -> bool:
-        """Return whether the text has the three parts of a signed token."""
+        """Return whether the text has three parts, like a signed token."""
         return text.count(".") == 2
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
         """Verify a token; see ``zq.auth.credentials.Verifier``.
 
-        Raises ``Unavailable`` if the issuer's keys or the revoked tokens are not available.
+        Raises ``Unavailable`` if the issuer's keys or the list of revoked tokens are not available.
         """
         if self._denied is None:
             self.read_denied()
@@ -69,10 +72,11 @@ class JwtVerifier:
             return f"{type(error).__name__}: {str(error)[:MAX_TEXT]}"
 
     def read_denied(self) -> None:
-        """Read the list of revoked tokens and remove these tokens from caches.
+        """Read the list of revoked tokens, and remove these tokens from caches.
 
-        Each call removes all revoked tokens, not only the new ones, because a concurrent ``verify`` may use the old
-        list and cache a revoked token after this call. Raises ``Unavailable`` if the store is unavailable.
+        Each call removes all revoked tokens, not only the new ones. The reason is that a concurrent ``verify`` may use
+        the previous list, and cache a revoked token after this call. Raises ``Unavailable`` if the store is
+        unavailable.
         """
         found: set[str] = set()
         after, now = "", self._clock.now()
@@ -85,10 +89,7 @@ class JwtVerifier:
                 forget({credential_name(id) for id in found})
 
     def _claims(self, text: str) -> Mapping[str, Any]:
-        """Verify signature, issuer and audience, and return the claims.
-
-        Raises ``ValueError`` or ``PyJWTError`` if the token is not valid.
-        """
+        """Verify signature, issuer and audience of a token, and return its claims. The expiry is not checked."""
         header, options = jwt.get_unverified_header(text), self._options
         algorithm, kind = header.get("alg"), str(header.get("typ", ""))
         if algorithm not in options.algorithms or "crit" in header or "cty" in header or "enc" in header:
@@ -115,10 +116,7 @@ class JwtVerifier:
         return claims
 
     def _identity(self, claims: Mapping[str, Any]) -> tuple[Identity, float]:
-        """Return the identity in the claims, and the seconds for which to cache it.
-
-        Raises ``ValueError`` or ``Invalid`` if a claim is missing or not valid.
-        """
+        """Return the identity in the claims, and the seconds for which to cache it."""
         options, now = self._options, self._clock.now()
         expires, begins = _parse_time(claims["exp"]), _parse_time(claims.get("nbf", 0))
         issued = _parse_time(claims.get("iat", now))
@@ -158,12 +156,12 @@ class JwtVerifier:
 
 
 def credential_name(id: str) -> str:
-    """Return the credential name for a token id."""
+    """Return the name of the credential, given the token's id."""
     return f"jwt:{id}"[:MAX_TEXT]
 
 
 def at_path(claims: Mapping[str, Any], path: str) -> Any:
-    """Return the claim named ``path``, or the nested claim at this dotted path. Return ``None`` if there is none."""
+    """Return the claim named ``path``, or else the nested claim at this dotted path; ``None`` if both are missing."""
     if path in claims:
         return claims[path]
     found: Any = claims
@@ -175,17 +173,13 @@ def at_path(claims: Mapping[str, Any], path: str) -> Any:
 
 
 def _parse_time(value: Any) -> float:
-    """Return a time claim in seconds. Raises ``ValueError`` if the claim is not a valid number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
         raise ValueError("no moment")
     return float(value)
 
 
 def _parse_list(value: Any) -> list[str] | None:
-    """Return the items of a claim that is a list or a space-separated string. Return ``None`` if it is absent.
-
-    Raises ``ValueError`` if the claim has another type.
-    """
+    """Return the items of a claim that is a list or a space-separated string; ``None`` if the claim is absent."""
     if value is None:
         return None
     words = value.split() if isinstance(value, str) else value

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The strategy ``keystone``: keystonemiddleware in front of the application, configured in ``[keystone_authtoken]``.
 
-The client's own identity headers are removed before the middleware runs. The middleware adds identity headers, which
-are converted to an ``Identity`` and removed before the application runs.
+Identity headers from the client are removed before the middleware runs. The middleware adds its own identity headers.
+They are converted to an ``Identity`` and removed before the application runs.
 """
 
 import logging
@@ -76,9 +76,9 @@ class Keystone:
         """Return the application with the middleware in front of it.
 
         Args:
-            set_aside: Removes the client's own identity headers from the environment.
-            get_peer: Returns the caller's address.
-            refused: Called with the environment and the caller's address if the middleware rejects a request.
+            set_aside: Removes identity headers of the client from the environment.
+            get_peer: Returns the client's address.
+            refused: Called with the environment and the client's address if the middleware rejects a request.
             public: Path prefixes that need no token.
         """
         self._app, self._refused = app, refused
@@ -111,7 +111,7 @@ class Keystone:
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
         """Return the identity that the middleware found.
 
-        If this method is called again for a long-running request, the middleware validates the token again.
+        A further call for a long-running request validates the token again.
 
         Raises:
             NotAuthenticated: The token is missing, expired or not valid.
@@ -146,7 +146,6 @@ class Keystone:
     look_up = known
 
     def _run_application(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Run the application for a request with a valid token. Called by the middleware."""
         environ[RESULT_KEY] = identity(environ)
         with self._lock:
             self._valid[_digest(environ)] = None
@@ -157,7 +156,7 @@ class Keystone:
     def _count_failures(
         self, environ: Mapping[str, Any], start_response: Callable[..., Any], peer: str
     ) -> Callable[..., Any]:
-        """Wrap ``start_response`` to count rejected tokens, and to close the connection if the body is unread."""
+        """Wrap ``start_response``: count rejected tokens, and close the connection if the request body is unread."""
 
         def begin(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
             if status.startswith(("401", "503")) and RESULT_KEY not in environ:
@@ -174,7 +173,6 @@ class Keystone:
 
 
 def _digest(environ: Mapping[str, Any]) -> bytes:
-    """Return a digest of the request's token, which may be cached instead of the secret."""
     token: str = environ.get("HTTP_X_AUTH_TOKEN") or environ.get("HTTP_X_STORAGE_TOKEN", "")
     return blake2b(token.encode()).digest()
 

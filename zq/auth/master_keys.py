@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files with master keys, which encrypt data keys (contract 7.9) and other stored secrets."""
+"""Files with master keys. A master key encrypts data keys (contract 7.9) and other stored secrets."""
 
 import binascii
 import re
@@ -20,7 +20,7 @@ ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}", re.ASCII)
 
 
 class MasterKeys:
-    """A key file that can be reloaded. ``use`` is called with the keys after each reload."""
+    """A key file that can be reloaded. The function ``use`` is called with the keys after each reload."""
 
     def __init__(self, path: str, use: Callable[[Mapping[str, bytes]], object], option: str = OPTION) -> None:
         self._path = path

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy: which roles may use which rules (tenancy 4), from a table or an oslo.policy file.
+"""The policy: the roles that each rule requires (tenancy 4), from a table or an oslo.policy file.
 
-oslo.policy accepts invalid files silently: it denies an unparsable rule and ignores an unknown one. This module
+oslo.policy does not report errors in a file: it denies an unparsable rule and ignores an unknown rule. This module
 therefore validates a file first, and rejects the whole file if it has an error. The library is imported only if a file
 is configured.
 """
@@ -28,14 +28,15 @@ ADMINISTRATORS: Final = f"role:{ADMIN}"
 
 
 class Rule(Struct, frozen=True):
-    """The requirements of a rule.
+    """The requirements of a policy rule.
 
     Attributes:
         check: The required roles, in oslo.policy syntax.
-        verb: The scope verb that a scoped credential needs. ``None`` if it needs no verb, or if the resource checks
-            several verbs.
+        verb: The scope verb that a credential with scopes needs. ``None`` if it needs no verb, or if the resource
+            checks several verbs.
         everywhere: Whether the scope must cover the whole project, not only one name.
-        strongest: The strongest of several verbs. ``/v2/me`` lists the rule only for callers with this verb.
+        strongest: If the resource checks several verbs, the strongest of them. ``/v2/me`` lists the rule only for
+            callers with this verb.
     """
 
     check: str = EVERYONE
@@ -98,12 +99,12 @@ Decide = Callable[[str, frozenset[str], str, str], bool]
 
 
 class Policy:
-    """The current policy. Call it with a rule and an identity to check whether the caller's roles permit the rule.
+    """The current policy. A call with a rule and an identity returns whether the caller's roles permit the rule.
 
     Args:
-        path: Path of a policy file, "" for the table.
+        path: Path of a policy file; "" = use the table.
 
-    Raises ``StartRefused`` if the file is invalid.
+    Raises ``StartRefused`` if the file is not valid.
     """
 
     def __init__(self, path: str = "") -> None:
@@ -170,7 +171,7 @@ def _missing_library() -> StartRefused:
 
 
 def _checks(path: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the parsed checks of all rules. For a rule without a check in ``given``, use the check in the table.
+    """Return the parsed checks of all rules, by rule. A check in ``given`` replaces the check of the table.
 
     Raises ``StartRefused`` if a check is not valid or oslo.policy is not installed.
     """
@@ -207,7 +208,6 @@ def _read(path: str) -> dict[str, str]:
 
 
 def _find_errors(check: Any, text: str) -> Iterator[str]:
-    """Yield the errors in ``check``, which oslo.policy parsed from ``text``."""
     parts = list(_parts(check))
     kinds = [type(part).__name__ for part in parts]
     if kinds.count("FalseCheck") != text.split().count("!"):

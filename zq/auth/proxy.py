@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategy ``proxy``: an authenticating proxy sends the caller's identity in headers, and a shared secret."""
+"""The strategy ``proxy``: an authenticating proxy sends the caller's identity and a shared secret in headers."""
 
 from collections.abc import Callable, Mapping
 from hmac import compare_digest
@@ -17,7 +17,7 @@ MIN_LENGTH: Final = 32
 
 
 class ProxySecrets:
-    """The secrets by which the server recognizes requests from the proxy."""
+    """The secrets that identify requests from the proxy."""
 
     def __init__(self, path: Callable[[], str]) -> None:
         """Read the secrets. ``path`` returns the configured path. Raises ``StartRefused`` if the file is not valid."""
@@ -30,7 +30,7 @@ class ProxySecrets:
         self._secrets = read_secrets(self._path())
 
     def check(self, env: Mapping[str, Any], peer: str) -> None:
-        """Check the request's secret.
+        """Verify the secret in a request.
 
         Raises:
             NotAuthenticated: The secret is missing or wrong.
@@ -43,7 +43,7 @@ class ProxySecrets:
         raise NotAuthenticated(None if env.get(HEADER) else NEEDED, CHALLENGE)
 
     def known(self, env: Mapping[str, Any]) -> bool:
-        """Return whether the request has a valid secret."""
+        """Return whether the request contains a valid secret."""
         given = env.get(HEADER, "").encode("latin-1")
         # The list compares with all secrets, so that the duration reveals nothing.
         return True in [compare_digest(given, secret) for secret in self._secrets]

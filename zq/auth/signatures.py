@@ -4,8 +4,8 @@
 The signed text consists of paths, methods, project and expiry. Parts that contain a separator are rejected, because
 they would make the text ambiguous.
 
-Signatures are not stored. The signing key is derived from the project's revocation count, which is in the store. A
-revocation therefore invalidates all earlier signatures, on all servers within ``CACHE_TTL`` seconds.
+Signatures are not stored. The signing key depends on the project's revocation count, which is stored. A revocation
+increments the count. It thus invalidates all earlier signatures, on all servers within ``CACHE_TTL`` seconds.
 """
 
 import hmac
@@ -64,7 +64,7 @@ NOTHING: Final = ("-", ("/v2/queues/-/messages",), frozenset({"GET"}), 0.0)
 
 
 def make_scope(queue: str, methods: Iterable[str]) -> str:
-    """Return the scope of a signature for these methods."""
+    """Return the scope of a signed request, given its queue and methods."""
     verbs = {verb for method in methods for verb in METHODS[method]}
     return f"{'+'.join(sorted(verbs))}:queue/{queue}"
 
@@ -96,7 +96,7 @@ def derive_key(secret: bytes, label: str) -> bytes:
 
 
 def signature(key: bytes, paths: Iterable[str], methods: Iterable[str], project: str, expires: str) -> str:
-    """Return the signature of contract 10.2 in lower-case hex."""
+    """Compute the signature of contract 10.2, in lower-case hex."""
     text = SIGNED_TEXT.format(
         paths=",".join(sorted(paths)), methods=",".join(sorted(methods)), project=project, expires=expires
     )
@@ -115,7 +115,7 @@ class CachedSignature(Struct, frozen=True):
     def covers(self, method: str, path: str) -> bool:
         """Return whether the signature permits the method on the path.
 
-        A signature also covers paths below a signed path, except those that confirm a subscription.
+        A signed path includes all paths below it, except those that confirm a subscription.
         """
         return (
             method in self.methods
@@ -149,7 +149,7 @@ class Signatures:
         self._epochs = ReadThroughCache(self._read_epoch, CACHE_SIZE, CACHE_TTL, monotonic)
 
     def sign(self, project: str, paths: Iterable[str], methods: Iterable[str], expires: Seconds) -> str:
-        """Return a signature with the first secret.
+        """Return a signature made with the first configured secret.
 
         Raises:
             Invalid: No secret is configured.
@@ -171,7 +171,7 @@ class Signatures:
         return signature(key, [path], ["PUT"], project, format_time(expires)) if secrets else ""
 
     def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None:
-        """Return the identity of a signed request, or ``None`` if the signature is not valid for it.
+        """Return the identity of a signed request; ``None`` if the signature is not valid for the request.
 
         Raises:
             TooManyRequests: The address has sent too many invalid signatures.
@@ -192,7 +192,7 @@ class Signatures:
         return share.identity
 
     def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Return whether the cached signature is valid, or ``None`` if the store must be queried.
+        """Check the signature without access to the store. Return whether it is valid; ``None`` = not known.
 
         The call does not count as an authentication attempt.
         """
@@ -204,7 +204,7 @@ class Signatures:
         return None if self.options().secrets and not limited else False
 
     def look_up(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Verify the signature. Return whether it is valid, or ``None`` if the store is unavailable."""
+        """Verify the signature. Return whether it is valid; ``None`` = the store is unavailable."""
         try:
             return self._covers(self._verify((project, *[env.get(name, "") for name in FIELDS])), env)
         except Unavailable:
@@ -246,7 +246,7 @@ class Signatures:
         )
 
     def _verify(self, values: tuple[str, ...]) -> CachedSignature | None:
-        """Verify a signature. The duration does not reveal why a signature is not valid."""
+        """Verify a signature. All failures take equally long, so the duration does not reveal the reason."""
         project, given, *_ = values
         parts = _read(values)
         named, paths, methods, expires = parts or NOTHING
@@ -271,24 +271,23 @@ class Signatures:
         return share
 
     def _read_epoch(self, project: str) -> tuple[int, float]:
-        """Read the project's revocation count. Return it with the monotonic time at which its cache entry expires."""
+        """Return the project's revocation count, and the monotonic time at which its cache entry expires."""
         until = self._monotonic() + CACHE_TTL
         document = self._documents.get(DocumentRef("", REVOCATIONS_KIND, project), self.clock.now())
         return int(document.value) if document else 0, until
 
 
 def derive_signing_key(secret: str, project: str, epoch: int) -> bytes:
-    """Return the key that signs a project's URLs. Before the first revocation, it is the secret, as in Zaqar."""
+    """Return the key that signs a project's URLs. With a revocation count of 0, it is the secret, as in Zaqar."""
     return derive_key(secret.encode(), f"share {epoch} {project}") if epoch else secret.encode()
 
 
 def derive_confirmation_key(secret: str, project: str, epoch: int) -> bytes:
-    """Return the key that signs URLs for confirming a project's subscriptions."""
+    """Return the key that signs URLs which confirm subscriptions of a project."""
     return derive_key(secret.encode(), f"confirm {epoch} {project}")
 
 
 def _read(values: tuple[str, ...]) -> tuple[str, tuple[str, ...], frozenset[str], Seconds] | None:
-    """Parse the signed parts: project, paths, methods and expiry. Return ``None`` if a part is malformed."""
     project, _, paths, methods, expires = values
     try:
         limits.project_id(project)

@@ -69,7 +69,7 @@ PAGE_SIZE: Final = 100
 
 
 class StoredToken(Struct, frozen=True):
-    """A token in the store.
+    """A token as stored.
 
     Attributes:
         hash: SHA-256 of the secret in hex.
@@ -106,9 +106,9 @@ class Grant(Struct, frozen=True, kw_only=True):
     """The properties of a new token.
 
     Attributes:
-        roles: Empty for the member role.
+        roles: Roles; if empty, the token gets the member role.
         days: Lifetime in days.
-        expires: Latest expiry time, even if ``days`` end later.
+        expires: Latest expiry time. It shortens the lifetime if ``days`` end later.
         by: Name of the credential that creates the token.
     """
 
@@ -132,13 +132,12 @@ def encode_base62(number: int, length: int) -> str:
 
 
 def format_token(id: str, secret: str) -> str:
-    """Format the text of a token."""
     text = f"zq_{id}_{secret}"
     return f"{text}_{encode_base62(zlib.crc32(text.encode()), CRC_LENGTH)}"
 
 
 def parse_token(text: str) -> tuple[str, str] | None:
-    """Return the id and secret in the text of a token, or ``None`` if the format or checksum is not valid."""
+    """Return the id and the secret of a token; ``None`` if its format or checksum is not valid."""
     found = FORM.fullmatch(text)
     if found is None or encode_base62(zlib.crc32(found[1].encode()), CRC_LENGTH) != found[4]:
         return None
@@ -163,7 +162,7 @@ class Tokens:
 
     Args:
         denied_for: Maximum lifetime of a JSON Web Token in seconds.
-        max_tokens: Returns a project's maximum number of tokens, 0 for no limit. Called for each creation.
+        max_tokens: Returns a project's maximum number of tokens; 0 = no limit. Called for each creation.
     """
 
     def __init__(
@@ -183,9 +182,9 @@ class Tokens:
         self.max_days = max_days
 
     def create(self, grant: Grant, secret: str = "", id: str = "") -> NewToken:
-        """Create a token. ``id`` and ``secret`` are random by default.
+        """Create a token. An empty ``id`` or ``secret`` is replaced by a random one.
 
-        Raises ``QuotaExceeded`` if the project, or the deployment for an administrator token, has too many tokens.
+        Raises ``QuotaExceeded`` if the project has too many tokens or, for an administrator token, the deployment has.
         """
         now = self._clock.now()
         id = id or encode_base62(int.from_bytes(os.urandom(16)), ID_LENGTH)
@@ -209,7 +208,7 @@ class Tokens:
     def get(self, id: str, project: str | None = None) -> Token:
         """Return a token of the project, or of any project if ``project`` is ``None``.
 
-        Raises ``NotFound`` if there is no such token.
+        Raises ``NotFound`` if the token does not exist or belongs to another project.
         """
         now = self._clock.now()
         stored = self._read(id, now)
@@ -219,7 +218,11 @@ class Tokens:
         return Token(id, stored, None if used is None else msgspec.json.decode(used.value, type=float))
 
     def list(self, project: str, after: str, limit: int) -> Page[Token]:
-        """Return the tokens with ids greater than ``after``. If ``project`` is "", list all projects."""
+        """Return a page of a project's tokens with ids greater than ``after``.
+
+        Args:
+            project: Project id; "" = all projects.
+        """
         page = self._documents.list(project, KIND, "", after, limit, self._clock.now())
         tokens = []
         for entry in page.items:
@@ -274,7 +277,7 @@ class Tokens:
         return twin
 
     def _expire_within_a_day(self, id: str) -> None:
-        """Let the token expire within a day. A concurrent revocation wins."""
+        """Let the token expire within a day, unless it is revoked concurrently."""
         ref = DocumentRef("", KIND, id)
         now = self._clock.now()
         while (document := self._documents.get(ref, now)) is not None:
@@ -309,10 +312,10 @@ class Tokens:
         return False
 
     def adopt(self, text: str, project: str) -> bool:
-        """Store the bootstrap token as an administrator token. Return whether it was stored.
+        """Store the bootstrap token ``text`` as an administrator token. Return whether it was stored.
 
-        It is not stored if an administrator token exists, or if it was revoked. Raises ``ValueError`` if ``text`` is
-        not a token.
+        It is not stored if an administrator token exists, or if the bootstrap token was revoked. Raises ``ValueError``
+        if ``text`` is not a token.
         """
         parts = parse_token(text)
         if parts is None:
@@ -330,10 +333,10 @@ class Tokens:
         return None if document is None else _stored(document)
 
     def _put(self, id: str, stored: StoredToken, now: Seconds) -> None:
-        """Store the token. Raises ``QuotaExceeded`` if there are too many tokens.
+        """Store the token. Raises ``QuotaExceeded`` if the limit of tokens is exceeded.
 
-        The tokens are counted again after the index entry was written. If there are too many, the entry is deleted.
-        Concurrent creations on several servers therefore never exceed the limit, but all of them may fail.
+        The index entry is written first. If the tokens then exceed the limit, the entry is deleted and the token is not
+        stored. Therefore concurrent creations on several servers never exceed the limit, but all of them may fail.
         """
         index, max_tokens = _index(id, stored), MAX_TOKENS
         refusal = QuotaExceeded(f"There may be at most {max_tokens} administrator tokens. Revoke one first.")
@@ -351,17 +354,14 @@ class Tokens:
         self._documents.put(DocumentRef("", KIND, id), msgspec.json.encode(stored), now, expires=stored.expires)
 
     def _count(self, index: DocumentRef, max_tokens: int, now: Seconds) -> int:
-        """Count the tokens in the project of ``index``, up to ``max_tokens``."""
         return len(self._documents.list(index.project, index.kind, "", "", max_tokens, now).items)
 
 
 def _belongs_to(stored: StoredToken, project: str | None) -> bool:
-    """Return whether the token belongs to the project, or ``True`` if ``project`` is ``None``."""
     return project is None or (project == stored.project and ADMIN not in stored.roles)
 
 
 def _index(id: str, stored: StoredToken) -> DocumentRef:
-    """Return the reference of the token's index entry."""
     return DocumentRef("", ADMINS, id) if ADMIN in stored.roles else DocumentRef(stored.project, KIND, id)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The use cases of the queue service, wired together in ``Broker``."""
+"""The operations of the queue service. ``Broker`` creates and connects them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -39,18 +39,18 @@ NO_FOLLOWERS = Followers()
 
 
 class Broker:
-    """The use cases of one store, wired together.
+    """The operations of the queue service on one store.
 
     Args:
         patience: Seconds to wait for a large commit before the server replies that the commit is still running.
-        quota: Default quota of a project; ``None`` disables quotas, for a server without authentication.
-        share: Maximum percentage of long-poll slots and streams for one project.
+        quota: Default quota of a project; ``None`` = no quotas, for a server without authentication.
+        share: Maximum percentage of the long-poll slots and streams that one project may occupy.
         encryption_keys: Master keys by id, see ``DataKeys``.
         max_counted: Maximum message count per state, see ``Queues.depth``.
-        followers: Followers of queues and topics, such as subscriptions.
+        followers: Receivers of copies of messages, such as subscriptions.
         pools: Function that returns the stores of all pools; ``None`` without pools.
         audit_ttl: Retention of audit entries in seconds.
-        extensions: Rules that features add to the core.
+        extensions: Metadata keys and documents that optional features add.
     """
 
     def __init__(

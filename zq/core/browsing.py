@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-only use cases: list messages by state, and find a message by id."""
+"""Read-only operations: list messages by state, and find a message by id."""
 
 import re
 from collections.abc import Callable
@@ -25,8 +25,6 @@ READ_FOR_STARTS: Final = 4
 
 
 class Browsing:
-    """Use cases of message browsing: list by state, and locate by id."""
-
     def __init__(self, storage: Storage, clock: Clock, limits: Limits, sealing: Sealing) -> None:
         self._storage = storage
         self._clock = clock
@@ -39,8 +37,7 @@ class Browsing:
         """Return a page of messages in one state. Omit messages that cannot be decrypted.
 
         Args:
-            starts: Whether the response shows only the start of each body. If so, more messages fit in a page, see
-                ``READ_FOR_STARTS``.
+            starts: Whether the response shows only the start of each body. If so, more messages fit in a page.
         """
         if state not in set(State):
             raise InvalidParameter(f"state must be {', '.join(State)}.")
@@ -71,7 +68,6 @@ class Browsing:
 
 
 def _position(marker: str) -> Position:
-    """Parse a marker of ``browse``. Raises ``InvalidParameter`` if the marker is not valid."""
     if not marker:
         return Position()
     if not POSITION.fullmatch(marker):

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Execution of large commits: the store decides a commit in one atomic step, and applies it in slices of limited size.
+"""Execution of commits, which publish staged messages and delete claimed messages in one transaction.
 
-A slice is idempotent: it moves published messages out of their stage and deletes settled messages. After each slice the
-server pauses for twice the duration of the slice, so that other requests make progress.
+The store first records the commit in one atomic step: from then on, the commit is decided. In the same step, the store
+applies a small commit. The server applies a large commit afterwards, in slices of limited size. A slice is idempotent.
+After each slice the server pauses for twice the duration of the slice, so that other requests make progress.
 
-The server that received a commit applies it. If that server dies, another server resumes the commit after two polls
-between which the commit has made no progress.
+The server that received a commit applies it. If that server dies, another server resumes the commit. A commit counts as
+abandoned if it makes no progress between two polls.
 """
 
 import logging
@@ -42,7 +43,7 @@ MAINTENANCE_SECONDS: Final = 1.0
 
 
 class SliceSize:
-    """The size of the next slice in messages, which adapts to the duration of the last slice."""
+    """The number of messages in the next slice, which adapts to the duration of the last slice."""
 
     def __init__(self, minimum: int, maximum: int) -> None:
         self._minimum = min(minimum, maximum)
@@ -50,13 +51,12 @@ class SliceSize:
         self.size = min(FIRST_SLICE, maximum)
 
     def record_duration(self, seconds: float) -> None:
-        """Adapt the size of the next slice to the duration of the last slice."""
         wanted = self.size * TARGET_SECONDS / max(seconds, 1e-6)
         self.size = max(self._minimum, min(self._maximum, int(wanted), 2 * self.size))
 
 
 class CommitExecutor:
-    """Executor of commits on one server.
+    """Executor of the commits of one server.
 
     Args:
         patience: Seconds to wait for a commit before the server replies that the commit is still running.
@@ -79,15 +79,15 @@ class CommitExecutor:
         self._damaged: set[UnfinishedCommit] = set()
 
     def commit(self, commit: Commit, admitted: AbstractContextManager[object] = NO_ADMISSION) -> CommitResult:
-        """Decide and apply a commit. If applying it takes longer than ``patience``, ``CommitResult.open`` is set.
+        """Decide and apply a commit. If it is not applied within ``patience`` seconds, the result's ``open`` is set.
 
-        An earlier commit of the same producer is completed first.
+        An unfinished commit of the same producer is applied first.
 
         Args:
             admitted: Context manager that reserves quota for the producer.
 
-        Raises the errors of ``TransactionController.commit``, and ``CommitRunning`` if the earlier commit does not
-        complete in time.
+        Raises the errors of ``TransactionController.commit``. Raises ``CommitRunning`` if the unfinished commit is not
+        applied in time.
         """
         deadline = time.monotonic() + self._patience
         while True:
@@ -125,7 +125,7 @@ class CommitExecutor:
     def _resume_abandoned(self, one: UnfinishedCommit) -> bool:
         """Apply an abandoned commit for up to ``MAINTENANCE_SECONDS``. Return whether work is left.
 
-        If the commit's data is damaged, log the damage once and give up this commit, but no other commit.
+        If the commit's data is damaged, log an error and exclude this commit from later calls of ``resume``.
         """
         LOG.info("Resuming a commit that another server, or an earlier process of this one, has abandoned.")
         try:
@@ -140,7 +140,6 @@ class CommitExecutor:
         return structs.replace(committed, open=not done)
 
     def _apply_slices(self, project: str, producer: str, deadline: float) -> bool:
-        """Apply slices until the commit is complete or the deadline has passed. Return whether it is complete."""
         slice_size = SliceSize(self._transactions.min_slice, self._bounds.step)
         while True:
             began = time.monotonic()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases of claims (contract 8)."""
+"""Operations on claims (contract 8)."""
 
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable
@@ -43,9 +43,10 @@ MAX_STORE_PAGES = 4
 
 
 class ClaimReply(Struct, frozen=True):
-    """The result of a claim request: the claim as of ``now``, or ``None`` if no message was ready.
+    """The result of a claim request.
 
     Attributes:
+        claim: The claim as of ``now``; ``None`` if no message was ready.
         existed: Whether a live claim with the requested name already existed.
     """
 
@@ -60,7 +61,7 @@ class ClaimReply(Struct, frozen=True):
 
 
 class Claims:
-    """Use cases of claims: create, get, list, renew and release."""
+    """Operations on claims: create, get, list, renew and release."""
 
     def __init__(
         self, storage: Storage, clock: Clock, limits: Limits, rules_cache: RulesCache, events: Events, sealing: Sealing
@@ -74,7 +75,7 @@ class Claims:
         self._events = events
 
     def create(self, queue: QueueRef, terms: wire.ClaimTerms, limit: int | None, holder: Holder) -> ClaimReply:
-        """Claim up to ``limit`` messages, or fewer if their bodies do not all fit in the response."""
+        """Claim up to ``limit`` messages. Claim fewer if their bodies would exceed the size limit of a response."""
         (claim,) = new_ids(1, self._clock.now())
         request = ClaimRequest(self._lease(claim, terms), self._size(limit), holder=holder)
         return self.claim(queue, lambda _rules: request)
@@ -94,7 +95,8 @@ class Claims:
         rules. While claims are paused, no message is claimed.
 
         Args:
-            wanted: Builds the request from the rules. This method then adds the options that all claims share.
+            wanted: Builds the request from the rules. This method then sets the queue's redelivery delays and claim
+                limit, and the maximum size of the response.
         """
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
@@ -164,15 +166,15 @@ class Claims:
         return ReadResult(Page(found, _encode_marker(after) if after else None), now)
 
     def renew(self, queue: QueueRef, claim: str, terms: wire.ClaimTerms, fence: Fence | None) -> None:
-        """Restart the ttl and grace of a live claim. Omitted terms take the server's defaults (contract 8.3)."""
+        """Restart the ttl of a live claim. Terms that are not given take the server's defaults (contract 8.3)."""
         grace = min(max(0, self._grace(terms)), self._limits.max_claim_grace)  # capped, not refused
         lease = Lease(claim, self._ttl(terms), grace)
         self._claims.renew(queue, lease, self._clock.now(), fence)
 
     def release(self, queue: QueueRef, claim: str, delay: int | None) -> None:
-        """Return the claim's messages to the queue after ``delay`` seconds. Ignore an unknown claim.
+        """Return the claim's messages to the queue, available after ``delay`` seconds. Ignore an unknown claim.
 
-        If ``delay`` is ``None``, the queue's redelivery delay applies (see ``Release``).
+        If ``delay`` is ``None``, the queue's redelivery delay applies.
         """
         if delay is not None:
             check_range("delay", delay, MIN_DELAY, self._limits.max_message_delay)
@@ -197,12 +199,10 @@ class Claims:
 
 
 def _encode_marker(after: str) -> str:
-    """Encode a list position of the store as an opaque marker."""
     return urlsafe_b64encode(after.encode()).decode().rstrip("=")
 
 
 def _decode_marker(marker: str) -> str:
-    """Decode a marker to a list position of the store. Raises ``InvalidParameter`` if the marker is not valid."""
     try:
         padded = marker.encode("ascii") + b"=" * (-len(marker) % 4)
         return b64decode(padded, b"-_", validate=True).decode("utf-8", "replace")

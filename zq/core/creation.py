@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creation of queues and topics on first use, and lookup of their rules (contract 7.2, 13)."""
+"""Creation of queues and topics on first use, and lookup of their rules (contract 7.2, 13).
+
+Rules are the parsed settings in the metadata of a queue or topic.
+"""
 
 import time
 from collections.abc import Callable
@@ -26,8 +29,6 @@ NO_METADATA: Final = b"{}"
 
 
 class QueueCreation:
-    """Creation of queues on first use, and lookup of their rules."""
-
     def __init__(
         self, queues: QueueController, quotas: AnyQuotas, rules_cache: RulesCache, followers: Followers
     ) -> None:
@@ -64,7 +65,7 @@ class TopicRules(Struct, frozen=True):
     """The rules for messages published to a topic.
 
     Attributes:
-        ttl: Default ttl in seconds.
+        ttl: Default ttl of a message in seconds.
         max_post_size: Maximum size of a request body in bytes.
         encrypts: Whether bodies are stored encrypted.
     """
@@ -75,7 +76,7 @@ class TopicRules(Struct, frozen=True):
 
 
 class TopicCreation:
-    """Creation of topics on first use, and lookup of their rules, which are at most one second old."""
+    """Creation of topics on first use, and lookup of their rules. The rules are at most one second old."""
 
     def __init__(
         self,
@@ -105,11 +106,11 @@ class TopicCreation:
         self._sealed.forget(topic)
 
     def sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return the cached time since which all bodies of the topic are encrypted; 0 = not all are."""
+        """Return the time since which all bodies of the topic are encrypted; 0 = not all are. Cached."""
         return self._sealed.get(topic)
 
     def stored_sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return the time since which all bodies of the topic are encrypted, read from the store; 0 = not all are."""
+        """Return the time since which all bodies of the topic are encrypted; 0 = not all are. Not cached."""
         stored = self._topics.get(topic)
         return wire.json_object(stored.metadata).get(SEALED) or 0.0 if stored else 0.0
 

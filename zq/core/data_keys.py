@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data keys: random keys per project that encrypt message bodies.
 
-A master key from the operator's key file wraps each data key before it is stored. A change of the master key rewrites
-only the wrapped data keys, not the messages.
+Data keys are stored encrypted ("wrapped") with a master key from the operator's key file. A change of the master key
+rewrites only the data keys, not the messages.
 """
 
 import logging
@@ -43,8 +43,8 @@ class ProjectKeys(Struct, frozen=True, array_like=True):
     """The stored data keys of a project.
 
     Attributes:
-        last: Number of the newest key.
-        keys: The master key's id and the wrapped key, by key number.
+        last: Number of the newest data key.
+        keys: The id of the master key and the wrapped data key, by number of the data key.
     """
 
     last: int
@@ -91,11 +91,10 @@ class DataKeys:
         return bool(self._masters)
 
     def ensure_cipher(self, project: str) -> tuple[str, Any]:
-        """Return the id and cipher of the project's newest data key that a master key can unwrap.
+        """Return the id and cipher of the project's newest usable data key. If there is none, create one.
 
-        If there is no such key, create a data key.
-
-        Raises ``Unavailable`` if the server has no master key.
+        A data key is usable if a master key of this server can unwrap it. Raises ``Unavailable`` if the server has no
+        master key.
         """
         if not self._masters:
             raise Unavailable(NO_KEY)
@@ -136,7 +135,7 @@ class DataKeys:
             after = page.next
 
     def _read_ciphers(self, project: str) -> tuple[int, dict[int, Any]]:
-        """Read the number of the newest data key, and the ciphers of the keys that can be unwrapped, by number."""
+        """Return the number of the newest data key, and the ciphers by number of the keys that can be unwrapped."""
         stored = self._stored(project)
         return self._unwrap_all(project, _decoder.decode(stored.value)) if stored else (0, {})
 
@@ -145,7 +144,7 @@ class DataKeys:
         return held.last, {number: _cipher(key) for number, key in opened.items() if key is not None}
 
     def _rotate(self, project: str) -> ProjectKeys:
-        """Create a new data key, and rewrap the others with the first master key. Return the stored data keys.
+        """Create a new data key, and rewrap the others with the first master key. Return all data keys.
 
         Keys that no master key can unwrap are not changed.
         """
@@ -191,7 +190,10 @@ class DataKeys:
         return key
 
     def _rewrap(self, project: str, number: int, id: str, wrapped: bytes) -> tuple[str, bytes]:
-        """Wrap a key with the first master key. If the key cannot be unwrapped, return ``id`` and ``wrapped``."""
+        """Wrap a data key with the first master key. Return the id of the master key and the wrapped key.
+
+        If no master key can unwrap the data key, return ``id`` and ``wrapped``.
+        """
         key = self._unwrap(project, number, id, wrapped)
         return (id, wrapped) if key is None else self._wrap(project, number, key)
 
@@ -210,8 +212,4 @@ def _wrapping_cipher(master: bytes) -> Any:
 
 
 def _associated_data(id: str, project: str, number: int) -> bytes:
-    """Return the additional authenticated data of a wrapped key.
-
-    The parts are separated by a zero byte, which no part can contain.
-    """
     return b"\x00".join(part.encode() for part in (id, project, str(number)))

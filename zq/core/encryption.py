@@ -3,16 +3,16 @@
 
 An encrypted body has this layout:
 
-- the byte ``MARK``, with which no JSON text begins: clients cannot post a body that looks encrypted;
+- the byte ``MARK``, with which no JSON text begins, so clients cannot post a body that looks encrypted;
 - the length of the data key's id (one byte), and the id;
 - a nonce of 12 random bytes;
 - the AES-256-GCM ciphertext with its 16-byte tag.
 
-The tag also authenticates the project and the message id, so a body that was copied to another message cannot be
+The tag also authenticates the project and the message id. If an attacker copies a body to another message, it cannot be
 decrypted. In a topic, the tag authenticates the topic and random bytes that are stored with the body.
 
-A queue or topic that was created with encryption records the time since which all its bodies are encrypted. A later
-unencrypted body was not written by a server, and is handled like a body that cannot be decrypted.
+A queue or topic with encryption records the time since which all its bodies are encrypted. If a later body is not
+encrypted, it was not written by a server. It is treated like a body that cannot be decrypted.
 """
 
 import logging
@@ -49,13 +49,15 @@ UNREADABLE: Final = "The message body is encrypted and cannot be decrypted with 
 class Sealing:
     """Encryption and decryption of message bodies.
 
+    Each function in the arguments returns the time since which all bodies of a queue or topic are encrypted; 0 = not
+    all are.
+
     Args:
-        queue_since: Returns the time since which all bodies of a queue are encrypted; 0 = not all are. The time
-            may be cached.
-        topic_since: Like ``queue_since``, for a topic.
-        stored_queue_since: Like ``queue_since``, but read from the store, because another server may have disabled
+        queue_since: The time of a queue. It may be cached.
+        topic_since: The time of a topic. It may be cached.
+        stored_queue_since: The time of a queue, read from the store, because another server may have disabled
             encryption.
-        stored_topic_since: Like ``stored_queue_since``, for a topic.
+        stored_topic_since: The time of a topic, read from the store.
     """
 
     def __init__(
@@ -106,7 +108,12 @@ class Sealing:
         return opened
 
     def encode_body(self, project: str, id: str, body: bytes, *, seals: bool, checksum: bool) -> tuple[bytes, str]:
-        """Return the body to store, encrypted if ``seals`` is set, and its checksum ("" if ``checksum`` is not set)."""
+        """Return the body to store and its checksum.
+
+        Args:
+            seals: Whether to encrypt the body.
+            checksum: Whether to compute the checksum. If not, the checksum is "".
+        """
         if not seals:
             return body, wire.checksum(body) if checksum else ""
         sealed = self.seal(project, id, body)
@@ -197,25 +204,26 @@ class Sealing:
 
 
 def id_in_topic(topic: str, seal: bytes) -> str:
-    """Return the id to include in the authenticated data of a body in a topic.
+    """Return the argument ``id`` of ``Sealing.seal`` and ``Sealing.open`` for the body of a message in a topic.
 
-    A message of a topic has no id before it is stored. The slash prevents collisions with message ids.
+    A message is encrypted before it gets its id. Therefore the topic's name and ``seal`` take the place of the id. The
+    slash prevents collisions with the ids of queue messages.
 
     Args:
-        seal: Random bytes of the entry; b"" in entries of earlier versions.
+        seal: Random bytes that are stored with the body; b"" in messages of earlier zq versions.
     """
     return f"topic/{topic}/{seal.hex()}" if seal else f"topic/{topic}"
 
 
 def _is_later(created: Seconds, since: Seconds) -> bool:
-    """Return whether the message was posted at a time when every server already encrypted new bodies."""
+    """Return whether the message was posted after all servers had begun to encrypt new bodies."""
     return bool(since) and created > since + CACHE_EXPIRY_SECONDS
 
 
 def id_of_attributes(id: str) -> str:
-    """Return the id to include in the authenticated data of a message's attributes.
+    """Return the argument ``id`` of ``Sealing.seal`` and ``Sealing.open`` for the attributes of a message.
 
-    The id differs from the one used for the body, so an attacker cannot store the attributes as a body.
+    The body uses a different ``id``. Therefore an attacker who can write to the store cannot use attributes as a body.
     """
     return f"extra/{id}"
 
@@ -231,8 +239,4 @@ def is_plain(message: Message | Entry) -> bool:
 
 
 def _associated_data(key: str, project: str, id: str) -> bytes:
-    """Return the additional authenticated data of a body.
-
-    The parts are separated by a zero byte, which no part can contain.
-    """
     return MARK + b"\x00".join(part.encode() for part in (key, project, id))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that features add to the core: protocol metadata keys, and documents owned by projects."""
+"""Metadata keys and documents that optional features add to the core."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,8 +10,8 @@ from msgspec import Struct
 class ProtocolKey(Struct, frozen=True):
     """A reserved metadata key for queue attributes of another protocol, such as SQS.
 
-    A queue with such a key may be its own dead-letter queue, or name a dead-letter queue that does not exist yet. Its
-    dead letters take the default ttl of the dead-letter queue.
+    A queue with such a key may be its own dead-letter queue. It may also name a dead-letter queue that does not exist
+    yet. Its dead letters get the default ttl of the dead-letter queue.
 
     Args:
         name: The metadata key.
@@ -40,7 +40,7 @@ class OwnedDocuments(Struct, frozen=True):
 
 
 class Extension(Struct, frozen=True):
-    """The rules that one feature adds to the core."""
+    """The metadata keys and documents that one feature adds to the core."""
 
     protocol_keys: Sequence[ProtocolKey] = ()
     owned_documents: Sequence[OwnedDocuments] = ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of features that copy messages of queues and topics to followers."""
+"""The interface of features that copy messages of queues and topics to followers, such as subscriptions."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,8 @@ class Followers:
 
     This base class has no followers; features override the methods.
 
-    The metadata of a queue with followers contains ``MARK``. A server sends its cached metadata with each post. If
-    another server has added the mark in the meantime, the store rejects the post. This guarantees that every accepted
+    The metadata of a queue with followers contains the key ``MARK``. A server sends its cached metadata with each post.
+    If the key was added in the meantime, the store rejects the post and the server repeats it. Therefore every accepted
     message is copied.
     """
 
@@ -28,7 +28,7 @@ class Followers:
         """Return the copies to store together with a post to a queue with followers, or ``None`` if there are none.
 
         Args:
-            _hops: Number of zq deliveries in the chain that led to the post.
+            _hops: Number of zq subscriptions through which the messages have passed already.
         """
         return None
 
@@ -36,5 +36,5 @@ class Followers:
         """Remove all followers of a queue (kind "queue") or topic (kind "topic")."""
 
     def remove(self, _project: str) -> bool:
-        """Remove a limited number of the project's followers. Return whether the project may have more."""
+        """Remove a limited number of the project's followers. Return whether some may be left."""
         return False

@@ -53,7 +53,7 @@ class Operation(Struct, frozen=True):
 
 
 class Volume(Struct, frozen=True):
-    """The number of messages in all projects. The server stops counting at a limit."""
+    """The number of messages in all projects, up to a limit at which the server stops counting."""
 
     free: int
     claimed: int
@@ -115,8 +115,11 @@ class Health:
     def check_ready(self) -> None:
         """Raise ``Unavailable`` with the reason if the server cannot serve requests.
 
-        The server is ready under three conditions: the store is reachable, the clocks of server and store differ by at
-        most ``MAX_DRIFT``, and round trips are short enough to measure that difference.
+        The server is ready if all of these conditions hold:
+
+        - The store is reachable.
+        - The clocks of server and store differ by at most ``MAX_DRIFT``.
+        - Round trips to the store are short enough to measure that difference.
         """
         self._storage.ping()
         drift, uncertainty = self._clock.drift(), self._clock.uncertainty()
@@ -161,7 +164,6 @@ class Health:
 
 
 def _delete_abandoned(store: Storage, now: Seconds) -> None:
-    """Delete the queues of probes whose server died before it could delete them."""
     for queue in store.queues.list(PROJECT, "", MAX_ABANDONED).items:
         if int(queue.ref.name[:12], 16) / 1000 < now - ABANDONED_AFTER:
             store.queues.delete(queue.ref)
@@ -216,6 +218,5 @@ class Probe:
 
 
 def _require_found(found: Any) -> None:
-    """Raise ``Unavailable`` if ``found`` is empty."""
     if not found:
         raise Unavailable("The store does not return the posted messages.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases of the message history: list finished messages, and replay them (extensions 5)."""
+"""Operations on the message history: list finished messages, and replay them (extensions 5)."""
 
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
@@ -30,8 +30,6 @@ MAX_TIME: Seconds = 253_402_300_800.0
 
 
 class History:
-    """Use cases of the message history: list finished messages, and replay them."""
-
     def __init__(
         self,
         storage: Storage,
@@ -60,7 +58,7 @@ class History:
         until: str,
         newest_first: bool = False,
     ) -> ReadResult[Page[HistoryEntry]]:
-        """Return a page of history entries, in the order in which the messages finished or, newest first, in reverse.
+        """Return a page of history entries in order of finish time, ascending unless ``newest_first`` is set.
 
         Args:
             since: Earliest finish time in ISO 8601; "" = no bound.
@@ -76,7 +74,6 @@ class History:
     def _page(
         self, queue: QueueRef, marker: int, size: int, span: Span | None, newest_first: bool = False
     ) -> ReadResult[Page[HistoryEntry]]:
-        """Return a page of history entries. Omit entries that cannot be decrypted."""
         now = self._clock.now()
 
         def read(marker: int, limit: int, most_bytes: int) -> tuple[Sequence[HistoryEntry], int | None]:
@@ -90,7 +87,7 @@ class History:
     def replay(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
         """Post copies of finished messages, with ``client`` as the sender. Return the number of copies.
 
-        Up to ``CHUNK`` copies at a time are posted atomically.
+        Copies are posted in batches of up to ``CHUNK`` messages. Each batch is atomic.
 
         Raises:
             Invalid: The terms are out of range or contradict each other.
@@ -107,7 +104,7 @@ class History:
     def dry_run(self, queue: QueueRef, terms: ReplayTerms) -> ReplayDryRun:
         """Return the expected result of ``replay`` without posting copies.
 
-        Without a limit, up to ``MAX_BATCH`` entries are inspected.
+        Without ids, at most ``MAX_BATCH`` entries are inspected.
         """
         self._check(terms)
         if terms.ids is not UNSET:
@@ -129,7 +126,6 @@ class History:
         return ReplayDryRun(would_replay, counted)
 
     def _count_decryptable(self, queue: QueueRef, records: Sequence[HistoryEntry]) -> int:
-        """Return how many of the entries can be decrypted."""
         return sum(self._sealing.decrypt_or_none(queue, record.message) is not None for record in records)
 
     def _pages_of_ids(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[HistoryEntry]]:
@@ -149,7 +145,6 @@ class History:
             turns.give_way()
 
     def _check(self, terms: ReplayTerms) -> None:
-        """Raise ``Invalid`` if terms contradict each other or ids are repeated."""
         spanned = [given for given in (terms.since, terms.until, terms.limit) if given is not UNSET]
         if (terms.ids is UNSET) == (not spanned):
             raise Invalid("Send either ids, or at least one of since, until and limit.")
@@ -180,7 +175,7 @@ class History:
     def _post(self, queue: QueueRef, client: str, records: Sequence[HistoryEntry]) -> Sequence[str]:
         """Post copies of the entries that can be decrypted. Return the ids of the copies.
 
-        Encryption is bound to the message id, so the body is encrypted again for the copy's new id.
+        An encrypted body is bound to its message id, so it is encrypted again for the id of the copy.
         """
         rules, now = self._rules_cache.recent(queue), self._clock.now()
         ids, ttl = new_ids(len(records), now), self._rules_cache.ttl(queue, rules)
@@ -217,7 +212,6 @@ def _given(text: str | UnsetType) -> str | None:
 
 
 def _span(since: str | None, until: str | None) -> Span:
-    """Parse the bounds of a time span, given in ISO 8601; ``None`` = no bound."""
     return Span(_parse_time("since", since, 0.0), _parse_time("until", until, MAX_TIME))
 
 
@@ -233,7 +227,6 @@ def _parse_time(name: str, text: str | None, default: Seconds) -> Seconds:
 
 
 def _chunks(records: Sequence[HistoryEntry]) -> Iterator[list[HistoryEntry]]:
-    """Split entries into groups that fit in one post."""
     chunk: list[HistoryEntry] = []
     size = 0
     for record in records:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encrypted page markers, which do not reveal the name at which a page ended.
+"""Encrypted page markers, which hide the name at which a page ended.
 
-A marker is the encrypted name. Its length does not depend on the name, and it begins with a character that names cannot
-contain. All servers share the encryption key through the store.
+A page may end at a name that the client must not see. Therefore the marker of the next page is the encrypted name. Its
+length does not depend on the name, and it begins with a character that names cannot contain. All servers share the
+encryption key through the store.
 """
 
 import os
@@ -32,7 +33,7 @@ BLOCK_LENGTH: Final = 64
 class Markers:
     """Encryption and decryption of page markers.
 
-    A marker is valid only for the listing that the argument ``about`` identifies.
+    The argument ``about`` of the methods identifies a listing. A marker is valid for one listing only.
 
     Args:
         max_name_length: Maximum length of the names, which determines the length of the markers.
@@ -50,9 +51,9 @@ class Markers:
         return SEALED + urlsafe_b64encode(tag + _masked(key, tag, plain)).decode().rstrip("=")
 
     def open(self, about: str, marker: str) -> str:
-        """Return the name at which the previous page ended, decrypted from the marker.
+        """Decrypt the marker and return the name at which the page ended. Return an unencrypted marker unchanged.
 
-        Return an unencrypted marker unchanged. Raises ``InvalidParameter`` if the marker belongs to another listing.
+        Raises ``InvalidParameter`` if the marker is not valid for the listing.
         """
         if not marker.startswith(SEALED):
             return marker
@@ -68,7 +69,6 @@ class Markers:
         raise InvalidParameter("marker is not valid for this listing; use the marker in the link to the next page.")
 
     def _key(self) -> bytes:
-        """Return the encryption key; create it if the store has none."""
         while (document := self._documents.get(KEY, self._clock.now())) is None:
             self._documents.put(KEY, os.urandom(KEY_LENGTH), self._clock.now(), expected="")
         return document.value

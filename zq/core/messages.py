@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases of a queue's messages (contract 7)."""
+"""Operations on a queue's messages (contract 7)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -60,12 +60,12 @@ NO_METADATA: Final = b"none"
 NO_ROOM: Final = -1
 # The attributes of a request without a trace context.
 NO_TRACE: Final[Mapping[str, AttributeValue]] = {}
-# Maximum size of a stage's notices, as a multiple of the maximum stage size.
+# Maximum size of a stage's copies for followers, as a multiple of the maximum stage size.
 COPIES_SIZE: Final = 2
 
 
 class Messages:
-    """Use cases of a queue's messages: post, stage, list, get, delete and pop."""
+    """Operations on a queue's messages: post, stage, list, get, delete and pop."""
 
     def __init__(
         self,
@@ -97,8 +97,8 @@ class Messages:
     def rules(self, queue: QueueRef, size: int) -> Rules:
         """Return the rules for a post of ``size`` bytes (contract 7.2, step 1). Create the queue if it does not exist.
 
-        Cached rules that allow the post are used as they are, because the store checks them during the post. If the
-        cached rules do not allow the post, the current rules are read from the store.
+        If cached rules allow the post, return them: the store rejects the post if they are outdated. Otherwise, read
+        the current rules from the store.
         """
         remembered = self._rules_cache.remembered(queue)
         if remembered is not None and size <= remembered.max_messages_post_size and not remembered.posts_paused:
@@ -196,7 +196,7 @@ class Messages:
                     queue, stage, drafts, now, refusal or self.reserve_storage(queue, drafts, rules), idempotency_key
                 )
         except Repeated as first:
-            # If the server that staged the messages has died, it may not have staged the notices.
+            # If the server that staged the messages has died, it may not have staged the copies for followers.
             again = self._drafts(posted, client, queue, rules, now, trace, first.answer)
             self._stage_copies(queue, stage, again, rules, now, hops, idempotency_key)
             return WriteResult(len(first.answer), replayed=True, ignores_delays=rules.ignores_delays(posted))
@@ -214,7 +214,7 @@ class Messages:
         hops: int,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """Stage the copies for the queue's followers. A repeated request stages no further copies.
+        """Stage the copies for the queue's followers, unless an earlier attempt of the request has staged them.
 
         The commit that publishes the messages also publishes the copies.
         """
@@ -246,7 +246,7 @@ class Messages:
     ) -> None:
         """Stage the drafts. If ``refusal`` is set, stage nothing and raise ``refusal``.
 
-        If the request repeats an earlier one, raise ``Repeated`` instead of ``refusal``.
+        Raises ``Repeated`` instead if the request repeats an earlier one.
         """
         limits = self._limits
         size = limits.max_stage_bytes if refusal is None else NO_ROOM
@@ -272,7 +272,7 @@ class Messages:
         include_claimed: bool = False,
         include_delayed: bool = False,
     ) -> MessagePage:
-        """Return a page of messages after the marker. Without ``echo``, the client's own messages are excluded."""
+        """Return a page of messages after the marker. Without ``echo``, omit the messages that the client posted."""
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
@@ -356,7 +356,7 @@ class Messages:
         self._events.finished(queue, Outcome.DELETED, len(ids))
 
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> ReadResult[MessageList]:
-        """Delete and return up to ``limit`` ready messages, or fewer if their bodies do not all fit in the response.
+        """Delete and return up to ``limit`` ready messages. Pop fewer if they exceed the size limit of a response.
 
         If a popped message cannot be decrypted, it is posted again. If the queue keeps a history, the message is not
         posted again, because it can be replayed from the history.
@@ -379,7 +379,6 @@ class Messages:
         return ReadResult(shown, now)
 
     def _popped(self, queue: QueueRef, limit: int) -> tuple[Rules, Seconds, MessageList]:
-        """Pop messages, or none while claims are paused. Return the rules, the time and the messages."""
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         if rules.claims_paused:
             rules = self._rules_cache.fresh(queue)
@@ -392,7 +391,7 @@ class Messages:
         return rules, self._clock.now(), []
 
     def _put_back(self, queue: QueueRef, messages: MessageList, now: Seconds) -> None:
-        """Repost popped messages that cannot be decrypted, with a delay that keeps them out of the next pops."""
+        """Repost popped messages that cannot be decrypted, delayed so that they are not popped again immediately."""
         drafts = []
         for message in messages:
             ttl = max(1, int(message.expires - now))
@@ -404,7 +403,7 @@ class Messages:
     def _after(self, queue: QueueRef, marker: str, now: Seconds) -> int | None:
         """Return the sequence after which a page starts, or ``None`` if the marker is not valid.
 
-        A marker is a sequence. openstacksdk sends a message id instead.
+        A marker is a sequence or, from openstacksdk, a message id.
         """
         if MESSAGE_ID.fullmatch(marker):
             return next((found.sequence for found in self._messages.get(queue, [marker], now)), None)
@@ -445,11 +444,6 @@ class Messages:
         trace: Mapping[str, AttributeValue],
         ids: Sequence[str] = (),
     ) -> Sequence[Draft]:
-        """Build drafts from posted messages under the queue's rules.
-
-        Args:
-            ids: Ids of the drafts; empty = new ids.
-        """
         limits, default_ttl, seals = self._limits, self._rules_cache.ttl(queue, rules), rules.enable_encrypt_messages
         is_plain = not (seals or self._checksum)
         drafts: list[Draft] = []

@@ -35,7 +35,7 @@ class MetadataSchema:
     """The metadata schema of one kind of resource, "queue" or "topic".
 
     Args:
-        ttl: Returns the default ttl of a resource by name.
+        ttl: Returns the default message ttl of a queue or topic, given its name.
         unbuilt: Keys that this server does not support, with the reason for each.
     """
 
@@ -57,7 +57,7 @@ class MetadataSchema:
         self._validator = Draft4Validator(metadata_schema(limits, protocol_keys))
 
     def shown(self, name: str, metadata: Metadata) -> Metadata:
-        """Return the metadata as clients see it, with the defaults for reserved keys that are unset or falsy."""
+        """Return the metadata as clients see it. Unset and falsy reserved keys get their defaults."""
         defaults = self._shown | {"_default_message_ttl": self._ttl(name)}
         return metadata | {key: metadata.get(key) or default for key, default in defaults.items()}
 
@@ -88,7 +88,9 @@ class MetadataSchema:
     def patched(self, metadata: Metadata, operations: Sequence[wire.Operation]) -> Metadata:
         """Return a copy of the metadata with the operations applied in order.
 
-        Raises ``InvalidBody`` for an invalid operation, ``MetadataConflict`` for an operation on a missing key.
+        Raises:
+            InvalidBody: An operation is not valid.
+            MetadataConflict: An operation names a missing key.
         """
         result = dict(metadata)
         for operation, key in [(operation, _key(operation)) for operation in operations]:
@@ -103,7 +105,7 @@ class MetadataSchema:
 
 
 def check_operations(operations: Sequence[wire.Operation]) -> None:
-    """Raise ``InvalidBody`` if an operation is invalid for any metadata (contract 6.5). Does not read the queue."""
+    """Raise ``InvalidBody`` for an operation that is invalid whatever the metadata contains (contract 6.5)."""
     for operation in operations:
         _key(operation)
 
@@ -114,7 +116,6 @@ def find_assigned_values(operations: Sequence[wire.Operation], key: str) -> list
 
 
 def _key(operation: wire.Operation) -> str:
-    """Return the metadata key of an operation. Raises ``InvalidBody`` if the operation is not valid."""
     if operation.op not in ("add", "remove", "replace"):
         raise InvalidBody(f"op must be add, remove or replace; it is {operation.op[:32]!r}.")
     start, *parts = operation.path.split("/")
@@ -128,7 +129,6 @@ def _key(operation: wire.Operation) -> str:
 
 
 def metadata_schema(limits: Limits, protocol_keys: Sequence[ProtocolKey] = ()) -> Metadata:
-    """Return the JSON Schema of the metadata of a queue or topic."""
     own = {key.name: key.schema for key in protocol_keys}
     return {"type": "object", "properties": build_key_schemas(limits) | own}
 
@@ -144,13 +144,11 @@ def check_retry_policy(policy: object, field: str) -> None:
 
 
 def _check_retry_span(policy: Metadata, field: str = "_retry_policy") -> None:
-    """Raise ``InvalidBody`` unless the maximum delay is at least ten seconds above the minimum (contract 6.1)."""
     if policy.get("maximum_delay", 30) - policy.get("minimum_delay", 5) < 10:
         raise InvalidBody(f"{field}: maximum_delay must be at least 10 above minimum_delay (defaults 30 and 5).")
 
 
 def _describe(error: ValidationError) -> str:
-    """Return the error as a sentence with the field and its bounds. Quoted values are truncated."""
     field = ".".join(str(part) for part in error.path)
     schema = error.schema if isinstance(error.schema, dict) else {}
     if "description" in schema:

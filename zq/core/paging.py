@@ -21,7 +21,9 @@ def read_page(
     most_bytes: int,
     size_of: Callable[[T], int],
 ) -> tuple[list[T], Marker]:
-    """Return up to ``size`` items after ``marker``, and the last item's marker (``None`` if there is no item).
+    """Read up to ``size`` items after ``marker``, in slices. Return them and the marker of the last item.
+
+    The returned marker is ``None`` if there is no item.
 
     Args:
         read: Reads one slice. Its arguments are a marker, a maximum number of items and their maximum total size in
@@ -56,7 +58,7 @@ def list_messages(
     most_bytes: int,
     expected: bytes | None,
 ) -> Page[Message]:
-    """List messages like ``MessageController.list``, but in slices."""
+    """Return the page that ``MessageController.list`` would return, but read it in slices."""
     if size <= turns.SLICE:
         return messages.list(queue, after, size, wanted, now, most_bytes, expected)
     others: list[bytes] = []

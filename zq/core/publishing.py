@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases of a topic's messages, except streams: publish, list and get (extensions 8)."""
+"""Operations on a topic's messages, except streams: publish, list and get (extensions 8)."""
 
 import os
 import time
@@ -33,7 +33,7 @@ class TopicPage(Struct, frozen=True):
 
     Attributes:
         position: Log position after which the next page starts.
-        gap: Range of sequences after the client's marker that are no longer in the log; ``None`` = no gap.
+        gap: Sequences after the client's marker that were removed from the log; ``None`` = no gap.
     """
 
     messages: Sequence[PublishedMessage]
@@ -43,15 +43,13 @@ class TopicPage(Struct, frozen=True):
 
 
 class Readers(Struct, frozen=True):
-    """The log tails and wait slots for long polls of topics."""
+    """The resources that long polls of topics share: in-memory log tails, and slots for waiting requests."""
 
     tails: Tails
     waiters: Waiters
 
 
 class Publishing:
-    """Use cases of a topic's messages: publish, list and get."""
-
     def __init__(
         self,
         storage: Storage,
@@ -124,14 +122,14 @@ class Publishing:
     ) -> "PollResult[TopicPage] | TopicPoll":
         """Return a page of messages, or a ``TopicPoll`` if the caller must wait for messages.
 
-        The caller waits with the ``TopicPoll`` and then calls this method again with it. When this method returns a
-        page or raises an error, it closes the ``TopicPoll``.
+        The caller waits with the ``TopicPoll`` and then passes it to another call. When this method returns a page or
+        raises an error, it closes the ``TopicPoll``.
 
         Args:
             marker: Sequence after which the page starts; "" = start of the log.
             wait: Maximum seconds to wait for messages.
 
-        Raises ``Invalid`` if the log has never assigned the marker.
+        Raises ``Invalid`` if the marker is a sequence that the log has not assigned yet.
         """
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         seconds = check_range("wait", wait or 0, 0, self._limits.max_wait)
@@ -231,11 +229,11 @@ class TopicPoll:
     """A long poll of a topic. It occupies a slot until it is closed.
 
     Args:
-        after: The client's marker.
+        after: Log position after which the client wants messages.
         deadline: Monotonic time at which the poll ends.
 
     Attributes:
-        position: Log position after which the poll waits.
+        position: Log position up to which the topic is known to have no new message.
 
     Raises ``Unavailable`` if the log cannot be read.
     """
@@ -261,7 +259,7 @@ class TopicPoll:
         return max(0.0, min(self._deadline - time.monotonic(), RECHECK_INTERVAL))
 
     def poll(self, ask: Callable[[], TopicPage]) -> TopicPage:
-        """Call ``ask`` for a page. If the page is empty and the log's tail has newer messages, call ``ask`` again."""
+        """Read a page with ``ask``. If the page is empty but newer messages have arrived meanwhile, read again."""
         page = ask()
         self.position = page.position
         if not _has_news(page, self._after) and self._has_new():
@@ -271,9 +269,9 @@ class TopicPoll:
         return page
 
     def _has_new(self) -> bool:
-        """Return whether the tail has messages of the topic after ``position``.
+        """Return whether the in-memory tail has messages of the topic after ``position``.
 
-        Messages of other topics are skipped by advancing ``position``.
+        If it has only messages of other topics, move ``position`` after them.
         """
         while batches := self._tail.after(self.position, 0):
             if any(batch.topic == self._topic.name for batch in batches):
@@ -306,7 +304,7 @@ class TopicPoll:
         self._tail.notify_when(self.position, self._topic.name.__eq__, callback)
 
     def end(self) -> None:
-        """Cancel the callback of ``begin``."""
+        """Cancel the registered function."""
         self._events.waiting(-1)
         if self._callback is not None:
             self._tail.cancel_notify(self._callback)
@@ -320,7 +318,7 @@ class TopicPoll:
 
 
 def _has_news(page: TopicPage, after: int | None) -> bool:
-    """Return whether the page has messages or a gap before later messages.
+    """Return whether the page has messages, or a gap before later messages of the log.
 
     A gap at the end of the log does not count, because every following response would report it again.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases of queues (contract 6)."""
+"""Operations on queues (contract 6)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -37,10 +37,10 @@ LAST: Final = "\x7f"
 
 
 class Queues(MetadataResource[QueueRef, Queue]):
-    """Use cases of queues: create, list, update, count, purge and delete.
+    """Operations on queues: create, list, update, count, purge and delete.
 
     Args:
-        max_counted: Largest count per state that ``depth`` returns.
+        max_counted: Maximum count per state that ``depth`` returns.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class Queues(MetadataResource[QueueRef, Queue]):
 
     @property
     def max_counted(self) -> int:
-        """Largest count per state that ``depth`` returns."""
+        """Maximum count per state that ``depth`` returns."""
         return self._max_counted
 
     def configure(self, max_counted: int) -> None:
-        """Set the largest count per state that ``depth`` returns."""
+        """Set the maximum count per state that ``depth`` returns."""
         self._max_counted = max_counted
 
     def change(
@@ -88,9 +88,9 @@ class Queues(MetadataResource[QueueRef, Queue]):
         named: Sequence[object] = (),
         allowance: Allowance = EVERYTHING,
     ) -> Metadata:
-        """Change the metadata like ``MetadataResource.change``.
+        """Change the metadata like ``MetadataResource.change``, and then wake the queue's long polls.
 
-        Then wake the queue's long polls, because the change may end a pause.
+        They are woken because the change may end a pause of the queue.
         """
         shown = super().change(ref, edit, named, allowance)
         self._waiters.wake(ref)
@@ -132,7 +132,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
         return Depth(min(depth.ready, most), min(depth.delayed, most), min(depth.claimed, most), 0, depth.oldest_ready)
 
     def states(self, ref: QueueRef) -> Depth:
-        """Return the current message count of each state. Unlike ``depth``, read the store every time."""
+        """Return the current message count of each state, read from the store."""
         return self._count_states(ref)
 
     def named(self, project: str, after: str = "", prefix: str = "") -> Iterator[Queue]:
@@ -155,8 +155,8 @@ class Queues(MetadataResource[QueueRef, Queue]):
         """Return the number of the project's queues.
 
         Args:
-            visible: Returns whether to count a queue, given its name; ``None`` = count all. If set, the server option
-                ``max_metadata_walk`` limits the number of queues that are read.
+            visible: Returns whether to count a queue, given its name; ``None`` = count all queues. With ``visible``,
+                the server option ``max_metadata_walk`` limits the number of queues that are read.
         """
         if visible is None:
             return self._queues.count(project) - self._count_hidden(project)
@@ -171,7 +171,6 @@ class Queues(MetadataResource[QueueRef, Queue]):
         return count
 
     def _count_hidden(self, project: str) -> int:
-        """Return the number of the project's internal queues."""
         count, after = 0, HIDDEN
         while True:
             page = self._queues.list(project, after, READ_AHEAD)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quotas and states of projects: the deployment's defaults, and settings per project (tenancy 5, 6).
 
-An administrator's settings of a project are stored in the deployment's document ``("", "quota", project)``. Servers
-cache them for ten seconds.
+An administrator's settings of a project are stored in the document with the kind "quota" and the project's id as name.
+Servers cache them for ten seconds.
 """
 
 import logging
@@ -63,7 +63,7 @@ class Allotment(msgspec.Struct, frozen=True):
 
 
 class NoQuotas:
-    """The quotas of a server without authentication, which limit nothing. For the methods, see ``Quotas``."""
+    """A replacement for ``Quotas`` on a server without authentication. It limits nothing."""
 
     are_enforced = False
 
@@ -104,7 +104,8 @@ class NoQuotas:
 class Quotas:
     """The quotas and states of all projects.
 
-    ``defaults`` apply to projects without settings of their own.
+    Args:
+        defaults: Limits for projects, unless an administrator has set other limits.
     """
 
     are_enforced = True
@@ -140,10 +141,9 @@ class Quotas:
         self._allotments.clear()
 
     def _load_allotment(self, project: str) -> Allotment:
-        """Read the project's allotment.
+        """Read the project's allotment. If the store is unavailable, return the last allotment.
 
-        While the store is unavailable, the last allotment stays valid. If there is none, ``Unavailable`` is raised,
-        because the project may be suspended.
+        Raises ``Unavailable`` if there is no last allotment, because the project may be suspended.
         """
         began = self.now()
         try:
@@ -193,7 +193,7 @@ class Quotas:
         self._storage_quotas.forget(project)
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Project]]:
-        """Return a page of project ids and project settings, ordered by id.
+        """Return a page of project ids and settings, ordered by id.
 
         A project is listed if it has settings or has created something.
         """
@@ -210,30 +210,30 @@ class Quotas:
     def admit_queue(self, queue: QueueRef, dead_letters: object = None) -> AbstractContextManager[None]:
         """Reserve quota for a queue and its dead-letter queue while the caller creates the queue; a context manager.
 
-        Existing queues need no quota. Raises ``QuotaExceeded`` if the project has reached its queue limit.
+        Queues that exist are not counted again. Raises ``QuotaExceeded`` if the project has reached its queue limit.
         """
         return self._reserve_queues([queue, *_dead_letter_ref(queue, dead_letters)])
 
     def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
         """Reserve quota for missing target queues while the caller moves messages to them; a context manager.
 
-        A cache of queue names avoids a round trip and the lock for most moves. Raises ``QuotaExceeded`` if the project
+        For most moves, a cache of queue names avoids a round trip and a lock. Raises ``QuotaExceeded`` if the project
         has reached its queue limit.
         """
         missing = self._missing(queues)
         return self._reserve_queues(missing) if missing else NOTHING
 
     def check_targets(self, queues: Collection[QueueRef]) -> None:
-        """Raise ``QuotaExceeded`` if the project has no quota for those of the queues that do not exist."""
+        """Raise ``QuotaExceeded`` if creating the missing queues would exceed the project's queue limit."""
         if missing := self._missing(queues):
             self._registered.get(missing[0].project)
             self._check_queues(missing)
 
     def check_dead_letters(self, queue: QueueRef, name: object) -> None:
-        """Raise ``QuotaExceeded`` if the project has no quota for the queue's dead-letter queue.
+        """Raise ``QuotaExceeded`` if creating the dead-letter queue would exceed the project's queue limit.
 
-        The check takes place when a client sets the dead-letter queue in the metadata. A later claim creates the
-        dead-letter queue without a check.
+        The check takes place when a client names the dead-letter queue in the metadata of ``queue``. A later claim
+        creates the dead-letter queue without a check.
         """
         self.check_targets(_dead_letter_ref(queue, name))
 
@@ -259,11 +259,10 @@ class Quotas:
                 raise exceeded("queues", limit)
 
     def _read_exists(self, queue: QueueRef) -> bool:
-        """Return whether the queue exists. Without a queue limit, return ``True``."""
+        """Return whether the queue exists. If the project has no queue limit, return ``True`` without a read."""
         return not self.allotment(queue.project).quota.queues or self._storage.queues.get(queue) is not None
 
     def _register(self, project: str) -> None:
-        """Add the project to the list of projects when it creates something."""
         self._documents.put(DocumentRef("", PROJECT, project), b"{}", self._clock.now(), expected="")
 
     @contextmanager
@@ -287,7 +286,6 @@ class Quotas:
         self._metadata_quotas.take(project, size, former, self.allotment(project).quota.metadata_bytes)
 
     def _measure_metadata(self, project: str) -> int:
-        """Read the project's metadata from the store and return its size in bytes, as counted against the quota."""
         total, after = 0, ""
         while True:
             page = self._storage.queues.list(project, after, DOCUMENT_PAGE)
@@ -301,16 +299,16 @@ class Quotas:
         return self._documents.get(DocumentRef(topic.project, TOPIC, topic.name), self._clock.now()) is not None
 
     def max_subscriptions(self, project: str) -> int:
-        """Return the project's subscription limit (0 = no limit). Add the project to the list of projects."""
+        """Return the project's subscription limit; 0 = no limit. Add the project to the list of projects."""
         self._registered.get(project)
         return self.allotment(project).quota.subscriptions
 
     @contextmanager
     def admit_work(self, project: str, work: Work, name: str) -> Iterator[QuotaExceeded | None]:
-        """Reserve quota for a stage, fence or producer while the caller uses it.
+        """Reserve quota for a transaction object (stage, fence or producer) while the caller uses it.
 
-        The context manager yields ``QuotaExceeded`` if the name is new and the project has reached its limit. If not,
-        it yields ``None``.
+        A context manager. It yields ``QuotaExceeded`` if the object is new and the project has reached its limit,
+        otherwise ``None``.
         """
         limit = getattr(self.allotment(project).quota, work)
         known = (project, work, name)
@@ -328,7 +326,7 @@ class Quotas:
         yield None
 
     def forget_work(self, project: str, work: Work, name: str) -> None:
-        """Remove a stage, fence or producer from the cache of existing names."""
+        """Remove a transaction object (stage, fence or producer) from the cache of existing objects."""
         with self._lock:
             self._existing_work.pop((project, work, name), None)
 
@@ -362,7 +360,6 @@ class Quotas:
         return used
 
     def _count(self, project: str, kind: str, limit: int) -> int:
-        """Return the number of the project's documents of one kind, counted up to ``limit``."""
         return sum(1 for _ in islice(self._documents_of(project, kind), limit))
 
     def _documents_of(self, project: str, kind: str) -> Iterator[Document]:
@@ -380,7 +377,6 @@ NO_QUOTAS: Final = NoQuotas()
 
 
 def _dead_letter_ref(queue: QueueRef, name: object) -> list[QueueRef]:
-    """Return a list with the dead-letter queue that ``name`` refers to, or an empty list."""
     return [QueueRef(queue.project, name)] if isinstance(name, str) and name else []
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rate limits per project: requests, messages and bytes per second, and concurrent requests (tenancy 6).
 
-Each rate is a GCRA bucket, stored as the time up to which past use is paid. A request is admitted unless a bucket is in
-debt. The cost of a request is charged after the request, when the cost is known.
+Each rate is a token bucket in the GCRA form: it is stored as the time at which all past use is paid. A request is
+admitted unless a bucket is in debt. The cost of a request is charged after the request, when the cost is known.
 
 The processes of a deployment share a project's rates by exchanging their demand, see ``Exchange``.
 """
@@ -59,7 +59,7 @@ _decoder: Final = msgspec.json.Decoder(dict[str, tuple[float, float, float]])
 
 
 class RemainingRate(NamedTuple):
-    """The remainder of a project's scarcest rate.
+    """The rate limit that a project is closest to exceeding.
 
     Attributes:
         name: Name of the rate.
@@ -73,9 +73,7 @@ class RemainingRate(NamedTuple):
 
 
 class RecentProjects:
-    """The projects that this process has served recently.
-
-    These are all projects with light requests in progress, and the two projects with the latest requests.
+    """The projects that this process has served recently: those with light requests in progress, and the latest two.
 
     ``zq.http.weight`` defines light and heavy requests.
     """
@@ -89,18 +87,18 @@ class RecentProjects:
     def note(self, account: "Account", now: float) -> None:
         """Record a request of a project.
 
-        No lock is held. If threads overwrite each other's record, the next request corrects it.
+        No lock is held: if two threads overwrite each other's record, the next request corrects it.
         """
         if self._last is not account:
             self._other_at, self._last = self._last_at, account
         self._last_at = now
 
     def has_several(self, now: float) -> bool:
-        """Return whether requests of several projects arrived within the last ``RECENT_SECONDS`` seconds."""
+        """Return whether requests of several projects arrived within the last ``RECENT_SECONDS``."""
         return now - self._other_at < RECENT_SECONDS
 
     def contention(self, account: "Account", now: float) -> Contention:
-        """Return how recently another project sent light requests. A heavy request of ``account`` would delay them."""
+        """Return how recently other projects sent light requests, which a heavy request of ``account`` would delay."""
         if self.busy:
             return Contention.NOW
         latest = self._other_at if self._last is account else self._last_at
@@ -165,7 +163,6 @@ class Account:
 
     @property
     def quota(self) -> Quota:
-        """The project's quota."""
         return self._quota
 
     def enter(self, now: float) -> None:
@@ -229,7 +226,7 @@ class Account:
         self._heavy_slots.release()
 
     def leave(self, now: float, messages: int, size: int) -> None:
-        """End or suspend a request and charge its messages and bytes."""
+        """End or suspend a request, and charge the messages and bytes that it transferred."""
         self._lock.acquire()
         try:
             self._running -= 1
@@ -250,7 +247,7 @@ class Account:
         return max(self._messages, self._bytes) - now - ALLOWED
 
     def left(self, now: float) -> RemainingRate | None:
-        """Return the remainder of the scarcest rate, or ``None`` if no rate is limited."""
+        """Return the rate limit that the project is closest to exceeding, or ``None`` if no rate is limited."""
         debt, scarcest = -1.0, -1
         for rate, paid in enumerate((self._requests, self._messages, self._bytes)):
             if self._rates[rate] and paid - now > debt:
@@ -291,7 +288,7 @@ class Account:
         return asked, messages + refusals * self._mean[0], size + refusals * self._mean[1]
 
     def set_rates(self, rates: Sequence[float]) -> None:
-        """Set this process's share of the project's rates."""
+        """Set this process's share of the project's rates: requests, messages and bytes per second."""
         self._rates = list(rates)
         requests, messages, size = (1 / rate if rate else 0.0 for rate in rates)
         self._steps = requests or -ALLOWED, messages, size
@@ -302,7 +299,6 @@ class Account:
         """Headers while each rate is fully available; an unlimited rate has the headers of the first limited one."""
 
     def _update_busy(self) -> None:
-        """Update the set of projects with light requests in progress. The caller holds the lock."""
         if self._running > self._heavy:
             self._busy.add(self)
         else:
@@ -318,11 +314,6 @@ class Account:
         self._bytes = (paid if paid > now else now) + size * byte
 
     def _refuse(self, *late: float) -> TooManyRequests:
-        """Count a rejected request and return the error.
-
-        Args:
-            late: Seconds until each bucket admits a request.
-        """
         self._refusals += 1
         rate = max((1, 2, 0), key=lambda bucket: late[bucket])
         if late[rate] <= 0:
@@ -402,10 +393,7 @@ class Exchange:
     def _exchange(self, near: Mapping[str, tuple[float, float, float]]) -> list[dict[str, tuple[float, float, float]]]:
         """Store this process's report and return the reports of the other processes.
 
-        A report contains the demands of a process by project.
-
-        Args:
-            near: Demands of the projects that use more than ``NEAR_FRACTION`` of a rate in this process.
+        A report contains the demand of each project in requests, messages and bytes.
         """
         now = self._clock.now()
         self._documents.put(self._ref, msgspec.json.encode(near), now, expires=now + REPORT_TTL)
@@ -447,7 +435,7 @@ def _text(name: str, rest: int, seconds: int) -> dict[str, str]:
 
 
 def rates_of(quota: Quota) -> tuple[float, float, float]:
-    """Return the rates of a quota as floats, in the order of ``RATES``."""
+    """Return the limits of requests, messages and bytes per second."""
     return float(quota.requests), float(quota.messages), float(quota.bytes)
 
 

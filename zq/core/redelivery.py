@@ -32,7 +32,7 @@ class Redelivery(Struct, frozen=True):
     cap: int = 0
 
     def delays(self) -> tuple[int, ...]:
-        """Return the delays in seconds after the first, second, … claim, for ``ClaimRequest.redelivery_delays``."""
+        """Return the delay in seconds after the first claim, after the second, and so on."""
         if not self.delay:
             return ()
         delays = [min(self.delay, self.cap)]

@@ -42,7 +42,7 @@ NO_ORIGIN: Final = "to is missing: a message of the queue has no origin to which
 class Routes:
     """The target queues of one redrive.
 
-    A target is eligible if the caller may post to it and its posts are not paused.
+    A target is allowed if the caller may post to it and its posts are not paused.
     """
 
     def __init__(
@@ -57,15 +57,15 @@ class Routes:
         """The queue from which the messages must come; ``None`` = any queue."""
 
     def selected(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return the messages that come from ``origin``."""
+        """Return the messages whose origin is ``origin``, or all messages if ``origin`` is ``None``."""
         return messages if self.origin is None else [each for each in messages if each.origin == self.origin]
 
     def has_target(self, message: Message) -> bool:
-        """Return whether the message has a target queue."""
+        """Return whether the redrive names a target, or the message has an origin queue."""
         return bool(self._to or message.origin)
 
     def moves(self, messages: Sequence[Message]) -> list[Move]:
-        """Return the moves of the messages whose targets are eligible."""
+        """Return a move for each message whose target is allowed."""
         moves = []
         for message in messages:
             target = self._to or message.origin
@@ -97,8 +97,8 @@ class Redriving:
     def redrive(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> Redriven:
         """Move ready messages to ``terms.to``, or back to their origin queues.
 
-        Without ``terms.ids``, the oldest messages are moved; with ``terms.origin``, only those from that queue. A
-        message stays in the queue if it has no origin, or if the caller may not post to its origin.
+        Without ``terms.ids``, the oldest messages are moved. ``terms.origin`` restricts the redrive to messages from
+        that queue. A message stays in the queue if it has no origin, or if the caller may not post to its origin.
 
         Raises:
             NotAuthorized: The caller may not post to ``terms.to``.
@@ -120,8 +120,8 @@ class Redriving:
     def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> RedriveDryRun:
         """Return the expected result of ``redrive`` without moving messages.
 
-        Without a limit, up to ``MAX_BATCH`` messages are inspected. Without ids, a redrive stops at the first message
-        that has no target, but the result's fields ``counted`` and ``origins`` include later messages.
+        At most ``MAX_BATCH`` messages are inspected. Without ids, a redrive stops at the first message that has no
+        target. Nevertheless, the result's fields ``counted`` and ``origins`` include later messages.
         """
         routes = self._routes(queue, terms, allowance)
         limit = MAX_BATCH if terms.limit is UNSET else terms.limit
@@ -148,13 +148,6 @@ class Redriving:
         return RedriveDryRun(would_move, known, without, missing, counted, lost)
 
     def _routes(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance) -> Routes:
-        """Check the terms and return the routes.
-
-        Raises:
-            Invalid: The terms are out of range or contradict each other.
-            NotAuthorized: The caller may not post to ``terms.to``, or the caller's roles do not permit posts.
-            QueuePaused: Posts to ``terms.to`` are paused.
-        """
         if terms.limit is not UNSET:
             check_range("limit", terms.limit, 1, MAX_BATCH)
         if terms.ids is not UNSET:
@@ -176,7 +169,7 @@ class Redriving:
         return Routes(self._rules_cache, queue.project, to, origin, allowance)
 
     def _move_oldest(self, queue: QueueRef, routes: Routes, limit: int) -> int:
-        """Move the oldest messages, up to the first one without a target. Return the number of moved messages."""
+        """Move the oldest messages up to the first one without a target. Return the number of moved messages."""
         moved = marker = left = 0
         while moved < limit and left < MAX_BATCH:
             size = min(CHUNK, limit - moved) if routes.origin is None else CHUNK
@@ -196,7 +189,7 @@ class Redriving:
         return moved
 
     def _move_named(self, queue: QueueRef, routes: Routes, ids: Sequence[str]) -> tuple[int, list[str]]:
-        """Move the messages with these ids. Return the number of moved messages, and the ids that were not ready."""
+        """Move the messages with these ids. Return the number of moved messages, and the ids without a ready one."""
         went: set[str] = set()
         stay: set[str] = set()
         homeless = False
@@ -220,7 +213,6 @@ class Redriving:
             return self._storage.messages.move(queue, moves, now, history)
 
     def _oldest(self, queue: QueueRef) -> Iterator[Sequence[Message]]:
-        """Yield the ready messages in pages, oldest first."""
         marker = 0
         while True:
             page = self._storage.messages.list(queue, marker, CHUNK, ListFilter(), self._clock.now(), CHUNK_BYTES)
@@ -233,7 +225,8 @@ class Redriving:
     def _named(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[Message]]:
         """Yield the ready messages with these ids in pages.
 
-        A message that a running commit settles stays claimed after the claim's expiry, so the claim is checked too.
+        While a commit settles a message, the message keeps its claim even if the claim has expired. Such a message is
+        not ready.
         """
         for start in range(0, len(ids), CHUNK):
             if start:

@@ -38,7 +38,7 @@ class Removal:
     """Deletion of projects in steps. Any server may continue a deletion.
 
     The project is suspended first, so that its clients cannot create anything. The document that suspends the project
-    is deleted last. Stages, fences and producers expire without a step.
+    is deleted last. Transaction objects (stages, fences and producers) are not deleted: they expire.
     """
 
     def __init__(
@@ -113,8 +113,7 @@ class Removal:
     def _step_documents(self, project: str, owned: OwnedDocuments) -> bool:
         """Delete a page of the project's documents of one kind. Return whether there were any.
 
-        Documents of ``owned.deployment_kinds`` belong to no project. They are deleted too if they have the name of a
-        deleted document.
+        Deployment documents with the same names are deleted too, see ``OwnedDocuments``.
         """
         now = self._clock.now()
         found = self._documents.list(project, owned.kind, "", "", DOCUMENT_PAGE, now).items

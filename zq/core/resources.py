@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases that queues and topics share (contract 6, 13)."""
+"""Operations that queues and topics share (contract 6, 13)."""
 
 import logging
 import time
@@ -49,7 +49,7 @@ class Listing(Struct, frozen=True):
 
     Attributes:
         next: Marker of the next page; ``None`` on the last page.
-        cut: Whether the page is incomplete because the work budget was used up. Such a page may be empty.
+        cut: Whether the server stopped early because the page took too much work. Such a page may be empty.
     """
 
     items: list[NamedMetadata]
@@ -58,7 +58,7 @@ class Listing(Struct, frozen=True):
 
 
 class ListingBudget:
-    """The work budget of one filtered listing.
+    """The amount of work that the server spends on one filtered listing.
 
     Args:
         max_resources: Maximum number of resources to inspect.
@@ -71,7 +71,7 @@ class ListingBudget:
         self._slice = 0
 
     def charge_bytes(self, size: int) -> None:
-        """Charge ``size`` bytes of decoded metadata. Yield to other threads after each slice."""
+        """Charge ``size`` bytes of decoded metadata. Let other threads run after every ``DECODED_SLICE`` bytes."""
         self._bytes -= size
         self._slice += size
         if self._slice >= DECODED_SLICE:
@@ -79,7 +79,7 @@ class ListingBudget:
             turns.give_way()
 
     def charge_resource(self) -> bool:
-        """Charge one resource and return whether the budget is used up. Yield to other threads after each slice."""
+        """Charge one resource. Return whether the budget is used up. Let other threads run from time to time."""
         self._left -= 1
         if not self._left % turns.SLICE:
             turns.give_way()
@@ -97,8 +97,6 @@ class Name(Protocol):
 
 
 class StoredResource(Protocol):
-    """A stored queue or topic."""
-
     @property
     def ref(self) -> Name: ...
 
@@ -130,7 +128,7 @@ class ResourceStore(Protocol[Given, T]):
 
 
 class MetadataResource(Generic[R, T]):
-    """The use cases that queues and topics share.
+    """Operations that queues and topics share.
 
     Args:
         changed: Called with each resource whose metadata may have changed.
@@ -295,7 +293,6 @@ class MetadataResource(Generic[R, T]):
                 return self.shown(ref.name, metadata)
 
     def _make(self, ref: R, _metadata: Metadata, raw: bytes) -> bool:
-        """Create the resource in the store. Return ``False`` if it exists."""
         return self._store.create(ref, raw)
 
     def _admitted(self, ref: R, metadata: Metadata) -> AbstractContextManager[None]:
@@ -310,17 +307,15 @@ class MetadataResource(Generic[R, T]):
         return {}
 
     def _check_dead_letters(self, ref: R, target: object) -> None:
-        """Raise ``QuotaExceeded`` if the project has no quota for the dead-letter queue ``target``."""
+        """Raise ``QuotaExceeded`` if creating the dead-letter queue would exceed the project's queue limit."""
 
     def _check(self, ref: R, metadata: Metadata) -> None:
-        """Raise ``InvalidBody`` or ``NotBuilt`` if the metadata is not valid."""
         self._schema.check(metadata, ref.name)
 
     def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
         """Raise ``MetadataConflict`` if a key has changed that can only be set on creation."""
 
     def _authorize_dead_letters(self, allowance: Allowance, named: Iterable[object]) -> None:
-        """Raise ``NotAuthorized`` if the client may not post to one of the dead-letter queues."""
         if self._schema.kind == Kind.QUEUE:
             for target in named:
                 if isinstance(target, str):
@@ -375,22 +370,15 @@ class MetadataResource(Generic[R, T]):
 
 
 def _next_read(count: int, read: Sequence[StoredResource]) -> int:
-    """Return how many resources to read next.
-
-    Args:
-        count: Number of resources that the last read requested.
-        read: Resources that the last read returned.
-    """
     mean = 1 + sum(len(stored.metadata) for stored in read) // len(read)
     return max(1, min(2 * count, READ_AHEAD, READ_BYTES // mean))
 
 
 def _parse(stored: bytes) -> Metadata:
-    """Parse stored metadata and remove internal keys."""
     metadata = wire.json_object(stored)
     return {key: value for key, value in metadata.items() if key not in OWN}
 
 
 def _matches(metadata: Metadata, filters: Mapping[str, Any]) -> bool:
-    """Return whether stored metadata matches all filters. Types must match too: ``true`` is not 1."""
+    """Return whether the metadata matches all filters. Types must match too: ``true`` is not 1."""
     return all(type(metadata.get(key)) is type(value) and metadata[key] == value for key, value in filters.items())

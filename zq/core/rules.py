@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of a queue's messages, parsed from its metadata, and their caches (contract 6.1, extensions 4).
+"""The rules of a queue's messages, parsed from its metadata, and caches of the rules (contract 6.1, extensions 4).
 
-A ``FIFOCache`` is read without a lock, because a lookup does not modify it. ``LRUCache`` and ``TTLCache`` reorder their
-entries on each lookup, and take three and eight times as long.
+The caches are ``FIFOCache`` objects, because a lookup does not modify them and therefore needs no lock. ``LRUCache``
+and ``TTLCache`` reorder their entries on each lookup; a lookup takes three and eight times as long.
 """
 
 import re
@@ -41,14 +41,14 @@ Patterns = Sequence[tuple[str, int]]
 
 
 class DefaultTtls:
-    """The default message ttl of every queue. Thread-safe."""
+    """The default message ttls of queues, by patterns of queue names. Thread-safe."""
 
     def __init__(self, default: int, by_name: Patterns = ()) -> None:
         self._table = default, _finder(default, by_name)
 
     @property
     def default(self) -> int:
-        """Ttl in seconds of queues that match no pattern."""
+        """Default message ttl in seconds of queues whose names match no pattern."""
         return self._table[0]
 
     def of(self, queue: str) -> int:
@@ -76,7 +76,7 @@ def _finder(default: int, by_name: Patterns) -> Callable[[str], int]:
 
 
 class Rules(ReservedKeys, frozen=True, kw_only=True):
-    """The rules of a queue's messages, parsed from ``metadata``.
+    """The settings of a queue that apply to its messages, parsed from ``metadata``.
 
     Defaults are applied, except for the default ttl (see ``RulesCache.ttl``).
     """
@@ -98,7 +98,6 @@ class Rules(ReservedKeys, frozen=True, kw_only=True):
 
     @property
     def posts_paused(self) -> bool:
-        """Whether posts are paused."""
         return self.paused in ("posts", "all")
 
     def ignores_delays(self, posted: Sequence[wire.Posted]) -> bool:
@@ -112,8 +111,8 @@ class Rules(ReservedKeys, frozen=True, kw_only=True):
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
         """Return the queue's dead-letter queue and claim limit; ``None`` if messages are never moved (contract 8.6).
 
-        A queue with attributes of a protocol may be its own dead-letter queue. Its messages are not moved, because a
-        move would reset their claim counts.
+        A queue of another protocol, such as SQS, may be its own dead-letter queue. Its messages are not moved, because
+        a move would reset their claim counts.
         """
         if self.dead_letter_queue in ("", queue.name) or self.max_claim_count is None:
             return None
@@ -147,8 +146,8 @@ class RulesCache:
     def remembered(self, queue: QueueRef) -> Rules | None:
         """Return the last rules of the queue that this server has read, or ``None``.
 
-        The rules may be stale. The caller must send the metadata from which they were parsed to the store, which
-        rejects the request if the queue has other metadata.
+        The rules may be outdated. The caller must therefore send their ``metadata`` to the store, which rejects the
+        request if the queue has other metadata.
         """
         try:
             return self._remembered[queue]
@@ -179,9 +178,10 @@ class RulesCache:
             raise QueuePaused.of(queue.name)
 
     def admit_moves(self, source: QueueRef, moves: Sequence[Move], now: Seconds) -> None:
-        """Make each target queue accept unencrypted bodies if a move would put a ready, unencrypted message into it.
+        """Let target queues accept unencrypted bodies if the moves would put such bodies into them.
 
-        Raises ``MetadataConflict`` if concurrent changes to a target make every attempt fail.
+        Only ready messages are considered. Raises ``MetadataConflict`` if concurrent changes to a target make every
+        attempt fail.
         """
         by_id = self._moves_to_sealed(source, moves)
         if by_id:
@@ -192,8 +192,7 @@ class RulesCache:
     def plain_targets(self, source: QueueRef, claim: str, moves: Sequence[Move], now: Seconds) -> Collection[QueueRef]:
         """Return the targets that accept only encrypted bodies, but would receive unencrypted bodies.
 
-        Only messages of ``claim`` count. The store rejects moves of other messages, so such moves must not change the
-        target queues.
+        Messages outside of ``claim`` are ignored, because the store does not move them.
         """
         by_id = self._moves_to_sealed(source, moves)
         if not by_id:
@@ -207,7 +206,7 @@ class RulesCache:
     def _moves_to_sealed(self, source: QueueRef, moves: Sequence[Move]) -> Mapping[str, Move]:
         """Return the moves to queues that accept only encrypted bodies, by message id.
 
-        If the source queue accepts only encrypted bodies too, return no moves.
+        Return no moves if the source queue accepts only encrypted bodies too.
         """
         names = {move.to for move in moves}
         sealed = {name for name in names if self.recent(QueueRef(source.project, name)).sealed_since}
@@ -216,10 +215,9 @@ class RulesCache:
         return {move.id: move for move in moves if move.to in sealed}
 
     def admit_plain(self, targets: Iterable[QueueRef]) -> None:
-        """Make the queues accept unencrypted bodies, before such bodies are moved into them.
+        """Let the queues accept unencrypted bodies, before such bodies are moved into them.
 
-        Drivers move messages without inspecting bodies. Raises ``MetadataConflict`` if concurrent changes to a queue
-        make every attempt fail.
+        Raises ``MetadataConflict`` if concurrent changes to a queue make every attempt fail.
         """
         for target in targets:
             for _ in range(MAX_ATTEMPTS):
@@ -247,7 +245,7 @@ class RulesCache:
         return structs.replace(letters, ttl=self.ttl(letters.queue, self.recent(letters.queue)))
 
     def ttl(self, queue: QueueRef, rules: Rules) -> int:
-        """Return the default ttl of the queue's messages. It is not cached, because server options may change it."""
+        """Return the default ttl of the queue's messages. Not cached, because server options may change it."""
         return rules.default_message_ttl or self.default_ttls.of(queue.name)
 
     def _stored(self, queue: QueueRef) -> Rules:
@@ -269,11 +267,6 @@ class RulesCache:
 
 
 def _plain_targets(source: QueueRef, messages: Iterable[Message], by_id: Mapping[str, Move]) -> Collection[QueueRef]:
-    """Return the target queues that would receive an unencrypted body.
-
-    Args:
-        by_id: Moves by message id.
-    """
     plain = set()
     for message in messages:
         move = by_id.get(message.id)

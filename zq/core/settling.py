@@ -115,14 +115,9 @@ class Settling:
         idempotency_key: IdempotencyKey | None,
         fence: Fence | None,
     ) -> None:
-        """Make the target queues accept unencrypted bodies if the settlement moves such bodies to them.
+        """Let the target queues accept unencrypted bodies if the settlement moves such bodies to them.
 
-        Before a target changes, the store checks the idempotency key and the fence.
-
-        Raises:
-            Repeated: The request repeats an earlier request.
-            KeyReused: The idempotency key was used for a different request.
-            Fenced: The epoch of ``fence`` is outdated.
+        Before a target is changed, the store checks the idempotency key and the fence.
         """
         targets = self._rules_cache.plain_targets(queue, claim, settlement.move, now)
         if targets and (idempotency_key is not None or fence is not None):
@@ -131,7 +126,6 @@ class Settling:
         self._rules_cache.admit_plain(targets)
 
     def _settlement(self, project: str, terms: extensions.SettleTerms, rules: Rules) -> Settlement:
-        """Build the store's settlement from the request."""
         buried = (rules.dead_letter_queue, rules.dead_letter_queue_messages_ttl)
         return Settlement(
             delete=() if isinstance(terms.delete, str) else terms.delete,
@@ -143,7 +137,6 @@ class Settling:
         )
 
     def _check(self, terms: extensions.SettleTerms) -> None:
-        """Raise ``Invalid`` if the terms are not valid, regardless of the queue's rules."""
         limits, fields = self._limits, "delete, release, move and bury"
         ids = [] if isinstance(terms.delete, str) else list(terms.delete)
         ids += [released.id for released in terms.release]
@@ -164,7 +157,6 @@ class Settling:
                 raise Invalid(f"reason must be 1 to {MAX_REASON} characters; it has {len(buried.reason)}.")
 
     def _move(self, project: str, given: extensions.Moved, encrypts: bool) -> Move:
-        """Build the store's move from the request. Encrypt a new body if the source or target queue encrypts."""
         rules = self._rules_cache.recent(QueueRef(project, given.queue))
         body = None if given.body is UNSET else bytes(given.body)
         if body is not None and len(body) > rules.max_messages_post_size:

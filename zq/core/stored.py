@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage quotas of projects, enforced on cached usage (tenancy 6)."""
+"""Enforcement of storage and metadata quotas of projects, based on cached usage (tenancy 6)."""
 
 import threading
 from collections.abc import Callable
@@ -23,7 +23,7 @@ MAX_PROJECTS: Final = 10_000
 
 
 class StoredUsage:
-    """A project's usage at the monotonic time ``moment``, plus later writes that this process has admitted."""
+    """A project's usage: as read from the store at the monotonic time ``moment``, plus later writes of this process."""
 
     __slots__ = ("bytes", "messages", "moment", "until")
 
@@ -34,7 +34,7 @@ class StoredUsage:
         """Monotonic time at which the usage expires: sooner if more than half of a quota is used."""
 
     def add(self, messages: int, size: int, quota: Quota) -> QuotaExceeded | None:
-        """Add messages and bytes to the usage. Return the error if they exceed the quota, otherwise ``None``."""
+        """Add messages and bytes to the usage. If they exceed the quota, add nothing and return the error."""
         messages += self.messages
         size += self.bytes
         if messages > quota.stored_messages > 0:
@@ -136,7 +136,7 @@ def beyond_free(size: int) -> int:
 
 
 def exceeded(name: str, limit: int) -> QuotaExceeded:
-    """Return the error of a project that has reached a limit.
+    """Return the error for a project that has reached a limit.
 
     Args:
         name: Plural name of the limited objects.

@@ -4,7 +4,7 @@
 A stream may start at any position in the log. A slow reader does not delay publishers, because unsent messages stay in
 the log. A reader that receives no data for ``STALL_TIMEOUT`` seconds is disconnected and may resume.
 
-The number of streams is limited, because each stream occupies a thread on an edge without asynchronous streams.
+The number of streams is limited, because each stream may occupy a thread of the HTTP server.
 """
 
 import logging
@@ -40,7 +40,7 @@ CHECK_INTERVAL: Final = 0.5
 
 
 class Gap(Struct, frozen=True):
-    """A range of sequences that the log has lost: above ``after`` and below ``resumes``."""
+    """A range of sequences that are no longer in the log: above ``after`` and below ``resumes``."""
 
     after: int
     resumes: int
@@ -91,7 +91,7 @@ class Stream:
         self._disconnect = disconnect
 
     def next(self, seconds: float) -> Portion:
-        """Return the next events or a gap. If no message is published within ``seconds``, return no events."""
+        """Return the next events, or a gap in the log. Return no events if none is published within ``seconds``."""
         self._failed = False
         try:
             return self._next(seconds)
@@ -122,7 +122,7 @@ class Stream:
         return STOPPING_STALL_TIMEOUT if self._owner.closing else STALL_TIMEOUT
 
     def send(self) -> None:
-        """Record that sending to the reader has begun. ``taken`` must be called afterwards."""
+        """Record that sending to the reader has begun. Call ``taken`` when it has ended."""
         self._sending_since = time.monotonic()
 
     def taken(self) -> None:
@@ -160,7 +160,7 @@ class Stream:
         return self._render(batches, batches[-1].last) if batches else NO_EVENTS
 
     def _lost_tail(self) -> Gap | None:
-        """Return the gap if the log has lost its end since the last call and the reader was in the lost range."""
+        """Return the gap if the reader's next messages were lost at the end of the log since the last call."""
         lost = self._tail.lost
         if lost is None or lost == self._lost or self.position < lost[0]:
             return None
@@ -176,7 +176,6 @@ class Stream:
         return self._render(reading.batches, reading.position)
 
     def _render(self, batches: list[Batch], position: int) -> EventData:
-        """Return the events for the reader and advance its position."""
         owner, now, after = self._owner, self._owner.now(), self.position
         render = self._tail.renderings.render
         wanted = [batch for batch in batches if self._matches(batch.topic)]
@@ -237,11 +236,11 @@ class Streams:
         Args:
             after: Log position; ``None`` = the end of the log.
             visible: Returns whether the reader may see the messages of a topic; ``None`` = all topics are visible.
-            disconnect: Closes the connection of a stalled reader; ``None`` if the edge does so.
+            disconnect: Closes the connection of a stalled reader; ``None`` if the HTTP server does so.
 
         Raises:
             Crowded: No slot is free.
-            Invalid: The log has never assigned the position ``after``.
+            Invalid: ``after`` is a position that the log has not assigned yet.
             Unavailable: The log cannot be read.
         """
         own = self._quotas.share_of(project)
@@ -294,7 +293,7 @@ class Streams:
         self.events.streams(1)
 
     def _run(self) -> None:
-        """Disconnect stalled readers. A stalled reader's own thread is blocked while sending."""
+        """Disconnect stalled readers. Their own threads cannot do so, because they are blocked in sending."""
         while not self.closing or self._streams:
             time.sleep(CHECK_INTERVAL)
             with self._lock:
@@ -310,7 +309,7 @@ def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[
 def lost_end(marker: int, reading: LogSlice) -> Gap | None:
     """Return the gap if the log has lost its end and the marker is in the lost range, otherwise ``None``.
 
-    Raises ``Invalid`` if the log has never assigned the marker: the reader would miss all messages up to the marker.
+    Raises ``Invalid`` if the log has not assigned the marker yet: the reader would miss all messages up to it.
     """
     if marker <= reading.last:
         return None

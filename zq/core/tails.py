@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In-memory tails of topic logs. Each log is read from the store once for all its readers.
+"""In-memory tails of topic logs. A tail reads the log from the store once for all readers.
 
-The store notifies a tail of published batches (``TopicController.subscribe``). If a batch does not follow the last
-batch of the tail, a notification was lost or is late. One of the waiting readers then reads the missing batches for all
-readers. Because the last notification may also be lost, a reader polls the store every few seconds. A reader whose
-position is older than the tail reads from the store itself.
+The store notifies a tail of published batches (``TopicController.subscribe``). If the next batch is missing, its
+notification was lost or is late. One of the waiting readers then reads the missing batches for all readers. Readers
+also poll the store every few seconds, because the last notification may be lost. If the position of a reader is older
+than the tail, the reader reads from the store itself.
 
-Streams also share rendered events. An event depends only on its message and the message's age in whole seconds, so all
-streams that send a batch within the same second send the same bytes. A batch belongs to one topic, so all its messages
-have the same visibility.
+Streams also share rendered events. An event depends only on its message and the message's age in whole seconds.
+Therefore all streams that send a batch within the same second send the same bytes. All messages of a batch belong to
+one topic, so a reader may see all of them or none.
 """
 
 import logging
@@ -50,10 +50,10 @@ Callback = Callable[[], object]
 
 
 class RenderedBatch(Struct, frozen=True):
-    """The rendered events of a batch, whose messages all have the same age.
+    """The rendered events of a batch.
 
     Attributes:
-        age: Age of the batch in whole seconds.
+        age: Age of the messages in whole seconds.
         sequences: Message sequence of each event.
         ends: End offset of each event in ``data``.
     """
@@ -207,7 +207,7 @@ class Tail:
         return self._stale
 
     def close(self) -> None:
-        """Wake all readers and let no reader wait any more."""
+        """Wake all waiting readers. Later calls return without waiting."""
         with self._changed:
             self.closed = True
             self._notify(None)
@@ -221,7 +221,6 @@ class Tail:
                 callback()
 
     def _must_fetch(self) -> bool:
-        """Return whether this thread must read from the store."""
         if self._fetching:
             return False
         since = time.monotonic() - self._fetched_at
@@ -247,7 +246,6 @@ class Tail:
                 self._notify(None)
 
     def _append_read(self, reading: LogSlice) -> None:
-        """Append batches that were read from the store. Skip those that a notification has appended in the meantime."""
         if reading.dropped > self.position:
             self._reset(reading.dropped)
         for batch in reading.batches:
@@ -275,7 +273,6 @@ class Tail:
             self._trim()
 
     def _trim(self) -> None:
-        """Drop the oldest batches until the tail fits in the window."""
         count = 0
         while self._weight > WINDOW and count < len(self._batches) - 1:
             self._weight -= _weight(self._batches[count])
@@ -285,7 +282,6 @@ class Tail:
             del self._batches[:count]
 
     def _reset(self, position: int) -> None:
-        """Drop all batches and continue after ``position``."""
         self._batches.clear()
         self._weight = 0
         self.start = self.position = position
@@ -302,7 +298,7 @@ class Tails:
 
     @contextmanager
     def following(self, project: str) -> Iterator[Tail]:
-        """Acquire the tail of a project's log, and release it when the context ends; a context manager."""
+        """Acquire the tail of a project's log, and release it on exit; a context manager."""
         tail = self.join(project)
         try:
             yield tail
@@ -338,7 +334,7 @@ class Tails:
                 self._drop(project, tail)
 
     def close(self) -> None:
-        """Wake all readers and let no reader wait any more. Idempotent."""
+        """Wake all waiting readers. Later calls return without waiting. Idempotent."""
         with self._lock:
             self._closed = True
             for tail in self._tails.values():

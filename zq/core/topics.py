@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases of topics (contract 13)."""
+"""Operations on topics (contract 13)."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -22,7 +22,7 @@ from zq.storage.api import Storage
 
 
 class Topics(MetadataResource[TopicRef, Topic]):
-    """Use cases of topics: create, list, update, purge and delete."""
+    """Operations on topics: create, list, update, purge and delete."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit trail: a stored log of changes and deletions by clients, which the console shows (console E11).
+"""The audit trail: a stored log of changes and deletions by clients, which the console shows.
 
-A background thread writes each entry after the request was answered, so that the audit trail neither delays nor fails
-requests. An entry is lost if the process is killed or the store is unavailable at that time.
+A background thread writes each entry after the request was answered. Therefore the audit trail neither delays a request
+nor makes it fail. An entry is lost if the process is killed or the store is unavailable at that time.
 
-At most ``MAX_PER_SECOND`` entries of a project are written per second; further ones are only counted. The names of
+At most ``MAX_PER_SECOND`` entries of a project are written per second; further entries are only counted. The names of
 entries sort by time, latest first. Each entry is stored twice: for its project and for administrators.
 """
 
@@ -122,12 +122,10 @@ class Trail:
             self._dropped += 1
 
     def _append_counts(self, second: int | None) -> None:
-        """If a new second has begun, append the counts of changes that were skipped in the previous second.
-
-        Each project with skipped changes gets one entry.
+        """If a new second has begun, append an entry for each project with the number of its skipped changes.
 
         Args:
-            second: Current second; ``None`` = append the counts although the second is not over.
+            second: Current second; ``None`` = append the entries although the second is not over.
         """
         if second == self._second:
             return
@@ -154,7 +152,7 @@ class Trail:
             self._write(entry)
 
     def _next(self) -> Entry | None:
-        """Return the next entry. If there was none for ``IDLE_TIMEOUT`` seconds, return ``None`` to end the thread."""
+        """Wait for the next entry and return it. After ``IDLE_TIMEOUT`` seconds, return ``None`` to end the thread."""
         entry = None
         with self._changed:
             self._append_counts(int(time.monotonic()))
@@ -183,13 +181,12 @@ class Trail:
 
 
 def _truncate(entry: Entry) -> Entry:
-    """Truncate the entry's texts to ``MAX_TEXT`` characters, because clients choose some of them."""
     texts = {name: text[:MAX_TEXT] for name, text in structs.asdict(entry).items() if isinstance(text, str)}
     return structs.replace(entry, **texts)
 
 
 def _since(given: str) -> str:
-    """Convert a time in ISO 8601 to an upper bound of entry names. Later entries have smaller names.
+    """Convert a time in ISO 8601 to an upper bound of entry names: entries since that time have smaller names.
 
     Raises ``InvalidParameter`` if the time is not valid.
     """

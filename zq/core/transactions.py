@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases of transactions: fences, stages and commits (extensions 9)."""
+"""Operations on transactions: fences, stages and commits (extensions 9)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,7 +39,11 @@ T = TypeVar("T")
 
 
 class Transactions:
-    """Use cases of restartable batch jobs: fences, stages and commits.
+    """Transactions for restartable batch jobs.
+
+    - A stage holds messages that are invisible until a commit publishes them.
+    - A fence rejects requests of outdated job processes by their epoch, a fencing token.
+    - A commit publishes stages and deletes the messages of claims atomically.
 
     Args:
         patience: Seconds to wait for a large commit before the server replies that the commit is still running.
@@ -67,7 +71,7 @@ class Transactions:
         self._quotas = quotas
 
     def advance_fence(self, project: str, name: str) -> int:
-        """Advance the fence and return its new epoch. Requests with older epochs are rejected from then on.
+        """Increment the epoch of a fence and return it. From then on, requests with older epochs are rejected.
 
         Raises ``QuotaExceeded`` if the fence is new and the project has reached its fence limit.
         """
@@ -76,7 +80,7 @@ class Transactions:
             return self._transactions.advance_fence(project, name, self._clock.now())
 
     def drop_stage(self, project: str, stage: str) -> None:
-        """Delete the stage if it exists and no commit uses it."""
+        """Delete the stage and its messages, unless a commit uses it. Ignore an unknown stage."""
         project, stage = project_id(project), check_free_name("stage", stage)
         self._transactions.drop_stage(project, stage)
         self._transactions.drop_stage(project, copies_of(stage))
@@ -179,13 +183,12 @@ class Transactions:
         return ReadResult(Page(found, self._markers.seal(about, after) if is_hidden else after), now)
 
     def resume(self) -> None:
-        """Resume commits whose server has died. Must be called once a second."""
+        """Resume abandoned commits. Must be called once a second."""
         if self._resumes:
             self._executor.resume()
 
 
 def _authorize(allowance: Allowance, terms: CommitTerms) -> None:
-    """Raise ``NotAuthorized`` if the client may not use a queue, a stage or the producer of the commit."""
     for queue in {held.queue for held in terms.settle}:
         allowance.authorize("claims:update", Verb.CONSUME, Kind.QUEUE, queue)
     verb = Verb.CONSUME if terms.settle and not terms.stages else Verb.PRODUCE

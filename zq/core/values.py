@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of use cases that are not part of the model."""
+"""Result types of the operations in ``zq.core``."""
 
 from typing import Generic, TypeVar
 
@@ -39,7 +39,7 @@ class MessagePage(Struct, frozen=True):
     """A page of a queue's messages as of ``now``.
 
     Attributes:
-        delayed: Whether the page includes delayed messages; always true for a queue without a default delay.
+        delayed: Whether the page includes delayed messages. Always true for a queue without a default delay.
     """
 
     page: Page[Message]

@@ -16,7 +16,7 @@ class Slots:
     """The slots of one server for long polls or streams. Not thread-safe: the caller holds a lock."""
 
     def __init__(self, count: int, share: int = DEFAULT_SHARE) -> None:
-        """Create ``count`` slots, of which one project may occupy ``share`` percent by default."""
+        """Create ``count`` slots. By default, one project may occupy ``share`` percent of them."""
         self._free = self._count = count
         self._share = share
         self._taken: Counter[str] = Counter()
@@ -42,7 +42,6 @@ class Slots:
         return True
 
     def release(self, project: str) -> None:
-        """Release a slot of the project."""
         self._free += 1
         self._taken[project] -= 1
         if not self._taken[project]:
@@ -50,7 +49,7 @@ class Slots:
 
 
 class Wakeup(threading.Event):
-    """An event that wakes a waiting thread, or calls a function for a request that waits without a thread."""
+    """An event for a waiting request. It wakes a thread, or calls a function if the request waits without a thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +71,7 @@ class Waiter:
 
     Attributes:
         takes: Whether the request claims or pops messages. If not, it is read-only.
-        found_nothing: Whether the last poll at the deadline found no message.
+        found_nothing: Whether the request has reached its deadline and its last poll found no message.
     """
 
     __slots__ = ("found_nothing", "has_left", "is_called", "poll_slots", "slots", "takes", "wakeup")
@@ -88,12 +87,11 @@ class Waiter:
         """Number of poll slots that the request occupies in ``PollQueue``."""
 
     def begin_poll(self) -> None:
-        """Clear the notification before a poll, so that a message that arrives during the poll notifies again."""
+        """Clear the notification before a poll, so that a message that arrives during the poll sets it again."""
         self.wakeup.clear()
         self.is_called = False
 
     def record_empty_poll(self) -> None:
-        """Record that the last poll found no message."""
         self.found_nothing = True
 
     def leave(self) -> None:
@@ -102,7 +100,7 @@ class Waiter:
 
 
 class PollQueue:
-    """The notified read-only requests of one project. At most ``MAX_CONCURRENT_POLLS`` of them poll concurrently."""
+    """The read-only requests of a project that were notified. At most ``MAX_CONCURRENT_POLLS`` poll at a time."""
 
     __slots__ = ("pending", "polling")
 
@@ -111,13 +109,13 @@ class PollQueue:
         self.pending: deque[Waiter] = deque()
 
     def call(self, waiter: Waiter) -> None:
-        """Queue the waiter for a poll. Ignore a waiter that is already queued."""
+        """Queue the waiter for a poll, unless it is already queued."""
         if not waiter.is_called:
             waiter.is_called = True
             self.pending.append(waiter)
 
     def wake_next(self) -> bool:
-        """Wake as many waiters as may poll. Return ``False`` if no waiter is polling or queued."""
+        """Wake queued waiters up to the limit. Return ``False`` if no waiter is polling or queued."""
         while self.pending and self.polling < MAX_CONCURRENT_POLLS:
             waiter = self.pending.popleft()
             if not waiter.has_left:
@@ -127,13 +125,13 @@ class PollQueue:
         return self.polling > 0
 
     def free(self, waiter: Waiter) -> None:
-        """Let other waiters poll in place of a waiter that has polled or left."""
+        """Remove a waiter that has polled or left, so that another one can poll."""
         self.polling -= waiter.poll_slots
         waiter.poll_slots = 0
 
 
 class WaitQueue:
-    """The requests that wait for one queue, in order of arrival, and the queue's timer."""
+    """The requests that wait for messages of one queue, in order of arrival, and the queue's timer."""
 
     __slots__ = ("timer", "waiters")
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 Check = Callable[[], object]
 # Seconds after which a queue with waiters is polled without a notification.
 RECHECK_INTERVAL: Final = 5.0
-# Maximum number of such polls per second in one server. With many queues, the interval grows.
+# Maximum number of polls without a notification per second in one server. With many queues, their interval grows.
 MAX_RECHECKS: Final = 100
 # Seconds added to every timer, so that the message is ready when the timer fires.
 TIMER_SLACK: Final = 0.002
@@ -43,7 +43,7 @@ class PollResult(Struct, Generic[T], frozen=True):
     """The result of a poll.
 
     Attributes:
-        turned_away: Whether there was neither a message nor a free slot.
+        turned_away: Whether the request could not wait because no slot was free, and found no message.
     """
 
     answer: T
@@ -96,9 +96,8 @@ class Waiters:
                 requests.
             check: Called before each poll, and at least every ``RECHECK_INTERVAL`` seconds. If it raises an error, the
                 long poll ends.
-            paused: Whether to delay the response if no slot is free, because the client would poll again immediately.
-                Further slots are reserved for such requests. A request in such a slot waits for up to ``RESERVE_WAIT``
-                seconds.
+            paused: Whether the client polls again immediately after an empty response. Such a request may use a reserve
+                slot if no other slot is free. In a reserve slot, it waits for up to ``RESERVE_WAIT`` seconds.
         """
         if not check_range("wait", wait or 0, 0, self._limits.max_wait):
             return QueuePoll(self, queue, None, 0.0)
@@ -110,7 +109,7 @@ class Waiters:
         return QueuePoll(self, queue, waiter, deadline, check)
 
     def wake(self, queue: QueueRef) -> None:
-        """Wake requests after messages have arrived in the queue. Never blocks on the store."""
+        """Wake requests after messages have arrived in the queue. Does not read the store."""
         if queue in self._wait_queues:
             with self._lock:
                 wait_queue = self._wait_queues.get(queue)
@@ -118,7 +117,7 @@ class Waiters:
                     self._notify(queue.project, wait_queue)
 
     def _notify(self, project: str, wait_queue: WaitQueue) -> None:
-        """Wake some read-only requests, and the first request that claims or pops. The caller holds the lock."""
+        """Wake some read-only requests, and the first request that claims or pops. The caller must hold the lock."""
         for waiter in wait_queue.waiters:
             if not waiter.takes:
                 self._poll_queues.setdefault(project, PollQueue()).call(waiter)
@@ -148,7 +147,7 @@ class Waiters:
                 self._notify(queue.project, wait_queue)
 
     def close(self) -> None:
-        """Wake all waiting requests so that they are answered, and let no request wait any more. Idempotent."""
+        """Wake all waiting requests so that they are answered. Later requests do not wait. Idempotent."""
         with self._lock:
             self.closing = True
             for wait_queue in self._wait_queues.values():
@@ -168,7 +167,6 @@ class Waiters:
             self._slots.release(project)
 
     def _acquire_slot(self, queue: QueueRef, takes: bool, slots: Slots) -> Waiter | None:
-        """Add a waiter to the queue's wait queue. Return ``None`` if no slot is free."""
         own = self._quotas.share_of(queue.project)
         with self._lock:
             if self.closing or not slots.acquire(queue.project, own):
@@ -194,7 +192,7 @@ class Waiters:
                 wait_queue.notify_taker()
 
     def schedule(self, queue: QueueRef, asked: Seconds) -> None:
-        """Set the queue's timer to the time at which a message becomes ready, or to the next regular poll.
+        """Set the queue's timer to the time at which a message becomes ready, at the latest to the next regular poll.
 
         Args:
             asked: Start time of the poll that found nothing. If a message has become ready since then, the timer fires
@@ -219,7 +217,6 @@ class Waiters:
                 self._timer_set.notify()
 
     def _run(self) -> None:
-        """Notify wait queues when their timers fire."""
         with self._lock:
             while not self.closing:
                 if not self._timers:
@@ -327,7 +324,6 @@ class QueuePoll:
             self._owner.leave(self._queue, waiter)
 
     def _at_once(self, ask: Callable[[], T], found: Callable[[T], object]) -> PollResult[T]:
-        """Poll once for a request that does not wait or has no slot."""
         answer = ask()
         if not self._deadline or found(answer):
             return PollResult(answer)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Network addresses: the check for public addresses, and the network for counting a client's requests.
+"""Network addresses: the check for public addresses, and the key for counting a client's requests.
 
-Webhooks, deliveries with a Keystone token and downloads of key sets connect to public addresses only, because third
-parties choose the host name or may change its address (criterion E1).
+To prevent server-side request forgery, the server sends some requests to public addresses only: webhooks, deliveries
+with a Keystone token, and downloads of key sets. Third parties choose these host names or may change their addresses.
 """
 
 import ipaddress
@@ -47,7 +47,7 @@ _TEREDO: Final = ipaddress.IPv6Network("2001::/32")
 
 
 def embedded(address: Address) -> Iterable[Address]:
-    """Yield the address and each IPv4 address that it embeds."""
+    """Yield the address and each IPv4 address that it embeds, such as the one in a 6to4 address."""
     yield address
     if isinstance(address, ipaddress.IPv6Address):
         for network, shift in (*_CARRIERS, (_COMPATIBLE, 0)):
@@ -59,7 +59,7 @@ def embedded(address: Address) -> Iterable[Address]:
 
 
 def is_public(address: str | Address) -> bool:
-    """Return whether an address and all addresses that it embeds are public. ``False`` if the text is no address."""
+    """Return whether an address and all addresses that it embeds are public. ``False`` for invalid text."""
     if isinstance(address, str):
         try:
             address = ipaddress.ip_address(address.partition("%")[0])
@@ -79,7 +79,7 @@ def _is_allowed(address: Address) -> bool:
 
 @lru_cache(maxsize=4096)
 def client_network(host: str) -> bytes:
-    """Return the key for counting a client's requests: its IPv4 address or its IPv6 /64 network.
+    """Return the key under which a client's requests are counted: its IPv4 address or its IPv6 /64 network.
 
     All hosts that are not IP addresses share one key.
     """

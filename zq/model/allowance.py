@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The permissions of a request's caller, checked for each object of the request before anything is changed."""
+"""The permissions of a request's caller, checked for each object that the request uses."""
 
 from collections.abc import Callable
 from typing import Final
@@ -35,7 +35,7 @@ class Allowance:
         return known
 
     def authorize(self, rule: str, verb: Verb, kind: Kind, name: str) -> None:
-        """Raise ``NotAuthorized`` if the policy rule and the scopes do not permit the caller to use the named object.
+        """Raise ``NotAuthorized`` unless the policy rule and the scopes permit the caller to use the named object.
 
         The object need not exist.
         """
@@ -52,9 +52,7 @@ class Allowance:
             raise self.refusal(rule)
 
     def authorize_glob(self, rule: str, verb: Verb, kind: Kind, glob: str) -> Callable[[str], bool] | None:
-        """Return a predicate that decides whether a name is permitted.
-
-        Return ``None`` if all names that match the glob are permitted.
+        """Return a predicate for permitted names, or ``None`` if all names that match the glob are permitted.
 
         Raises ``NotAuthorized`` if no name is permitted.
         """
@@ -64,14 +62,14 @@ class Allowance:
         return self.visible(verb, kind) if scopes is not None and not scopes.covers(verb, kind, glob) else None
 
     def visible(self, verb: Verb, kind: Kind) -> Callable[[str], bool] | None:
-        """Return a predicate that selects the names on which the scopes permit the verb; ``None`` = all names."""
+        """Return a predicate for the names on which the scopes permit the verb; ``None`` = all names."""
         scopes = self.scopes
         if scopes is None or scopes.covers(verb, kind, "**"):
             return None
         return lambda name: scopes.allows(verb, kind, name)
 
     def refusal(self, rule: str, kind: Kind | None = None, name: str = "") -> NotAuthorized:
-        """Return the error of a forbidden operation. Without ``kind``, the error names the project."""
+        """Return the error for a forbidden operation. Without ``kind``, the error names the project."""
         about = f"{kind} {name[:128]}" if kind else f"project {self.identity.project}"
         return NotAuthorized(f"This credential does not allow {rule} on {about}.")
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes: the fields of a message that no storage driver reads.
+"""Message attributes: fields of a message that storage drivers do not interpret.
 
 Attributes never change after the post. A driver stores them as one opaque field, ``Draft.attributes``, and returns them
-unchanged, also after a move, in a stage, in the history and in a replay. Limits and rules for attributes are enforced
-above the drivers.
+unchanged, even from a move, a stage, the history or a replay. Limits and rules for attributes are enforced above the
+drivers.
 
 The stored form is JSON. Readers ignore unknown members, so members may be added. No member may be renamed or change its
 type, because servers of an earlier version may share the store.
@@ -62,12 +62,12 @@ _decode: Final = json.Decoder(Attributes).decode
 
 
 def encode_attributes(attributes: Attributes) -> bytes:
-    """Encode attributes for storage. No attributes yield b""."""
+    """Encode attributes for storage. If there are no attributes, return b""."""
     return b"" if attributes == NO_ATTRIBUTES else _encode(attributes)
 
 
 def decode_attributes(stored: bytes) -> Attributes:
-    """Decode stored attributes. b"" yields ``NO_ATTRIBUTES``."""
+    """Decode stored attributes. For b"", return ``NO_ATTRIBUTES``."""
     return _decode(stored) if stored else NO_ATTRIBUTES
 
 
@@ -96,12 +96,12 @@ def trim_trace(trace: Mapping[str, AttributeValue], room: int) -> Mapping[str, A
 
 
 def value_size(name: str, value: AttributeValue) -> int:
-    """Return the size of an attribute in characters: name, type and value, a Binary in base64."""
+    """Return the size of an attribute in characters: name, type and value. A Binary counts in its base64 form."""
     return len(name) + len(value.data_type) + len(value.string_value or value.binary_value or "")
 
 
 def with_trace(
     values: Mapping[str, AttributeValue], trace: Mapping[str, AttributeValue]
 ) -> Mapping[str, AttributeValue]:
-    """Add the trace context to the sender's attributes. If the sender has set a trace context, keep that one."""
+    """Add the trace context to the sender's attributes, unless the sender has set a trace context."""
     return values if any(name in values for name in TRACE_NAMES) else {**values, **trace}

@@ -21,8 +21,8 @@ class Lease(Struct, frozen=True):
     """The lease of a claim: its messages are reserved for ``ttl`` seconds.
 
     Attributes:
-        prolong: Whether the claim postpones the expiry of a message that would expire during the claim. The message
-            then expires ``grace`` seconds after the claim.
+        prolong: Whether a message that would expire during the claim is kept longer. Its expiry is then postponed to
+            ``grace`` seconds after the end of the claim.
     """
 
     claim: str
@@ -31,10 +31,7 @@ class Lease(Struct, frozen=True):
     prolong: bool = True
 
     def extend(self, ttl: int, expires: Moment, ends: Moment, second: Moment) -> tuple[int, Moment]:
-        """Return the ttl and expiry of a claimed message (contract 8.1).
-
-        If ``prolong`` is set and the message would expire during the claim, its new expiry is ``grace`` seconds after
-        the claim's expiry. Otherwise, ttl and expiry are returned unchanged.
+        """Return the ttl and expiry of a message after it was claimed (contract 8.1).
 
         Args:
             ttl: Current ttl of the message.
@@ -62,7 +59,7 @@ class ClaimSummary(Struct, frozen=True):
     """A live claim without its messages.
 
     Attributes:
-        created: Time of creation or of the last renewal.
+        created: Time of the last renewal, or of the creation.
         ends: Expiry time.
         messages: Number of messages that the claim holds.
     """
@@ -105,8 +102,8 @@ class Release(Struct, frozen=True):
     """The release of a claimed message.
 
     Attributes:
-        delay: Seconds until the message is ready; ``None`` = the queue's redelivery delay. Without a redelivery delay,
-            the message returns to its previous position.
+        delay: Seconds until the message is ready; ``None`` = the queue's redelivery delay. If the queue has none, the
+            message returns to its previous position in the queue.
     """
 
     id: str
@@ -114,10 +111,10 @@ class Release(Struct, frozen=True):
 
 
 class Settlement(Struct, frozen=True):
-    """The settlement of a claim's messages (extensions 3). No message id occurs twice.
+    """The settlement of a claim's messages (extensions 3). Each message id occurs at most once.
 
     Attributes:
-        rest: Whether to delete all other messages of the claim.
+        rest: Whether to delete all messages of the claim that are not named.
         history: Seconds for which the queue keeps history entries of finished messages.
     """
 
@@ -132,7 +129,7 @@ class SettleResult(Struct, frozen=True):
     """The result of a settlement.
 
     Attributes:
-        lost: Ids that the claim no longer held, in request order.
+        lost: Requested ids of messages that the claim did not hold any more, in request order.
     """
 
     deleted: int = 0
@@ -161,7 +158,7 @@ DONE: Final = HandleOutcome.DONE
 
 
 class Grip(Struct, frozen=True):
-    """An operation on a single claimed message. The consumer identifies the message by id, claim and claim count.
+    """An operation on a single claimed message, identified by its id, its claim and its claim count.
 
     Attributes:
         hold: Seconds until the claim on the message expires, 0 = at once; ``None`` = delete the message.
@@ -175,10 +172,12 @@ class Grip(Struct, frozen=True):
     max_hold: int = 0
 
     def decide(self, claim: str, count: int, counts: bool, age: int) -> HandleOutcome:
-        """Return the outcome for a message, given its last claim and claim count.
+        """Return the outcome of the operation.
 
         Args:
-            counts: Whether the claim is accepted: it is live, or expired claims are accepted too.
+            claim: The message's last claim; "" = none.
+            count: The message's claim count.
+            counts: Whether ``claim`` is accepted, because it is live or because expired claims are accepted too.
             age: Whole seconds since creation or last renewal of the claim.
         """
         if not claim or claim != self.claim or count != self.count:
@@ -207,8 +206,8 @@ class Claim(Struct, frozen=True):
     """A live claim.
 
     Attributes:
-        created: Time of creation or of the last renewal.
-        lapsed: Number of the claim's messages whose previous claim expired. Set only when the claim is created.
+        created: Time of the last renewal, or of the creation.
+        lapsed: Number of messages whose previous claim expired. Set only when the claim is created.
         holder: Creator of the claim. Set only when the claim is read.
     """
 

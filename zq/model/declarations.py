@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access to declarations: fields of a struct whose types are annotated with a value, as in ``zq.model.options``."""
+"""Access to declarations: struct fields whose types are annotated with a value, as in ``zq.model.options``."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docstrings of the fields of structs. They are not there at run time, so they are read from the source code."""
+"""Docstrings of struct fields. Python discards them at run time, so they are read from the source code."""
 
 import ast
 import inspect
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 @cache
 def read_docstrings(options: type[Struct]) -> dict[str, str]:
-    """Return the docstrings of the fields in one line each, from the source code."""
+    """Return the docstrings of a struct's fields by field name, each in one line."""
     tree = ast.parse(inspect.getsource(sys.modules[options.__module__]))
     body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == options.__name__)
     return {

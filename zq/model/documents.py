@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents: small values that a store keeps for the use cases without interpreting them."""
+"""Documents: small values that a store keeps without interpreting them."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ class DocumentRef(NamedTuple):
 
     Attributes:
         project: Project id; "" for documents of the deployment.
-        kind: Use case that owns the document.
+        kind: Type of the document, such as "token".
     """
 
     project: str

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Removal of expired data from a store: options, and the pace of removal rounds.
 
-Expired data becomes invisible immediately, so readers never wait for its removal (L3).
+Expired data becomes invisible immediately, so readers never wait for its removal.
 """
 
 from typing import Annotated, Final, Protocol
@@ -16,7 +16,7 @@ ROUND: Final = 100_000
 
 
 class Expiry(Struct, frozen=True, kw_only=True):
-    """The options of the configuration section ``[expiry]``. Each driver uses those that it supports."""
+    """The options of the configuration section ``[expiry]``. A driver ignores options that it does not support."""
 
     sweep: Annotated[bool, Option(reload=True)] = True
     """Remove expired messages in regular sweep rounds."""
@@ -29,7 +29,7 @@ class Expiry(Struct, frozen=True, kw_only=True):
     delete_on_read: Annotated[bool, Option(reload=True)] = True
     """Remove expired messages that readers find."""
     delete_queue_size: Annotated[int, Option(1, 10_000_000, reload=True)] = 10_000
-    """Maximum number of expired messages found by readers that wait for removal; further ones are left to the sweep."""
+    """Maximum number of expired messages that readers found and that await removal. The sweep removes further ones."""
     compaction_filter: Annotated[bool, Option(reload=True)] = True
     """Drop expired messages when the embedded store compacts its files."""
     compaction_filter_grace: Annotated[int, Option(0, 86_400, reload=True)] = 60
@@ -39,7 +39,7 @@ class Expiry(Struct, frozen=True, kw_only=True):
 
 
 class Pace(Protocol):
-    """The pace of one removal round. The driver calls ``step`` before, and ``removed`` after, each removal."""
+    """The pace of one removal round. The driver calls ``step`` before each removal and ``removed`` after it."""
 
     def step(self) -> int:
         """Sleep if a pause is due. Return the maximum number of items to remove next; 0 ends the round."""
@@ -55,7 +55,7 @@ class Pace(Protocol):
 
 
 class Steps:
-    """A pace without pauses: up to ``most`` items in steps of ``size``."""
+    """A pace without pauses: up to ``most`` items per round, in steps of up to ``size`` items."""
 
     def __init__(self, size: int = STEP, most: int = ROUND) -> None:
         self._size = size

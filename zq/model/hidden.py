@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reserved names of queues, stages and metadata keys. They begin with ``HIDDEN``, and clients' names never do.
+"""Reserved names of queues, stages and metadata keys. They begin with ``HIDDEN``; names chosen by clients never do.
 
 A hidden queue belongs to a queue or topic, its owner. Its name consists of a role and the owner's kind and name. If the
-owner has several hidden queues with this role, further parts follow.
+owner has several hidden queues with the same role, further parts follow.
 """
 
 from typing import Final, NamedTuple
@@ -18,7 +18,7 @@ NOTICES: Final = "~notices"
 
 
 class Owner(NamedTuple):
-    """The owner of a hidden queue.
+    """The queue or topic that owns a hidden queue.
 
     Attributes:
         kind: "queue" or "topic".
@@ -34,7 +34,7 @@ class Owner(NamedTuple):
 
     @property
     def notices(self) -> QueueRef:
-        """The queue with the copies for all followers."""
+        """The hidden queue with the copies of messages for all followers, such as subscriptions."""
         return self.hidden(NOTICES)
 
 
@@ -50,5 +50,5 @@ def owner_of(queue: QueueRef) -> Owner | None:
 
 
 def copies_of(stage: str) -> str:
-    """Return the name of the reserved stage that holds the followers' copies of a stage's messages."""
+    """Return the name of the reserved stage with the copies of a stage's messages for followers."""
     return f"{HIDDEN}{stage}"

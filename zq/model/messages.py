@@ -15,7 +15,7 @@ class IdempotencyKey(Struct, frozen=True):
     """The idempotency key of a request (extensions 6). A repeated request has no effect and gets the first result.
 
     Attributes:
-        key: Name of the operation and the client's key; unique within a queue.
+        key: The operation's name together with the client's key; unique within a queue.
         digest: Digest of everything that a repeated request must have in common with the first.
         window: Seconds for which a repeated request is recognized.
     """
@@ -26,7 +26,7 @@ class IdempotencyKey(Struct, frozen=True):
 
 
 class Draft(Struct, frozen=True, omit_defaults=True):
-    """A message to be posted, with all defaults applied.
+    """A message to post, with all defaults applied.
 
     Attributes:
         delay: Seconds until the message can be claimed.
@@ -52,7 +52,7 @@ class Draft(Struct, frozen=True, omit_defaults=True):
 
 
 class Copies(NamedTuple):
-    """Copies of posted messages for another queue of the project. The store posts them in the same step."""
+    """Copies of posted messages for another queue of the project. The store posts them atomically with the messages."""
 
     queue: QueueRef
     drafts: Sequence[Draft]
@@ -70,7 +70,7 @@ class Message(Struct, frozen=True):
     """A message as read at one time. ``claim`` is set only while the claim is live.
 
     A message is ready while ``available <= now < expires``. A claim sets ``available`` to its own expiry plus the
-    redelivery delay. An expired claim therefore needs no processing: its messages become ready without it.
+    redelivery delay. When the claim expires, its messages therefore become ready without further processing.
     """
 
     id: str
@@ -154,7 +154,7 @@ class HistoryEntry(Struct, frozen=True):
 
     Attributes:
         message: State of the message at the finish time, without its claim id.
-        finished: Finish time. Entries with a higher ``position`` never have an earlier time.
+        finished: Finish time. It never decreases with ``position``.
         position: Position in the order of finishing.
     """
 
@@ -167,11 +167,11 @@ class HistoryEntry(Struct, frozen=True):
 class Position(NamedTuple):
     """The position after which a listing of messages in one state continues.
 
-    For claimed messages, only ``sequence`` is significant.
+    For claimed messages, drivers use only ``sequence``.
 
     Attributes:
         available: Available-at time in milliseconds.
-        lane: Second sequence, for drivers whose claim order has two parts.
+        lane: Further part of the position, for drivers whose claim order has two sequences.
     """
 
     available: int = 0
@@ -205,7 +205,7 @@ class Span(NamedTuple):
 
 
 def take_portion(items: Iterable[T], most_bytes: int, size_of: Callable[[T], int]) -> Iterator[T]:
-    """Yield the first items whose total size is at most ``most_bytes``, but at least one item."""
+    """Yield the first items, as long as their total size is at most ``most_bytes``. Yield at least one item."""
     left = most_bytes
     for at, item in enumerate(items):
         left -= size_of(item)
@@ -222,8 +222,8 @@ def age(since: Seconds, now: Seconds) -> int:
 def new_ids(count: int, now: Seconds) -> list[str]:
     """Return new message ids of 32 hexadecimal digits.
 
-    The first 12 digits are the time, so that stores insert new ids after existing ones. The other 20 digits are random.
-    An id does not depend on queue or sequence, so a message keeps its id when it is moved.
+    The first 12 digits are the time in milliseconds, so that stores insert new ids after existing ones. The other 20
+    digits are random. An id does not depend on queue or sequence, so a message keeps its id when it is moved.
     """
     noise = os.urandom(10 * count).hex()
     prefix = f"{int(now * 1000):012x}"

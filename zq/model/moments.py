@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plausibility check of stored times, for all drivers and clocks."""
+"""The limit beyond which a stored time is not plausible. All drivers and clocks use it."""
 
 from typing import Final
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declarations of configuration options. Each option is one field of a struct.
 
-The field has the option's name, type and default. The field's docstring is the option's description, and ``Option``
-has all other properties. The server uses these declarations to register the options, and to generate the sample file,
-the page ``configuration.md`` and error messages.
+The field has the option's name, type and default. The field's docstring is the option's description. ``Option`` has all
+other properties. The server registers the options from these declarations. It also generates the sample file, the page
+``configuration.md`` and error messages from them.
 """
 
 from typing import Annotated, Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools, flavors and bindings of queues to pools, as stored in documents of the catalog.
+"""Pools, flavors and bindings of queues to pools, as stored in documents.
 
 | Reference | Content |
 |---|---|
@@ -75,7 +75,7 @@ def binding_ref(queue: QueueRef) -> DocumentRef:
 
 
 def bound_ref(pool: str, queue: QueueRef) -> DocumentRef:
-    """Return the reference of a queue's entry in the index of its pool. ``bound_prefix`` finds the pool's entries."""
+    """Return the reference of a queue's entry in the index of its pool. The pool's entries share ``bound_prefix``."""
     return DocumentRef("", BOUND, bound_prefix(pool) + _short(f"{queue.name}/{queue.project}"))
 
 

@@ -36,7 +36,7 @@ class Usage(Struct, frozen=True):
 
 
 class Work(StrEnum):
-    """The kinds of transaction objects, with their names in ``Quota``."""
+    """The kinds of transaction objects. Each value is the name of the kind's limit in ``Quota``."""
 
     STAGE = "stages"
     FENCE = "fences"
@@ -63,7 +63,10 @@ class State(StrEnum):
 
 
 class Quota(Struct, frozen=True):
-    """The limits of one project, named as in ``[quota]``; 0 = no limit. The first three are per second."""
+    """The limits of one project, named as in ``[quota]``; 0 = no limit.
+
+    ``requests``, ``messages`` and ``bytes`` are limits per second.
+    """
 
     requests: Amount = 1000
     """Requests per second; up to two seconds' worth in one burst. 0: no limit."""
@@ -95,7 +98,7 @@ class Quota(Struct, frozen=True):
     """Percentage of threads, max_waiters and max_streams per process that one project may use."""
 
     def with_own(self, own: Mapping[str, int]) -> "Quota":
-        """Return this quota with the limits in ``own`` replaced."""
+        """Return a copy of this quota in which the limits in ``own`` take precedence."""
         return structs.replace(self, **own) if own else self
 
 
@@ -113,7 +116,10 @@ class Project(Struct, frozen=True):
 
 
 def validate_limits(limits: Mapping[str, Any]) -> dict[str, int]:
-    """Return the limits that an administrator has set for a project. Raises ``Invalid`` if a limit is not valid."""
+    """Check the limits that an administrator has set for a project, and return them.
+
+    Raises ``Invalid`` if a limit is not valid.
+    """
     for name, value in limits.items():
         if name not in Quota.__struct_fields__:
             known = ", ".join(Quota.__struct_fields__)

@@ -32,7 +32,7 @@ RULE: Final = (
 
 
 class Verb(StrEnum):
-    """A verb that a scope permits. Each route and each target of a request has a verb."""
+    """An action that a scope permits. A request needs the verb of its route, and the verb of each of its targets."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -59,7 +59,7 @@ _FORM: Final = re.compile(rf"(\*|[a-z+]+):(?:({'|'.join(Kind)})/)?([^/:]+)", re.
 
 
 class Scope:
-    """One parsed scope. Raises ``Invalid`` if the text is not a scope."""
+    """One parsed scope. The constructor raises ``Invalid`` if the text is not a scope."""
 
     def __init__(self, text: str) -> None:
         form = _FORM.fullmatch(text)
@@ -77,7 +77,7 @@ class Scope:
 class Scopes:
     """The scopes of one credential, at least one. ``parse`` returns the same object for equal texts.
 
-    Raises ``Invalid`` if a text is not a scope.
+    The constructor raises ``Invalid`` if a text is not a scope.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -114,7 +114,7 @@ class Scopes:
     def allow_all_of(self, others: "Scopes | None") -> bool:
         """Return whether these scopes permit everything that ``others`` permit.
 
-        A credential must not create a credential that permits more than itself.
+        A credential must not create a credential with more permissions than its own.
         """
         if others is None:
             return False
@@ -148,7 +148,7 @@ def parse(texts: Sequence[str] | None) -> Scopes | None:
 
 
 def scopes_exceed(asked: Scopes | None, own: Scopes | None) -> bool:
-    """Return whether the requested scopes permit anything that ``own`` does not permit.
+    """Return whether ``asked`` permits anything that ``own`` does not permit.
 
     Return ``True`` if the globs are too complex to compare.
     """
@@ -164,17 +164,17 @@ def covers(outer: Pattern, inner: Pattern) -> bool:
 
 
 def overlap(one: Pattern, other: Pattern) -> bool:
-    """Return whether a name matches both patterns. Return ``True`` if the patterns are too complex to compare."""
+    """Return whether any name matches both patterns. Return ``True`` if the patterns are too complex to compare."""
     return _reaches(one, other, lambda first, second: first and second) is not False
 
 
 def _reaches(one: Pattern, other: Pattern, wanted: Callable[[bool, bool], bool]) -> bool | None:
-    """Return whether there is a text whose two match results ``wanted`` accepts.
+    """Search for a text whose results of the two matches ``wanted`` accepts. Return whether one exists.
 
     Return ``None`` if the patterns are too complex to compare.
 
-    Both patterns are simulated simultaneously. All letters that occur in neither pattern are equivalent, so only one
-    of them is tried.
+    The search runs both patterns in parallel. All letters that occur in neither pattern are equivalent, so only one of
+    them is tried.
     """
     letters = (set(one.text) | set(other.text) | {".", OTHER}) - {"*"}
     begin = (one.begin, other.begin)

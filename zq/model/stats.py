@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements and reports of a store: depth, metrics, integrity checks, snapshots, restores and salvages."""
+"""Results of measurements and maintenance of a store, such as metrics, integrity checks and snapshots."""
 
 import threading
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from zq.model import Seconds
 
 
 class Depth(Struct, frozen=True):
-    """The message count of a queue per state, each up to the requested bound."""
+    """The message count of a queue per state. Each count stops at the requested limit."""
 
     ready: int = 0
     delayed: int = 0
@@ -53,7 +53,7 @@ class Tally:
 
 
 def removals() -> Tally:
-    """Create the counter of expired messages that this process has removed: on reads, and in sweeps."""
+    """Create the counter of expired messages that this process has removed, on reads and in sweeps."""
     return Tally("expired_removed_total", "layer", "read", "sweep")
 
 
@@ -102,12 +102,16 @@ class RestoreResult(Struct, frozen=True):
     """Number of valid tokens."""
 
 
-# Returns the value of a document (kind, value) whose expiry is postponed by seconds; ``None`` = not postponed.
+# Returns a document's value after its expiry was postponed, given its kind, its value and the seconds. ``None`` = the
+# expiry must not be postponed.
 Postpone = Callable[[str, bytes, Seconds], bytes | None]
 
 
 class SalvageResult(Struct, frozen=True):
-    """The result of a salvage. ``lost`` and ``damage`` have one sentence per item."""
+    """The result of a salvage: the recovery of readable data from a damaged store.
+
+    ``lost`` and ``damage`` contain one sentence per item.
+    """
 
     saved: dict[str, int]
     lost: list[str]

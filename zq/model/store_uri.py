@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parser for store URIs, which may name several hosts.
+"""A parser for store URIs, which may name several hosts.
 
-``urllib.parse.urlsplit`` supports only one host. Newer Python versions, and patched older ones, reject brackets after
-the first host, which occur in MongoDB URIs (``mongodb://a,[::1]:27018``).
+``urllib.parse.urlsplit`` supports only one host. Some Python versions reject brackets after the first host, which occur
+in MongoDB URIs (``mongodb://a,[::1]:27018``).
 """
 
 import re

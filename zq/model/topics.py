@@ -85,7 +85,7 @@ class Retention(NamedTuple):
     """The retention limits of a log, in bytes and in number of messages.
 
     A batch may be trimmed when it and all later batches together exceed a limit. It is trimmed at the latest when they
-    exceed the limit by an eighth. The newest batch is never trimmed.
+    exceed the limit by one eighth. The newest batch is never trimmed.
     """
 
     size: int
@@ -96,12 +96,12 @@ class LogSlice(Struct, frozen=True):
     """The result of a read from a log.
 
     Attributes:
-        position: Sequence up to which the log was read, where the next read starts.
+        position: Sequence up to which the log was read. The next read starts after it.
         more: Whether the read ended before the end of the log.
         last: Last sequence of the log.
         dropped: Sequence of the last trimmed message of any topic.
-        given: Upper bound of all sequences ever assigned. It exceeds ``last`` if the log may have lost its end. It is
-            set only for reads from beyond ``last``.
+        given: Upper bound of all sequences that the log has ever assigned. Set only for reads that start beyond
+            ``last``. If it exceeds ``last``, the log may have lost its end.
     """
 
     batches: list[Batch]
@@ -147,23 +147,27 @@ class Pattern:
         """The initial state: a set of pattern positions, each a bit of one number."""
 
     def fits(self, topic: str) -> bool:
-        """Return whether the topic matches. Unlike ``matches``, do not cache the result."""
+        """Return whether the topic matches. Unlike ``matches``, this method does not cache the result."""
         places = self.begin
         for letter in topic:
             places = self.step(places, letter)
         return self.ends(places)
 
     def step(self, places: int, letter: str) -> int:
-        """Return the state of a match in the state ``places`` after the next letter; 0 = no match is possible.
+        """Advance a match by one letter. Return the new state; 0 = no match is possible any more.
 
-        All possible matches are followed simultaneously, so matching takes linear time in the length of the name.
+        A state is a set of positions in the pattern, one bit each. All positions advance at once, so a match takes
+        linear time in the length of the name.
+
+        Args:
+            places: State before the letter; ``begin`` before the first letter.
         """
         stay = places & (self._across if letter == "." else self._stars)
         places = stay | (places & self._places.get(letter, 0)) << 1
         return places | (places & self._stars) << 1
 
     def ends(self, places: int) -> bool:
-        """Return whether a name matches if it ends in the state ``places``."""
+        """Return whether a name matches, given the state after its last letter."""
         return bool(places & self._end)
 
 

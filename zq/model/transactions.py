@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions: fences, stages and commits (extensions 9)."""
+"""Values of transactions: fences, stages and commits, see ``zq.core.transactions`` (extensions 9)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -10,7 +10,7 @@ from zq.model.queues import QueueRef, Seconds
 
 
 class Fence(Struct, frozen=True):
-    """The epoch of a fence that a client holds (extensions 9)."""
+    """The name of a fence, and the epoch that a client holds: a fencing token (extensions 9)."""
 
     name: str
     epoch: int
@@ -37,7 +37,7 @@ class Commit(Struct, frozen=True):
 
     Attributes:
         ttl: Seconds for which the producer is remembered.
-        expected: Required message counts of stages; other stages may have any count.
+        expected: Required message counts by stage. A stage without an entry may have any count.
         beside: Further stages to publish if they exist. Their messages are not counted.
     """
 
@@ -53,7 +53,7 @@ class Commit(Struct, frozen=True):
 
 
 class Bounds(Struct, frozen=True):
-    """The limits of a commit, which apply to the sum of published and deleted messages.
+    """The maximum numbers of messages in a commit, published and deleted messages together.
 
     Attributes:
         step: Maximum in one atomic step of the store.
@@ -69,7 +69,7 @@ class CommitResult(Struct, frozen=True):
 
     Attributes:
         batch: Number of the producer's batch.
-        replayed: Whether the request named this batch or an earlier one, and therefore changed nothing.
+        replayed: Whether the request repeated this batch or an earlier one, and therefore changed nothing.
         open: Whether the commit is decided but not completely applied.
     """
 
@@ -89,11 +89,11 @@ class UnfinishedCommit(NamedTuple):
 
 
 class KnownStage(Struct, frozen=True):
-    """An existing stage.
+    """A stage in a listing: messages that no commit has published yet.
 
     Attributes:
-        bytes: Size of its bodies.
-        expires: Time at which the stage is dropped.
+        bytes: Total size of the message bodies.
+        expires: Time at which the stage is deleted.
     """
 
     name: str

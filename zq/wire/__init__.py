@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion between JSON on the wire and values of the model, for server and client.
 
-This module decodes JSON in general and the requests of the contract. ``answers`` declares responses, and ``encoding``
-encodes them. Other modules cover the extensions. Defaults and limits are applied elsewhere.
+This module decodes JSON in general and the requests of the base API. ``answers`` declares responses, and ``encoding``
+encodes them. Other modules cover the extensions. Defaults and limits are not applied here.
 
-Message bodies are checked for encoding, syntax and numbers, but are not decoded: they stay raw bytes.
+Message bodies stay raw bytes: they are checked for encoding, syntax and numbers, but are not decoded.
 """
 
 import json
@@ -24,7 +24,10 @@ T = TypeVar("T")
 
 
 class Posted(Struct):
-    """One message in a post. A queue without delays ignores ``delay``, even if it is not valid (contract 7.2)."""
+    """One message in the body of a post.
+
+    A queue without delays ignores ``delay``, even if it is not valid (contract 7.2).
+    """
 
     body: Raw
     ttl: int | UnsetType = UNSET
@@ -35,7 +38,7 @@ class Posted(Struct):
 
 
 class Post(Struct):
-    """The body of a post."""
+    """The body of a request that posts messages."""
 
     messages: list[Posted]
 
@@ -48,7 +51,7 @@ class ClaimTerms(Struct):
 
 
 class Purge(Struct):
-    """The body of a purge."""
+    """The body of a request that purges a queue or topic."""
 
     resource_types: list[str]
 
@@ -76,7 +79,7 @@ _delay_decoder: Final = msgspec.json.Decoder(int)
 
 
 def parse_post(raw: bytes) -> list[Posted]:
-    """Parse the body of a post. Raises ``InvalidBody`` if the body is not valid or contains no message."""
+    """Parse the body of a post. Raises ``InvalidBody`` if it is not valid or contains no message."""
     messages = decode(_post_decoder, raw).messages
     if not messages:
         raise InvalidBody("messages must contain at least one message.")
@@ -124,7 +127,7 @@ def json_value(raw: bytes) -> Any:
 def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
     """Decode JSON. Also check encoding and numbers, which msgspec does not check.
 
-    Raises ``InvalidBody`` if the JSON is malformed, or not valid for the decoder's type.
+    Raises ``InvalidBody`` if the JSON is malformed or does not match the decoder's type.
     """
     try:
         value = decoder.decode(raw)
@@ -146,7 +149,7 @@ def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
 def _lone_surrogate(raw: bytes) -> str:
     """Return an error sentence for the first unpaired surrogate, or "" if there is none.
 
-    For an unpaired surrogate, msgspec reports only malformed JSON.
+    msgspec reports only that the JSON is malformed.
     """
     half = next((escape for escape in _ESCAPES.finditer(raw) if escape[1]), None)
     if half is None:
@@ -155,7 +158,10 @@ def _lone_surrogate(raw: bytes) -> str:
 
 
 def checksum(body: bytes) -> str:
-    """Return ``MD5:`` and the MD5 digest of the body, reformatted as in contract 7.10. For ``null``, return ""."""
+    """Return the checksum of a body: ``MD5:`` and the digest of its normalized JSON (contract 7.10).
+
+    For ``null``, return "".
+    """
     value = json.loads(body)
     if value is None:
         return ""

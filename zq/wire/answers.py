@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers as structs: the server encodes them, the Python client decodes them, and OpenAPI describes them.
+"""JSON responses as structs: the server encodes them, the Python client decodes them, and OpenAPI describes them.
 
 Times are text on the server and ``datetime`` in the client. A member with a default may be absent. OpenAPI takes the
 descriptions of members from the section ``Attributes:`` of docstrings.
@@ -41,7 +41,7 @@ Links: TypeAlias = Annotated[list[Link], Meta(extra_json_schema={"maxItems": 1})
 
 
 class Error(Struct, omit_defaults=True):
-    """An error.
+    """The body of an error response.
 
     Attributes:
         limit: Name of the exceeded limit.
@@ -70,7 +70,7 @@ class Message(BriefMessage, Generic[Time], kw_only=True, frozen=True, omit_defau
         available_at: The time from which the message can be claimed.
         claim_count: Number of claims so far.
         origin: The queue from which a dead letter was moved.
-        origin_claim_count: Number of claims in that queue.
+        origin_claim_count: Number of claims in the origin queue.
         reason: The reason why a dead letter was moved.
         attributes: The attributes that the producer set, and the trace context.
         deduplication_id: The deduplication id of a message in a FIFO queue (SQS).
@@ -130,13 +130,13 @@ class TopicMessage(BriefMessage, Generic[Time], kw_only=True, frozen=True, omit_
 
 
 class Messages(Struct, Generic[M]):
-    """Messages, as read by ids, claimed or popped."""
+    """A list of messages that were read by ids, claimed or popped."""
 
     messages: list[M]
 
 
 class MessagePage(Messages[M], Generic[M]):
-    """A page of messages. It has no links if the messages were read by ids."""
+    """A page of messages. If the messages were read by ids, the page has no links."""
 
     links: Links | UnsetType = UNSET
 
@@ -148,7 +148,7 @@ class HistoryPage(Messages[M], Generic[M]):
 
 
 class Gap(Struct, frozen=True):
-    """The messages between these two sequences were trimmed from the log."""
+    """A range of trimmed messages in the log: after the sequence ``after``, before the sequence ``resumes``."""
 
     after: Count
     resumes: Count
@@ -283,7 +283,7 @@ class RedriveDryRun(Struct, frozen=True):
         would_move: Number of messages that would be moved.
         origins: Number of messages by origin queue.
         without_origin: Number of messages without an origin.
-        missing_origin: Number of messages by origin queue that does not exist.
+        missing_origin: Number of messages by origin queue, for queues that do not exist.
         counted: Number of inspected messages.
         lost: The requested ids without a ready message, in request order; absent if no ids were requested.
     """
@@ -348,7 +348,7 @@ class LastCommit(Struct, frozen=True):
 
 
 class JobStage(Struct, frozen=True):
-    """A stage in a listing.
+    """A stage in a listing: messages that no commit has published yet.
 
     Attributes:
         bytes: Total size of the message bodies.
@@ -364,7 +364,7 @@ class JobStage(Struct, frozen=True):
 
 
 class JobFence(Struct, frozen=True):
-    """A fence in a listing.
+    """A fence in a listing. The server rejects requests with an epoch older than the current one.
 
     Attributes:
         epoch: Current epoch.

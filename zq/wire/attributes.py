@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Message attributes in JSON, in posts and in listings with ``detailed``, for server and client.
+"""Message attributes in JSON, in posts and in detailed listings, for server and client.
 
-A JSON string is an attribute of type String, and a JSON number is an attribute of type Number. Any other attribute is
-an object with ``type`` and ``value``: a Binary in base64, a type with a label, or a Number such as ``1.50``, whose text
-a JSON number would change.
+A JSON string is an attribute of type String, and a JSON number is an attribute of type Number. Every other attribute is
+an object with ``type`` and ``value``:
+
+- a Binary, in base64;
+- a type with a label;
+- a Number such as ``1.50``, because a JSON number would not preserve its text.
 """
 
 from base64 import b64encode
@@ -23,7 +26,7 @@ BINARY: Final = "Binary"
 
 
 class TypedValue(Struct, frozen=True):
-    """An attribute with its type: String, Number or Binary, with an optional label as in ``String.uuid``."""
+    """An attribute with an explicit type: String, Number or Binary, with an optional label as in ``String.uuid``."""
 
     type: str
     value: str
@@ -43,7 +46,7 @@ def typed_value(value: JsonValue) -> TypedValue:
 
 
 def format_attributes(attributes: Attributes) -> dict[str, Any]:
-    """Return the members that show attributes in ``answers.Message``."""
+    """Convert stored attributes to the members of an ``answers.Message``."""
     return {
         "attributes": format_values(attributes),
         "deduplication_id": attributes.message_deduplication_id,
@@ -52,17 +55,17 @@ def format_attributes(attributes: Attributes) -> dict[str, Any]:
 
 
 def format_values(attributes: Attributes) -> dict[str, JsonValue]:
-    """Convert the sender's attributes and the trace context for a response."""
+    """Convert the sender's attributes and the trace context to JSON values."""
     return {name: _to_json(value) for name, value in attributes.message_attributes.items()}
 
 
 def attribute_values(given: Mapping[str, JsonValue]) -> dict[str, AttributeValue]:
-    """Convert posted attributes for the store."""
+    """Convert posted attributes to their stored form."""
     return {name: _from_json(value) for name, value in given.items()}
 
 
 def json_values(given: Mapping[str, Attribute]) -> dict[str, JsonValue]:
-    """Convert attributes from the client's API for a post. Raises ``TypeError`` for a value of another type."""
+    """Convert attributes that a user passes to the Python client. Raises ``TypeError`` for an unsupported type."""
     return {name: _json_value(name, value) for name, value in given.items()}
 
 
@@ -94,7 +97,7 @@ def _to_json(value: AttributeValue) -> JsonValue:
 
 
 def _number(text: str) -> int | float | None:
-    """Return the number if its JSON text equals ``text``, so that posting the message again does not change it."""
+    """Parse a Number, but return ``None`` if its JSON text would differ from ``text``."""
     try:
         number = _decode_number(text)
     except msgspec.DecodeError:

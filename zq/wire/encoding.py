@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoding of answers by the server: from values of the model to structs of ``answers``, and then to JSON."""
+"""Encoding of responses by the server: from values of the model to structs of ``answers``, and then to JSON."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -35,19 +35,23 @@ MAX_CHARACTER_BYTES: Final = 4
 
 
 def claim_href(queue: str, claim: str) -> str:
-    """Return the path of a claim."""
+    """Return the URL path of a claim."""
     return f"/v2/queues/{queue}/claims/{claim}"
 
 
 def page(member: str, items: Sequence[object], path: str, query: dict[str, str] | None) -> bytes:
-    """Encode a page of a listing: an object with ``items`` in the member ``member``, and the link to the next page."""
+    """Encode a page of a listing: the items in a member named ``member``, and the link to the next page.
+
+    Args:
+        query: Parameters of the link to the next page; ``None`` = no link.
+    """
     return encode({member: items, "links": next_links(path, query)})
 
 
 def next_links(path: str, query: dict[str, str] | None) -> list[answers.Link]:
     """Return the link to the next page, or no link if ``query`` is ``None``.
 
-    The last parameter of the query is the one that changes from page to page.
+    Only the last parameter of ``query`` changes from page to page. The others are cached in encoded form.
     """
     if query is None:
         return []
@@ -61,7 +65,6 @@ def _quoted(value: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _encoded(given: tuple[tuple[str, str], ...]) -> str:
-    """Return the beginning of a query, up to the last parameter."""
     return urlencode(given, quote_via=quote) + "&" if given else ""
 
 
@@ -102,7 +105,7 @@ def message(queue: str, message: Message, now: Seconds, detailed: bool = False, 
 
 
 def located(found: LocatedMessage, now: Seconds, detailed: bool, starts: bool) -> bytes:
-    """Encode a message found by id: its queue, its state or "finished", and the message."""
+    """Encode a message found by id, with its queue and its state."""
     queue, entry = found.queue.name, found.entry
     state = entry.message.state(now).value if entry.outcome is None else "finished"
     return encode(answers.Located(queue, state, _format_entry(queue, entry, now, detailed, starts)))
@@ -111,7 +114,7 @@ def located(found: LocatedMessage, now: Seconds, detailed: bool, starts: bool) -
 def messages(
     queue: str, messages: Sequence[Message], now: Seconds, detailed: bool = False, starts: bool = False
 ) -> bytes:
-    """Encode messages without links, as read by ids or claimed."""
+    """Encode messages that were read by ids or claimed, without links."""
     return encode(answers.Messages(_format_messages(queue, messages, now, detailed, starts)))
 
 
@@ -139,7 +142,7 @@ def post_result(queue: str, ids: Sequence[str]) -> bytes:
 
 
 def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False, starts: bool = False) -> bytes:
-    """Encode a claim with its messages (contract 8.2); with ``detailed`` also its holder, start and end."""
+    """Encode a claim with its messages (contract 8.2). With ``detailed``, include its holder, creation and expiry."""
     return encode(
         answers.Claim(
             age(claim.created, now),
@@ -173,7 +176,6 @@ def claims(path: str, found: Sequence[ClaimSummary], now: Seconds, query: dict[s
 
 
 def _format_holding(holder: Holder, created: Seconds, ends: Seconds) -> dict[str, Any]:
-    """Return holder, start and end of a claim. An unknown holder is null."""
     return {
         "client": holder.client if holder.is_known else None,
         "agent": holder.agent if holder.is_known else None,
@@ -183,16 +185,17 @@ def _format_holding(holder: Holder, created: Seconds, ends: Seconds) -> dict[str
 
 
 def depth(found: Depth, now: Seconds) -> bytes:
-    """Encode message counts by state, the backlog, and the age in seconds of the oldest ready message."""
+    """Encode the message count of each state, the backlog, and the age in seconds of the oldest ready message."""
     waits = 0.0 if found.oldest_ready is None else max(0.0, now - found.oldest_ready)
     backlog = found.ready + found.claimed
     return encode(answers.Depth(found.ready, found.claimed, found.delayed, backlog, round(waits, 3)))
 
 
 def stats(path: str, stats: Stats, now: Seconds, detailed: bool) -> bytes:
-    """Encode the counts and, unless the queue or topic at ``path`` is empty, the oldest and newest message.
+    """Encode the message counts, and the oldest and newest message if there is one (contract 6.7).
 
-    See contract 6.7.
+    Args:
+        path: URL path of the queue or topic.
     """
     ends: list[answers.Edge[str] | None] = [None, None]
     if stats.oldest is not None and stats.newest is not None:
@@ -202,7 +205,7 @@ def stats(path: str, stats: Stats, now: Seconds, detailed: bool) -> bytes:
 
 
 def format_work(one: KnownWork, now: Seconds) -> answers.JobStage | answers.JobFence | answers.JobCommit:
-    """Return a stage, fence or producer as shown in a listing. Unknown times are null."""
+    """Convert a stage, fence or producer to its entry in a listing. Unknown times are null."""
     if isinstance(one, KnownStage):
         left = max(0, round(one.expires - now))
         href, expires = f"/v2/stages/{one.name}", timestamp(one.expires)
@@ -222,7 +225,7 @@ def _format_since(moment: Seconds | None, now: Seconds) -> tuple[str | None, int
 def timestamp(moment: Seconds) -> str:
     """Format a time as ISO 8601 in UTC with milliseconds.
 
-    Cached, because the messages of a post have equal times and formatting dominates the cost of encoding a message.
+    Cached, because formatting dominates the cost of encoding a message, and the messages of a post have equal times.
     """
     return datetime.fromtimestamp(round(moment, 3), UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
@@ -256,12 +259,6 @@ def _format_messages(
 def _format_message(
     prefix: str, message: Message, now: Seconds, detailed: bool, starts: bool, **more: Any
 ) -> answers.FinishedMessage[str]:
-    """Return a message as shown to clients.
-
-    Args:
-        starts: Whether to include only the start of the body.
-        more: Further members of a finished message: ``finished`` and ``outcome``.
-    """
     members = _format_details(message) | more if detailed else more
     if starts:
         start = message.body[: MAX_CHARACTER_BYTES * answers.START].decode("utf-8", "ignore")[: answers.START]
@@ -285,7 +282,6 @@ def _format_entry(
 
 
 def _format_details(message: Message) -> dict[str, Any]:
-    """Return the members that ``detailed`` adds (extensions 7)."""
     details: dict[str, Any] = {
         "sequence": message.sequence,
         "created": timestamp(message.created),

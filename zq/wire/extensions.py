@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of the extensions: settle and redrive (extensions 3, 4), replay (5), transactions (9)."""
+"""Request bodies of the extensions: settle and redrive (extensions 3, 4), replay (5), transactions (9)."""
 
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -19,7 +19,7 @@ class Released(Struct):
 
 
 class Moved(Struct):
-    """A message to move to another queue. ``body`` replaces the message's body."""
+    """A message to move to another queue. If ``body`` is set, it replaces the message's body."""
 
     id: str
     queue: str
@@ -38,7 +38,7 @@ class Buried(Struct):
 class SettleTerms(Struct):
     """The body of a settle request.
 
-    In ``delete``, ``"*"`` means all messages of the claim that no other member of the request names.
+    If ``delete`` is ``"*"``, the request deletes all messages of the claim except those in the other members.
     """
 
     delete: list[str] | Literal["*"] = []
@@ -72,7 +72,7 @@ def redrive_terms(raw: bytes) -> RedriveTerms:
 
 
 class ReplayTerms(Struct):
-    """The body of a replay. ``ids`` excludes ``since``, ``until`` and ``limit``."""
+    """The body of a replay. It has either ``ids``, or at least one of ``since``, ``until`` and ``limit``."""
 
     ids: list[str] | UnsetType = UNSET
     since: str | UnsetType = UNSET

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reserved metadata keys of queues and topics. Each key is declared as one field of a struct.
 
-The field has the name of the key without the underscore, the type of its value for the core, and the value of an unset
-key. The field's docstring is the description of the key in ``api-ref/queues.md``. ``Key`` has all other properties.
+The field has the name of the key without the underscore, the type of its parsed value, and the value of an unset key.
+The field's docstring is the description of the key in ``api-ref/queues.md``. ``Key`` has all other properties.
 
 The schema, the rules, the defaults that clients see, the OpenAPI document, the console's form and the table in
 ``api-ref/queues.md`` are derived from these fields.
@@ -36,13 +36,14 @@ class Key(Struct, frozen=True):
     """The properties of a key besides its name and description.
 
     Args:
+        values: The valid values.
         shown: The value that clients see if the key is unset, or the name of a limit that has this value. ``UNSET`` =
             clients see no value.
         topics: Whether the key has an effect on topics.
         shown_on_topics: Whether clients see the value of ``shown`` on topics, too.
         refusal: Why a topic cannot have the key, as the end of a sentence; "" = a topic can have it.
-        parse: Converts a value for the core. Without ``parse``, the core gets the value itself, or the field's default
-            if the value is unset or falsy.
+        parse: Converts a stored value to the parsed value. Without ``parse``, the stored value is used, or the field's
+            default if the value is unset or falsy.
         page: The documentation page or section that explains the key, relative to ``api-ref``.
     """
 
@@ -60,14 +61,6 @@ def _fixed(schema: Json, text: str) -> Values:
 
 
 def _integer(low: int, high: str, zero: bool = False) -> Values:
-    """Return the values of an integer key.
-
-    Args:
-        low: Minimum value.
-        high: Name of the limit that is the maximum value.
-        zero: Whether 0 is valid, too.
-    """
-
     def schema(limits: Limits) -> Json:
         most, kind = getattr(limits, high), "0, an integer" if zero else "an integer"
         integers = {"type": ["integer", "null"], "minimum": low, "maximum": most}
@@ -212,7 +205,7 @@ KNOWN_KEYS: Final = {
 
 
 def parse_keys(metadata: Mapping[str, Any], limits: Limits) -> Json:
-    """Return the arguments of ``ReservedKeys`` for valid metadata."""
+    """Parse valid metadata. Return the arguments of ``ReservedKeys`` by name."""
     return {
         field.name: key.parse(metadata.get(name), limits) if key.parse else metadata.get(name) or field.default
         for name, (field, key) in KEYS.items()
@@ -220,12 +213,12 @@ def parse_keys(metadata: Mapping[str, Any], limits: Limits) -> Json:
 
 
 def build_key_schemas(limits: Limits) -> Json:
-    """Return the JSON Schema of each reserved key."""
+    """Return the JSON Schema of each reserved key, by key."""
     return {name: key.values.schema(limits) for name, (_, key) in KEYS.items()}
 
 
 def shown_defaults(limits: Limits, topic: bool = False) -> Json:
-    """Return the values that clients see for unset keys of a queue or topic (contract 6.1 and 13)."""
+    """Return the values that clients see for unset keys, by key (contract 6.1 and 13)."""
     shown = {name: key.shown for name, (_, key) in KEYS.items() if key.shown is not UNSET}
     return {
         name: getattr(limits, value) if isinstance(value, str) else value

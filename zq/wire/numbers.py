@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Range check of numbers in JSON: integers must fit in 64 bits with sign, other numbers in a double (contract 1.6).
+"""Range check of numbers in JSON: integers must fit in 64 signed bits, other numbers in a double (contract 1.6).
 
 Server, client, command line and Spark share this check, so that every consumer can decode the messages of a queue.
 """
@@ -30,11 +30,11 @@ _MAX_KEY: Final = 64
 
 
 class _Members(list[tuple[str, Any]]):
-    """The members of a JSON object, including members with equal names."""
+    """The members of a JSON object as a list, because a dictionary would drop members with equal names."""
 
 
 def check_numbers(raw: bytes, field: str = "") -> None:
-    """Check all numbers of a valid JSON document. Raises ``InvalidBody``, which names the first invalid number's field.
+    """Check all numbers of a valid JSON document. Raises ``InvalidBody`` for the first number out of range.
 
     Args:
         field: Path of the document, for the error message.
@@ -49,7 +49,7 @@ def check_numbers(raw: bytes, field: str = "") -> None:
 def checked_json(value: object, field: str = "") -> bytes:
     """Encode a value as JSON.
 
-    Raises ``InvalidBody`` for NaN and infinities, which JSON cannot represent, and the errors of
+    Raises ``InvalidBody`` for NaN and infinities, which JSON cannot represent. Raises the errors of
     ``msgspec.json.encode``.
 
     Args:
@@ -100,7 +100,6 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _first_bad(document: object, field: str) -> tuple[str, float] | None:
-    """Return the path and value of the first NaN or infinity, or ``None`` if there is none."""
     waiting: list[tuple[tuple[str, ...], object]] = [((field,) if field else (), document)]
     while waiting:
         steps, value = waiting.pop()
@@ -123,6 +122,6 @@ def _children(value: object) -> Iterable[tuple[str, object]]:
 
 
 def _path(steps: tuple[str, ...]) -> str:
-    """Format a path for an error. It ends at ``body``, because errors must not reveal the content of a message."""
+    """Format a path for an error message. It ends at ``body``, because errors must not reveal a message's content."""
     shown = steps[: steps.index(".body") + 1] if ".body" in steps else steps
     return "".join(step[:_MAX_KEY] for step in shown[:_MAX_STEPS]).removeprefix(".")

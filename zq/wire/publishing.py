@@ -48,9 +48,10 @@ def page(
     """Encode a page of a topic's messages.
 
     Args:
-        query: Parameters of the link to the next page, or ``None`` for no link.
-        gap: The sequence before the gap, and the sequence at which the log resumes.
-        position: For a detailed page, the log position up to which it was read. An empty page includes the position.
+        query: Parameters of the link to the next page; ``None`` = no link.
+        gap: The last sequence before the gap, and the first sequence after it.
+        position: Log position up to which a detailed page was read; ``None`` = no details. Only an empty page includes
+            it.
     """
     shown = [_format_message(message, now, position is not None) for part in slices(messages) for message in part]
     next_page = next_links(f"/v2/topics/{topic}/messages", query)
@@ -59,12 +60,11 @@ def page(
 
 
 def messages(found: Sequence[PublishedMessage], now: Seconds, detailed: bool) -> bytes:
-    """Encode messages without a link."""
+    """Encode messages without links."""
     return encode(answers.Messages([_format_message(message, now, detailed) for message in found]))
 
 
 def message(found: PublishedMessage, now: Seconds, detailed: bool) -> bytes:
-    """Encode one message."""
     return encode(_format_message(found, now, detailed))
 
 
@@ -92,12 +92,12 @@ def gap_event(after: int, resumes: int) -> bytes:
 
 
 def opening(position: int) -> bytes:
-    """Render the start of a stream. Its id lets a client resume even if the stream ends before the first event."""
+    """Render the first bytes of a stream. Their id lets a client resume before it has received an event."""
     return b": zq\nid: %d\n\n" % position
 
 
 def heartbeat(position: int) -> bytes:
-    """Render a heartbeat. Its id advances the position at which a client resumes."""
+    """Render a heartbeat. Its id updates the position from which a client resumes."""
     return b": heartbeat\nid: %d\n\n" % position
 
 

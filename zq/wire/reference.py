@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of error classes of ``api-ref/errors.md``, which the documentation site adds when it is built."""
+"""The table of error classes in ``api-ref/errors.md``, which is inserted when the documentation is built."""
 
 import inspect
 from typing import Final
@@ -12,7 +12,7 @@ MARK: Final = "<!-- The site has the error classes here. -->\n"
 
 
 def with_classes(page: str) -> str:
-    """Return ``page`` with the table of error classes. Raises ``ValueError`` if the page has no place for it."""
+    """Insert the table of error classes into a page. Raises ``ValueError`` if the page has no place for it."""
     before, found, after = page.partition(MARK)
     if not found:
         raise ValueError(f"The page has no line {MARK.strip()}")
@@ -20,7 +20,7 @@ def with_classes(page: str) -> str:
 
 
 def table() -> str:
-    """Return a row for each error class: its name, its base, its HTTP status and the first line of its docstring."""
+    """Return a Markdown table with the name, base, HTTP status and description of each error class."""
     return "| Class | Base | Status | Meaning |\n|---|---|---|---|\n" + "".join(map(_row, KINDS.values()))
 
 
@@ -32,7 +32,6 @@ def _row(kind: type[ZqError]) -> str:
 
 
 def _status(kind: type[ZqError]) -> str:
-    """Return the status, or "" for an error that is no response."""
     try:
         return str(row(kind)[0])
     except StopIteration:

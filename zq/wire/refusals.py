@@ -61,7 +61,7 @@ BY_STATUS: Final[dict[int, type[errors.ZqError]]] = {
 
 
 def row(kind: type[Exception]) -> tuple[int, str]:
-    """Return the status and title of an error class."""
+    """Return the HTTP status and title of an error class."""
     return next(STATUSES[base] for base in kind.__mro__ if base in STATUSES)
 
 
@@ -69,7 +69,7 @@ def error(status: int, name: str, title: str, sentence: str, retry_after: int = 
     """Convert an error response to an exception.
 
     Args:
-        name: Value of the header ``X-Zq-Error``, or "".
+        name: Value of the header ``X-Zq-Error``; "" = no header.
         retry_after: Value of the header ``Retry-After`` in seconds, for ``TooManyRequests``.
         limit: Name of the exceeded limit, for ``TooManyRequests``.
     """

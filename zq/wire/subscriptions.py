@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers about subscriptions and their deliveries, like those of ``answers``."""
+"""Responses about subscriptions and their deliveries, declared as in ``answers``."""
 
 from typing import Annotated, Any, TypeAlias
 
@@ -15,7 +15,7 @@ class Subscribed(Struct, frozen=True, omit_defaults=True):
     """The result of a request to subscribe.
 
     Attributes:
-        secret: Key for verifying webhook signatures. An existing subscription shows none.
+        secret: Key for verifying webhook signatures. Absent if the subscription existed already.
     """
 
     id: str = field(name="subscription_id")

@@ -11,7 +11,7 @@ from zq.wire.answers import DateTime, Timestamp
 
 
 class TokenTerms(Struct):
-    """The body of a request to create a token. ``user`` is for administrators only."""
+    """The body of a request to create a token. Only administrators may set ``user``."""
 
     name: str = ""
     scopes: list[str] | None = None
@@ -21,7 +21,7 @@ class TokenTerms(Struct):
 
 
 class ShareTerms(Struct, forbid_unknown_fields=True):
-    """The body of a request to sign a URL. ``None`` means the default."""
+    """The body of a request to create a pre-signed URL. ``None`` means the default."""
 
     paths: list[str] | None = None
     methods: list[str] | None = None
@@ -33,7 +33,7 @@ _share_decoder: Final = msgspec.json.Decoder(ShareTerms)
 
 
 def token_terms(raw: bytes) -> TokenTerms:
-    """Parse the body of a request to create a token. If the body is empty, return the defaults.
+    """Parse the body of a request to create a token. For an empty body, return the defaults.
 
     Raises ``InvalidBody`` if the body is not valid.
     """
@@ -41,7 +41,7 @@ def token_terms(raw: bytes) -> TokenTerms:
 
 
 def share_terms(raw: bytes) -> ShareTerms:
-    """Parse the body of a request to sign a URL. If the body is empty, return the defaults.
+    """Parse the body of a request to create a pre-signed URL. For an empty body, return the defaults.
 
     Raises ``InvalidBody`` if the body is not valid.
     """
@@ -49,7 +49,7 @@ def share_terms(raw: bytes) -> ShareTerms:
 
 
 class Identity(Struct):
-    """A caller's identity as shown to the caller.
+    """The caller's own identity.
 
     Attributes:
         scopes: null if the caller may use all names.

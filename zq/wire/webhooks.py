@@ -23,7 +23,6 @@ MAX_SECRET_SIZE: Final = 64
 
 
 def new_secret() -> str:
-    """Generate a random secret."""
     return PREFIX + base64.b64encode(os.urandom(SECRET_SIZE)).decode()
 
 
@@ -48,7 +47,7 @@ def signature(secret: str, message: str, timestamp: int, body: bytes) -> str:
 
 
 def headers(secrets: Iterable[str], message: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Return the headers of a delivery, with one signature per secret. While a secret is rotated, there are two."""
+    """Return the headers of a delivery. Each secret adds one signature; there are two secrets during a rotation."""
     signatures = [signature(secret, message, timestamp, body) for secret in secrets]
     return {ID: message, TIMESTAMP: str(timestamp)} | ({SIGNATURE: " ".join(signatures)} if signatures else {})
 
