@@ -94,7 +94,7 @@ class Events:
 
         Args:
             removed: Number of messages deleted.
-            exhausted: Whether the round reached its maximum.
+            exhausted: Whether the round ended because it reached its maximum number of messages.
             rested: Seconds for which the round was paused.
         """
 
@@ -139,7 +139,7 @@ def _in_turn(calls: Sequence[Callable[..., None]]) -> Callable[..., None]:
 
 
 class Refusal(StrEnum):
-    """The reason why an edge rejected a request or connection by itself; a label of the metric."""
+    """The reason why the HTTP server, not the application, rejected a request or connection. A label of the metric."""
 
     HEAD = "head_timeout"
     BODY = "body_timeout"
@@ -157,12 +157,12 @@ _counting = threading.Lock()
 
 
 def count_refusal(reason: Refusal) -> None:
-    """Count a request or connection that an edge has rejected."""
+    """Count a request or connection that the HTTP server has rejected."""
     with _counting:
         _refused[reason] += 1
 
 
 def refusal_counts() -> Mapping[str, int]:
-    """Return the number of requests and connections that edges in this process have rejected, by reason."""
+    """Return the number of requests and connections that the HTTP servers of this process have rejected, by reason."""
     with _counting:
         return {str(reason): count for reason, count in _refused.items()}

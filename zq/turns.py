@@ -44,7 +44,7 @@ SHORT_PAUSE: Final = 0.00005
 
 
 class Contention(IntEnum):
-    """How recently other projects sent light requests to this process."""
+    """The contention by light requests of other projects: none, recent or current."""
 
     NONE = 0
     RECENT = 1
@@ -52,7 +52,7 @@ class Contention(IntEnum):
 
 
 class _Work(threading.local):
-    """The large work of one thread: whether it is running, since when, and a callback that returns the contention."""
+    """The large work of the current thread: its state, its start, and a function that returns the contention."""
 
     is_large = False
     since = 0.0

@@ -135,7 +135,6 @@ class ConsumeOptions(Struct, frozen=True):
         return self.limit or (10 if words and not self.whole else 1000)
 
     def consumer_options(self, words: list[str]) -> Consuming:
-        """Return the options for ``Queue.consume``."""
         return Consuming(
             batch=self.claim_size(words),
             ttl=self.ttl,
@@ -191,7 +190,6 @@ def finish(counts: WorkCounts, commands: RunningCommands) -> None:
 def work_on_messages(
     queue: Queue, words: list[str], options: ConsumeOptions, commands: RunningCommands, counts: WorkCounts
 ) -> None:
-    """Run the external command for each message."""
     consumer = queue.consume(**options.consumer_options(words))
 
     def handler(message: Delivery) -> None:
@@ -286,6 +284,5 @@ def find_output_pipe() -> int | None:
 
 
 def unread_bytes(pipe: int) -> int:
-    """Return the number of unread bytes in a pipe."""
     (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
     return int(count)

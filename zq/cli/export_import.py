@@ -185,7 +185,6 @@ def export_lines(client: Client, unread: UnreadableResources, losses: LossCounts
 
 
 def message_lines(client: Client, key: ResourceKey, page: int, losses: LossCounts) -> Iterator[MessageLine]:
-    """Yield the message lines of a queue or topic."""
     resource = resource_handle(client, key)
     if isinstance(resource, Queue):
         found = resource.list(claimed=True, delayed=True, page=page)
@@ -330,7 +329,7 @@ def group_batches(lines: Iterable[Line]) -> Iterator[ResourceLine | list[Message
 
 
 class Importer:
-    """A sender of message batches that counts the messages that lose their ttl or delay."""
+    """A sender of message batches. It counts the messages that lose their ttl or delay."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -361,12 +360,12 @@ class Importer:
             )
 
     def check(self) -> None:
-        """Raise ``Failure`` if messages lost their ttl or delay."""
+        """Raise ``Failure`` if the server has rejected or ignored the ttl or delay of a message."""
         if count := self._changed + self._undelayed.total():
             raise Failure(f"{count:,} messages lost their ttl or delay.")
 
     def _send_bare(self, message: MessageLine, refused: Invalid) -> int:
-        """Post a rejected message without ttl and delay, which also makes it smaller. Return the number of messages."""
+        """Post a rejected message again, without ttl and delay. Return 1 if it is stored, else 0."""
         name = f"Message {message.id} of {message.of} {message.name}"
         try:
             self._post([replace(message, ttl=None, delay=None)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands ``zq jobs``, which list the stages, fences and commits of batch jobs and delete stages."""
+"""The commands ``zq jobs``: the stages (uncommitted messages), fencing tokens and commits of batch jobs."""
 
 import sys
 from typing import Final

@@ -80,7 +80,6 @@ def _show_totals(progress: Progress, done: "Totals") -> None:
 
 @contextmanager
 def _warnings_as_notes() -> Generator[None, None, None]:
-    """Print Python warnings as notes during the block."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: note(str(message))
         yield

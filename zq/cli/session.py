@@ -36,13 +36,13 @@ MAX_SUMMARY_LENGTH: Final = 200
 
 
 def option_values(context: click.Context) -> dict[str, Any]:
-    """Return the values of the global options by name. The contexts of all subcommands share this dict."""
+    """Return the global options' values by name, from a dict that the contexts of all subcommands share."""
     found: dict[str, Any] = context.meta.setdefault(VALUES, {})
     return found
 
 
 def option_origins(context: click.Context) -> dict[str, str]:
-    """Return a mapping from option name to the option or variable that set it, such as "--url" or "ZQ_URL"."""
+    """Return the source of each global option by name: an option such as "--url" or a variable such as "ZQ_URL"."""
     found: dict[str, str] = context.meta.setdefault(ORIGINS, {})
     return found
 
@@ -150,12 +150,11 @@ class Session:
 
     @cached_property
     def out(self) -> Output:
-        """The writer for results."""
         return Output(self.chosen.get("output"), self.chosen.get("query"), bool(self.chosen.get("full")))
 
     @property
     def retry(self) -> float | None:
-        """The value of ``--retry``, in seconds."""
+        """The value of ``--retry`` in seconds, or ``None`` if it is not set."""
         seconds: float | None = self.chosen.get("retry")
         return seconds
 
@@ -209,11 +208,10 @@ class Session:
         return self.retry if self.retry is not None else LONG_RETRY if self._patient else SHORT_RETRY
 
     def queue(self, name: str) -> Queue:
-        """Return a handle of a queue in the project."""
         return self.client.queue(name)
 
     def missing(self, name: str, kind: Kind = "queues") -> NotFound:
-        """Return an error for a missing queue or topic, which suggests a similar name."""
+        """Return the error for a missing queue or topic. It suggests a similar name."""
         page = self.client.limits()["max_queues_per_page"]
         listed = self.client.queues(page=page) if kind == "queues" else self.client.topics(page=page)
         ending = did_you_mean(name, [entry.name for entry in islice(listed, MAX_COMPARED)])

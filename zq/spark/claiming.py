@@ -5,7 +5,8 @@ An offset determines the claims of its batch: ``{"consumer": "etl", "run": 3, "b
 claims etl.3.17.0 to etl.3.17.3. ``latestOffset`` creates the claims of the next batch. It also settles the claims of
 the previous batch, because Spark calls it after the previous batch was written to its commit log.
 
-``run`` is the fence's epoch when the checkpoint was created. It keeps claim names of different checkpoints distinct.
+``run`` is the value of the consumer's fencing token when the checkpoint was created. It keeps the claim names of
+different checkpoints distinct.
 """
 
 import hashlib
@@ -55,7 +56,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Offset of the last batch whose claims are settled."""
 
     def initialOffset(self) -> Offset:
-        """Return the initial offset, the same in each call, because Spark calls twice and stores no result."""
+        """Return the initial offset. Spark calls this twice and stores no result, so the offset must not change."""
         return {"consumer": self.options.consumer, "run": 0, "batch": 0, "claims": 0, "before": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Heartbeat:
-    """A background thread that renews claims. If the process is killed, its claims lapse."""
+    """A background thread that renews claims. If the process is killed, its claims expire."""
 
     def __init__(self, connection: Connection, queue: str, ttl: int, pause: float) -> None:
         """Create the heartbeat. The thread starts with the first claim.
@@ -72,7 +72,6 @@ class Heartbeat:
             self._names.difference_update(claims)
 
     def stop(self) -> None:
-        """Stop all renewals."""
         self._stopped.set()
 
     def _renew_all(self) -> None:

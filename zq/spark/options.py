@@ -79,7 +79,6 @@ class OptionParser:
         return text
 
     def integer(self, name: str, default: Any, least: int, most: int = 2**63 - 1) -> Any:
-        """Return the value of an integer option, or the default. Raises ``Invalid`` if it is not within the bounds."""
         text = self.text(name)
         if text is None:
             return default

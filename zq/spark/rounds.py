@@ -68,20 +68,16 @@ class RoundSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for ``format()``."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the schema of the messages."""
         return rows.schema(COLUMNS, parse_body_type(_option_parser(self.options)))
 
     def reader(self, schema: StructType) -> "RoundReader":
-        """Return the reader of the claimed messages."""
         given = _option_parser(self.options)
         return RoundReader(parse_connection(given), parse_body_type(given), _decode_round(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """Return the writer of the results."""
         options = parse_sink_options(_option_parser(self.options), stream=False)
         return RoundWriter(options, schema, overwrite).with_round(_decode_round(self.options))
 
@@ -231,7 +227,7 @@ class RoundExecutor:
                 self._spark.conf.set(LOCAL_THRESHOLD, before)
 
     def _write(self, frame: DataFrame, this: Round, keep: bool) -> None:
-        """Write the columns that the sink reads."""
+        """Write the frame to the sink, without unused columns. If ``keep`` is false, compute and discard the frame."""
         columns = {option: self._options.get(option, own) for option, own in COLUMN_OPTIONS.items()}
         if "queueColumn" not in self._options and "queue" not in frame.columns:
             del columns["queueColumn"]

@@ -91,12 +91,10 @@ def as_string(raw: Raw) -> str | None:
 
 
 def as_binary(raw: Raw) -> bytes:
-    """Return the JSON as bytes."""
     return bytes(raw)
 
 
 def as_variant(raw: Raw) -> dict[str, bytes]:
-    """Convert JSON to an Arrow variant."""
     made = VariantVal.parseJson(bytes(raw).decode())
     return {"value": made.value, "metadata": made.metadata}
 

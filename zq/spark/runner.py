@@ -239,7 +239,7 @@ class Runner:
         return bool(found)
 
     def _is_permission_error(self, error: Exception) -> bool:
-        """Return ``True`` if the token or its quota is the cause, and not the target queue of a single message."""
+        """Return ``True`` if the credential or a quota caused the error, and not a target queue named by a message."""
         cause = extract_error(error)
         if isinstance(cause, NotAuthenticated | QuotaExceeded):
             return True
