@@ -2,7 +2,7 @@
 """The audit log: changes and rejected requests (tenancy 9).
 
 The logger ``zq.audit`` writes one JSON object per line, without bodies, secrets and signatures. At most
-``MAX_PER_SECOND`` rejected requests are logged per second. Further ones are only counted, and their number is logged
+``MAX_PER_SECOND`` rejected requests are logged per second. The others are only counted; the log gets their number
 ``DELAY`` seconds later.
 """
 

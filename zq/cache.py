@@ -74,7 +74,7 @@ class ReadThroughCache(Generic[K, V]):
         return value if (now or self._monotonic()) < until else self._load_once(key)
 
     def peek(self, key: K, default: D, *, expired: bool = False) -> V | D:
-        """Return the cached value of the key, or ``default``. If ``expired``, return an expired value too."""
+        """Return the cached value of the key, or ``default``. If ``expired`` is true, return an expired value too."""
         entry = self._entries.get(key)
         return entry[1] if entry is not None and (expired or self._monotonic() < entry[0]) else default
 

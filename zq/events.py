@@ -62,7 +62,7 @@ class Events:
         """Observe a change of the number of requests that wait for messages."""
 
     def woken(self, found: bool) -> None:
-        """Observe a poll of a woken request, and whether the poll found a message."""
+        """Observe that a woken long poll has searched for messages. ``found`` is true if it found a message."""
 
     def turned_away(self) -> None:
         """Observe a long poll that found no free slot."""
@@ -151,7 +151,7 @@ class Refusal(StrEnum):
     MALFORMED = "malformed"
 
 
-# Counted per process, because an edge accepts connections before the application and its observers exist.
+# Counted per process, because the HTTP server accepts connections before the application and its observers exist.
 _refused: dict[str, int] = dict.fromkeys(Refusal, 0)
 _counting = threading.Lock()
 

@@ -35,11 +35,11 @@ MIN_WORK: Final = 0.0001
 YIELD: Final = 0.002
 # Sleep as a multiple of the preceding work, if other projects sent light requests recently.
 REST_FACTOR: Final = 4.0
-# Maximum of that sleep in seconds.
+# Maximum seconds of a sleep that ``REST_FACTOR`` determines.
 MAX_REST: Final = 0.02
 # Number of threads with large work above which each thread sleeps less.
 FULL_REST: Final = 4
-# Seconds to sleep otherwise.
+# Seconds to sleep if there was no recent light request of another project.
 SHORT_PAUSE: Final = 0.00005
 
 

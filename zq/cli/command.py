@@ -104,7 +104,7 @@ def on_second_signal(act: Callable[[], object]) -> Generator[None, None, None]:
 
 
 def split_command(line: str, shell: bool) -> list[str]:
-    """Split a command line into words, in which ``{}`` is a placeholder for an id.
+    """Split a command line into words, in which ``{}`` is a placeholder for a message or claim id.
 
     Raises ``UsageError`` if the command does not exist.
     """

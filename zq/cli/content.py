@@ -199,7 +199,7 @@ def read_csv_header(file: BinaryIO, delimiter: str) -> list[str] | None:
 
 
 class CsvRows:
-    """A CSV parser that yields each row as a JSON object, whose keys are the header.
+    """A CSV parser that yields each row as a JSON object. The names in the header are the keys.
 
     Raises ``InvalidInput`` for a row that is not valid.
     """

@@ -129,7 +129,7 @@ def open_replacement(path: Path) -> Generator[BinaryIO, None, None]:
 
 
 class LossCounts:
-    """A count of the exported messages with members that an import cannot restore."""
+    """A count of the exported messages that an import cannot restore completely."""
 
     def __init__(self) -> None:
         self._counts: Counter[ResourceKey] = Counter()
@@ -147,7 +147,7 @@ class LossCounts:
             note(f"{count:,} messages of {of} {name} lose {', '.join(sorted(self._members[of, name]))}.")
 
     def check(self) -> None:
-        """Raise ``Failure`` if messages were counted."""
+        """Raise ``Failure`` if a message was counted."""
         if count := self._counts.total():
             raise Failure(f"{count:,} messages have members that an import cannot restore.")
 
@@ -283,7 +283,7 @@ def try_change(change: Callable[[Client, ResourceLine], None], client: Client, l
 
 
 def restore(client: Client, line: ResourceLine) -> None:
-    """Create or update a queue or topic, but leave out metadata that restricts posts."""
+    """Create or update a queue or topic, but without the metadata that restricts posts (see ``restrict``)."""
     resource = resource_handle(client, (line.of, line.name))
     metadata = {key: value for key, value in line.metadata.items() if key not in RESTRICTIONS}
     if line.metadata.get("_paused") in ("claims", "all"):

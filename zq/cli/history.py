@@ -123,7 +123,6 @@ def redrive(session: Session, queue: str, target: str | None, limit: int | None,
 
 
 def _redrive_oldest(session: Session, queue: str, dead: Queue, target: str | None, limit: int | None) -> None:
-    """Redrive dead letters in several requests, with a progress bar."""
     total = dead.stats().free
     total = min(total, limit or total)
     moved = 0

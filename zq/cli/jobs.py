@@ -27,7 +27,7 @@ def stages(session: Session) -> None:
 @jobs_group.command("fences")
 @pass_session
 def fences(session: Session) -> None:
-    """List the fences with their current epochs."""
+    """List the fences (fencing tokens) with their current epochs."""
     found = session.client.fences(page=PAGE)
     session.out.rows(("name", "epoch", "age"), found, lambda one: [one.name, one.epoch, one.age])
 

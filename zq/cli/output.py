@@ -144,7 +144,6 @@ class Output:
             ) from error
 
     def _write(self, value: Any) -> None:
-        """Show a value in the chosen format. Each item of a list is written on its own line."""
         if self.form == "yaml":
             write(as_yaml(value))
         elif self.form == "table":

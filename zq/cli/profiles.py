@@ -120,7 +120,7 @@ def connection(given: Mapping[str, Any], profile: str | None, file: Path | None,
 
     Args:
         given: Settings from options and environment variables.
-        stored: Use the tokens of profiles and logins.
+        stored: Whether to use the tokens of profiles and logins.
     """
     path = file or config_file()
     own = profile_additions(given, read_profile(profile, file))

@@ -145,7 +145,6 @@ def show_progress(name: str, quiet: bool, unit: str = "messages") -> Generator[P
 
 
 def _redraw_line(progress: Progress, ended: threading.Event) -> None:
-    """Redraw a progress line until ``ended`` is set, and then remove it."""
     with create_console(stderr=True).status("") as shown:
         while not ended.wait(REDRAW):
             shown.update(Text(replace_controls(progress.line(progress.tasks()))))

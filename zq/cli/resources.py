@@ -171,7 +171,7 @@ def resume(resources: ResourceAccess, name: str) -> None:
 def change_queue(resources: ResourceAccess, name: str, verb: Callable[[Queue], Row]) -> Row:
     """Apply ``verb`` to a queue and return the queue's new metadata.
 
-    Raises ``NotFound`` with a similar name if the queue does not exist.
+    If the queue does not exist, raise ``NotFound``, which suggests a similar name.
     """
     try:
         return verb(resources.session.client.queue(name))

@@ -174,7 +174,7 @@ class Session:
         return self.connection_with({})
 
     def connection_with(self, over: Mapping[str, str | None]) -> Connection:
-        """Return the connection with the members in ``over``, which override all options.
+        """Return the connection with the settings in ``over``, which override all options.
 
         Raises ``UsageError`` if a setting is not valid.
         """
@@ -271,7 +271,7 @@ class Command(GlobalOptionsCommand):
     """A command that also accepts the global options after its name."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. If a missing message is due to a missing queue or topic, report the queue or topic."""
+        """Run the command. If a message is missing because its queue or topic is missing, report the queue or topic."""
         try:
             return super().invoke(ctx)
         except PART_ERRORS:

@@ -133,7 +133,7 @@ class UploadTerms(Struct, frozen=True):
 
     @property
     def overhead(self) -> int:
-        """Maximum size of a message in a request without its body."""
+        """Maximum number of bytes that a message adds to a request besides its body."""
         return BODY_OVERHEAD + (len(msgspec.json.encode(self.attribute)) if self.attribute else 0)
 
 

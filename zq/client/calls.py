@@ -107,7 +107,7 @@ class Page(Struct, Generic[T_co], frozen=True):
 
 
 def decode_as(kind: type[T]) -> "Callable[[Response], T]":
-    """Return the reader of a response body that has this type."""
+    """Return a function that decodes a response body as the given type."""
     decoder = msgspec.json.Decoder(kind)
     return lambda response: decoder.decode(response.body)
 
@@ -137,7 +137,7 @@ def pages(member: str, kind: type[T], target: str, params: Params) -> "Call[Page
 
 
 class Transport(Protocol):
-    """A blocking transport."""
+    """The interface of blocking transports."""
 
     before_close: list[Callable[[], None]]
     """Callbacks of running consumers, called before the connections are closed."""
@@ -162,7 +162,7 @@ class Transport(Protocol):
 
 
 class AsyncTransport(Protocol):
-    """An asynchronous transport. Its methods correspond to those of ``Transport``."""
+    """The interface of asynchronous transports. The methods correspond to those of ``Transport``."""
 
     before_close: list[Callable[[], Coroutine[Any, Any, None]]]
     """Callbacks of running consumers, awaited before the connections are closed."""

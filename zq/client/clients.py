@@ -152,7 +152,7 @@ class ClientOperations:
 
     @listing
     def claims(self, /, *, page: int | None = None) -> Call[Page[LiveClaim]]:
-        """List the live claims of all queues, with their holders.
+        """List the live claims of all queues, with the clients that hold them.
 
         Args:
             page: Number of claims per request.

@@ -157,7 +157,7 @@ class ConsumerState:
         self._claim_of: dict[int, ActiveClaim] = {}
         """Claims by object identity of their messages.
 
-        Message ids are not unique here: a message can be claimed again while a handler still works on its lapsed claim.
+        Message ids are not unique here: a message can be claimed again while a handler works on its expired claim.
         """
 
     def next_claim(self) -> Call[ClaimedDeliveries]:

@@ -29,7 +29,6 @@ SCHEMAS: Final[Mapping[str, str]] = {
 
 
 def column_names(table: str) -> list[str]:
-    """Return a table's column names in the order of its schema."""
     return [column.split()[0] for column in SCHEMAS[table].split(", ")]
 
 

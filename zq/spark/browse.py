@@ -191,9 +191,9 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """A reader with filter pushdown.
+    """A reader with filter pushdown, which users select with an option.
 
-    Spark rejects it unless ``spark.sql.python.filterPushdown.enabled`` is set, so users select it with an option.
+    Spark rejects this reader unless ``spark.sql.python.filterPushdown.enabled`` is set.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:

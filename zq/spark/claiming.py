@@ -155,7 +155,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.budget -= batch.messages - before
 
     def _begin(self, start: Offset) -> BatchClaimer:
-        """Return the claimer. The first call advances the fence, which stops an earlier query of this consumer."""
+        """Return the claimer. The first call advances the fencing token, to stop an earlier query of this consumer."""
         if self.claimer is None:
             _check_limits(self.options)
             fence = self.options.connection.client().fence(_fence_name(self.options))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A round of a pipeline: Spark reads the claimed messages, applies the stages and writes the results.
 
-The commit that publishes the results also settles the claims. A separate data source reads and writes the messages. Its
-option ``round`` is a ``Round`` as JSON.
+The commit that publishes the results also settles the claims. A data source of its own reads and writes the messages.
+Its option ``round`` is a ``Round`` as JSON.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,13 +98,12 @@ class RoundReader(DataSourceReader):
         self.round = of
 
     def partitions(self) -> list[RoundPartition]:
-        """Distribute the claims among tasks."""
         names = [name for name, ids in self.round.claims.items() if ids != []]
         share = -(-len(names) // self.round.tasks) or 1
         return [RoundPartition(names[first : first + share]) for first in range(0, len(names), share)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a partition's claims. Raises ``ClaimNotFound`` if a claim has lapsed."""
+        """Yield the messages of a partition's claims. Raises ``ClaimNotFound`` if a claim has expired."""
         if not isinstance(partition, RoundPartition):  # Spark also calls this for a source without partitions
             return
         queue = self.place.client().queue(self.round.queue)
@@ -123,12 +122,11 @@ class RoundWriter(BatchWriter):
     round: Round
 
     def with_round(self, this: Round) -> "RoundWriter":
-        """Set the round and return the writer."""
         self.round = this
         return self
 
     def commit(self, messages: list[StageResult]) -> None:  # type: ignore[override]
-        """Publish the results and settle the claims under the fence. In a dry run, drop the results."""
+        """Publish the results and settle the claims in one commit with the fence. In a dry run, drop the results."""
         this = self.round
         if this.dry:
             self.drop(messages)
@@ -158,7 +156,7 @@ class RoundExecutor:
 
     Args:
         options: Options for Spark's reader and writer.
-        body: Value of bodyType.
+        body: Value of the option ``bodyType``.
     """
 
     def __init__(self, spark: SparkSession, stages: Sequence[Stage], options: Mapping[str, str], body: str) -> None:
@@ -215,7 +213,6 @@ class RoundExecutor:
         return self._local(pa.Table.from_batches(batches), schema)
 
     def _local(self, table: pa.Table, schema: StructType) -> DataFrame:
-        """Return a frame with a partition for each Arrow batch of the table."""
         before = self._spark.conf.get(LOCAL_THRESHOLD, None)
         self._spark.conf.set(LOCAL_THRESHOLD, "0")
         try:

@@ -125,7 +125,6 @@ def to_bodies(kind: DataType, column: pa.Array) -> list[Any]:
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """Replace the time zones in a type by UTC."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")
     if pa.types.is_struct(kind):
@@ -172,11 +171,7 @@ def _from_variant(value: Mapping[str, bytes]) -> Raw:
 
 
 def schema(columns: Iterable[str], body: str) -> StructType:
-    """Return the schema of the columns.
-
-    Args:
-        body: Value of bodyType.
-    """
+    """Return the schema of the columns. ``body`` is the value of the option ``bodyType``."""
     return StructType([StructField(name, _type(name, body)) for name in columns])
 
 
@@ -203,7 +198,7 @@ class RowConverter:
 
         Args:
             columns: Names of the columns, in order.
-            body: Value of bodyType.
+            body: Value of the option ``bodyType``.
             places: Values of the columns ``queue``, ``claim`` and ``topic``, which are the same for all messages.
         """
         self._getters = [_getter(name, body, places) for name in columns]
