@@ -98,7 +98,7 @@ class Audit:
         LOGGER.info(entry)
 
     def log_unauthenticated(self, env: Mapping[str, Any], peer: str) -> None:
-        """Log a request that Keystone's middleware rejected, so that the application never received it."""
+        """Log a request that Keystone's middleware has rejected. The application never receives such a request."""
         if self.is_enabled:
             why = "The Keystone middleware has refused the request."
             self.log_refusal(

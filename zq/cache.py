@@ -38,14 +38,14 @@ class _Flight(Generic[V]):
 class ReadThroughCache(Generic[K, V]):
     """A cache of the values that ``load`` returns. Thread-safe. Lookups of cached keys take no lock.
 
-    Concurrent lookups of a missing key share one load. If it raises a ``ZqError``, all of them raise this error. Errors
-    are not cached. A thread that runs an event loop never waits for another thread's load; it loads the value itself.
+    Concurrent lookups of a missing key share one load, and also its error if that is a ``ZqError``. Errors are not
+    cached. A thread that runs an event loop never waits for another thread's load; it loads the value itself.
 
     Args:
         load: Returns the value of a key. Must not look up its own key.
         size: Maximum number of entries. The oldest ones are evicted.
-        ttl: Seconds for which a value is cached, counted from the start of its load, or a function that returns them.
-            If it returns 0, the value is not cached.
+        ttl: Seconds from the start of a load to the expiry of its value, or a function of the value that returns them.
+            With 0, the value is not cached.
     """
 
     def __init__(

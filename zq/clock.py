@@ -120,8 +120,8 @@ class StoreClock:
     def now(self) -> Seconds:
         """Return the store's time with an error of at most ``TOLERANCE``.
 
-        If the error is larger, wait until the store has reached the latest time that it may have had at the call, and
-        return this time. Raises ``Unavailable`` if the wait would be longer than ``LONGEST_WAIT``.
+        If the offset is less precise, wait until the store has reached the latest time possible at the call, and return
+        that time. Raises ``Unavailable`` if the wait would be longer than ``LONGEST_WAIT``.
         """
         with self._lock:
             moment = self._monotonic()
@@ -228,7 +228,7 @@ class StoreClock:
 
 
 def _common(offsets: Sequence[Offset]) -> Offset | None:
-    """Return the intersection of the bounds at the time of the last one, or ``None`` if they contradict each other."""
+    """Return the intersection of the bounds at the time of the last one, or ``None`` if the intersection is empty."""
     latest = offsets[-1].received
     grown = [offset.at(latest) for offset in offsets]
     low, high = max(offset.low for offset in grown), min(offset.high for offset in grown)

@@ -86,7 +86,7 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 def on_second_signal(act: Callable[[], object]) -> Generator[None, None, None]:
     """Call ``act`` on the second SIGTERM or SIGINT, and let the third one end the process.
 
-    The first signal must be handled by ``stop_on_signals``, entered inside this context.
+    Enter ``stop_on_signals``, which handles the first signal, inside this context.
     """
 
     def on_signal(_number: int, _frame: object) -> None:

@@ -244,7 +244,7 @@ class OutputReader:
 def open_output_reader(gone: Callable[[], object]) -> Generator[OutputReader, None, None]:
     """Yield the reader of standard output, and call ``gone`` when the reader closes the pipe.
 
-    During the block, the pipe has a capacity of one page, so that zq detects which lines were read.
+    During the block, the pipe's capacity is one page. The pipe then becomes writable only after all data was read.
     """
     pipe, ended = find_output_pipe(), threading.Event()
     if pipe is None:

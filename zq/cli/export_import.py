@@ -153,7 +153,7 @@ class LossCounts:
 
 
 def lost_members(message: Message) -> list[str]:
-    """Return the members of a message that are set but that an import cannot restore."""
+    """Return the message's members that an import would lose."""
     kept = RESTORED | SET_BY_SERVER
     return [member for member in message.__struct_fields__ if member not in kept and getattr(message, member)]
 
@@ -214,7 +214,7 @@ def import_file(session: Session, path: Path) -> None:
     """Import queues, topics and messages from an export.
 
     FILE "-" is standard input. If a queue or topic exists, its metadata is overwritten. If you import a file twice, no
-    message is stored twice. If messages cannot be stored or lose their ttl or delay, zq reports them and exits with 1.
+    message is stored twice. zq reports messages that it cannot store or that lose their ttl or delay, and exits with 1.
     """
     session.configure(patient=True, check_delays=False)
     client, messages, lost, refused, importer = session.client, 0, 0, 0, Importer(session.client)

@@ -47,7 +47,7 @@ dlq_group = Group("dlq", help="Manage dead letters: messages that were claimed t
 
 
 def find_dead_letter_queue(session: Session, queue: str) -> Queue:
-    """Return the dead-letter queue of ``queue``, or ``queue`` itself if it is one.
+    """Return the dead-letter queue of ``queue``. If ``queue`` is itself a dead-letter queue, return ``queue``.
 
     Raises ``NotFound`` if ``queue`` has no dead-letter queue and is not one.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command ``zq pipeline``, which runs a Spark job between queues.
 
-Importing Spark takes seconds, so only the command imports it, and not this module.
+Only the command imports Spark, because the import takes seconds.
 """
 
 import importlib.util

@@ -62,7 +62,7 @@ def progress_bar(what: str, total: float | None) -> Generator[Callable[[float, i
 class Stopwatch:
     """A context manager that shows the number of stored messages and their rate when its block ends.
 
-    It yields a function that sets the number.
+    The context manager yields a function that sets the number.
     """
 
     def __init__(self, out: Output) -> None:

@@ -48,9 +48,9 @@ def option_origins(context: click.Context) -> dict[str, str]:
 
 
 class GlobalOption(click.Option):
-    """An option of the root command that every subcommand also accepts.
+    """A global option, which the root command and every subcommand accept.
 
-    Only the root command's help describes it, and only the root command reads its environment variable.
+    Only the root command's help describes the option, and only the root command reads its environment variable.
     """
 
     def __init__(self, *words: str, **options: Any) -> None:
@@ -142,8 +142,8 @@ class Session:
         """Change settings of the client. Call this before the first use of ``client``.
 
         Args:
-            patient: Retry temporary failures for a minute by default.
-            check_delays: Raise ``Invalid`` for a delay on a queue that ignores delays.
+            patient: Whether ``--retry`` defaults to a minute instead of a few seconds.
+            check_delays: Whether to raise ``Invalid`` for a delay on a queue that ignores delays.
         """
         self._patient = self._patient if patient is None else patient
         self._check_delays = self._check_delays if check_delays is None else check_delays

@@ -150,7 +150,7 @@ class Transport(Protocol):
         ...
 
     def open(self, call: "Call[Any]") -> AbstractContextManager[Iterator[bytes]]:
-        """Open a streaming response. The context's value iterates over the body as it arrives.
+        """Open a streaming response. The context manager yields an iterator over the body.
 
         Raises ``Unavailable`` if the connection breaks.
         """

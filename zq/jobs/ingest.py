@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job ``ingest``, which stores the rows of files as messages, each file once per key.
+"""The job ``ingest``, which stores the rows of files as messages, each file once per idempotency key.
 
 Each file is stored by one commit, whose producer name is derived from the key, the queue and the file's path. A
 repeated run skips the files whose producers have committed.

@@ -3,7 +3,7 @@
 
 An offset determines the claims of its batch: ``{"consumer": "etl", "run": 3, "batch": 17, "claims": 4}`` stands for the
 claims etl.3.17.0 to etl.3.17.3. ``latestOffset`` creates the claims of the next batch. It also settles the claims of
-the previous batch, because Spark calls it after the previous batch was written to its commit log.
+the previous batch, because Spark's commit log then contains the previous batch.
 
 ``run`` is the value of the consumer's fencing token when the checkpoint was created. It keeps the claim names of
 different checkpoints distinct.

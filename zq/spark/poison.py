@@ -39,7 +39,7 @@ class RunStopped(ZqError):
 def find_poison(
     ids: Sequence[str], fails: DryRun, most: int, pause: Callable[[float], object], claim_count: int = 1
 ) -> dict[str, str]:
-    """Find the messages that fail twice when they are processed alone. Return the reasons by message id.
+    """Find the messages that fail twice when they are processed alone. Return a mapping from message id to the reason.
 
     The result is empty if all messages succeed now. Raises ``InconclusiveSearch`` if an outage or a faulty stage is the
     probable cause.
@@ -109,12 +109,12 @@ class Bisection:
 
 
 def reject(condition: Column | str, reason: str) -> Column:
-    """Return the column for ``withColumn(ERROR, …)``, which rejects rows that satisfy the condition."""
+    """Return the value for ``withColumn(ERROR, …)``. It rejects the rows that satisfy the condition."""
     return F.when(F.expr(condition) if isinstance(condition, str) else condition, F.lit(reason))
 
 
 def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
-    """Return the reasons by message id for the rows that a stage has rejected.
+    """Return the rows that a stage has rejected, as a mapping from message id to the reason.
 
     Raises ``Invalid`` if the columns ``id`` and ``ERROR`` are not usable.
     """

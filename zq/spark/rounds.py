@@ -42,7 +42,7 @@ _messages: Final = msgspec.json.Decoder(list[Message])
 
 
 class Round(Struct, frozen=True):
-    """The description of a round.
+    """A round: the claims to process, and the number of the batch that commits the results.
 
     Attributes:
         claims: Mapping from claim id to the ids of the messages to read; ``None`` = all messages of the claim.

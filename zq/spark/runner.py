@@ -44,7 +44,7 @@ class RoundFailed(ZqError):
 
 
 class Totals(Struct):
-    """The totals of a run.
+    """The message and round counts of a run.
 
     Attributes:
         taken: Number of claimed messages.
@@ -157,7 +157,7 @@ class Runner:
         self._prefetch.start(following, lambda: self._claimer.fill(following, most, 0))
 
     def _batch(self, number: int) -> ClaimedBatch:
-        """Return an empty batch, numbered ``number`` after the last committed batch."""
+        """Return an empty batch. ``number`` counts from the last committed batch: 1 is the next batch."""
         return ClaimedBatch(self._prefix(number), room=INLINED_BYTES)
 
     def _prefix(self, number: int) -> str:
@@ -168,7 +168,7 @@ class Runner:
             raise RunStopped("The run is stopping.")
 
     def _finish(self, batch: ClaimedBatch) -> None:
-        """Run the round, and repeat it without poison messages until it is committed.
+        """Run the round. If poison messages fail it, repeat it without them until it is committed.
 
         Raises ``RoundFailed`` if poison messages are not the cause of a failure.
         """

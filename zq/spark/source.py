@@ -64,7 +64,7 @@ class ZqDataSource(DataSource):
 
 
 def _columns(given: OptionParser) -> tuple[str, ...]:
-    """Return the columns that the options select. Spark requests the schema before it selects a reader."""
+    """Return the columns of the schema, which Spark requests before it selects a reader."""
     if is_claim_mode(given):
         return rows.CLAIMED_COLUMNS
     kind = parse_source_state(given)
