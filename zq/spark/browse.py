@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The batch source, which reads a queue, its history or a topic without claims.
 
-Messages are addressed by position: the sequence, or in a history the number in the order of finishing. Positions
-increase and may have gaps. Repeated reads of a range return the same messages.
+Each message has a position: its sequence, or in a history its number in the order of finishing. Positions increase and
+may have gaps. Repeated reads of a range return the same messages.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
