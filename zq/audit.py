@@ -2,7 +2,7 @@
 """The audit log: changes and rejected requests (tenancy 9).
 
 The logger ``zq.audit`` writes one JSON object per line, without bodies, secrets and signatures. At most
-``MAX_PER_SECOND`` rejected requests are logged per second. Further ones are only counted, and their number is logged
+``MAX_PER_SECOND`` rejected requests are logged per second. The others are only counted; the log gets their number
 ``DELAY`` seconds later.
 """
 
@@ -36,9 +36,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         route: The path with parameter names, such as ``/v2/queues/{queue}/purge``.
-        object: The object of the request, such as ``queue jobs``.
-        why: Error with which the request was rejected. For the rotation of a token: the other token.
-        messages: Number of messages affected, if known.
+        object: The affected object, such as ``queue jobs``.
+        why: Reason for a rejection. If a token was rotated: a sentence that names the new token.
+        messages: Number of affected messages, if known.
     """
 
     time: str = ""
@@ -94,11 +94,11 @@ class Audit:
         return bool(LOGGER.handlers)
 
     def log_change(self, entry: Entry) -> None:
-        """Log a change or an attempt to change something."""
+        """Log a change, or an authorized attempt that has failed."""
         LOGGER.info(entry)
 
     def log_unauthenticated(self, env: Mapping[str, Any], peer: str) -> None:
-        """Log a request that Keystone's middleware rejected before it reached the application."""
+        """Log a request that Keystone's middleware has rejected. The application never receives such a request."""
         if self.is_enabled:
             why = "The Keystone middleware has refused the request."
             self.log_refusal(
@@ -121,7 +121,7 @@ class Audit:
             LOGGER.info(entry)
 
     def log_unlisted(self) -> None:
-        """Log how many rejected requests were counted but not logged since the last call."""
+        """Log the number of rejected requests that ``log_refusal`` has only counted since the last call."""
         with self._lock:
             unlogged, self._unlogged = self._unlogged, 0
         if unlogged:

@@ -21,7 +21,7 @@ EVICTION_DIVISOR: Final = 8
 
 
 class _Flight(Generic[V]):
-    """A load in progress. It ends with a value, with an error, or with neither if the load failed unexpectedly."""
+    """A load in progress, for which other lookups of the key may wait."""
 
     value: V
     until = -math.inf
@@ -36,17 +36,16 @@ class _Flight(Generic[V]):
 
 
 class ReadThroughCache(Generic[K, V]):
-    """A cache of the values that ``load`` returns. Thread-safe.
+    """A cache of the values that ``load`` returns. Thread-safe. Lookups of cached keys take no lock.
 
-    Concurrent lookups of a missing key share one load, and its error if that is a ``ZqError``. Errors are not cached. A
-    thread that runs an event loop never waits for another thread's load; it loads the value itself.
-    Entries are in a plain dictionary, which is read without a lock and in half the time of a ``cachetools.FIFOCache``.
+    Concurrent lookups of a missing key share one load, and also its error if that is a ``ZqError``. Errors are not
+    cached. A thread that runs an event loop never waits for another thread's load; it loads the value itself.
 
     Args:
         load: Returns the value of a key. Must not look up its own key.
         size: Maximum number of entries. The oldest ones are evicted.
-        ttl: Seconds for which a value is cached, counted from the start of its load, or a function that returns them.
-            If it returns 0, the value is not cached.
+        ttl: Seconds from the start of a load to the expiry of its value, or a function of the value that returns them.
+            With 0, the value is not cached.
     """
 
     def __init__(
@@ -75,12 +74,12 @@ class ReadThroughCache(Generic[K, V]):
         return value if (now or self._monotonic()) < until else self._load_once(key)
 
     def peek(self, key: K, default: D, *, expired: bool = False) -> V | D:
-        """Return the cached value of the key, or ``default``. If ``expired``, return an expired value too."""
+        """Return the cached value of the key, or ``default``. If ``expired`` is true, return an expired value too."""
         entry = self._entries.get(key)
         return entry[1] if entry is not None and (expired or self._monotonic() < entry[0]) else default
 
     def forget(self, key: K) -> None:
-        """Remove the key after its value was changed. A load that began before is not cached."""
+        """Invalidate the key, whose value has changed. The value of a load in progress is not cached."""
         with self._lock:
             self._entries.pop(key, None)
             self._flights.pop(key, None)
@@ -117,7 +116,6 @@ class ReadThroughCache(Generic[K, V]):
         return other.value if asked < other.until else self._load(key)
 
     def _lead(self, key: K, flight: _Flight[V]) -> V:
-        """Load the value for all lookups that share the flight."""
         try:
             value = flight.value = self._load(key)
             flight.until = flight.began + self._ttl(value)

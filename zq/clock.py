@@ -60,7 +60,7 @@ class Clock(Protocol):
 
 
 class Offset(NamedTuple):
-    """The offset of the store's time from the monotonic clock: from ``low`` to ``high`` at time ``received``."""
+    """Bounds of the store's time minus the monotonic clock, measured at the monotonic time ``received``."""
 
     low: float
     high: float
@@ -71,7 +71,7 @@ class Offset(NamedTuple):
         return (self.low + self.high) / 2
 
     def at(self, moment: float) -> "Offset":
-        """Return the bounds at a later monotonic time. They are wider by the possible drift."""
+        """Return the bounds at a later monotonic time, widened by the possible drift of the clocks."""
         grown = DRIFT * max(0.0, moment - self.received)
         return Offset(self.low - grown, self.high + grown, moment)
 
@@ -81,18 +81,18 @@ class Offset(NamedTuple):
 
 
 class StoreClock:
-    """The store's time, kept as an offset from this machine's monotonic clock.
+    """A clock that follows the store's time: this machine's monotonic clock plus an offset.
 
-    ``refresh`` must be called every few seconds. It reads the store's time with ``read``. The store takes its time at
-    an unknown point between request and reply, so each reply yields bounds of the offset. The clock uses the
-    intersection of the bounds of the last minute; a slow reply therefore has no effect.
+    ``refresh`` must be called every few seconds. It samples the store's time with ``read``. The store reads its time at
+    an unknown moment between request and reply, so each sample gives bounds of the offset. The clock uses the
+    intersection of the bounds of the last minute, so a slow reply does not reduce its precision.
 
-    A reply that contradicts the others reveals a step of the store's clock. A small step is slewed in. A forward step
-    of more than one second is applied after three samples that agree.
+    A sample that contradicts the others reveals a step of the store's clock. The clock follows a backward step
+    gradually, and a forward step of up to one second at once. Three samples must confirm a larger forward step.
 
     Args:
-        doubted: Returns the lead of the system clock over the store's time in seconds. It is not 0 if the system clock
-            has jumped and the store does not follow it.
+        doubted: Returns the seconds by which the store machine's clock is ahead of the store's time. It is not 0 while
+            the store distrusts a jump of the machine's clock.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class StoreClock:
     def now(self) -> Seconds:
         """Return the store's time with an error of at most ``TOLERANCE``.
 
-        If the error is larger, compute the latest time that the store can have at the call, wait until the store has
-        reached that time, and return it. Raises ``Unavailable`` if the wait would be longer than ``LONGEST_WAIT``.
+        If the offset is less precise, wait until the store has reached the latest time possible at the call, and return
+        that time. Raises ``Unavailable`` if the wait would be longer than ``LONGEST_WAIT``.
         """
         with self._lock:
             moment = self._monotonic()
@@ -149,7 +149,7 @@ class StoreClock:
     def drift(self) -> Seconds:
         """Return the seconds by which this clock is ahead of the last sample of the store's time.
 
-        If the store does not follow a jump of its machine's clock, the result is relative to the machine's clock.
+        While the store distrusts a jump of its machine's clock, the result is relative to the machine's clock.
         """
         doubted = self._doubted()
         with self._lock:
@@ -188,9 +188,9 @@ class StoreClock:
                     self._stepped(list(self._jumps))
 
     def _sharper(self, known: Offset) -> None:
-        """Apply bounds that include a new, consistent sample.
+        """Apply the intersection of all samples' bounds.
 
-        A less accurate sample changes nothing. A more accurate sample does not change the rate of an ongoing slew.
+        If it is not narrower than before, move the target offset only as far as necessary. An ongoing slew continues.
         """
         behind = self._offset - self._target
         if known.high - known.low <= 2 * self._known.at(known.received).wrong(self._target):
@@ -212,7 +212,7 @@ class StoreClock:
         self._judge()
 
     def _judge(self) -> None:
-        """Update the time until which the offset certainly stays within ``TOLERANCE``."""
+        """Compute the time until which the error of the offset is certainly at most ``TOLERANCE``."""
         spare = TOLERANCE - self._known.wrong(self._target)
         self._sure_until = self._known.received + spare / DRIFT if spare >= 0 else -math.inf
 
@@ -228,10 +228,7 @@ class StoreClock:
 
 
 def _common(offsets: Sequence[Offset]) -> Offset | None:
-    """Return the intersection of the offsets' bounds at the time of the last offset.
-
-    Return ``None`` if the offsets contradict each other.
-    """
+    """Return the intersection of the bounds at the time of the last one, or ``None`` if the intersection is empty."""
     latest = offsets[-1].received
     grown = [offset.at(latest) for offset in offsets]
     low, high = max(offset.low for offset in grown), min(offset.high for offset in grown)

@@ -167,7 +167,7 @@ class QueuePaused(Conflict):
 
 
 class Fenced(Conflict):
-    """The request has an outdated epoch of a fence. Its sender must stop."""
+    """The request has an outdated epoch of a fence (fencing token). Its sender must stop."""
 
     sentence = "The fence has a newer epoch, or this epoch was never assigned."
 

@@ -62,7 +62,7 @@ class Events:
         """Observe a change of the number of requests that wait for messages."""
 
     def woken(self, found: bool) -> None:
-        """Observe a poll of a woken request, and whether the poll found a message."""
+        """Observe that a woken long poll has searched for messages. ``found`` is true if it found a message."""
 
     def turned_away(self) -> None:
         """Observe a long poll that found no free slot."""
@@ -94,7 +94,7 @@ class Events:
 
         Args:
             removed: Number of messages deleted.
-            exhausted: Whether the round reached its maximum.
+            exhausted: Whether the round ended because it reached its maximum number of messages.
             rested: Seconds for which the round was paused.
         """
 
@@ -139,7 +139,7 @@ def _in_turn(calls: Sequence[Callable[..., None]]) -> Callable[..., None]:
 
 
 class Refusal(StrEnum):
-    """The reason why an edge rejected a request or connection by itself; a label of the metric."""
+    """The reason why the HTTP server, not the application, rejected a request or connection. A label of the metric."""
 
     HEAD = "head_timeout"
     BODY = "body_timeout"
@@ -151,18 +151,18 @@ class Refusal(StrEnum):
     MALFORMED = "malformed"
 
 
-# Counted per process, because an edge accepts connections before the application and its observers exist.
+# Counted per process, because the HTTP server accepts connections before the application and its observers exist.
 _refused: dict[str, int] = dict.fromkeys(Refusal, 0)
 _counting = threading.Lock()
 
 
 def count_refusal(reason: Refusal) -> None:
-    """Count a request or connection that an edge has rejected."""
+    """Count a request or connection that the HTTP server has rejected."""
     with _counting:
         _refused[reason] += 1
 
 
 def refusal_counts() -> Mapping[str, int]:
-    """Return the number of requests and connections that edges in this process have rejected, by reason."""
+    """Return the number of requests and connections that the HTTP servers of this process have rejected, by reason."""
     with _counting:
         return {str(reason): count for reason, count in _refused.items()}

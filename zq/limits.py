@@ -269,7 +269,7 @@ def check_queue_name(field: str, value: str) -> str:
 
 
 def check_target(field: str, queue: QueueRef, find: Find, error: type[Invalid] = Invalid) -> None:
-    """Raise ``error`` if the queue does not exist and its name is too long to create it by REST."""
+    """Raise ``error`` if the queue does not exist and its name is too long for the REST API to create it."""
     if len(queue.name) > MAX_NAME and find(queue) is None:
         raise error(f"{field} {QUEUE_RULE}.")
 

@@ -35,16 +35,16 @@ MIN_WORK: Final = 0.0001
 YIELD: Final = 0.002
 # Sleep as a multiple of the preceding work, if other projects sent light requests recently.
 REST_FACTOR: Final = 4.0
-# Maximum of that sleep in seconds.
+# Maximum seconds of a sleep that ``REST_FACTOR`` determines.
 MAX_REST: Final = 0.02
 # Number of threads with large work above which each thread sleeps less.
 FULL_REST: Final = 4
-# Seconds to sleep otherwise.
+# Seconds to sleep if there was no recent light request of another project.
 SHORT_PAUSE: Final = 0.00005
 
 
 class Contention(IntEnum):
-    """How recently other projects sent light requests to this process."""
+    """The contention by light requests of other projects: none, recent or current."""
 
     NONE = 0
     RECENT = 1
@@ -52,7 +52,7 @@ class Contention(IntEnum):
 
 
 class _Work(threading.local):
-    """The large work of one thread: whether it is running, since when, and a callback that returns the contention."""
+    """The large work of the current thread: its state, its start, and a function that returns the contention."""
 
     is_large = False
     since = 0.0

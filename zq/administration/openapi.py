@@ -8,7 +8,7 @@ from zq.model.quotas import MAX_QUOTA
 
 
 def operations() -> Json:
-    """Return the operations by path and method."""
+    """Return the OpenAPI operations by path and method."""
     return {
         **_projects(),
         "/v2/admin/rekey": {

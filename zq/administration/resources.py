@@ -44,7 +44,7 @@ class _Projects:
 
 
 class ProjectCollection(_Projects):
-    """``/v2/admin/projects``: the projects that have data or individual quotas."""
+    """``/v2/admin/projects``: the projects that have data or quotas of their own."""
 
     audience = Audience.OPERATOR
     policy = {"GET": "admin:projects"}
@@ -93,7 +93,7 @@ class ProjectItem(_Projects):
 
 
 class RekeyResource:
-    """``/v2/admin/rekey``: encryption of all data keys with the first master key."""
+    """``/v2/admin/rekey``: re-encryption of all data keys with the first master key of the configuration."""
 
     audience = Audience.OPERATOR
     policy = {"POST": "admin:rekey"}

@@ -7,7 +7,6 @@ import sys
 
 
 def main() -> None:
-    """Run the command line with the arguments of this process."""
     try:
         open_streams()
         try:

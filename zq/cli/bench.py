@@ -83,7 +83,6 @@ def measure(verb: str, requests: Sequence[Callable[[], int]], concurrency: int) 
 def report_progress(
     bar: Callable[[float, int], None], results: Iterator[tuple[int, float]]
 ) -> Iterator[tuple[int, float]]:
-    """Yield the results and update the progress bar after each result."""
     messages = 0
     for number, result in enumerate(results, 1):
         messages += result[0]

@@ -86,7 +86,7 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 def on_second_signal(act: Callable[[], object]) -> Generator[None, None, None]:
     """Call ``act`` on the second SIGTERM or SIGINT, and let the third one end the process.
 
-    ``stop_on_signals`` handles the first signal. Enter it inside this context.
+    Enter ``stop_on_signals``, which handles the first signal, inside this context.
     """
 
     def on_signal(_number: int, _frame: object) -> None:
@@ -104,7 +104,7 @@ def on_second_signal(act: Callable[[], object]) -> Generator[None, None, None]:
 
 
 def split_command(line: str, shell: bool) -> list[str]:
-    """Split a command line into words, in which ``{}`` is a placeholder for an id.
+    """Split a command line into words, in which ``{}`` is a placeholder for a message or claim id.
 
     Raises ``UsageError`` if the command does not exist.
     """

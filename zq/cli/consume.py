@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command ``zq consume``, which passes messages to external commands or writes them to standard output.
 
-Data in a pipe is lost if its reader exits. On Linux, a message that is written to a pipe is therefore deleted only when
-the reader has read it.
+A message is deleted after it was written. If standard output is a pipe on Linux, the message is deleted only after the
+pipe's reader has read it, because a reader that exits loses unread data.
 """
 
 import os
@@ -109,7 +109,7 @@ class ConsumeOptions(Struct, frozen=True):
 
     Attributes:
         line: Command line of the external command.
-        whole: Pass whole claims to the command.
+        whole: Whether the command gets whole claims instead of single messages.
         limit: Maximum number of messages per claim.
         count: Maximum number of messages in total.
     """
@@ -135,7 +135,6 @@ class ConsumeOptions(Struct, frozen=True):
         return self.limit or (10 if words and not self.whole else 1000)
 
     def consumer_options(self, words: list[str]) -> Consuming:
-        """Return the options for ``Queue.consume``."""
         return Consuming(
             batch=self.claim_size(words),
             ttl=self.ttl,
@@ -147,7 +146,7 @@ class ConsumeOptions(Struct, frozen=True):
         )
 
     def batch_options(self, words: list[str], limits: Mapping[str, int]) -> BatchOptions:
-        """Return the options for passing whole claims, within the server's limits."""
+        """Return the options of a ``BatchWorker``, reduced to the server's limits."""
         return BatchOptions(
             words,
             min(self.claim_size(words), limits["max_messages_per_claim_or_pop"]),
@@ -191,7 +190,6 @@ def finish(counts: WorkCounts, commands: RunningCommands) -> None:
 def work_on_messages(
     queue: Queue, words: list[str], options: ConsumeOptions, commands: RunningCommands, counts: WorkCounts
 ) -> None:
-    """Run the external command for each message."""
     consumer = queue.consume(**options.consumer_options(words))
 
     def handler(message: Delivery) -> None:
@@ -209,7 +207,7 @@ def work_on_messages(
 
 
 def print_messages(session: Session, queue: Queue, options: Consuming, counts: WorkCounts) -> None:
-    """Print messages, and delete each message when it has been written and its reader has read it."""
+    """Print messages. Delete each message after the reader of standard output has read it."""
     consumer = queue.consume(**options)
     live = show_counts(counts, wanted=not sys.stdout.isatty())
     with open_output_reader(consumer.stop) as reader, live, consumer as messages:
@@ -246,7 +244,7 @@ class OutputReader:
 def open_output_reader(gone: Callable[[], object]) -> Generator[OutputReader, None, None]:
     """Yield the reader of standard output, and call ``gone`` when the reader closes the pipe.
 
-    During the block, the pipe has a capacity of one page, so that zq detects which lines were read.
+    During the block, the pipe's capacity is one page. The pipe then becomes writable only after all data was read.
     """
     pipe, ended = find_output_pipe(), threading.Event()
     if pipe is None:
@@ -286,6 +284,5 @@ def find_output_pipe() -> int | None:
 
 
 def unread_bytes(pipe: int) -> int:
-    """Return the number of unread bytes in a pipe."""
     (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
     return int(count)

@@ -131,7 +131,6 @@ class BatchWorker:
                 stopped.wait(1)  # the server had no slot for a long poll and responded at once
 
     def _work(self, claim: Claim) -> None:
-        """Run the command for a claim, renew the claim while the command runs, and settle it."""
         lines = b"".join(msgspec.json.encode(message) + b"\n" for message in claim.messages)
         words, code = fill_placeholder(self._options.words, claim.id), None
         try:

@@ -59,7 +59,7 @@ class Item(NamedTuple):
     Attributes:
         body: Message body; ``None`` for a blank line or a header.
         line: Number of the item's last line.
-        offset: Offset of the item's end.
+        offset: Byte offset of the item's end.
     """
 
     body: Raw | None
@@ -68,7 +68,11 @@ class Item(NamedTuple):
 
 
 def read_content(file: BinaryIO, offset: int = 0) -> Iterator[bytes]:
-    """Read a seekable file from an offset. Decompress gzip. Raises ``InvalidInput`` for damaged gzip."""
+    """Read a file, decompressing gzip. Raises ``InvalidInput`` for damaged gzip.
+
+    Args:
+        offset: Offset in the decompressed content at which to start.
+    """
     head = file.read(len(MAGIC))
     file.seek(0 if head == MAGIC else offset)
     pieces = iter(lambda: file.read(PIECE_SIZE), b"")
@@ -76,7 +80,6 @@ def read_content(file: BinaryIO, offset: int = 0) -> Iterator[bytes]:
 
 
 def skip_bytes(pieces: Iterable[bytes | None], offset: int) -> Iterator[bytes]:
-    """Skip the first ``offset`` bytes."""
     for piece in filter(None, pieces):
         if len(piece) > offset:
             yield piece[offset:]
@@ -142,8 +145,8 @@ def read_items(
     """Parse the input into items. Raises ``InvalidInput`` for a line or row that is not valid.
 
     Args:
-        line: Number of lines before the input.
-        offset: Number of bytes before the input.
+        line: Number of lines that precede the input.
+        offset: Number of bytes that precede the input.
         header: CSV header. Default: the first row.
     """
     if form.delimiter:
@@ -196,7 +199,7 @@ def read_csv_header(file: BinaryIO, delimiter: str) -> list[str] | None:
 
 
 class CsvRows:
-    """A CSV parser that yields each row as a JSON object, whose keys are the header.
+    """A CSV parser that yields each row as a JSON object. The names in the header are the keys.
 
     Raises ``InvalidInput`` for a row that is not valid.
     """
@@ -269,7 +272,7 @@ def read_stdin_bodies(
     Raises ``InvalidInput`` for a line or row that is not valid.
 
     Args:
-        is_requested: Whether the user requested standard input.
+        is_requested: Whether the user requested standard input. If not, a note reports that zq waits for lines.
     """
     with suppress(ReadingStopped):
         for item in read_items(decompress_if_gzip(read_stdin(stopped, is_requested)), form):

@@ -136,7 +136,10 @@ def active_profile(session: Session, document: ProfileFile) -> str:
 
 
 def parse_member(text: str) -> tuple[str, str]:
-    """Parse MEMBER=VALUE. Raises ``UsageError`` for an unknown member."""
+    """Parse MEMBER=VALUE. Raises ``UsageError`` for an unknown member.
+
+    For token=-, the value is read from standard input.
+    """
     member, equals, value = text.partition("=")
     if not equals or member not in MEMBERS:
         raise click.UsageError(f"{member} is not one of {', '.join(MEMBERS)}. Give MEMBER=VALUE.")
@@ -144,7 +147,7 @@ def parse_member(text: str) -> tuple[str, str]:
 
 
 def displayed_members(found: Mapping[str, str]) -> dict[str, str | None]:
-    """Return a profile's members without the user in the URL and with only the last characters of the token."""
+    """Return a profile for display: no user in the URL, and only the last characters of the token."""
     token = found.get("token", "")
     hidden = "…" + (token[-SHOWN_CHARACTERS:] if len(token) >= MIN_SHOWN_LENGTH else "")
     own = {**found, "url": strip_user(found.get("url", "")), "token": hidden if token else ""}

@@ -129,7 +129,7 @@ def open_replacement(path: Path) -> Generator[BinaryIO, None, None]:
 
 
 class LossCounts:
-    """A count of the exported messages with members that an import cannot restore."""
+    """A count of the exported messages that an import cannot restore completely."""
 
     def __init__(self) -> None:
         self._counts: Counter[ResourceKey] = Counter()
@@ -147,13 +147,13 @@ class LossCounts:
             note(f"{count:,} messages of {of} {name} lose {', '.join(sorted(self._members[of, name]))}.")
 
     def check(self) -> None:
-        """Raise ``Failure`` if messages were counted."""
+        """Raise ``Failure`` if a message was counted."""
         if count := self._counts.total():
             raise Failure(f"{count:,} messages have members that an import cannot restore.")
 
 
 def lost_members(message: Message) -> list[str]:
-    """Return the members of a message that are set but that an import cannot restore."""
+    """Return the message's members that an import would lose."""
     kept = RESTORED | SET_BY_SERVER
     return [member for member in message.__struct_fields__ if member not in kept and getattr(message, member)]
 
@@ -185,7 +185,6 @@ def export_lines(client: Client, unread: UnreadableResources, losses: LossCounts
 
 
 def message_lines(client: Client, key: ResourceKey, page: int, losses: LossCounts) -> Iterator[MessageLine]:
-    """Yield the message lines of a queue or topic."""
     resource = resource_handle(client, key)
     if isinstance(resource, Queue):
         found = resource.list(claimed=True, delayed=True, page=page)
@@ -215,7 +214,7 @@ def import_file(session: Session, path: Path) -> None:
     """Import queues, topics and messages from an export.
 
     FILE "-" is standard input. If a queue or topic exists, its metadata is overwritten. If you import a file twice, no
-    message is stored twice. If messages cannot be stored or lose their ttl or delay, zq reports them and exits with 1.
+    message is stored twice. zq reports messages that it cannot store or that lose their ttl or delay, and exits with 1.
     """
     session.configure(patient=True, check_delays=False)
     client, messages, lost, refused, importer = session.client, 0, 0, 0, Importer(session.client)
@@ -284,7 +283,7 @@ def try_change(change: Callable[[Client, ResourceLine], None], client: Client, l
 
 
 def restore(client: Client, line: ResourceLine) -> None:
-    """Create or update a queue or topic, but leave out metadata that restricts posts."""
+    """Create or update a queue or topic, but without the metadata that restricts posts (see ``restrict``)."""
     resource = resource_handle(client, (line.of, line.name))
     metadata = {key: value for key, value in line.metadata.items() if key not in RESTRICTIONS}
     if line.metadata.get("_paused") in ("claims", "all"):
@@ -330,7 +329,7 @@ def group_batches(lines: Iterable[Line]) -> Iterator[ResourceLine | list[Message
 
 
 class Importer:
-    """A sender of message batches that counts the messages that lose their ttl or delay."""
+    """A sender of message batches. It counts the messages that lose their ttl or delay."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -361,12 +360,12 @@ class Importer:
             )
 
     def check(self) -> None:
-        """Raise ``Failure`` if messages lost their ttl or delay."""
+        """Raise ``Failure`` if the server has rejected or ignored the ttl or delay of a message."""
         if count := self._changed + self._undelayed.total():
             raise Failure(f"{count:,} messages lost their ttl or delay.")
 
     def _send_bare(self, message: MessageLine, refused: Invalid) -> int:
-        """Post a rejected message without ttl and delay, which also makes it smaller. Return the number of messages."""
+        """Post a rejected message again, without ttl and delay. Return 1 if it is stored, else 0."""
         name = f"Message {message.id} of {message.of} {message.name}"
         try:
             self._post([replace(message, ttl=None, delay=None)])

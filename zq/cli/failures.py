@@ -45,7 +45,7 @@ def failure(error: Exception) -> Failure:
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code of an error class. For an unlisted class, return the exit code of the error's cause."""
+    """Return the exit code for an error's class or base class, else the exit code for its cause, else 1."""
     for kind in type(error).__mro__:
         if kind in EXIT_CODES:
             return EXIT_CODES[kind][0]
@@ -68,7 +68,7 @@ class UnreadableResources:
         self._errors: dict[str, errors.ZqError] = {}
 
     def add(self, name: str, error: errors.ZqError) -> None:
-        """Record a queue or topic. Print its error once."""
+        """Record a queue or topic that cannot be read. Print its first error."""
         if name not in self._errors:
             note(f"{name} could not be read: {error}")
         self._errors[name] = error

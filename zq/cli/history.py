@@ -47,7 +47,7 @@ dlq_group = Group("dlq", help="Manage dead letters: messages that were claimed t
 
 
 def find_dead_letter_queue(session: Session, queue: str) -> Queue:
-    """Return the dead-letter queue of ``queue``, or ``queue`` itself if it is one.
+    """Return the dead-letter queue of ``queue``. If ``queue`` is itself a dead-letter queue, return ``queue``.
 
     Raises ``NotFound`` if ``queue`` has no dead-letter queue and is not one.
     """
@@ -123,7 +123,6 @@ def redrive(session: Session, queue: str, target: str | None, limit: int | None,
 
 
 def _redrive_oldest(session: Session, queue: str, dead: Queue, target: str | None, limit: int | None) -> None:
-    """Redrive dead letters in several requests, with a progress bar."""
     total = dead.stats().free
     total = min(total, limit or total)
     moved = 0

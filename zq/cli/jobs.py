@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands ``zq jobs``, which list the stages, fences and commits of batch jobs and delete stages."""
+"""The commands ``zq jobs``: the stages (uncommitted messages), fencing tokens and commits of batch jobs."""
 
 import sys
 from typing import Final
@@ -27,7 +27,7 @@ def stages(session: Session) -> None:
 @jobs_group.command("fences")
 @pass_session
 def fences(session: Session) -> None:
-    """List the fences with their current epochs."""
+    """List the fences (fencing tokens) with their current epochs."""
     found = session.client.fences(page=PAGE)
     session.out.rows(("name", "epoch", "age"), found, lambda one: [one.name, one.epoch, one.age])
 

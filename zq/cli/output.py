@@ -57,7 +57,6 @@ class Output:
 
     @property
     def uses_tables(self) -> bool:
-        """Whether results are shown as tables."""
         return self.form == "table" and self.query is None
 
     def rows(
@@ -98,7 +97,7 @@ class Output:
                 write(as_yaml(members))
 
     def messages(self, found: Iterable[Message], full: bool = False, **more: str) -> None:
-        """Show messages. The members in ``more`` are shown above the table, or added to each JSON line."""
+        """Show messages, with the values in ``more`` above the table or in each JSON line."""
         if self.uses_tables:
             rows = [(*_brief(message), body_text(message)) for message in found]
             if more and rows:
@@ -122,8 +121,8 @@ class Output:
     def _apply_query(self, result: object, query: Query) -> Any:
         """Apply the query to a result.
 
-        If the query fails, show the whole result and raise ``UsageError``: a claimed or popped message cannot be
-        fetched again.
+        If the query fails, show the whole result and raise ``UsageError``. The user cannot fetch a claimed or popped
+        message again.
         """
         from jmespath.exceptions import JMESPathError
 
@@ -145,7 +144,6 @@ class Output:
             ) from error
 
     def _write(self, value: Any) -> None:
-        """Show a value in the chosen format. Each item of a list is written on its own line."""
         if self.form == "yaml":
             write(as_yaml(value))
         elif self.form == "table":
@@ -243,12 +241,12 @@ def members_table(members: Mapping[str, Any]) -> "Table":
 
 
 def table_cell(value: object) -> object:
-    """Convert a value to a table cell. Numbers stay numbers, which are aligned right."""
+    """Convert a value to a table cell. Numbers remain numbers, because the table aligns them right."""
     return value if value is None or _is_number(value) else as_text(value)
 
 
 def create_console(stderr: bool = False) -> "Console":
-    """Return a rich console that prints text literally."""
+    """Return a rich console that prints text literally, without markup."""
     from rich.console import Console
 
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=False)

@@ -36,7 +36,6 @@ class Count(click.IntRange):
         self._shown = self._bounds if least > 1 or servers or most < MAX_NUMBER else ""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse the integer."""
         try:
             return int(super().convert(value, None, None))
         except click.BadParameter:
@@ -56,7 +55,6 @@ class Seconds(click.FloatRange):
         self._bounds = describe_bounds(least, MAX_NUMBER)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parse the number."""
         try:
             number = float(super().convert(value, None, None))
         except click.BadParameter:
@@ -77,11 +75,9 @@ class Moment(click.DateTime):
     """A date or time. A time without a time zone is local."""
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Return the placeholder for help texts."""
         return "TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """Parse the time. Add the local time zone if the time has no time zone."""
         try:
             moment: datetime = super().convert(value, None, None)
         except click.BadParameter:

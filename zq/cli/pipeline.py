@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command ``zq pipeline``, which runs a Spark job between queues.
 
-Importing Spark takes seconds, so only the command imports it, and not this module.
+Only the command imports Spark, because the import takes seconds.
 """
 
 import importlib.util
@@ -80,7 +80,6 @@ def _show_totals(progress: Progress, done: "Totals") -> None:
 
 @contextmanager
 def _warnings_as_notes() -> Generator[None, None, None]:
-    """Print Python warnings as notes during the block."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: note(str(message))
         yield

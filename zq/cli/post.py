@@ -133,7 +133,7 @@ class PostOptions(Struct, frozen=True):
     """The options of ``zq post`` other than BODY and ``--file``.
 
     Attributes:
-        rows: Read the input as CSV.
+        rows: Whether to parse the input as CSV.
     """
 
     ttl: int | None

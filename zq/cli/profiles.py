@@ -120,7 +120,7 @@ def connection(given: Mapping[str, Any], profile: str | None, file: Path | None,
 
     Args:
         given: Settings from options and environment variables.
-        stored: Use the tokens of profiles and logins.
+        stored: Whether to use the tokens of profiles and logins.
     """
     path = file or config_file()
     own = profile_additions(given, read_profile(profile, file))
@@ -133,7 +133,7 @@ def connection(given: Mapping[str, Any], profile: str | None, file: Path | None,
 
 
 def profile_additions(given: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
-    """Return the profile's members that are not in ``given``. Leave out the token if the URL differs."""
+    """Return the profile's members that are not in ``given``. Omit the token if ``given`` has another URL."""
     elsewhere = "url" in own and (given.get("url") or own["url"]).rstrip("/") != own["url"].rstrip("/")
     left = {name: value for name, value in own.items() if not given.get(name)}
     return {name: value for name, value in left.items() if not (name == "token" and elsewhere)}
@@ -160,7 +160,6 @@ def check_connection(found: Connection) -> Connection:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return ``True`` for localhost and loopback addresses."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

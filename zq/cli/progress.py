@@ -60,9 +60,9 @@ def progress_bar(what: str, total: float | None) -> Generator[Callable[[float, i
 
 
 class Stopwatch:
-    """A context manager that shows the number of stored messages and the rate when its block ends.
+    """A context manager that shows the number of stored messages and their rate when its block ends.
 
-    The block passes the number to the function that the context manager yields.
+    The context manager yields a function that sets the number.
     """
 
     def __init__(self, out: Output) -> None:
@@ -100,7 +100,7 @@ class Progress:
 
     @contextmanager
     def follow_tasks(self, tasks: Callable[[], str]) -> Generator[None, None, None]:
-        """Show Spark's tasks during the block. Reset the elapsed time, which then excludes the start of Spark."""
+        """Show the progress of Spark's tasks during the block. Reset the elapsed time, to exclude Spark's start."""
         self.tasks = tasks
         self._begin()
         try:
@@ -109,7 +109,6 @@ class Progress:
             self.tasks = str
 
     def add(self, count: int) -> None:
-        """Add to the number of processed items."""
         if count:
             self.count += count
             self._steps.append((time.monotonic(), self.count))
@@ -123,7 +122,6 @@ class Progress:
         return "; ".join(filter(None, parts))
 
     def summary(self) -> str:
-        """Return a summary line of the finished job."""
         took = max(time.monotonic() - self._begun, 0.001)
         return f"{self._name}: {self.count:,} {self._unit} in {took:,.1f} s, {self.count / took:,.0f}/s."
 
@@ -147,7 +145,6 @@ def show_progress(name: str, quiet: bool, unit: str = "messages") -> Generator[P
 
 
 def _redraw_line(progress: Progress, ended: threading.Event) -> None:
-    """Redraw a progress line until ``ended`` is set, and then remove it."""
     with create_console(stderr=True).status("") as shown:
         while not ended.wait(REDRAW):
             shown.update(Text(replace_controls(progress.line(progress.tasks()))))
@@ -167,7 +164,7 @@ class WorkCounts:
     """The message counts of ``zq consume``. Thread-safe.
 
     Args:
-        wanted: Keep the ids of failed messages in ``undone`` until the messages are processed.
+        wanted: Whether to keep the ids of failed messages in ``undone`` until they are processed successfully.
         max_failures: Maximum number of consecutive failures; 0 = no limit.
     """
 
@@ -198,7 +195,7 @@ class WorkCounts:
         return 0 < self.max_failures <= self.failures
 
     def add(self, messages: Sequence[Message], done: bool) -> None:
-        """Count messages that the command has processed (``done``) or for which it has failed."""
+        """Count messages as processed if ``done`` is true, else as failed."""
         ids = [message.id for message in messages]
         with self._lock:
             if done:
@@ -234,7 +231,6 @@ def show_counts(counts: WorkCounts, wanted: bool) -> Generator[None, None, None]
 
 
 def redraw_counts(counts: WorkCounts, ended: threading.Event) -> None:
-    """Redraw the counts until ``ended`` is set."""
     before, then = counts.done, time.monotonic()
     while not ended.wait(REDRAW_COUNTS):
         now = time.monotonic()

@@ -19,7 +19,6 @@ WIDTH: Final = 100
 
 
 def exit_codes() -> str:
-    """Return the table of exit codes."""
     codes = {0: "done", 1: "anything else failed"}
     codes |= {code: meaning for code, meaning in EXIT_CODES.values() if meaning}
     codes[INTERRUPTED] = "interrupted by Ctrl-C"
@@ -33,7 +32,6 @@ def commands() -> str:
 
 
 def command_sections(command: click.Command, above: click.Context | None) -> Iterator[str]:
-    """Yield a section for a command and for each of its subcommands."""
     settings = {**command.context_settings, "terminal_width": WIDTH}
     context = click.Context(command, parent=above, info_name=command.name, **settings)
     with context:
@@ -46,7 +44,7 @@ def command_sections(command: click.Command, above: click.Context | None) -> Ite
 
 
 def with_commands(page: str) -> str:
-    """Return ``page`` with the help of all commands. Raises ``ValueError`` if the page has no place for it."""
+    """Insert the help of all commands into a page. Raises ``ValueError`` if the page has no placeholder for it."""
     before, found, after = page.partition(MARK)
     if not found:
         raise ValueError(f"The page has no line {MARK.strip()}")

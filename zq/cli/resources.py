@@ -74,16 +74,14 @@ class ResourceAccess:
         self._handle = group.handle
 
     def __call__(self, name: str) -> Handle:
-        """Return a handle of the queue or topic."""
         return self._handle(self.session, name)
 
     def raise_missing(self, names: Iterable[str]) -> None:
-        """Raise ``NotFound`` for the names of missing queues or topics. If there are no names, return."""
+        """Raise ``NotFound`` for missing queues or topics, unless ``names`` is empty."""
         if sentences := [str(self.session.missing(name, self.kind)) for name in names]:
             raise NotFound(" ".join(sentences))
 
     def list_resources(self, **filters: Any) -> Iterator[Listed]:
-        """List the queues or topics."""
         client = self.session.client
         return client.queues(**filters) if self.kind == "queues" else client.topics(**filters)
 
@@ -98,7 +96,6 @@ def pass_resources(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def parent_group(context: click.Context) -> ResourceGroup:
-    """Return the command group of the current command."""
     assert context.parent is not None
     group = context.parent.command
     assert isinstance(group, ResourceGroup)
@@ -174,7 +171,7 @@ def resume(resources: ResourceAccess, name: str) -> None:
 def change_queue(resources: ResourceAccess, name: str, verb: Callable[[Queue], Row]) -> Row:
     """Apply ``verb`` to a queue and return the queue's new metadata.
 
-    Raises ``NotFound`` with a similar name if the queue does not exist.
+    If the queue does not exist, raise ``NotFound``, which suggests a similar name.
     """
     try:
         return verb(resources.session.client.queue(name))

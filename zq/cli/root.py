@@ -43,7 +43,6 @@ class Root(Group):
     """The root command, which converts expected errors into messages and exit codes."""
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **options: Any) -> Any:
-        """Run the program and exit."""
         given = [*(sys.argv[1:] if args is None else args)]
         run = super().main
 
@@ -64,7 +63,6 @@ class Root(Group):
             formatter.write_dl([(line, "") for line in EXAMPLES])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the subcommand."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

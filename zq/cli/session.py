@@ -36,21 +36,21 @@ MAX_SUMMARY_LENGTH: Final = 200
 
 
 def option_values(context: click.Context) -> dict[str, Any]:
-    """Return the values of the global options by name. The contexts of all subcommands share this dict."""
+    """Return the global options' values by name, from a dict that the contexts of all subcommands share."""
     found: dict[str, Any] = context.meta.setdefault(VALUES, {})
     return found
 
 
 def option_origins(context: click.Context) -> dict[str, str]:
-    """Return a mapping from option name to the option or variable that set it, such as "--url" or "ZQ_URL"."""
+    """Return the source of each global option by name: an option such as "--url" or a variable such as "ZQ_URL"."""
     found: dict[str, str] = context.meta.setdefault(ORIGINS, {})
     return found
 
 
 class GlobalOption(click.Option):
-    """An option of the root command that every subcommand also accepts.
+    """A global option, which the root command and every subcommand accept.
 
-    Only the root command's help describes it, and only the root command reads its environment variable.
+    Only the root command's help describes the option, and only the root command reads its environment variable.
     """
 
     def __init__(self, *words: str, **options: Any) -> None:
@@ -142,20 +142,19 @@ class Session:
         """Change settings of the client. Call this before the first use of ``client``.
 
         Args:
-            patient: Retry temporary failures for a minute by default.
-            check_delays: Raise ``Invalid`` for a delay on a queue that ignores delays.
+            patient: Whether ``--retry`` defaults to a minute instead of a few seconds.
+            check_delays: Whether to raise ``Invalid`` for a delay on a queue that ignores delays.
         """
         self._patient = self._patient if patient is None else patient
         self._check_delays = self._check_delays if check_delays is None else check_delays
 
     @cached_property
     def out(self) -> Output:
-        """The writer for results."""
         return Output(self.chosen.get("output"), self.chosen.get("query"), bool(self.chosen.get("full")))
 
     @property
     def retry(self) -> float | None:
-        """The value of ``--retry``, in seconds."""
+        """The value of ``--retry`` in seconds, or ``None`` if it is not set."""
         seconds: float | None = self.chosen.get("retry")
         return seconds
 
@@ -175,7 +174,7 @@ class Session:
         return self.connection_with({})
 
     def connection_with(self, over: Mapping[str, str | None]) -> Connection:
-        """Return the connection with the members in ``over``, which override all options.
+        """Return the connection with the settings in ``over``, which override all options.
 
         Raises ``UsageError`` if a setting is not valid.
         """
@@ -209,11 +208,10 @@ class Session:
         return self.retry if self.retry is not None else LONG_RETRY if self._patient else SHORT_RETRY
 
     def queue(self, name: str) -> Queue:
-        """Return a handle of a queue in the project."""
         return self.client.queue(name)
 
     def missing(self, name: str, kind: Kind = "queues") -> NotFound:
-        """Return an error for a missing queue or topic, which suggests a similar name."""
+        """Return the error for a missing queue or topic. It suggests a similar name."""
         page = self.client.limits()["max_queues_per_page"]
         listed = self.client.queues(page=page) if kind == "queues" else self.client.topics(page=page)
         ending = did_you_mean(name, [entry.name for entry in islice(listed, MAX_COMPARED)])
@@ -273,7 +271,7 @@ class Command(GlobalOptionsCommand):
     """A command that also accepts the global options after its name."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. If a missing message is due to a missing queue or topic, report the queue or topic."""
+        """Run the command. If a message is missing because its queue or topic is missing, report the queue or topic."""
         try:
             return super().invoke(ctx)
         except PART_ERRORS:

@@ -26,8 +26,6 @@ id_argument = click.argument("subscription", metavar="SUBSCRIPTION")
 
 
 class JsonObject(click.ParamType[dict[str, Any]]):
-    """A JSON object."""
-
     name = "json"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:

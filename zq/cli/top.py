@@ -78,7 +78,7 @@ class Sample(NamedTuple):
 
 
 class Sampler:
-    """A sampler of the stats of up to ``limit`` queues whose names contain ``part``."""
+    """A sampler of the metrics of up to ``limit`` queues whose names contain ``part``."""
 
     def __init__(self, session: Session, part: str | None, limit: int, sort: str) -> None:
         self._client = session.client
@@ -108,9 +108,9 @@ class Sampler:
         return rows
 
     def _first(self) -> dict[str, str | None]:
-        """Return a mapping from the first queues in the server's sort order to their paused operations.
+        """Return the first queues in the server's sort order, each with its paused operations.
 
-        The mapping is empty if the server cannot sort.
+        If the server cannot sort, return no queues.
         """
         try:
             rows = self._client.queue_figures(sort=self._sort, name=self._part)
@@ -218,7 +218,7 @@ def keyboard() -> Generator[ReadKey, None, None]:
 
 
 def sleep_without_key(seconds: float) -> str:
-    """Sleep and return no key."""
+    """Sleep and return "", for terminals from which no key can be read."""
     time.sleep(seconds)
     return ""
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resumable posts of files.
 
-The progress of posting ``events.ndjson`` is stored in the resume file ``events.ndjson.zq``: the line and offset up to
-which all messages are stored, and all values that determine the batches. A resumed post gives the same batches with the
-same idempotency keys, so batches that were stored after that offset are not stored twice. A lock on the resume file
-ensures that only one process posts the file. Lines and offsets refer to decompressed content.
+The resume file ``events.ndjson.zq`` stores the progress of posting ``events.ndjson``: the line and offset up to which
+all messages are stored, and the settings that determine the batches. A resumed post sends the same batches with the
+same idempotency keys, so no message is stored twice. A lock on the resume file ensures that only one process posts the
+file. Lines and offsets refer to decompressed content.
 """
 
 import hashlib
@@ -84,7 +84,6 @@ class ResumeFile:
         self._file = kept
 
     def remove(self) -> None:
-        """Delete the resume file."""
         self.path.unlink(missing_ok=True)
 
     def _open_locked(self) -> BinaryIO:
@@ -109,7 +108,7 @@ def _lock(file: BinaryIO) -> None:
 
 
 def _kept_open(file: BinaryIO) -> BinaryIO:
-    """Return the file, which stays open to hold the lock. On Windows, where there is no lock, close the file."""
+    """Return the open file, which holds the lock. On Windows, where there is no lock, close the file."""
     if not fcntl:
         file.close()
     return file
@@ -134,12 +133,12 @@ class UploadTerms(Struct, frozen=True):
 
     @property
     def overhead(self) -> int:
-        """Maximum size of a message in a request without its body."""
+        """Maximum number of bytes that a message adds to a request besides its body."""
         return BODY_OVERHEAD + (len(msgspec.json.encode(self.attribute)) if self.attribute else 0)
 
 
 def with_attributes(body: Raw, attributes: Mapping[str, TypedValue]) -> Raw | Draft:
-    """Return the message to post, with these attributes if there are any."""
+    """Return the message to post: ``body`` with ``attributes``, if there are any."""
     return Draft(body, attributes=attributes) if attributes else body
 
 

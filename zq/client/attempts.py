@@ -189,7 +189,7 @@ class Attempts:
 
     @contextmanager
     def attempt(self) -> Generator[None, None, None]:
-        """Translate connection errors of the block into ``Retry``, or into ``Unavailable`` if a retry is not safe."""
+        """Translate connection errors of the block: into ``Retry`` if a retry is safe, else into ``Unavailable``."""
         try:
             yield
         except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
@@ -228,7 +228,7 @@ class Attempts:
         raise error
 
     def split_pause(self, pause: float) -> Iterator[float]:
-        """Split a pause into short sleeps. Raises the last error if ``Call.patience`` returns 0 or less."""
+        """Split a pause into short sleeps. If ``Call.patience`` returns 0 or less meanwhile, raise the last error."""
         yield from split_sleep(pause, self._is_out_of_patience)
         failure = self._rate_limit_failure or self._failed
         if failure is not None and self._is_out_of_patience():

@@ -2,7 +2,7 @@
 """API calls as values: the request, its retry rule and the function that reads the response. No I/O.
 
 Each API method is written once, as a function that returns a ``Call``. The decorators ``operation`` and ``listing``
-turn the function into a method that returns a result on a blocking client and an awaitable on an asynchronous client.
+turn it into a method that sends the request. The method blocks on a ``Client`` and is awaitable on an ``AsyncClient``.
 """
 
 import inspect
@@ -107,7 +107,7 @@ class Page(Struct, Generic[T_co], frozen=True):
 
 
 def decode_as(kind: type[T]) -> "Callable[[Response], T]":
-    """Return the reader of a response body that has this type."""
+    """Return a function that decodes a response body as the given type."""
     decoder = msgspec.json.Decoder(kind)
     return lambda response: decoder.decode(response.body)
 
@@ -117,9 +117,12 @@ read_object: Final = decode_as(dict[str, Any])
 
 
 def pages(member: str, kind: type[T], target: str, params: Params) -> "Call[Page[T]]":
-    """Return the call for the first page of a listing in one member of the response body.
+    """Return the call for the first page of a listing. A link in the response leads to the next page.
 
-    A link shows that more pages follow.
+    Args:
+        member: Member of the response body that contains the items.
+        kind: Type of an item.
+        target: Path with an optional query string.
     """
 
     def read(response: Response) -> Page[T]:
@@ -134,7 +137,7 @@ def pages(member: str, kind: type[T], target: str, params: Params) -> "Call[Page
 
 
 class Transport(Protocol):
-    """A blocking transport."""
+    """The interface of blocking transports."""
 
     before_close: list[Callable[[], None]]
     """Callbacks of running consumers, called before the connections are closed."""
@@ -147,7 +150,7 @@ class Transport(Protocol):
         ...
 
     def open(self, call: "Call[Any]") -> AbstractContextManager[Iterator[bytes]]:
-        """Open a streaming response. The context's value iterates over the body as it arrives.
+        """Open a streaming response. The context manager yields an iterator over the body.
 
         Raises ``Unavailable`` if the connection breaks.
         """
@@ -159,7 +162,7 @@ class Transport(Protocol):
 
 
 class AsyncTransport(Protocol):
-    """An asynchronous transport. Its methods correspond to those of ``Transport``."""
+    """The interface of asynchronous transports. The methods correspond to those of ``Transport``."""
 
     before_close: list[Callable[[], Coroutine[Any, Any, None]]]
     """Callbacks of running consumers, awaited before the connections are closed."""
@@ -203,7 +206,7 @@ class ApiMethod:
         update_wrapper(self, make)  # type: ignore[arg-type]
 
     def signature(self, waits: bool) -> inspect.Signature:
-        """Return the signature of the bound method, for a blocking client if ``waits`` is true."""
+        """Return the signature of the bound method: a blocking one if ``waits`` is true, else an awaitable one."""
         if waits not in self._signatures:
             given = inspect.signature(self._make)
             (read,) = get_args(given.return_annotation)
@@ -324,7 +327,7 @@ def check_concurrency(concurrency: int) -> int:
 def may_be_applied(error: BaseException) -> bool:
     """Return whether the server may have applied a failed call.
 
-    A call was certainly not applied if the server rejected its first attempt.
+    If the server rejected the first attempt, it has certainly not applied the call.
     """
     return type(error) in (Unavailable, ZqError) or not isinstance(error, ZqError) or error.__cause__ is not None
 

@@ -152,7 +152,7 @@ class ClientOperations:
 
     @listing
     def claims(self, /, *, page: int | None = None) -> Call[Page[LiveClaim]]:
-        """List the live claims of all queues, with their holders.
+        """List the live claims of all queues, with the clients that hold them.
 
         Args:
             page: Number of claims per request.
@@ -182,8 +182,8 @@ class ClientOperations:
     def me(self) -> Call[dict[str, Any]]:
         """Return the caller's permissions and the server's properties.
 
-        Keys of permissions: ``project``, ``projects`` (``None`` = all), ``roles``, ``rules`` and ``admin``. Keys of
-        properties: ``auth``, ``console`` and ``version``.
+        Keys of permissions: ``project``, ``projects`` (``None`` = all), ``roles``, ``rules`` (the permitted operations)
+        and ``admin``. Keys of properties: ``auth``, ``console`` and ``version``.
         """
         return Call(method="GET", path=path("me"), read=read_object)
 
@@ -258,7 +258,10 @@ class ClientOperations:
 
     @operation
     def fence(self, name: str) -> Call[Fence]:
-        """Advance a fence and return its new epoch. The server then rejects requests with an earlier epoch."""
+        """Advance a fence (a named fencing token) and return its new epoch.
+
+        The server then rejects requests with an earlier epoch.
+        """
         return Call(
             method="POST",
             path=path("fences", name),
@@ -267,7 +270,7 @@ class ClientOperations:
 
     @listing
     def fences(self, /, *, page: int | None = None) -> Call[Page[JobFence]]:
-        """List the project's fences, ordered by name.
+        """List the project's fences (named fencing tokens), ordered by name.
 
         Args:
             page: Number of fences per request.
@@ -276,7 +279,7 @@ class ClientOperations:
 
     @listing
     def stages(self, /, *, page: int | None = None) -> Call[Page[JobStage]]:
-        """List the project's stages, ordered by name.
+        """List the project's stages (messages that wait for a commit), ordered by name.
 
         Args:
             page: Number of stages per request.

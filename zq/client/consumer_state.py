@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a consumer: its claims, the decisions on their messages, and the requests to send.
 
-No I/O, no threads. Times are arguments, in seconds of a monotonic clock. A consumer gets messages from ``take``,
-passes the decisions to ``finish``, and sends the requests that ``next_settlement`` and ``next_renewal`` return.
+A decision is to delete, release, move or bury a message. No I/O, no threads. Times are arguments, in seconds of a
+monotonic clock. A consumer gets messages from ``take``, passes decisions to ``finish``, and sends the requests that
+``next_settlement`` and ``next_renewal`` return.
 """
 
 from collections import deque
@@ -156,7 +157,7 @@ class ConsumerState:
         self._claim_of: dict[int, ActiveClaim] = {}
         """Claims by object identity of their messages.
 
-        Message ids are not unique here: a message can be claimed again while a handler still works on its lapsed claim.
+        Message ids are not unique here: a message can be claimed again while a handler works on its expired claim.
         """
 
     def next_claim(self) -> Call[ClaimedDeliveries]:
@@ -200,14 +201,14 @@ class ConsumerState:
 
     @property
     def is_backlogged(self) -> bool:
-        """Whether to settle claims before creating the next claim."""
+        """Whether too many claims wait for their settlement to create another claim."""
         return sum(not claim.has_work for claim in self._claims) >= MAX_UNSETTLED
 
     def finish(self, delivery: Delivery, otherwise: Decision, now: float) -> bool:
         """Record the decision on a message. Return ``True`` if the next request may be due earlier than before.
 
         Args:
-            otherwise: Default decision, for a handler that made no decision.
+            otherwise: Decision to record if the handler has made none.
         """
         claim = self._claim_of.pop(id(delivery), None)
         if claim is None:
@@ -332,7 +333,7 @@ class ConsumerState:
         claim.due = now + claim.retry_pause if passes else inf
 
     def _lapse(self, claim: ActiveClaim, decided: Decided) -> None:
-        """Mark the claim as lapsed. Messages that no handler has taken do not count as lost."""
+        """Mark the claim as expired. Messages that no handler has taken do not count as lost."""
         claim.is_lapsed = True
         claim.waiting.clear()
         self.lost += [delivery for part in [decided, *claim.decided] for delivery, _ in part]

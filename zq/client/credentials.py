@@ -44,7 +44,7 @@ def resolve_token(given: str | None, *, otherwise: bool) -> Token | None:
 
     Args:
         given: Token; ``None`` = read the environment variable, "" = no token.
-        otherwise: Ignore the environment variable, because the client uses another authentication.
+        otherwise: Whether to ignore the environment variable, because the client uses another authentication.
     """
     text = given if given is not None else "" if otherwise else os.environ.get(VARIABLE, "")
     return Token(text) if text else None

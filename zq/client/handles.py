@@ -223,7 +223,7 @@ class AsyncTopic(TopicOperations, Asynchronous):
 
 
 def visible_metadata(resource: Queue | Topic) -> dict[str, Any]:
-    """Return the metadata of a queue or topic, or ``{}`` if the credential does not permit reading."""
+    """Return the metadata of a queue or topic, or ``{}`` if the credential does not permit access to it."""
     try:
         return resource.metadata()
     except NotAuthorized:

@@ -74,8 +74,8 @@ class PostStopped(ZqError):
 class Packer:
     """An encoder that packs up to ``most`` messages into a batch of up to ``size`` bytes.
 
-    A message that is larger than ``size`` gets a batch of its own. With an infinite ``linger``, the same messages
-    always give the same batches.
+    A message that is larger than ``size`` gets a batch of its own. ``linger`` is the maximum age of a batch in seconds.
+    If it is infinite, the same messages always give the same batches.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Packer:
         return batch
 
     def restart_linger(self) -> None:
-        """Set the age of the current batch to 0, so that it does not include the time for sending the last batch."""
+        """Set the age of the current batch to 0. The time for sending the previous batch then does not count."""
         self._since = time.monotonic()
 
     def _is_overdue(self) -> bool:
@@ -311,7 +311,6 @@ def _ids(response: Response) -> list[str]:
 
 
 def _merge_ranges(ranges: list[range]) -> list[range]:
-    """Sort the ranges and join adjacent ones."""
     merged: list[range] = []
     for part in sorted(ranges, key=lambda some: some.start):
         if merged and merged[-1].stop == part.start:

@@ -230,7 +230,8 @@ class QueueOperations(SubscriptionOperations):
 
         Args:
             limit: Maximum number of messages.
-            grace: Minimum time in seconds for which the messages outlive the claim. The server extends shorter ttls.
+            grace: Minimum seconds from the end of the claim to the expiry of its messages. The server extends shorter
+                ttls.
             wait: Seconds to wait for the first message.
             name: Claim id. Default: a new id.
             fence: Fence whose epoch the server checks.
@@ -241,12 +242,15 @@ class QueueOperations(SubscriptionOperations):
 
     @operation
     def held(self, claim: str) -> Call[Claim]:
-        """Return a claim with its messages and its holder. Raises ``ClaimNotFound`` if the claim has expired."""
+        """Return a claim with its messages and the client that holds it.
+
+        Raises ``ClaimNotFound`` if the claim has expired.
+        """
         return claims.get_call(self.name, claim)
 
     @listing
     def claims(self, *, page: int | None = None) -> Call[Page[LiveClaim]]:
-        """List the queue's live claims with their holders.
+        """List the queue's live claims with the clients that hold them.
 
         Args:
             page: Number of claims per request.
@@ -376,9 +380,10 @@ class QueueOperations(SubscriptionOperations):
         """List finished messages in the order in which they finished.
 
         Args:
-            living: Include live messages, and list all messages in the order of posting.
+            living: Include live messages, and list all messages in the order of posting. Not permitted together with
+                ``since``, ``until`` or ``newest_first``.
             bodies: "start" = return only the start of each body and its size (``body_start``, ``body_bytes``).
-            newest_first: Reverse the order. It excludes ``living``.
+            newest_first: Reverse the order.
             page: Number of messages per request.
         """
         params = {**_history_params(since, until, living, page), "order": "desc" if newest_first else None}
@@ -440,7 +445,7 @@ class QueueOperations(SubscriptionOperations):
         return self._with_delay_check(call, given, delay)
 
     def _with_delay_check(self, call: Call[T], bodies: Sequence[Any], delay: int | None) -> Call[T]:
-        """Add the check that the queue does not ignore delays, if a message has a delay."""
+        """Add a check that the queue does not ignore delays, if a message has a delay."""
         delayed = delay or any(isinstance(body, Draft) and body.delay for body in bodies)
         return self.transport.warnings.with_delay_check(self.name, call) if delayed else call
 

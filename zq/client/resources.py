@@ -23,7 +23,7 @@ PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
 
 
 class MessagePage(answers.HistoryPage[M], Generic[M]):
-    """The response body of a message listing. Only a page of a topic has the members after ``links``."""
+    """The response body of a message listing. Only topics have the members ``gap`` and ``position``."""
 
     gap: Gap | None = None
     position: int | None = None

@@ -70,8 +70,8 @@ class SubscriptionOperations(ResourceOperations):
 
         Raises ``SubscriptionExists`` if another subscription has the URI ``subscriber``.
 
-        A new subscriber must confirm again and gets a new secret, which ``rotate_secret`` replaces with one that you
-        know. The old ``post_headers`` are not sent to the new subscriber.
+        If ``subscriber`` changes, the new subscriber must confirm and does not get the old ``post_headers``. To get its
+        webhook secret, call ``rotate_secret``.
         """
         terms = {"subscriber": subscriber, "ttl": ttl, "options": options}
         body = checked_json({name: value for name, value in terms.items() if value is not None})

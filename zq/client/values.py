@@ -89,7 +89,7 @@ class Delivery(Message, frozen=True, dict=True, omit_defaults=True, gc=True):
 
     @cached_property
     def decisions(self) -> list[Any]:
-        """The decisions so far."""
+        """The decisions on this message so far. The last one is applied."""
         return []  # not a field, because fields are encoded with the message
 
     def done(self) -> None:
@@ -97,7 +97,7 @@ class Delivery(Message, frozen=True, dict=True, omit_defaults=True, gc=True):
         self.decisions.append(self.id)
 
     def release(self, delay: int | None = None) -> None:
-        """Return the message to the queue. It is redelivered after ``delay`` seconds.
+        """Release the message when the handler returns. The message is redelivered after ``delay`` seconds.
 
         Args:
             delay: Seconds. Default: the delay in the queue's redelivery rules.
@@ -105,7 +105,7 @@ class Delivery(Message, frozen=True, dict=True, omit_defaults=True, gc=True):
         self._decide(Released(self.id) if delay is None else Released(self.id, delay))
 
     def move(self, queue: str, *, body: Any = msgspec.UNSET, ttl: int | None = None, delay: int | None = None) -> None:
-        """Move the message to another queue atomically. If ``body`` is given, it replaces the body."""
+        """Move the message to another queue atomically, with the new body if ``body`` is given."""
         content = body if body is msgspec.UNSET else _move_body(body)
         moved = Moved(self.id, queue, content)
         moved.ttl = msgspec.UNSET if ttl is None else ttl

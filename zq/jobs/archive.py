@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The job ``archive``, which appends new history entries of queues to Parquet files.
 
-Each queue has two streams, for posted and for finished messages. Their checkpoints are in the archive. A batch that is
-repeated after a crash replaces its former files, so readers see each entry once.
+Each queue has two Spark streams, for posted and for finished messages. The archive contains their checkpoints. A batch
+that is repeated after a crash replaces the files of the first attempt, so readers see each entry once.
 """
 
 from collections.abc import Callable, Mapping, Sequence

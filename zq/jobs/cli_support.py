@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base class of jobs, which has the options, output and errors of ``zq``, and their Spark session."""
+"""The base class of Spark jobs with the options, output and errors of ``zq``, and the Spark session of jobs."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job ``ingest``, which stores the rows of files as messages, each file once per key.
+"""The job ``ingest``, which stores the rows of files as messages, each file once per idempotency key.
 
 Each file is stored by one commit, whose producer name is derived from the key, the queue and the file's path. A
 repeated run skips the files whose producers have committed.
@@ -91,7 +91,7 @@ def ingest(session: Session, /, paths: Sequence[str], queue: str, name: str, key
 
 
 def list_files(spark: SparkSession, paths: Sequence[str], kind: str | None = None) -> list[tuple[str, str]]:
-    """Return the name and format of each file in the paths, ordered by name. Raises ``Invalid`` without files."""
+    """Return the name and format of each file in the paths, ordered by name. Raises ``Invalid`` if there is no file."""
     listed = spark.read.option("recursiveFileLookup", "true").text(list(paths)).inputFiles()
     found = [(unquote(file), kind or _kind(unquote(file))) for file in sorted(set(listed))]
     if not found:
@@ -100,7 +100,7 @@ def list_files(spark: SparkSession, paths: Sequence[str], kind: str | None = Non
 
 
 def producer_name(key: str, queue: str, file: str) -> str:
-    """Return the producer name for a file, which is valid for any key."""
+    """Return the producer name for a file. The name is valid even if the key is not a valid name."""
     digest = hashlib.sha256("\n".join((key, queue, file)).encode()).hexdigest()
     return f"{re.sub('[^A-Za-z0-9_-]', '-', key)[:31]}.{digest[:32]}"
 
@@ -130,7 +130,7 @@ def read_rows(
 
 
 def read_csv(spark: SparkSession, path: str, multiline: bool) -> DataFrame:
-    """Read a CSV file with string columns. ``INVALID_ROW`` has the text of rows with a wrong number of fields."""
+    """Read a CSV file with string columns. Column ``INVALID_ROW`` has the text of rows with too few or many fields."""
     options = {"header": "true", "escape": '"', "mode": "PERMISSIVE", "columnNameOfCorruptRecord": INVALID_ROW}
     reader = spark.read.options(**options).option("multiLine", multiline)
     named = reader.csv(path).columns
@@ -185,7 +185,6 @@ def cache_rows(rows: DataFrame) -> Iterator[None]:
 
 
 def valid_bodies(rows: DataFrame) -> DataFrame:
-    """Return the bodies of the valid rows."""
     return rows.where("reason is null").select("body")
 
 

@@ -29,7 +29,6 @@ SCHEMAS: Final[Mapping[str, str]] = {
 
 
 def column_names(table: str) -> list[str]:
-    """Return a table's column names in the order of its schema."""
     return [column.split()[0] for column in SCHEMAS[table].split(", ")]
 
 
@@ -41,7 +40,7 @@ def write(rows: DataFrame, path: str, table: str) -> None:
 
 
 def add_former_rows(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame:
-    """Add the rows that an earlier attempt at the batch has written and that the server no longer has."""
+    """Add the rows of an earlier attempt at the batch whose messages are no longer on the server."""
     reader = rows.sparkSession.read.schema(SCHEMAS[table]).option("basePath", f"{path}/{table}")
     try:
         before = reader.parquet(f"{path}/{table}/project=*/queue=*/day=*/batch={batch}")

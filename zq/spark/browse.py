@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The batch source, which reads a queue, its history or a topic without claims.
 
-Messages are addressed by position. For live messages and topics, the position is the sequence. For a history, it is the
-position in the order in which messages finished. Positions increase and may have gaps. Repeated reads of a range return
-the same messages.
+Each message has a position: its sequence, or in a history its number in the order of finishing. Positions increase and
+may have gaps. Repeated reads of a range return the same messages.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -92,7 +91,7 @@ class Log:
         return self.after(position, 1).end
 
     def find_first(self, position: int) -> int | None:
-        """Return the result of ``first``, or ``None`` if ``position`` is beyond the log's end."""
+        """Return the result of ``first``, or ``None`` for a position beyond the log's end, which the server rejects."""
         try:
             return self.first(position)
         except TrimmedMessages:
@@ -188,14 +187,13 @@ class BatchReader(DataSourceReader):
         return [PositionRange(*ends) for ends in split_range(low, high, self.options.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition."""
         return read_range(self.log, self.options, self.columns, partition)
 
 
 class FilteringBatchReader(BatchReader):
-    """A reader with filter pushdown.
+    """A reader with filter pushdown, which users select with an option.
 
-    Spark rejects it unless ``spark.sql.python.filterPushdown.enabled`` is set, so users select it with an option.
+    Spark rejects this reader unless ``spark.sql.python.filterPushdown.enabled`` is set.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -227,7 +225,6 @@ class FilteringBatchReader(BatchReader):
 def read_range(
     log: Log, options: ReadingOptions, columns: list[str], partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range of positions."""
     if not isinstance(partition, PositionRange):  # Spark also calls this for a source without partitions
         return
     place = {"topic" if options.state == "topic" else "queue": options.name}

@@ -3,9 +3,10 @@
 
 An offset determines the claims of its batch: ``{"consumer": "etl", "run": 3, "batch": 17, "claims": 4}`` stands for the
 claims etl.3.17.0 to etl.3.17.3. ``latestOffset`` creates the claims of the next batch. It also settles the claims of
-the previous batch, because Spark calls it after the previous batch was written to its commit log.
+the previous batch, because Spark's commit log then contains the previous batch.
 
-``run`` is the fence's epoch when the checkpoint was created. It keeps claim names of different checkpoints distinct.
+``run`` is the value of the consumer's fencing token when the checkpoint was created. It keeps the claim names of
+different checkpoints distinct.
 """
 
 import hashlib
@@ -55,7 +56,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Offset of the last batch whose claims are settled."""
 
     def initialOffset(self) -> Offset:
-        """Return the initial offset, the same in each call, because Spark calls twice and stores no result."""
+        """Return the initial offset. Spark calls this twice and stores no result, so the offset must not change."""
         return {"consumer": self.options.consumer, "run": 0, "batch": 0, "claims": 0, "before": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -154,7 +155,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.budget -= batch.messages - before
 
     def _begin(self, start: Offset) -> BatchClaimer:
-        """Return the claimer. The first call advances the fence, which stops an earlier query of this consumer."""
+        """Return the claimer. The first call advances the fencing token, to stop an earlier query of this consumer."""
         if self.claimer is None:
             _check_limits(self.options)
             fence = self.options.connection.client().fence(_fence_name(self.options))

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Heartbeat:
-    """A background thread that renews claims. If the process is killed, its claims lapse."""
+    """A background thread that renews claims. If the process is killed, its claims expire."""
 
     def __init__(self, connection: Connection, queue: str, ttl: int, pause: float) -> None:
         """Create the heartbeat. The thread starts with the first claim.
@@ -55,7 +55,7 @@ class Heartbeat:
         """Renew the claims periodically from now on.
 
         Args:
-            at_once: Also renew now, because older claims may be about to lapse.
+            at_once: Also renew now, because older claims may be about to expire.
         """
         names = list(claims)
         for claim in names if at_once else ():
@@ -72,7 +72,6 @@ class Heartbeat:
             self._names.difference_update(claims)
 
     def stop(self) -> None:
-        """Stop all renewals."""
         self._stopped.set()
 
     def _renew_all(self) -> None:
@@ -119,7 +118,7 @@ class ClaimedBatch:
 
 
 class BatchClaimer:
-    """A creator of claims for batches, under a fence. Not thread-safe."""
+    """A creator of the claims of batches, protected by a fencing token. Not thread-safe."""
 
     def __init__(self, options: ClaimingOptions, fence: Fence, heartbeat: Heartbeat) -> None:
         self._options = options
@@ -173,12 +172,12 @@ class BatchClaimer:
             try:
                 self._queue().settle(name, delete="*", fence=self._fence)
             except ClaimNotFound:
-                continue  # the sink's commit has settled the claim, or the claim has lapsed
+                continue  # the sink's commit has settled the claim, or the claim has expired
             finally:
                 self._heartbeat.drop([name])
 
     def release(self, batch: ClaimedBatch) -> None:
-        """Release the batch's messages. The fence protects a successor's claims, which have the same names."""
+        """Release the batch's messages. The fencing token protects a successor's claims, which have the same names."""
         for name, ids in list(batch.claims.items()):
             self._heartbeat.drop([name])
             try:
@@ -186,7 +185,7 @@ class BatchClaimer:
             except ClaimNotFound:
                 continue
             except ZqError:
-                return  # the claims will lapse
+                return  # the claims will expire
 
     def _claim(self, name: str, size: int, wait: int) -> list[Message]:
         sent_at = time.monotonic()

@@ -36,8 +36,8 @@ exec "{java}" "$@"
 def prepare() -> str:
     """Set ``JAVA_HOME`` and ``PYSPARK_PYTHON`` in this process's environment, and return ``JAVA_HOME``.
 
-    If ``PYSPARK_PYTHON`` is already set, it is not changed. If the Python in this variable lacks zq, a warning is
-    issued. Raises ``StartRefused`` if there is no Java.
+    An existing ``PYSPARK_PYTHON`` is kept, with a warning if that Python lacks zq. Raises ``StartRefused`` if there is
+    no Java.
     """
     home = _installed_home() or _bundled_home()
     if home is None:

@@ -68,7 +68,6 @@ class OptionParser:
                 raise Invalid(f"Option {NAMES[name]} has no effect on {role}.")
 
     def text(self, name: str) -> str | None:
-        """Return the value of an option, or ``None``."""
         return self._texts.get(name.lower()) or None
 
     def required(self, name: str, why: str) -> str:
@@ -118,7 +117,7 @@ class Connection:
     """Path of a token file. Each process reads the file, so that Spark does not transfer the token."""
 
     def client(self) -> Client:
-        """Return the client that this process shares. If the token file has changed, return a new client."""
+        """Return the client that this process shares, or a new one if the token file has changed."""
         return _client(self, self.secret())
 
     def secret(self) -> str | None:

@@ -29,7 +29,7 @@ DryRun = Callable[[Sequence[str], bool], str | None]
 
 
 class InconclusiveSearch(ZqError):
-    """An error of the search: no message fails by itself, or too many messages fail."""
+    """An error of the search: no message fails when it is processed alone, or too many messages fail."""
 
 
 class RunStopped(ZqError):
@@ -39,7 +39,7 @@ class RunStopped(ZqError):
 def find_poison(
     ids: Sequence[str], fails: DryRun, most: int, pause: Callable[[float], object], claim_count: int = 1
 ) -> dict[str, str]:
-    """Find the messages that fail by themselves in two attempts. Return the reasons by message id.
+    """Find the messages that fail twice when they are processed alone. Return a mapping from message id to the reason.
 
     The result is empty if all messages succeed now. Raises ``InconclusiveSearch`` if an outage or a faulty stage is the
     probable cause.
@@ -77,7 +77,7 @@ def _any_succeeds(ids: Sequence[str], fails: DryRun, keep: bool) -> bool:
 
 
 class Bisection:
-    """A search by bisection for the messages that fail by themselves."""
+    """A search by bisection for the messages that fail when they are processed alone."""
 
     def __init__(self, fails: Callable[[Sequence[str]], str | None], most: int) -> None:
         """Create a search that ends when it has found more than ``most`` messages."""
@@ -87,7 +87,7 @@ class Bisection:
         self.found: dict[str, str] = {}
 
     def search(self, ids: Sequence[str], known: bool) -> bool:
-        """Search the messages recursively. Return ``True`` if a message fails by itself.
+        """Search the messages recursively. Return ``True`` if a message fails when it is processed alone.
 
         Args:
             known: Whether a dry run with all messages in ``ids`` has already failed.
@@ -109,12 +109,12 @@ class Bisection:
 
 
 def reject(condition: Column | str, reason: str) -> Column:
-    """Return the column for ``withColumn(ERROR, …)``, which rejects rows that satisfy the condition."""
+    """Return the value for ``withColumn(ERROR, …)``. It rejects the rows that satisfy the condition."""
     return F.when(F.expr(condition) if isinstance(condition, str) else condition, F.lit(reason))
 
 
 def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
-    """Return the reasons by message id for the rows that a stage has rejected.
+    """Return the rows that a stage has rejected, as a mapping from message id to the reason.
 
     Raises ``Invalid`` if the columns ``id`` and ``ERROR`` are not usable.
     """

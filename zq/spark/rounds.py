@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A round of a pipeline: Spark reads the claimed messages, applies the stages and writes the results.
 
-The commit that publishes the results also settles the claims. A separate data source reads and writes the messages. Its
-option ``round`` is a ``Round`` as JSON.
+The commit that publishes the results also settles the claims. A data source of its own reads and writes the messages.
+Its option ``round`` is a ``Round`` as JSON.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ _messages: Final = msgspec.json.Decoder(list[Message])
 
 
 class Round(Struct, frozen=True):
-    """The description of a round.
+    """A round: the claims to process, and the number of the batch that commits the results.
 
     Attributes:
         claims: Mapping from claim id to the ids of the messages to read; ``None`` = all messages of the claim.
@@ -68,20 +68,16 @@ class RoundSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for ``format()``."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the schema of the messages."""
         return rows.schema(COLUMNS, parse_body_type(_option_parser(self.options)))
 
     def reader(self, schema: StructType) -> "RoundReader":
-        """Return the reader of the claimed messages."""
         given = _option_parser(self.options)
         return RoundReader(parse_connection(given), parse_body_type(given), _decode_round(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """Return the writer of the results."""
         options = parse_sink_options(_option_parser(self.options), stream=False)
         return RoundWriter(options, schema, overwrite).with_round(_decode_round(self.options))
 
@@ -102,13 +98,12 @@ class RoundReader(DataSourceReader):
         self.round = of
 
     def partitions(self) -> list[RoundPartition]:
-        """Distribute the claims among tasks."""
         names = [name for name, ids in self.round.claims.items() if ids != []]
         share = -(-len(names) // self.round.tasks) or 1
         return [RoundPartition(names[first : first + share]) for first in range(0, len(names), share)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a partition's claims. Raises ``ClaimNotFound`` if a claim has lapsed."""
+        """Yield the messages of a partition's claims. Raises ``ClaimNotFound`` if a claim has expired."""
         if not isinstance(partition, RoundPartition):  # Spark also calls this for a source without partitions
             return
         queue = self.place.client().queue(self.round.queue)
@@ -127,12 +122,11 @@ class RoundWriter(BatchWriter):
     round: Round
 
     def with_round(self, this: Round) -> "RoundWriter":
-        """Set the round and return the writer."""
         self.round = this
         return self
 
     def commit(self, messages: list[StageResult]) -> None:  # type: ignore[override]
-        """Publish the results and settle the claims under the fence. In a dry run, drop the results."""
+        """Publish the results and settle the claims in one commit with the fence. In a dry run, drop the results."""
         this = self.round
         if this.dry:
             self.drop(messages)
@@ -162,7 +156,7 @@ class RoundExecutor:
 
     Args:
         options: Options for Spark's reader and writer.
-        body: Value of bodyType.
+        body: Value of the option ``bodyType``.
     """
 
     def __init__(self, spark: SparkSession, stages: Sequence[Stage], options: Mapping[str, str], body: str) -> None:
@@ -219,7 +213,6 @@ class RoundExecutor:
         return self._local(pa.Table.from_batches(batches), schema)
 
     def _local(self, table: pa.Table, schema: StructType) -> DataFrame:
-        """Return a frame with a partition for each Arrow batch of the table."""
         before = self._spark.conf.get(LOCAL_THRESHOLD, None)
         self._spark.conf.set(LOCAL_THRESHOLD, "0")
         try:
@@ -231,7 +224,7 @@ class RoundExecutor:
                 self._spark.conf.set(LOCAL_THRESHOLD, before)
 
     def _write(self, frame: DataFrame, this: Round, keep: bool) -> None:
-        """Write the columns that the sink reads."""
+        """Write the frame to the sink, without unused columns. If ``keep`` is false, compute and discard the frame."""
         columns = {option: self._options.get(option, own) for option, own in COLUMN_OPTIONS.items()}
         if "queueColumn" not in self._options and "queue" not in frame.columns:
             del columns["queueColumn"]

@@ -91,12 +91,10 @@ def as_string(raw: Raw) -> str | None:
 
 
 def as_binary(raw: Raw) -> bytes:
-    """Return the JSON as bytes."""
     return bytes(raw)
 
 
 def as_variant(raw: Raw) -> dict[str, bytes]:
-    """Convert JSON to an Arrow variant."""
     made = VariantVal.parseJson(bytes(raw).decode())
     return {"value": made.value, "metadata": made.metadata}
 
@@ -127,7 +125,6 @@ def to_bodies(kind: DataType, column: pa.Array) -> list[Any]:
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """Replace the time zones in a type by UTC."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")
     if pa.types.is_struct(kind):
@@ -174,11 +171,7 @@ def _from_variant(value: Mapping[str, bytes]) -> Raw:
 
 
 def schema(columns: Iterable[str], body: str) -> StructType:
-    """Return the schema of the columns.
-
-    Args:
-        body: Value of bodyType.
-    """
+    """Return the schema of the columns. ``body`` is the value of the option ``bodyType``."""
     return StructType([StructField(name, _type(name, body)) for name in columns])
 
 
@@ -205,7 +198,7 @@ class RowConverter:
 
         Args:
             columns: Names of the columns, in order.
-            body: Value of bodyType.
+            body: Value of the option ``bodyType``.
             places: Values of the columns ``queue``, ``claim`` and ``topic``, which are the same for all messages.
         """
         self._getters = [_getter(name, body, places) for name in columns]

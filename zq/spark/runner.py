@@ -2,7 +2,7 @@
 """The runner of a pipeline, which processes messages in rounds.
 
 The claims of a round are named ``<name>.<batch>.<number>``. If ``n`` is the last committed batch, the current batch is
-``n + 1`` and the prefetched batch is ``n + 2``. A runner that replaces a crashed one can therefore find its claims.
+``n + 1`` and the prefetched batch is ``n + 2``. After a crash, the next runner finds the claims by these names.
 """
 
 import threading
@@ -44,7 +44,7 @@ class RoundFailed(ZqError):
 
 
 class Totals(Struct):
-    """The totals of a run.
+    """The message and round counts of a run.
 
     Attributes:
         taken: Number of claimed messages.
@@ -87,7 +87,7 @@ class Runner:
         """Whether the token has permission for the target queue of another message."""
 
     def begin(self, dead_letters: str | None) -> None:
-        """Start the run. Advance the fence, which stops other runs with this name.
+        """Start the run. Advance the fencing token, which stops other runs with this name.
 
         Raises ``Invalid`` if the queue has a dead-letter queue other than ``dead_letters``.
         """
@@ -157,7 +157,7 @@ class Runner:
         self._prefetch.start(following, lambda: self._claimer.fill(following, most, 0))
 
     def _batch(self, number: int) -> ClaimedBatch:
-        """Return an empty batch whose number is ``number`` more than the last committed batch."""
+        """Return an empty batch. ``number`` counts from the last committed batch: 1 is the next batch."""
         return ClaimedBatch(self._prefix(number), room=INLINED_BYTES)
 
     def _prefix(self, number: int) -> str:
@@ -168,7 +168,7 @@ class Runner:
             raise RunStopped("The run is stopping.")
 
     def _finish(self, batch: ClaimedBatch) -> None:
-        """Run the round, and repeat it without poison messages until it is committed.
+        """Run the round. If poison messages fail it, repeat it without them until it is committed.
 
         Raises ``RoundFailed`` if poison messages are not the cause of a failure.
         """
@@ -239,7 +239,7 @@ class Runner:
         return bool(found)
 
     def _is_permission_error(self, error: Exception) -> bool:
-        """Return ``True`` if the token or its quota is the cause, and not the target queue of a single message."""
+        """Return ``True`` if the credential or a quota caused the error, and not a target queue named by a message."""
         cause = extract_error(error)
         if isinstance(cause, NotAuthenticated | QuotaExceeded):
             return True
@@ -248,7 +248,7 @@ class Runner:
     def _dry_run(self, batch: ClaimedBatch, ids: Sequence[str], keep: bool) -> str | None:
         """Process some messages in a dry run. Return the reason of a failure, or ``None`` if the dry run succeeds.
 
-        Raises ``RunStopped`` if the run must stop, and ``RoundFailed`` for a lapsed claim or a missing permission.
+        Raises ``RunStopped`` if the run must stop, and ``RoundFailed`` for an expired claim or a missing permission.
 
         Args:
             keep: Also stage the results and drop them, which takes longer.
@@ -260,7 +260,7 @@ class Runner:
         try:
             self._work.run(this, batch.inlined, lambda _: this, keep)
         except FAILURES as error:
-            self._renew(some)  # raises an error if a lapsed claim or an outage is the cause
+            self._renew(some)  # raises an error if an expired claim or an outage is the cause
             if self._is_permission_error(error):
                 raise self._failure(explain(error)) from error
             if isinstance(extract_error(error), NotAuthorized):
@@ -300,7 +300,7 @@ class Runner:
     def _renew(self, claims: Iterable[str]) -> None:
         """Renew claims. Without claims, only check the server.
 
-        Raises ``RoundFailed`` if a claim has lapsed, ``Fenced`` if another run has started, or ``Unavailable``.
+        Raises ``RoundFailed`` if a claim has expired, ``Fenced`` if another run has started, or ``Unavailable``.
         """
         has_claims = False
         for name in claims:

@@ -31,27 +31,22 @@ class ZqDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for ``format()``."""
         return "zq"
 
     def schema(self) -> StructType:
-        """Return the schema of the source."""
         given = OptionParser(self.options)
         return rows.schema(_columns(given), parse_body_type(given))
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Return the reader of ``spark.read``."""
         given = self._given("spark.read")
         options = parse_reading_options(given)
         rows.check_schema(schema, _columns(given), options.body)
         return (FilteringBatchReader if options.filtered else BatchReader)(options, schema.names)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """Return the writer of ``df.write``."""
         return BatchWriter(parse_sink_options(self._given("the sink"), stream=False), schema, overwrite)
 
     def streamReader(self, schema: StructType) -> ClaimReader | TailReader:
-        """Return the reader of ``spark.readStream``."""
         mode = OptionParser(self.options).choice("mode", "claim", "tail")
         given = self._given(f"a stream in mode {mode}")
         rows.check_schema(schema, _columns(given), parse_body_type(given))
@@ -60,7 +55,6 @@ class ZqDataSource(DataSource):
         return ClaimReader(parse_claiming_options(given), schema.names)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        """Return the writer of ``df.writeStream``."""
         return StreamWriter(parse_sink_options(self._given("the sink"), stream=True), schema, overwrite)
 
     def _given(self, role: str) -> OptionParser:
@@ -70,7 +64,7 @@ class ZqDataSource(DataSource):
 
 
 def _columns(given: OptionParser) -> tuple[str, ...]:
-    """Return the columns that the options select. Spark requests the schema before it selects a reader."""
+    """Return the columns of the schema, which Spark requests before it selects a reader."""
     if is_claim_mode(given):
         return rows.CLAIMED_COLUMNS
     kind = parse_source_state(given)

@@ -218,7 +218,6 @@ def _check_attributes(name: str, kind: DataType) -> None:
 
 
 def _column_values(batch: pa.RecordBatch, name: str | None, default: Any) -> Sequence[Any]:
-    """Return the values of a column. Nulls are replaced by the default."""
     if name is None:
         return [default] * batch.num_rows
     return [default if value is None else value for value in batch.column(name).to_pylist()]

@@ -4,8 +4,7 @@
 An offset is ``{"after": 1729, "seen": 1764000000, "rows": 40, "next": null}``:
 
 - ``after``: position up to which all messages were read.
-- ``seen``: server time at which all existing messages had been read. Unread messages are not older, unless they existed
-  when the stream began.
+- ``seen``: a server time. Unread messages are newer, except messages that existed when the stream began.
 - ``rows``: number of rows in the last batch.
 - ``next``: position of the next history entry, if it already existed.
 
@@ -69,7 +68,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Position up to which the topic has no unread messages."""
 
     def initialOffset(self) -> Offset:
-        """Return the initial offset, the same in each call, because Spark calls twice and stores no result."""
+        """Return the initial offset. Spark calls this twice and stores no result, so the offset must not change."""
         if self.begin is None:
             start = self.options.start
             self.begin = make_offset(self._newest() if start is None else start)
@@ -114,7 +113,6 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [PositionRange(*ends) for ends in split_range(start["after"], end["after"], self.options.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition."""
         return read_range(self.log, self.options, self.columns, partition)
 
     def commit(self, end: Offset) -> None:
