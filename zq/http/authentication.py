@@ -2,8 +2,8 @@
 """Authentication middleware, which runs before routing and before the body is read (tenancy 1).
 
 If an authentication strategy is configured, the middleware removes the client's own identity headers from the
-environment. Later code therefore cannot trust these headers by mistake. Without a strategy, ``zq.http.tenant`` reads
-them.
+environment, so that later code cannot trust them by mistake. Without a strategy, ``zq.http.tenant`` reads these
+headers.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -89,7 +89,6 @@ class SignedUrlStrategy:
 
 
 def _project_of(env: Mapping[str, Any]) -> str:
-    """Return the project in the client's headers, which may have been moved to ``PRESENTED``."""
     name = "HTTP_X_PROJECT_ID"
     return str(env.get(name) or env.get(PRESENTED, {}).get(name, ""))
 
@@ -153,7 +152,7 @@ class Authentication:
             self._proxy.check(env.setdefault(PRESENTED, {}), peer)
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
-        """Return whether the edge should read the request body; see ``zq.http.heads.HeadAuthenticator``."""
+        """Return whether the caller's cached credential is valid, or ``None`` if the store must be queried."""
         if (check := self.find_check(env)) is not None:
             return check.known(env)
         if not self._is_required or env["PATH_INFO"] in OPEN_PATHS:
@@ -184,7 +183,10 @@ class Authentication:
         strategy.authenticate(env, get_peer(env, self._behind_proxy))
 
     def _strip(self, env: dict[str, Any]) -> None:
-        """Move the client's identity headers to ``PRESENTED``, and cache the names of all other keys."""
+        """Move the client's identity headers to ``PRESENTED``.
+
+        All other header names are cached, so that later requests need not check them.
+        """
         for name in FREQUENT_HEADERS:
             if name in env:
                 env.setdefault(PRESENTED, {})[name] = env.pop(name)
@@ -208,7 +210,10 @@ def token_of(req: Request) -> str:
 
 
 def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
-    """Move the client's identity headers to ``PRESENTED``. Keys in ``harmless`` are skipped."""
+    """Move the client's identity headers to ``PRESENTED``.
+
+    ``harmless`` contains keys of ``env`` that are known not to be identity headers.
+    """
     unknown = [name for name in env if name not in harmless]
     names = [name for name in unknown if name in IDENTITY_HEADERS or name.startswith(IDENTITY_PREFIXES)]
     if names:

@@ -63,9 +63,10 @@ class Section(Struct, Generic[Options], frozen=True):
 
     Args:
         options: The struct that declares the options, as described in ``zq.model.options``.
-        complete: Adds derived fields to the options, given the options and the server's other settings. Raises
+        complete: Called with the options and the server's other settings. Returns the options with derived fields.
+            Raises
             ``StartRefused`` if the options are not valid or conflict with the other settings.
-        line: Returns a line for the startup log, or "", given the options and the server's URL on this machine.
+        line: Called with the options and the server's URL on this machine. Returns a line for the startup log, or "".
         check_exposure: Returns warnings about unauthenticated access to the feature. Raises ``StartRefused`` if the
             operator has not allowed this access.
         max_body: Returns the maximum request body of the feature's routes in bytes.
@@ -116,7 +117,10 @@ class SocketHandler(Protocol):
 
 
 class SocketEdge(Protocol):
-    """The edge's interface to WebSocket handlers. All methods except ``call`` must run in the edge's event loop."""
+    """The interface of the edge (the HTTP server) for WebSocket handlers.
+
+    All methods except ``call`` must run in the edge's event loop.
+    """
 
     def run(self, work: Callable[[], Any], caller: bytes) -> Awaitable[Any]:
         """Run blocking work on a worker thread and return the result.

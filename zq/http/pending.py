@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deferred responses: a responder passes a long poll or a stream to the edge, so that it occupies no thread.
+"""Deferred responses, so that a long poll or a stream occupies no thread.
 
-An edge with an event loop puts a ``Handover`` into the environment. A long poll stores a ``PendingRequest`` in it, and
-a stream stores a ``Feed``. The edge waits for a notification, calls ``App.poll_again``, and sends the response when it
-is available.
+An edge (HTTP server) with an event loop puts a ``Handover`` into the environment. A responder stores a
+``PendingRequest`` for a long poll or a ``Feed`` for a stream in it. The edge waits for a notification, calls
+``App.poll_again``, and sends the response when it is available.
 
-If the environment has no ``Handover``, as under gunicorn, the request's own thread waits.
+Without a ``Handover``, as under gunicorn, the request's own thread waits.
 """
 
 import threading
@@ -147,7 +147,7 @@ class PendingRequest:
 
 
 class Handover:
-    """The state of a deferred response, shared by the application and the edge."""
+    """The state of a deferred response, which the application and the edge (the HTTP server) share."""
 
     __slots__ = ("feed", "is_disconnected", "needs_thread", "pending")
 
@@ -176,7 +176,7 @@ class Handover:
         self.needs_thread = True
 
     def begin_poll(self) -> None:
-        """Record that the next poll has begun, so that a former ``request_thread`` no longer applies."""
+        """Record that the next poll has begun, and clear ``request_thread``."""
         self.needs_thread = False
 
     def end(self) -> None:

@@ -86,7 +86,7 @@ def values(req: Request, name: str) -> list[str]:
 
 
 def fence(req: Request) -> Fence | None:
-    """Parse the parameter ``fence=<name>:<epoch>``. Return ``None`` if it is absent.
+    """Parse the parameter ``fence=<name>:<epoch>``, a fencing token. Return ``None`` if it is absent.
 
     Raises:
         InvalidParameter: The parameter is malformed.
@@ -129,7 +129,10 @@ def format_parameters(given: dict[str, Any]) -> dict[str, str]:
 
 
 def next_page_query(marker: str | None, **given: Any) -> dict[str, str] | None:
-    """Return the query of the link to the next page, with the parameters of this one; ``None`` without a marker."""
+    """Return the query parameters of the link to the next page: ``given`` and the marker.
+
+    Return ``None`` if ``marker`` is ``None``, because there is no next page.
+    """
     return None if marker is None else format_parameters(given) | {"marker": marker}
 
 

@@ -94,10 +94,6 @@ class RequestLog:
 
 
 def _is_change(req: Request) -> bool:
-    """Return whether the request is audited as a change.
-
-    Features set ``req.context.audited`` for GET requests with side effects.
-    """
     if req.context.audited:
         return True
     if req.method in SAFE_METHODS or req.context.dry_run:
@@ -107,7 +103,6 @@ def _is_change(req: Request) -> bool:
 
 @lru_cache(maxsize=1024)
 def _changes(rule: str, route: str) -> bool:
-    """Return whether requests with this rule or route are audited as changes."""
     return rule in AUDITED_RULES or rule.startswith(AUDITED_RULE_PREFIXES) or route.endswith(AUDITED_ROUTE_SUFFIXES)
 
 

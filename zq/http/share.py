@@ -77,7 +77,6 @@ class ShareRevocation:
 
 
 def _check_names(name: str, given: list[str] | None, names: Any) -> list[str]:
-    """Return ``given`` without duplicates. Raises ``Invalid`` if an element is not in ``names``."""
     if unknown := set(given or ()) - set(names):
         raise Invalid(f"{name} may contain {', '.join(names)}, not {min(unknown)[:64]!r}.")
     return list(dict.fromkeys(given or ()))

@@ -148,7 +148,6 @@ class Application:
         )
 
     def _notify(self, queue: QueueRef) -> None:
-        """Notify waiting requests and features that the queue may have new messages."""
         for listener in self._listeners:
             listener(queue)
 
@@ -223,16 +222,11 @@ def open_store(chosen: Settings) -> Storage:
 
 
 def _open_pool(chosen: Settings, uri: str, expiry: Expiry | None) -> Storage:
-    """Open the store of a pool.
-
-    Raises ``StartRefused`` if the store cannot be used, and ``Unavailable`` if the store is unavailable.
-    """
     options = chosen.pooling.options if chosen.pooling else {}
     return connect(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry)
 
 
 def _probe(chosen: Settings, uri: str) -> None:
-    """Open the store at ``uri``, check it and close it. Raises the errors of ``_open_pool``."""
     storage = _open_pool(chosen, uri, None)
     try:
         storage.ping()

@@ -16,7 +16,10 @@ PRIVATE: Final = 0o077
 
 @dataclass
 class SignalFlags:
-    """Flags that signal handlers set. There is no lock, because a handler may interrupt the thread that holds it."""
+    """Flags that signal handlers set.
+
+    There is no lock, because a signal handler may interrupt the thread that holds the lock.
+    """
 
     end: bool = False
     reload: bool = False
@@ -58,7 +61,7 @@ def run_until_signal(name: str, extra: str, load: Callable[[], Run], arguments: 
 
 
 def wait_until_ended(flags: SignalFlags, reload: Callable[[], object]) -> None:
-    """Wait until ``flags.end`` is set. Call ``reload`` after each SIGHUP, including one during the start."""
+    """Wait until ``flags.end`` is set. Call ``reload`` after each SIGHUP, including a SIGHUP during the start."""
     signal.signal(signal.SIGHUP, lambda *_: setattr(flags, "reload", True))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     while not flags.end:

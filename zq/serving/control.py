@@ -108,8 +108,8 @@ def send(path: str, method: str, target: str, document: object = None) -> tuple[
 def snapshot(path: str) -> Iterator[Snapshot]:
     """Provide a snapshot of the store of the server at ``path``; a context manager.
 
-    The server drops the snapshot when the context ends or this process dies. The server counts the backup as
-    complete only if the caller has set ``whole`` before the context ends.
+    The server drops the snapshot when the context ends or this process dies. Set ``whole`` of the snapshot to ``True``
+    after the backup is complete. Otherwise, the server logs an incomplete backup.
 
     Raises ``StartRefused`` if the server rejects the request, and ``Unavailable`` if no server answers.
     """
@@ -197,7 +197,7 @@ class _Snapshots:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A WSGI server that accepts connections of its own user and root only."""
+    """A WSGI server that accepts connections only from its own user and root."""
 
     address_family = socket.AF_UNIX
     daemon_threads = True
@@ -223,8 +223,6 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
-    """A request handler without log lines and host name lookups."""
-
     def get_environ(self) -> dict[str, Any]:
         return super().get_environ() | {KEY: True, CONNECTION: self.connection}
 

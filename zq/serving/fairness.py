@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fair queueing of requests on the event loop's thread, by caller.
 
-A caller is a credential or a project, identified by the request head (see ``caller``). Many clients of one caller may
-send requests at the same time. If requests ran in arrival order, a request of another caller would wait for all of
-them.
+A caller is a credential or a project, identified by the headers (see ``caller``). Many clients of one caller may send
+requests at the same time. If requests ran in arrival order, a request of another caller would wait for all of them.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ ACCESS_KEY: Final = re.compile(rb"Credential=([^/,\s]+)")
 
 
 def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
-    """Return the project or credential in the request head, or the client's network if there is none.
+    """Return the project or credential in the headers, or the client's IP network if there is none.
 
     The credential is not verified. A client with a different invalid credential in each request therefore counts as
     many callers, until it exceeds the limit of failed authentications from one address.
@@ -116,7 +115,6 @@ class FairQueue:
             await turn
 
     def _take_step(self, name: bytes) -> bool:
-        """Take a step of this caller. Return ``False`` if the caller must wait for a later iteration."""
         if self._step_counts[name] >= self._max_steps or name in self._waiting:
             return False
         self._step_counts[name] += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services for the event loop: a thread pool, durability of changes, and deadlines."""
+"""Services for the event loop: a thread pool, waiting for disk syncs, and deadlines."""
 
 import asyncio
 import logging
@@ -84,7 +84,7 @@ class ThreadLimit:
         self._since = self._used = 0.0
 
     def begin(self, now: float, used: float) -> None:
-        """Begin an interval.
+        """Begin a measurement interval.
 
         Args:
             now: Monotonic time in seconds.
@@ -93,10 +93,14 @@ class ThreadLimit:
         self._since, self._used = now, used
 
     def adapt(self, now: float, used: float, *, is_slow: bool = False) -> None:
-        """End an interval. If the process used more than ``BUSY_FRACTION`` of one CPU, remove a thread, else add one.
+        """End an interval and adapt ``threads``, within its bounds.
+
+        If the process used more than ``BUSY_FRACTION`` of one CPU and ``is_slow`` is false, remove a thread. Otherwise,
+        add
+        one.
 
         Args:
-            is_slow: Whether a job has waited so long that a thread is added in any case.
+            is_slow: Whether a job has waited too long.
         """
         if used - self._used > BUSY_FRACTION * (now - self._since) and not is_slow:
             self.threads = max(self.threads - 1, self._min_threads)
@@ -172,7 +176,6 @@ class Pool:
         return job.future
 
     def _max_threads(self) -> int:
-        """Return the maximum number of threads for one caller now."""
         return self._thread_limit.threads if self._has_several_projects() else self._thread_limit.max_threads
 
     def _start(self, job: Job) -> None:
@@ -182,7 +185,6 @@ class Pool:
         self._tokens.put(None)
 
     def _take_queued(self, caller: bytes) -> Job | None:
-        """Remove and return the caller's next queued job, or return None if the caller has none."""
         queued = self._queued.get(caller)
         while queued:
             job = queued.popleft()
@@ -194,12 +196,10 @@ class Pool:
         return None
 
     def _start_queued(self, caller: bytes) -> None:
-        """Start as many of the caller's queued jobs as its thread limit permits."""
         while self._started[caller] < self._max_threads() and (job := self._take_queued(caller)) is not None:
             self._start(job)
 
     def _end(self, caller: bytes) -> None:
-        """Record that a job of the caller has ended, and start the caller's next queued job."""
         self._started[caller] -= 1
         self._start_queued(caller)
         if not self._started[caller]:
@@ -208,7 +208,7 @@ class Pool:
     def _take_next(self, caller: bytes) -> Job | None:
         """Return the next job of a thread that has run a job of the caller, or None if the thread must wait.
 
-        The caller's next queued job is appended to the waiting jobs, and the first waiting job is returned.
+        The caller's next queued job moves to the end of the waiting jobs. The result is the first waiting job.
         """
         with self._lock:
             if self._started[caller] <= self._max_threads() and (job := self._take_queued(caller)) is not None:
@@ -218,7 +218,6 @@ class Pool:
         return None
 
     def _adapt(self) -> None:
-        """Adapt the maximum number of threads for one caller. Repeated while jobs are queued."""
         with self._lock:
             now = time.monotonic()
             oldest = min((queued[0].since for queued in self._queued.values()), default=now)
@@ -256,7 +255,6 @@ class Pool:
         self._loop.call_later(self._timeout / 2, self._refuse_late)
 
     def _refuse(self, job: Job, now: float) -> bool:
-        """Reject the job if it has exceeded the timeout and is not patient. Return whether it was rejected."""
         is_late = not job.patient and now - job.since > self._timeout
         if is_late and not job.future.done():
             job.future.set_exception(Crowded("The server is overloaded."))
@@ -275,7 +273,6 @@ class Pool:
             job = None
 
     def _run_job(self, job: Job) -> Job | None:
-        """Run a job and return the next job for this thread, or None."""
         value, error = None, None
         try:
             value = job.work()
@@ -287,7 +284,10 @@ class Pool:
 
 
 class DurabilityWaiter:
-    """A thread that waits until changes of inline requests are durable. One wait covers all pending changes."""
+    """A thread that waits for disk syncs of requests that ran on the event loop's thread.
+
+    One wait covers all pending changes.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

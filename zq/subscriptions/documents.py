@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage of subscriptions, in one document per source.
+"""Storage of subscriptions, in one document per source (queue or topic).
 
-Each change of a queue's subscriptions also updates the mark in the queue's metadata. Each change of a topic's
-subscriptions also renews the fan-out cursor of the project.
+Each change of a queue's subscriptions also updates the mark in the queue's metadata, which makes posts create notices.
+Each change of a topic's subscriptions also renews the fan-out cursor of the project.
 """
 
 from collections.abc import Callable
@@ -106,7 +106,8 @@ class SubscriptionDocuments:
     def start_at_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
         """Return a copy of the subscription that receives only messages posted from now on.
 
-        Set ``confirmed`` to the set's next generation or, for a topic, to the log's next sequence. If the subscription
+        ``confirmed`` of the copy is the set's next generation or, for a topic, the log's next sequence. If the
+        subscription
         is not active, return it unchanged.
         """
         if subscription.confirmed is None:
@@ -168,7 +169,7 @@ class SubscriptionDocuments:
     def _follow(self, source: Source) -> None:
         """Renew the project's cursor. If there is none, create one.
 
-        A new cursor points to the position before the first message that an active subscription must receive.
+        A new cursor points before the first message that an active subscription of the topic must receive.
         """
         if items := self.get(source).items:
             agreed = [each.confirmed - 1 for each in items if each.confirmed is not None]

@@ -147,7 +147,6 @@ class FanOut:
                     pending.setdefault(source.delivery_queue(each), []).append(notice)
 
     def _subscribed(self, project: str) -> dict[str, SubscriptionSet]:
-        """Return the subscription sets of all topics with subscriptions, by topic name."""
         found: dict[str, SubscriptionSet] = {}
         after = ""
         while True:

@@ -78,7 +78,8 @@ class Notice(Struct, frozen=True, array_like=True):
         message: The message id.
         kind: The kind of the source: "queue" or "topic".
         name: The name of the source.
-        generation: For a queue, the generation of its subscription set when the message was posted. For a topic, the
+        generation: For a queue, the version number of its subscription set when the message was posted. For a topic,
+            the
             sequence of the message.
         confirmation: The type of a confirmation request; "" for a message.
         delay: The delay of the message in seconds; None = the queue has no default delay.
@@ -172,7 +173,7 @@ class SubscriptionSet(Struct, frozen=True):
         return SubscriptionSet(self.generation, tuple(each for each in self.items if each.expires > now))
 
     def replace(self, *changed: Subscription, without: str = "") -> "SubscriptionSet":
-        """Return the next generation of the set.
+        """Return a changed copy of the set, with the next generation.
 
         Args:
             changed: Subscriptions to add. Each one replaces the subscription with the same id, if any.

@@ -103,7 +103,6 @@ def _of(word: str, source: str, limits: Limits) -> Json:
 
 
 def _deliveries(word: str, path: str, limit: Json) -> Json:
-    """Return the operations on the deliveries of a subscription."""
     return {
         path: {
             "get": operation(

@@ -94,7 +94,6 @@ class NotificationOptions(Struct, frozen=True, kw_only=True):
 
 
 def _complete(options: NotificationOptions, settings: Any) -> NotificationOptions:
-    """Return the options with the parsed fields. Raises ``StartRefused`` for invalid options."""
     types = tuple(each.lower() for each in options.subscriber_types)
     if unknown := set(types) - set(TYPES):
         raise StartRefused(f"[transport] subscriber_types may contain {', '.join(TYPES)}, not {min(unknown)!r}.")

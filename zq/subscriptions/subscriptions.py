@@ -3,9 +3,9 @@
 
 All subscriptions of a source are stored in one document, so no subscriber can be added twice.
 
-A queue with subscribers has ``MARK`` in its metadata. A post contains the metadata that the server has cached. If they
-differ from the stored metadata, the store rejects the post, and the server reads the metadata again. A message is
-therefore never stored without its notices, even if another server has just added the mark.
+A queue with subscribers has ``MARK`` in its metadata. Each post passes the queue's cached metadata to the store. If
+the stored metadata differ, the store rejects the post, and the server reads the metadata again. A message is therefore
+never stored without its notices, even if another server has just added the mark.
 """
 
 import re
@@ -59,7 +59,7 @@ MAX_SUBSCRIPTIONS: Final = 100
 MAX_COUNTED: Final = 1000
 # Marker of a page of a project's subscriptions: the kind and name of the source, and the subscription's id.
 MARKER: Final = re.compile(r"(queue|topic)/[^/]{1,80}/[^/]{1,64}")
-# Maximum number of confirmation requests to a subscriber per hour (criterion E4).
+# Maximum number of confirmation requests to a subscriber per hour.
 MAX_CONFIRMATIONS: Final = 3
 HOUR: Final = 3600.0
 # Error message if the owner of the source confirms instead of the subscriber.
@@ -194,7 +194,10 @@ class Subscriptions:
         return ReadResult(Page(items, items[-1].id if items else None), now)
 
     def list_project(self, project: str, marker: str, limit: int | None) -> ReadResult[Page[ListedSubscription]]:
-        """Return a page of the project's subscriptions, sorted by source and id. Raises ``Invalid``."""
+        """Return a page of the project's subscriptions, sorted by source and id.
+
+        Raises ``Invalid`` if ``limit`` is out of range, and ``InvalidParameter`` if ``marker`` is not valid.
+        """
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         if marker and not MARKER.fullmatch(marker):
             raise InvalidParameter("marker is not valid for this listing; use the marker in the link to the next page.")
@@ -350,7 +353,6 @@ class Subscriptions:
         return checked
 
     def _create_trust(self, uri: str, token: str, until: Seconds) -> str:
-        """Create a trust for the subscriber and return its id. Return "" if the subscriber needs no trust."""
         return self._policy.trusts.create(token, uri, min(until, LATEST_EXPIRY)) if uri.startswith(TRUST) else ""
 
     def _check_ttl(self, ttl: object) -> int:
@@ -359,16 +361,15 @@ class Subscriptions:
         return check_range("ttl", ttl, MIN_TTL, 1 << 62)
 
     def _check_expiry(self, one: Subscription) -> Subscription:
-        """Return the subscription. Raises ``Invalid`` if it expires after ``LATEST_EXPIRY``."""
         if one.expires > LATEST_EXPIRY:
             raise Invalid(f"ttl must be at most {int(LATEST_EXPIRY - one.started)} seconds: until the year 9999.")
         return one
 
     def _activate_if_allowed(self, one: Subscription) -> Subscription:
-        """Return the subscription. If the subscriber need not confirm, activate it.
+        """Return the subscription, activated if the subscriber need not confirm.
 
-        Set ``agreed`` to False if the subscriber has not responded. If the operator enables ``require_confirmation``
-        later, the subscriber then has to confirm.
+        On activation, ``agreed`` becomes False if the subscriber has not responded. If the operator later enables
+        ``require_confirmation``, the subscriber must then confirm.
         """
         if one.must_confirm(self._policy.confirm):
             return one

@@ -118,7 +118,6 @@ def document(limits: Limits, strict_client_id: bool = True, features: Sequence[F
 
 
 def _paths(limits: Limits, features: Sequence[Feature]) -> Json:
-    """Return the operations of each path, with their shared parameters."""
     themes: dict[str, Mapping[str, Json]] = {
         "service": _service(),
         "administration": administration(),

@@ -183,7 +183,6 @@ def claims(limits: Limits) -> Json:
 
 
 def _claiming(limits: Limits) -> Json:
-    """Return the operations that create claims (POST and PUT) by path."""
     many = query(
         "limit",
         integer(1, limits.max_messages_per_claim_or_pop, default=DEFAULT_PAGE),

@@ -28,7 +28,7 @@ from zq.model.topics import EVERYTHING, PATTERN
 
 
 class Kind(NamedTuple):
-    """The word, path and schemas of queues or topics."""
+    """A kind of resource, queue or topic: its name in operations, its path, and the names of its schemas."""
 
     word: str
     path: str

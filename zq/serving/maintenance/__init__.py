@@ -76,7 +76,7 @@ class Upkeep:
         self._storage.close()
 
     def run_round(self) -> bool:
-        """Run one sweep round. Return whether it reached its limit, so that expired messages may be left."""
+        """Run one sweep round. Return whether the round reached its limit. If so, expired messages may remain."""
         expiry, began = self._expiry, time.monotonic()
         limits = expiry.sweep_batch_size, expiry.sweep_max_deletes
         pace = AdaptivePace(self._monitor, *limits, self._sleep, self._events.expired)
@@ -91,7 +91,7 @@ class Upkeep:
         return exhausted
 
     def _sweep(self) -> None:
-        """Run rounds at the interval. After a round that reached its limit, run the next one at once."""
+        """Run sweep rounds at the interval, or without a pause after a round that reached its limit."""
         exhausted = False
         while not self._stopping.is_set():
             if not exhausted:
@@ -109,7 +109,6 @@ class Upkeep:
             self._run_safely(self._resume)
 
     def _run_safely(self, task: Callable[[], bool | None]) -> bool:
-        """Run a task and log its errors. Return its result, or ``False`` if it failed."""
         try:
             return bool(task())
         except Deposed as error:

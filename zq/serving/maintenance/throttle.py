@@ -70,7 +70,7 @@ class LatencyMonitor(Events):
                 self._ratios += seconds / max(usual, 1e-6)
 
     def begin(self) -> None:
-        """Begin a round. Until the round ends, new samples do not change the usual latencies."""
+        """Begin a round. Samples during the round do not change the usual latencies."""
         with self._lock:
             self._sweeping = True
             self.ratio = 1.0

@@ -112,7 +112,10 @@ class StoreCollector(Collector):
         return Depths(rows, now, frozenset(self._dead_letter_queues(rows)))
 
     def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
-        """Yield the dead-letter queues of the queues in ``rows``, which must be the first queues of each project."""
+        """Yield the dead-letter queues of the queues in ``rows``.
+
+        ``rows`` must begin with the first queue of each project, without gaps.
+        """
         for project, count in Counter(queue.project for queue, _ in rows).items():
             after: str | None = ""
             while count > 0 and after is not None:
@@ -146,7 +149,6 @@ def _gauges(measures: Sequence[Measure]) -> Iterator[GaugeMetricFamily]:
 
 
 def _queues(depths: Depths, per_queue: bool) -> Iterator[GaugeMetricFamily]:
-    """Yield the queue metrics, per queue or as totals."""
     more = PER_QUEUE if per_queue else ()
     counts: dict[tuple[str, ...], list[int]] = {} if per_queue else {(): [0] * len(STATES)}
     names = "queue_oldest_ready_seconds", "queue_oldest_dead_letter_seconds"

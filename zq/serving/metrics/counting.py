@@ -65,7 +65,7 @@ class Buffer:
 
 
 def sum_into(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that adds the sum of values to ``counter`` and the number of values to ``number``."""
+    """Return a function that adds the sum of its values to ``counter``, and their number to the counter ``number``."""
 
     def add(values: list[float]) -> None:
         counter.inc(sum(values))
@@ -76,7 +76,7 @@ def sum_into(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
 
 
 def observe_into(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that adds values to ``histogram`` and the number of values to ``number``."""
+    """Return a function that adds its values to ``histogram``, and their number to the counter ``number``."""
     bounds, buckets, total = histogram._upper_bounds, histogram._buckets, histogram._sum
 
     def add(values: list[float]) -> None:
@@ -255,7 +255,6 @@ class Metrics(Events):
         self._metrics["sweep_share"].set(share)
 
     def _request(self, method: str, route: str, status: int, waited: bool) -> Buffer:
-        """Return the buffer for requests with these labels. Create it on first use."""
         with self._lock:
             key = (method, route, status, waited)
             if key not in self._requests:
@@ -267,7 +266,6 @@ class Metrics(Events):
             return self._requests[key]
 
     def _verb(self, verb: str) -> Buffer:
-        """Return the buffer for the durations of a storage operation. Create the buffer on first use."""
         with self._lock:
             if verb not in self._verbs:
                 self._verbs[verb] = Buffer(observe_into(self._metrics["storage_seconds"].labels(verb)))

@@ -94,7 +94,6 @@ class _TimedStorage:
 
 
 def _time_controller(controller: object, name: str, notify: Notify) -> SimpleNamespace | capabilities.MissingCapability:
-    """Wrap a controller to measure its operations. Return a ``MissingCapability`` controller unchanged."""
     if isinstance(controller, capabilities.MissingCapability):
         return controller
     promised = CONTROLLERS[name]

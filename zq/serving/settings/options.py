@@ -71,7 +71,7 @@ class DeclaredOption(Struct, frozen=True):
 
     @property
     def bounds(self) -> tuple[float | None, float | None]:
-        """Minimum and maximum, unless one of them is the value of another option."""
+        """Minimum and maximum; ``(None, None)`` if one of them is the value of another option."""
         low, high = self.option.low, self.option.high
         return (None, None) if isinstance(low, str) or isinstance(high, str) else (low, high)
 
@@ -108,7 +108,6 @@ class DeclaredOption(Struct, frozen=True):
 
 
 def _to_list(value: Any) -> Any:
-    """Return the value as oslo.config expects it: a tuple as a list."""
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -14,7 +14,7 @@ from zq.model.topics import Retention
 
 
 class GeneralOptions(Struct, frozen=True, kw_only=True):
-    """The options of section ``[DEFAULT]``, without those of authentication."""
+    """The options of section ``[DEFAULT]``, except those of authentication."""
 
     admin_mode: Flag = False
     """Serve the administrator routes."""

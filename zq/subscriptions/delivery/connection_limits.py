@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connection limits of a delivery worker (criterion E2).
+"""Connection limits of a delivery worker.
 
 A part of the connections is reserved for subscriptions whose last delivery failed. These subscriptions can use no other
 connections, so unresponsive subscribers cannot occupy all of them. The connections of a project to one host are also
@@ -51,7 +51,10 @@ class ConnectionLimits:
 
 
 def _raise_descriptor_limit(wanted: int) -> int:
-    """Raise the process's limit of file descriptors. Return the number of file descriptors for deliveries."""
+    """Raise the process's limit of file descriptors by ``wanted``, or as far as the hard limit permits.
+
+    Return the number of file descriptors for deliveries.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted

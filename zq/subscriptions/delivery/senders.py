@@ -191,7 +191,6 @@ class Senders:
         subprocess.run(command, input=message.as_bytes(), check=True, timeout=TIMEOUT, capture_output=True)  # noqa: S603
 
     def _send_by_smtp(self, message: EmailMessage, to: str) -> None:
-        """Send a mail over SMTP. If the connection uses TLS, verify the server's certificate."""
         chosen, trusted = self._mail, ssl.create_default_context()
         with (
             smtplib.SMTP_SSL(chosen.host, chosen.port, timeout=TIMEOUT, context=trusted)
@@ -208,7 +207,6 @@ class Senders:
 
 
 def _describe_response(status: int, content: bytes) -> str:
-    """Return the status and an excerpt of the response, in one line."""
     start = "".join(each if each.isprintable() else " " for each in content[: 4 * MAX_SHOWN].decode(errors="replace"))
     return f"status {status}: {' '.join(start.split())[:MAX_SHOWN]}".removesuffix(": ")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restrictions on target addresses (criterion E1): only public addresses, and networks that the operator allows.
+"""Restrictions on target addresses: only public addresses, and networks that the operator allows.
 
 A host name is resolved once per connection. All of its addresses must be allowed, and the connection uses one of them.
 There is no second lookup, because it could return an address that was not checked.

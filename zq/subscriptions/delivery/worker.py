@@ -187,7 +187,7 @@ class DeliveryWorker:
         await self._call_store(self._leases.release_all)
 
     async def _wait_until(self, until: float) -> None:
-        """Wait until a queue is due, but no longer than until ``until`` (monotonic time) or until the worker stops.
+        """Wait until a queue is due, the worker stops, or the monotonic time ``until`` is reached.
 
         The minimum wait is ``MIN_ROUND_SECONDS``.
         """
@@ -212,7 +212,6 @@ class DeliveryWorker:
         return 2 if health.failures else 0 if health.claim_limit > 1 else 1, self._due[queue]
 
     async def _drain(self) -> None:
-        """Wait up to 5 seconds for the running tasks, and then cancel them."""
         if self._running:
             _, left = await asyncio.wait(self._running.values(), timeout=5)
             for task in left:
@@ -249,7 +248,6 @@ class DeliveryWorker:
             after = page.next
 
     async def _process(self, queue: QueueRef) -> None:
-        """Process the queue's ready messages, and schedule the next check. Log errors and retry later."""
         try:
             if is_log(queue):
                 await self._follow(queue)
@@ -288,7 +286,6 @@ class DeliveryWorker:
         return self._storage.claims.create(queue, ClaimRequest(lease, limit, most_bytes=4 << 20), now).claim
 
     async def _fan_out(self, queue: QueueRef) -> None:
-        """Fan out the queue's notices, and schedule checks of the queues with new deliveries."""
         while not self._ending.is_set():
             claim = await self._call_store(self._claim, queue, BATCH)
             if claim is None:
@@ -323,7 +320,6 @@ class DeliveryWorker:
         return lambda _batch, _before: self.notify(log)
 
     async def _deliver(self, queue: QueueRef) -> None:
-        """Deliver the pending messages of a subscription until all are delivered or the subscription is paused."""
         at = parse_delivery_queue(queue)
         if at is None:
             return
