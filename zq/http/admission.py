@@ -3,7 +3,7 @@
 
 The middleware rejects:
 
-- an ambiguous request line or header (``zq.http.heads``);
+- a request line or header that a proxy and the server may interpret differently (``zq.http.heads``);
 - an unknown ``Host``. This check prevents DNS rebinding, in which a web page resolves its own host name to this server.
   The browser then sends that name as ``Host``;
 - cross-site requests with side effects.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The WSGI application: Falcon with zq's middleware, error handlers and pending requests."""
+"""The WSGI application: Falcon with zq's middleware, error handlers and long polls."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -50,7 +50,7 @@ class ShortRoutes:
             self._pattern = re.compile("|".join(self._lines))
 
     def includes(self, environ: Mapping[str, Any], body: bytes) -> bool:
-        """Return whether the request is quick enough to run on the event loop's thread."""
+        """Return whether the route, the method and the size of the request permit the event loop's thread."""
         query: str = environ["QUERY_STRING"]
         return (
             self._pattern.fullmatch(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}") is not None
@@ -100,8 +100,8 @@ class App(falcon.App[Any, Any]):
     def is_short(self, environ: Mapping[str, Any], body: bytes) -> bool:
         """Return whether the request is quick enough to run on the event loop's thread.
 
-        If so, the edge (the HTTP server) first checks that the caller's credential is cached. It then runs the request
-        with a ``zq.storage.inline.Ticket``, which later waits for the disk sync.
+        The HTTP server (edge) must also check that the caller's credential is cached. It must run the request with a
+        ``zq.storage.inline.Ticket``, which waits for the disk sync.
         """
         return self._short.includes(environ, body) and self.is_prompt()
 
@@ -118,7 +118,7 @@ class App(falcon.App[Any, Any]):
         return quotas is not None and quotas.recent_projects.has_several(quotas.now())
 
     def poll_again(self, pending: PendingRequest) -> FinalResponse | None:
-        """Poll once more for a long poll. Return the response, or ``None`` if the request must continue to wait.
+        """Repeat the poll of a waiting request. Return the response, or ``None`` if the request must continue to wait.
 
         May block.
         """

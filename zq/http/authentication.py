@@ -34,7 +34,7 @@ OPERATOR: Final = Identity(project="", user="operator", roles=frozenset({ADMIN})
 
 
 class Strategy(Protocol):
-    """An authentication strategy; see ``zq.auth``."""
+    """Interface of the authentication strategies in ``zq.auth``."""
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity: ...
 
@@ -51,7 +51,7 @@ class Strategy(Protocol):
 
 
 class ProxyCheck(Protocol):
-    """The check that a request came through the authenticating proxy; see ``zq.auth.proxy``."""
+    """Interface of the check that a request came through the authenticating proxy; see ``zq.auth.proxy``."""
 
     def check(self, env: Mapping[str, Any], peer: str) -> None: ...
 
@@ -59,7 +59,7 @@ class ProxyCheck(Protocol):
 
 
 class SignatureCheck(Protocol):
-    """The verification of signed URLs; see ``zq.auth.signatures``.
+    """Interface of the verification of signed URLs; see ``zq.auth.signatures``.
 
     ``authenticate`` returns ``None`` if the signature is not valid for the project.
     """
@@ -170,7 +170,10 @@ class Authentication:
         return strategy is None or strategy.look_up(env, get_peer(env, self._behind_proxy))
 
     def find_check(self, env: Mapping[str, Any]) -> CredentialCheck | None:
-        """Return the feature's check for the request, or ``None`` if the server's strategy authenticates it."""
+        """Return the credential check of the feature that serves the request.
+
+        Return ``None`` if the server's own strategy authenticates the request.
+        """
         for check in self.checks:
             if check.applies(env):
                 return check
@@ -183,9 +186,9 @@ class Authentication:
         strategy.authenticate(env, get_peer(env, self._behind_proxy))
 
     def _strip(self, env: dict[str, Any]) -> None:
-        """Move the client's identity headers to ``PRESENTED``.
+        """Move the client's identity headers to the dictionary ``env[PRESENTED]``.
 
-        All other header names are cached, so that later requests need not check them.
+        The names of all other keys are cached, so that later requests need not check them.
         """
         for name in FREQUENT_HEADERS:
             if name in env:
@@ -210,9 +213,9 @@ def token_of(req: Request) -> str:
 
 
 def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
-    """Move the client's identity headers to ``PRESENTED``.
+    """Move the client's identity headers to the dictionary ``env[PRESENTED]``.
 
-    ``harmless`` contains keys of ``env`` that are known not to be identity headers.
+    ``harmless`` contains keys that are known not to be identity headers.
     """
     unknown = [name for name in env if name not in harmless]
     names = [name for name in unknown if name in IDENTITY_HEADERS or name.startswith(IDENTITY_PREFIXES)]
@@ -221,9 +224,10 @@ def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
 
 
 def check_again(req: Request) -> Callable[[], object] | None:
-    """Return a function that checks a long-running request again, or ``None`` if no check is necessary.
+    """Return a function that checks the credential and the project of a long-running request again.
 
-    The function raises ``NotAuthorized`` if the credential is no longer valid or the project was suspended.
+    Return ``None`` if no check is necessary. The function raises ``NotAuthorized`` if the credential is no longer valid
+    or the project was suspended.
     """
     context = req.context
     authentication, bounds = context.authentication, context.bounds

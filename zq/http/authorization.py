@@ -132,7 +132,7 @@ class Authorization:
 
         Raises:
             TooManyRequests: The project exceeds a rate limit.
-            NotAuthorized: The project's state forbids the request.
+            NotAuthorized: The project is suspended, or it is read-only and the request is a change.
         """
         state = self._enter(quotas, req, project)
         if rule not in ALWAYS_ALLOWED:
@@ -144,8 +144,7 @@ class Authorization:
         """Charge a request of another protocol, such as SQS, to the rate limits.
 
         Return the project's state, which the caller must check. Raises ``TooManyRequests`` if the project exceeds a
-        rate
-        limit.
+        rate limit.
         """
         if self.quotas is None:
             return ACTIVE
@@ -172,7 +171,7 @@ class Authorization:
             account.resume()
 
     def check_state(self, req: Request) -> None:
-        """Raise ``NotAuthorized`` if the project's state has changed and now forbids the request."""
+        """Raise ``NotAuthorized`` if the project is now suspended, or is read-only and the request is a change."""
         assert self.quotas is not None
         check_state(self.quotas.allotment(req.context.identity.project).state, req.method not in SAFE_METHODS)
 

@@ -87,7 +87,7 @@ def _answer(resp: falcon.Response, status: str, title: str | None, description: 
 
 
 def context(req: Request) -> dict[str, Any]:
-    """Return the log fields of a request. They never contain its body."""
+    """Return the log fields of a request. The fields never contain the request body."""
     queue, topic = getattr(req.context, "queue", None), getattr(req.context, "topic", None)
     return {
         "request_id": getattr(req.context, "request_id", ""),

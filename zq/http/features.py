@@ -64,8 +64,7 @@ class Section(Struct, Generic[Options], frozen=True):
     Args:
         options: The struct that declares the options, as described in ``zq.model.options``.
         complete: Called with the options and the server's other settings. Returns the options with derived fields.
-            Raises
-            ``StartRefused`` if the options are not valid or conflict with the other settings.
+            Raises ``StartRefused`` if the options are not valid or conflict with the other settings.
         line: Called with the options and the server's URL on this machine. Returns a line for the startup log, or "".
         check_exposure: Returns warnings about unauthenticated access to the feature. Raises ``StartRefused`` if the
             operator has not allowed this access.
@@ -89,7 +88,7 @@ class Reloadable(Protocol):
 
 
 class Page(Struct, frozen=True):
-    """A web page for people.
+    """A web page of a feature, such as the console.
 
     Attributes:
         path: Path relative to the server's root.
@@ -130,7 +129,7 @@ class SocketEdge(Protocol):
         ...
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
-        """Await ``awaited``. Raises ``TimeoutError`` soon after the monotonic time that ``deadline`` returns."""
+        """Await ``awaited``. Raises ``TimeoutError`` shortly after the monotonic time that ``deadline`` returns."""
         ...
 
     def call(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
@@ -181,7 +180,7 @@ class Feature:
     def resume(self) -> None:
         """Continue background work that another server abandoned.
 
-        The server calls this method every second. It must return within about a second.
+        The server calls this method every second. The method must return within about a second.
         """
 
     def sockets(self, edge: SocketEdge) -> Mapping[str, SocketHandler]:

@@ -2,8 +2,8 @@
 """Checks of the raw request line and headers, before WSGI merges header names.
 
 WSGI uses one key for ``X-Project-ID`` and ``X_Project_ID``, and joins repeated headers. If a proxy sets one spelling
-and forwards the other, a client could choose its project. The edge (the HTTP server) therefore checks the raw headers.
-It stores the error in the environment, and ``zq.http.admission`` rejects the request.
+and forwards the client's other spelling, a client could choose its project. The edge (the HTTP server) therefore checks
+the raw headers. It stores the error in the environment, and ``zq.http.admission`` rejects the request.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deferred responses, so that a long poll or a stream occupies no thread.
+"""Deferred responses: long polls and streams that occupy no thread while they wait.
 
-An edge (HTTP server) with an event loop puts a ``Handover`` into the environment. A responder stores a
-``PendingRequest`` for a long poll or a ``Feed`` for a stream in it. The edge waits for a notification, calls
-``App.poll_again``, and sends the response when it is available.
+An HTTP server (edge) with an event loop puts a ``Handover`` object into the environment. The application stores a
+``PendingRequest`` (long poll) or a ``Feed`` (stream) in this object. The HTTP server waits for a notification and calls
+``App.poll_again`` or ``Feed.step`` until the response is complete.
 
 Without a ``Handover``, as under gunicorn, the request's own thread waits.
 """
@@ -25,7 +25,7 @@ class WaitRegistration(Protocol):
     """The registration of a long poll in a wait queue."""
 
     def left(self) -> float:
-        """Return the maximum seconds to wait for a notification before the next attempt."""
+        """Return the maximum seconds to wait for a notification before the next poll."""
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
@@ -76,7 +76,7 @@ class Feed(Protocol):
 
 
 class ImmediateRegistration:
-    """A ``WaitRegistration`` that ends immediately."""
+    """A ``WaitRegistration`` that notifies immediately, so that the request polls again at once."""
 
     def left(self) -> float:
         return 0.0
@@ -147,7 +147,7 @@ class PendingRequest:
 
 
 class Handover:
-    """The state of a deferred response, which the application and the edge (the HTTP server) share."""
+    """The state of a deferred response, which the application and the HTTP server (edge) share."""
 
     __slots__ = ("feed", "is_disconnected", "needs_thread", "pending")
 
@@ -176,7 +176,7 @@ class Handover:
         self.needs_thread = True
 
     def begin_poll(self) -> None:
-        """Record that the next poll has begun, and clear ``request_thread``."""
+        """Record that the next poll has begun, and end the effect of ``request_thread``."""
         self.needs_thread = False
 
     def end(self) -> None:

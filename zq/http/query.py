@@ -86,7 +86,7 @@ def values(req: Request, name: str) -> list[str]:
 
 
 def fence(req: Request) -> Fence | None:
-    """Parse the parameter ``fence=<name>:<epoch>``, a fencing token. Return ``None`` if it is absent.
+    """Parse the parameter ``fence=<name>:<epoch>`` (a fencing token). Return ``None`` if it is absent.
 
     Raises:
         InvalidParameter: The parameter is malformed.
@@ -114,7 +114,7 @@ def hops(req: Request) -> int:
 
 
 def trace_attributes(req: Request) -> Mapping[str, AttributeValue]:
-    """Return message attributes for the request's trace context; empty without a valid ``traceparent`` header."""
+    """Return the request's trace context as message attributes; empty without a valid ``traceparent`` header."""
     parent = req.env.get("HTTP_TRACEPARENT")
     return trace_context(parent, req.env.get("HTTP_TRACESTATE", "")) if parent else {}
 

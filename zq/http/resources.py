@@ -44,7 +44,10 @@ class ResourceCollection:
         resp.data = wire.encode(self._page(req, {}))
 
     def _page(self, req: Request, repeated: dict[str, Any]) -> dict[str, Any]:
-        """Return a page of the listing as a JSON object. The link to the next page includes ``repeated``."""
+        """Return a page of the listing as a JSON object.
+
+        ``repeated`` contains further query parameters for the link to the next page.
+        """
         limit, name, detailed = query.integer(req, "limit"), query.text(req, "name"), query.boolean(req, "detailed")
         filters, visible = self._filters(req), self._visible(req)
         if name or filters or visible:

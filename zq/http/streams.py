@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP resources for live streams as server-sent events (extensions 8).
 
-The edge requests the next part of a stream after it has sent the previous one. Under Granian, ``EventStream.step``
-returns parts without blocking, and the edge detects a disconnected reader. Under gunicorn, each stream occupies a
-thread and polls its reader's socket.
+The HTTP server requests the next part of a stream after it has sent the previous one. Under Granian,
+``EventStream.step`` returns parts without blocking, and the server detects a disconnected reader. Under gunicorn, each
+stream occupies a thread and polls its reader's socket.
 """
 
 import logging
@@ -93,9 +93,9 @@ class ProjectStream(_StreamResource):
 
 
 class EventStream:
-    """The response body of a stream: the iterable of WSGI, and the ``Feed`` of an edge with an event loop.
+    """The response body of a stream: an iterable for WSGI servers, and a ``Feed`` for servers with an event loop.
 
-    It is not a generator, because a generator that is closed before its first step would not close the stream.
+    The class is not a generator, because a generator that is closed before its first step would not close the stream.
     """
 
     def __init__(

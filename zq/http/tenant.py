@@ -149,7 +149,7 @@ def _check_project(req: Request, identity: Identity, resource: object) -> None:
 def _identity(
     projects: tuple[str | None, ...] | None, of_topic: bool, user: str, roles: str | None, through_proxy: bool
 ) -> Identity:
-    """Return the identity in the headers. Equal headers yield the same object, because caches use the object as a key.
+    """Return the identity in the headers. Equal headers yield the same object, because caches use its ``id`` as a key.
 
     ``projects`` are the values of the headers in ``PROJECT``, in this order.
     """

@@ -178,7 +178,7 @@ class Application:
         return self._storage.snapshot()
 
     def outermost(self) -> Callable[..., Iterable[bytes]]:
-        """Return the WSGI application for the edge. If Keystone is configured, its middleware is included."""
+        """Return the outermost WSGI application, which includes the Keystone middleware if Keystone is configured."""
         wrap = getattr(self._strategy, "wrap", None)
         if wrap is None:
             return self.app
@@ -283,7 +283,7 @@ def make_broker(
 def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metrics") -> None:
     """Start the probe and metrics listeners.
 
-    A listener with the server's own address is not started, because it could take the address from the edge.
+    A listener with the server's own address is not started, because it could occupy the address before the HTTP server.
     """
     main = chosen.server.bind, chosen.server.port
     if chosen.probes_address and not overlap(chosen.probes_address, main):

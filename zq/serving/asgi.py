@@ -83,7 +83,7 @@ class LongResponse(Struct):
 
 
 class ClientDisconnect(Exception):
-    """The client disconnected, or the edge aborted the response."""
+    """The error for a client that has disconnected, or for a response that the server aborted."""
 
 
 class Edge:
@@ -140,7 +140,10 @@ class Edge:
         return Response(int(status[:3]), encoded, body)
 
     def poll_again(self, pending: PendingRequest) -> Response | None:
-        """Poll once more for a long poll. Return the response, or ``None`` if it must continue to wait. May block."""
+        """Repeat the poll of a waiting request. Return the response, or ``None`` if the request must continue to wait.
+
+        May block.
+        """
         later = self.inner.poll_again(pending)
         if later is None:
             return None
@@ -209,7 +212,10 @@ class Edge:
             self._unsent.pop(task, None)
 
     async def send_piece(self, piece: bytes, more: bool, send: Send, send_timeout: Callable[[], float]) -> None:
-        """Send a part of a response. Raises ``ClientDisconnect`` if this takes ``send_timeout()`` seconds."""
+        """Send a part of a response. Raises ``ClientDisconnect`` if the client does not accept the part in time.
+
+        ``send_timeout`` returns the timeout in seconds.
+        """
         since = time.monotonic()
         handed = send({"type": "http.response.body", "body": piece, "more_body": more})
         try:

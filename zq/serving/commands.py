@@ -34,7 +34,7 @@ def run_until_signal(name: str, extra: str, load: Callable[[], Run], arguments: 
 
     Args:
         name: Name of the command, for error messages.
-        extra: Extra of ``zq-queue`` with the command's dependencies.
+        extra: Extra of the package ``zq-queue`` that installs the command's dependencies.
         load: Imports the command and returns it.
     """
     # SIGHUP must not end the command during the imports. ``wait_until_ended`` unblocks the signal.

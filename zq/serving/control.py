@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control socket, through which ``zq-server`` commands reach a running server.
 
-A command such as ``zq-server token`` needs the socket if a server has the embedded store open. Its requests
-have administrator rights. The Unix socket has mode 0600 and accepts only the server's own user and root, who can also
-read the store.
+A command such as ``zq-server token`` needs the socket if a server has the embedded store open. Its requests have
+administrator rights. The Unix socket has mode 0600 and accepts only the server's own user and root. Both can read the
+store anyway.
 """
 
 import atexit

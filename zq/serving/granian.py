@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker process under Granian, whose embeddable server runs in one event loop with the edge."""
+"""A worker process that runs Granian's embeddable server and the ASGI application (edge) in one event loop."""
 
 import asyncio
 import logging

@@ -30,14 +30,14 @@ LOG = logging.getLogger(__name__)
 
 
 def _refuse_ambiguous_head(_worker: object, request: Any) -> None:
-    """Reject an ambiguous head before WSGI merges its header names."""
+    """Reject headers that a proxy and the server may interpret differently, before WSGI merges header names."""
     sentence = heads.refusal(request.headers, "")
     if sentence is not None:
         raise InvalidHeader(sentence, request)
 
 
 def _options(chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None]) -> dict[str, object]:
-    """Return gunicorn's options by name. The installed version may lack some of them."""
+    """Return gunicorn's options by name. The installed version of gunicorn may lack some of them."""
     server = chosen.server
     options: dict[str, object] = {
         "bind": [listening.format_authority(server.bind, server.port)],
@@ -142,7 +142,7 @@ def _master(reload: Callable[[], bool], alone: bool) -> Any:
                 self.kill_workers(lifecycle.RELOAD)
 
     class SingleWorkerMaster(Master):
-        """A master that ignores signals to start more workers, because an embedded store has one owner."""
+        """A master that ignores signals to start more workers, because only one process can open an embedded store."""
 
         def handle_ttin(self) -> None:
             LOG.warning(

@@ -75,8 +75,7 @@ def listen(callbacks: Mapping[signal.Signals, Callable[[], object]]) -> bool:
     """Start a background thread that calls the callback of each received signal.
 
     If ``defer_reload`` has not been called, ``RELOAD`` is left to the HTTP server. Return ``False`` and do nothing if
-    the
-    caller is not the main thread.
+    the caller is not the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         return False

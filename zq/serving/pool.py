@@ -44,7 +44,7 @@ class Job(NamedTuple):
 
 
 class Results:
-    """A thread-safe queue of results for the event loop's futures. One wake-up delivers many results."""
+    """A thread-safe queue of results for the event loop's futures. One wake-up of the loop delivers many results."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -95,9 +95,8 @@ class ThreadLimit:
     def adapt(self, now: float, used: float, *, is_slow: bool = False) -> None:
         """End an interval and adapt ``threads``, within its bounds.
 
-        If the process used more than ``BUSY_FRACTION`` of one CPU and ``is_slow`` is false, remove a thread. Otherwise,
-        add
-        one.
+        Remove a thread if the process used more than ``BUSY_FRACTION`` of one CPU and ``is_slow`` is false. Otherwise,
+        add a thread.
 
         Args:
             is_slow: Whether a job has waited too long.
@@ -206,7 +205,7 @@ class Pool:
             del self._started[caller]
 
     def _take_next(self, caller: bytes) -> Job | None:
-        """Return the next job of a thread that has run a job of the caller, or None if the thread must wait.
+        """Return the next job for a thread that has finished a job of the caller, or None if the thread must wait.
 
         The caller's next queued job moves to the end of the waiting jobs. The result is the first waiting job.
         """
@@ -229,7 +228,7 @@ class Pool:
                 self._loop.call_later(ADAPTATION, self._adapt)
 
     def _refuse_late(self) -> None:
-        """Reject jobs that have exceeded the timeout; repeated periodically.
+        """Reject jobs that have exceeded the timeout. Called periodically.
 
         The callers' own queues are checked first, so that ``_end`` starts no late job.
         """

@@ -296,7 +296,7 @@ def _count(text: str) -> int:
 def _export_options(given: argparse.Namespace) -> None:
     """Copy command-line options to the environment, where the serving processes read them.
 
-    Raises ``StartRefused`` if the store URI contains a password, which other users could see in the process list.
+    Raises ``StartRefused`` if the store URI contains a password, because other users can see command lines.
     """
     if given.store and logs.holds_password(given.store):
         raise StartRefused(

@@ -45,7 +45,7 @@ class ConnectionSubscriptions:
     def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
         """Set the callback for new messages of the subscription.
 
-        ``notify`` can be called from any thread, and even if there is no new message. Calls can be lost.
+        ``notify`` may be called on any thread, and without a new message. Notifications can be lost.
         """
         self._watchers[_source(queue).connection_queue(id)] = notify
 

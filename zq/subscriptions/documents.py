@@ -60,7 +60,7 @@ class SubscriptionDocuments:
     def list_project(self, project: str, after: str, limit: int) -> list[tuple[Source, Subscription]]:
         """Return up to ``limit`` subscriptions of the project that have not expired, sorted by source and id.
 
-        ``after`` is ``position`` of the subscription before the first one; "" starts with the first source.
+        ``after`` is the ``position`` of the last subscription of the previous page. "" stands for the first page.
         """
         now = self._clock.now()
         document, _, id = after.rpartition("/")
@@ -106,9 +106,8 @@ class SubscriptionDocuments:
     def start_at_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
         """Return a copy of the subscription that receives only messages posted from now on.
 
-        ``confirmed`` of the copy is the set's next generation or, for a topic, the log's next sequence. If the
-        subscription
-        is not active, return it unchanged.
+        ``confirmed`` of the copy is the set's next generation (version number) or, for a topic, the log's next
+        sequence. If the subscription is not active, return it unchanged.
         """
         if subscription.confirmed is None:
             return subscription

@@ -54,7 +54,7 @@ def is_notice_queue(queue: QueueRef) -> bool:
 
 
 def make_log_ref(project: str) -> QueueRef:
-    """Return the reference for the project's topic log in a worker's schedule, which otherwise contains queues."""
+    """Return the reference under which a worker schedules the project's topic log like a queue."""
     return QueueRef(project, LOG_NAME)
 
 
@@ -79,12 +79,11 @@ class Notice(Struct, frozen=True, array_like=True):
         kind: The kind of the source: "queue" or "topic".
         name: The name of the source.
         generation: For a queue, the version number of its subscription set when the message was posted. For a topic,
-            the
-            sequence of the message.
+            the sequence of the message.
         confirmation: The type of a confirmation request; "" for a message.
         delay: The delay of the message in seconds; None = the queue has no default delay.
         hops: The number of deliveries that the message has already passed, for loop detection.
-        seal: The value of ``Entry.seal`` for a topic message.
+        seal: The random bytes in ``Entry.seal`` of a topic message, which are necessary for decryption.
         attributes: The stored attributes of the message, possibly encrypted.
     """
 
@@ -106,7 +105,8 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
 
     Args:
         started: The time at which ``ttl`` begins.
-        confirmed: The generation of the first message to deliver; None = the subscription is not active.
+        confirmed: The generation (topics: sequence) of the first message to deliver; None = the subscription is not
+            active.
         secret: The encrypted secret that signs deliveries.
         former: The encrypted previous secret, and the time until which it also signs deliveries.
         agreed: True = the subscriber has confirmed, False = it has declined, None = it has not responded. In a

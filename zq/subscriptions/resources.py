@@ -24,7 +24,7 @@ from zq.wire import subscriptions as shapes
 
 
 class _Resource:
-    """Base class for resources below a source. ``kind`` is "queue" or "topic"."""
+    """Base class for resources of a source. ``kind`` is "queue" or "topic"."""
 
     def __init__(self, subscriptions: Subscriptions, kind: str) -> None:
         self._subscriptions = subscriptions

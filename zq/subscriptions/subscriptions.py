@@ -104,8 +104,6 @@ class ListedSubscription(Struct, frozen=True):
 
 
 class Subscriptions:
-    """Use cases for subscriptions."""
-
     def __init__(
         self,
         storage: Storage,

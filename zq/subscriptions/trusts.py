@@ -119,7 +119,10 @@ def _list_urls(catalogue: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _is_below(place: str, url: str) -> bool:
-    """Return whether ``url`` is equal to ``place`` or below it."""
+    """Return whether ``url`` is equal to ``place`` or below it.
+
+    A path with ``.`` or ``..`` segments is never below ``place``.
+    """
     ours, theirs = urlsplit(place), urlsplit(url)
     if (ours.scheme, ours.hostname, _port(ours)) != (theirs.scheme, theirs.hostname, _port(theirs)):
         return False

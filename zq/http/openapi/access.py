@@ -25,7 +25,7 @@ USE: Final = {"used": COUNTS, "exact": FLAGS, "age": {"type": "number", "minimum
 
 
 def administration() -> Json:
-    """Return the OpenAPI operations of administration, by path and method."""
+    """Return the OpenAPI operations of ``/v2/quota`` and ``/v2/audit``, by path and method."""
     return {
         "/v2/quota": {
             "get": operation("get_quota", "Get the project's quotas and usage", {200: "QuotaReport"}),

@@ -63,7 +63,6 @@ class Upkeep:
         self._changed.set()
 
     def start(self) -> None:
-        """Start the threads."""
         for thread in self._threads:
             thread.start()
 

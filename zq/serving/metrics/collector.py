@@ -112,9 +112,9 @@ class StoreCollector(Collector):
         return Depths(rows, now, frozenset(self._dead_letter_queues(rows)))
 
     def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
-        """Yield the dead-letter queues of the queues in ``rows``.
+        """Yield the dead-letter queues that are named in the metadata of the queues in ``rows``.
 
-        ``rows`` must begin with the first queue of each project, without gaps.
+        For each project, ``rows`` must contain the first queues of its listing.
         """
         for project, count in Counter(queue.project for queue, _ in rows).items():
             after: str | None = ""

@@ -65,7 +65,7 @@ class Buffer:
 
 
 def sum_into(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that adds the sum of its values to ``counter``, and their number to the counter ``number``."""
+    """Return a function that adds the sum of its values to ``counter``, and the number of values to ``number``."""
 
     def add(values: list[float]) -> None:
         counter.inc(sum(values))
@@ -76,7 +76,7 @@ def sum_into(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
 
 
 def observe_into(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that adds its values to ``histogram``, and their number to the counter ``number``."""
+    """Return a function that adds its values to ``histogram``, and the number of values to ``number``."""
     bounds, buckets, total = histogram._upper_bounds, histogram._buckets, histogram._sum
 
     def add(values: list[float]) -> None:
@@ -286,7 +286,7 @@ class Metrics(Events):
             self._flush()
 
     def _tally(self) -> None:
-        """Add the increase of each store total to its counter. If a total has decreased, count it from zero."""
+        """Add the increase of each total that the store reports to its counter. Count a decreased total from zero."""
         with self._tallying:  # concurrent scrapes must add their increases in order
             measures = self._store.measures.get() or ()
             for measure in [measure for measure in measures if measure.name in self._totals]:

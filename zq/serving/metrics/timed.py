@@ -41,7 +41,7 @@ def measure_verbs(storage: Storage, *listeners: Events) -> Storage:
 
 
 class _TimedStorage:
-    """A storage wrapper with measured controllers. All other methods delegate to the storage."""
+    """A storage wrapper that measures the operations of its controllers. All other methods delegate to the storage."""
 
     def __init__(self, storage: Storage, notify: Notify) -> None:
         self._storage = storage

@@ -48,8 +48,7 @@ class Configuration:
     """The options of this process. ``reload`` applies changes of the file to ``current``.
 
     ``path`` defaults to the file in the environment variable ``ZQ_CONFIG``, if set. Raises ``StartRefused`` if an
-    option
-    is invalid.
+    option is invalid.
     """
 
     def __init__(self, path: str | None = None) -> None:
@@ -109,7 +108,7 @@ class Configuration:
 
 
 def load(path: str | None = None) -> Settings:
-    """Return the settings of the environment and of the file ``path``, by default the file in ``ZQ_CONFIG``."""
+    """Return the settings from the environment and the file ``path``, which defaults to the file in ``ZQ_CONFIG``."""
     return Configuration(path).current
 
 

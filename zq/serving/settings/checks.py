@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of options that bounds do not express, and of options that depend on each other."""
+"""Checks of options beyond minimum and maximum, and of options that depend on each other."""
 
 import os
 from typing import Final

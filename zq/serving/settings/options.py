@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All options of the server, derived from the fields of structs, as values and as options of oslo.config.
+"""All options of the server, declared as fields of structs and converted to options of oslo.config.
 
 ``PARTS`` lists the structs. Each field that is annotated with an ``Option`` is an option.
 """
@@ -32,7 +32,7 @@ KINDS: Final[dict[object, type[cfg.Opt]]] = {
 
 
 class Part(Struct, frozen=True):
-    """A struct whose fields are options of ``section``; ``prefix`` precedes the names of the fields."""
+    """A struct whose fields are options of ``section``. An option's name is ``prefix`` and the name of the field."""
 
     section: str
     options: type[Struct]
@@ -53,7 +53,7 @@ class Part(Struct, frozen=True):
 
 
 class DeclaredOption(Struct, frozen=True):
-    """One option.
+    """An option of the server, declared by a field of a struct.
 
     Attributes:
         name: Name of the option in its section.
@@ -102,7 +102,7 @@ class DeclaredOption(Struct, frozen=True):
         return kind(self.name, mutable=option.reload, secret=option.secret, help=description, **more)
 
     def read(self, conf: cfg.ConfigOpts) -> Any:
-        """Return the current value."""
+        """Return the option's value in ``conf``."""
         value = conf[self.name] if self.section == "DEFAULT" else conf[self.section][self.name]
         return tuple(value) if isinstance(value, list) else value
 

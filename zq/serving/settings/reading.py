@@ -57,7 +57,7 @@ KEYSTONE: Final = "keystone_authtoken"
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """The checked options of one server: a struct for each part, and values that several options determine."""
+    """The checked options of one server: a struct for each part, and values that depend on several options."""
 
     general: sections.GeneralOptions
     auth: AuthOptions

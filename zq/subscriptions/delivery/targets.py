@@ -27,7 +27,8 @@ class TargetPolicy(Struct, frozen=True):
     Args:
         networks: Non-public networks that are allowed.
         ports: Allowed ports below 1024, in addition to 80 and 443.
-        own: The ports of this service. They are rejected on this machine's addresses, except those in ``networks``.
+        own: The ports of this service. They are rejected on addresses of this machine, unless ``networks`` contains the
+            address.
         stores: The host and port, or address and port, of each store. They are rejected even in allowed networks.
     """
 
@@ -92,7 +93,7 @@ def resolve(host: str, port: int) -> Sequence[tuple[int, str]]:
 class AddressCheck:
     """Address check for new subscribers.
 
-    If a host name cannot be resolved within a second, the check passes, because each delivery repeats it.
+    A host name that cannot be resolved within a second passes, because each delivery checks the address again.
     """
 
     def __init__(self, policy: TargetPolicy) -> None:

@@ -86,7 +86,10 @@ class DeliveryState:
         """The subscriber's URI when the subscription was last read."""
 
     def record(self, delivered: bool) -> None:
-        """Record an attempt. A success ends a pause. ``MAX_FAILURES`` consecutive failures start a pause."""
+        """Record an attempt.
+
+        A success ends the subscription's pause. ``MAX_FAILURES`` consecutive failures start a pause.
+        """
         if delivered:
             self.failures, self.until, self.claim_limit = 0, 0.0, min(2 * self.claim_limit, MAX_CLAIMED)
             return
@@ -132,7 +135,6 @@ class DeliveryWorker:
         self._thread = threading.Thread(target=self._work, name="zq-delivery", daemon=True)
 
     def start(self) -> None:
-        """Start the worker's thread."""
         self._thread.start()
 
     def notify(self, queue: QueueRef) -> None:
