@@ -100,7 +100,7 @@ class App(falcon.App[Any, Any]):
     def is_short(self, environ: Mapping[str, Any], body: bytes) -> bool:
         """Return whether the request is quick enough to run on the event loop's thread.
 
-        The HTTP server (edge) must also check that the caller's credential is cached. It must run the request with a
+        The HTTP server (edge) must also check that the caller's credential is cached. The request must run with a
         ``zq.storage.inline.Ticket``, which waits for the disk sync.
         """
         return self._short.includes(environ, body) and self.is_prompt()

@@ -116,9 +116,9 @@ class SocketHandler(Protocol):
 
 
 class SocketEdge(Protocol):
-    """The interface of the edge (the HTTP server) for WebSocket handlers.
+    """The interface of the HTTP server (edge) for WebSocket handlers.
 
-    All methods except ``call`` must run in the edge's event loop.
+    All methods except ``call`` must run in the server's event loop.
     """
 
     def run(self, work: Callable[[], Any], caller: bytes) -> Awaitable[Any]:
@@ -136,9 +136,7 @@ class SocketEdge(Protocol):
         """Call the WSGI application on the current thread. Blocks. Thread-safe."""
         ...
 
-    def is_stopping(self) -> bool:
-        """Return whether the server is stopping."""
-        ...
+    def is_stopping(self) -> bool: ...
 
 
 class Feature:

@@ -2,8 +2,8 @@
 """Checks of the raw request line and headers, before WSGI merges header names.
 
 WSGI uses one key for ``X-Project-ID`` and ``X_Project_ID``, and joins repeated headers. If a proxy sets one spelling
-and forwards the client's other spelling, a client could choose its project. The edge (the HTTP server) therefore checks
-the raw headers. It stores the error in the environment, and ``zq.http.admission`` rejects the request.
+and forwards the client's other spelling, a client could choose its project. The HTTP server (edge) therefore checks the
+raw headers and stores the error in the environment. ``zq.http.admission`` then rejects the request.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,14 +43,14 @@ TARGETS: Final = frozenset({ENCODED_SLASH, LEADING_SLASHES})
 
 
 class HeadAuthenticator(Protocol):
-    """Authentication by the headers, before the edge (the HTTP server) reads the body.
+    """Authentication by the headers, before the HTTP server (edge) reads the body.
 
-    ``env`` is the WSGI environment without the body. If the credential is not valid, the edge does not read the body.
+    ``env`` is the WSGI environment without the body. If the credential is not valid, the server does not read the body.
     The application authenticates the request again and rejects it.
     """
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
-        """Return whether the edge may read the body, or ``None`` if the store must be queried first."""
+        """Return whether the HTTP server may read the body, or ``None`` if the store must be queried first."""
         ...
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:

@@ -160,7 +160,7 @@ class Handover:
         """Whether the client has disconnected."""
 
     def defer(self, pending: PendingRequest, *, needs_thread: bool = False) -> None:
-        """Pass a long poll to the edge.
+        """Pass a long poll to the HTTP server.
 
         Args:
             needs_thread: Whether the next poll must run at once on a worker thread, because it may block.
@@ -168,7 +168,7 @@ class Handover:
         self.pending, self.needs_thread = pending, needs_thread
 
     def send(self, feed: Feed) -> None:
-        """Pass a stream to the edge."""
+        """Pass a stream to the HTTP server."""
         self.feed = feed
 
     def request_thread(self) -> None:
@@ -184,7 +184,6 @@ class Handover:
         self.pending = None
 
     def note_disconnect(self) -> None:
-        """Record that the client has disconnected."""
         self.is_disconnected = True
 
 

@@ -143,7 +143,7 @@ def body(req: Request, bound: int = limits.MAX_CONTROL_BODY, form: bool = False)
     ``Content-Length`` above the bound is not read.
 
     Args:
-        form: Whether the body may be a form.
+        form: Whether the media type of HTML forms is accepted.
     """
     announced = None if CHUNKED in req.env else req.content_length
     if announced is None:
@@ -196,7 +196,7 @@ def _read_unknown_size(req: Request, bound: int, form: bool) -> bytes:
 
 
 def _refuse_withheld(req: Request) -> None:
-    """Raise ``Unavailable`` if the edge did not read the body because it could not check the credential."""
+    """Raise ``Unavailable`` if the HTTP server withheld the body, because the credential could not be checked."""
     if heads.WITHHELD in req.env:
         raise Unavailable("The credential could not be checked in time. Try again later.")
 

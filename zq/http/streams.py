@@ -109,7 +109,7 @@ class EventStream:
         """Initialize the body.
 
         Args:
-            connection: The reader's socket, if the edge provides it.
+            connection: The reader's socket, if the HTTP server provides it.
             check: Raises ``NotAuthorized`` if the reader may no longer read. Called every ``HEARTBEAT`` seconds.
             account: Rate limiter to charge for the events. While the project exceeds its rate, only heartbeats are
                 sent.

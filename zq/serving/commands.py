@@ -81,8 +81,8 @@ def _refuse(name: str, sentence: str) -> int:
 def parse_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Add the common options and parse the arguments.
 
-    ``--store`` and ``--config`` are copied to the environment, where the settings read them. Raises ``StartRefused`` if
-    the store URI contains a password.
+    ``--store`` and ``--config`` are copied to the environment, from which the settings are read. Raises
+    ``StartRefused`` if the store URI contains a password.
     """
     from zq import __version__
     from zq.errors import StartRefused

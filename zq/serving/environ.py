@@ -70,7 +70,7 @@ def add_body(environ: dict[str, Any], body: bytes) -> None:
 def announced_size(environ: dict[str, Any]) -> int | None:
     """Return the ``Content-Length`` of the body: 0 without a body, ``None`` for an unknown size.
 
-    A number with more than 20 digits is truncated to 20 digits. It still exceeds every limit.
+    A number with more than 20 digits is truncated to 20 digits and still exceeds every limit.
     """
     length = environ.get("CONTENT_LENGTH")
     if length is None:
@@ -97,7 +97,7 @@ def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> b
 
 
 def _add_headers(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> None:
-    """Add all headers, with repeated headers joined by commas. Check them and store an error, if any."""
+    """Add all headers, with repeated headers joined by commas. If a header is not valid, store the error."""
     plain = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
     for name, value in plain:
         key = _key(name)

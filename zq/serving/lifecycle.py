@@ -142,5 +142,4 @@ def register_exit(call: Callable[[], object]) -> None:
 
 
 def is_stopping() -> bool:
-    """Return whether this process is stopping."""
     return _stopping.is_set()

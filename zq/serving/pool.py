@@ -112,8 +112,8 @@ class Pool:
     """A thread pool for work that would block the event loop.
 
     - A job that gets no thread within ``timeout`` seconds fails with ``Crowded``.
-    - The jobs of one caller use at most three quarters of the threads. While several projects send requests, they use
-      fewer; see ``ThreadLimit``. Further jobs wait in the caller's own queue.
+    - The jobs of one caller use at most three quarters of the threads. While several projects send requests, the limit
+      is lower; see ``ThreadLimit``. Further jobs wait in the caller's own queue.
     - Jobs without a caller may use all threads.
     """
 

@@ -36,7 +36,10 @@ class Cursors:
         return self._storage.documents.get(_document(project), self._clock.now())
 
     def move(self, project: str, position: int, version: str) -> bool:
-        """Set the cursor if its version equals ``version``; "" creates a cursor. Return whether the cursor was set."""
+        """Set the cursor to ``position`` if its version equals ``version``. "" creates a cursor.
+
+        Return whether the cursor was set.
+        """
         return self._storage.documents.put(_document(project), b"%d" % position, self._clock.now(), expected=version)
 
     def remove(self, project: str, version: str) -> bool:

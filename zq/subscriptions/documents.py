@@ -197,8 +197,8 @@ def postpone(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
 def _decode_unexpired(stored: bytes | None, now: Seconds) -> SubscriptionSet:
     """Decode a subscription set and remove expired subscriptions. If ``stored`` is None, return an empty set.
 
-    The generation is at least the current time in milliseconds. If it started at 0, generations would repeat after the
-    document has expired.
+    The generation is at least the current time in milliseconds. If the generation started at 0, generations would
+    repeat after the document has expired.
     """
     found = _decoder.decode(stored).without_expired(now) if stored else SubscriptionSet()
     return msgspec.structs.replace(found, generation=max(found.generation, int(now * 1000)))

@@ -49,7 +49,6 @@ class Source(Owner):
 
 
 def is_notice_queue(queue: QueueRef) -> bool:
-    """Return whether the queue is a notice queue."""
     return queue.name.startswith(f"{NOTICES}/")
 
 
@@ -59,7 +58,6 @@ def make_log_ref(project: str) -> QueueRef:
 
 
 def is_log(queue: QueueRef) -> bool:
-    """Return whether the reference stands for a topic log."""
     return queue.name == LOG_NAME
 
 
@@ -109,8 +107,8 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
             active.
         secret: The encrypted secret that signs deliveries.
         former: The encrypted previous secret, and the time until which it also signs deliveries.
-        agreed: True = the subscriber has confirmed, False = it has declined, None = it has not responded. In a
-            document that an earlier version of zq stored, None and a set ``confirmed`` mean that it has confirmed.
+        agreed: True = the subscriber has confirmed, False = it has declined, None = it has not responded. In a document
+            of an earlier version of zq, None together with ``confirmed`` means that it has confirmed.
     """
 
     id: str
@@ -158,14 +156,13 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
 class SubscriptionSet(Struct, frozen=True):
     """All subscriptions of one source, sorted by id.
 
-    ``generation`` increases with each change. It is never below the time of the change in milliseconds.
+    ``generation`` increases with each change and is never below the time of the change in milliseconds.
     """
 
     generation: int = 0
     items: tuple[Subscription, ...] = ()
 
     def find(self, id: str) -> Subscription | None:
-        """Return the subscription with the given id, or None if the set does not contain it."""
         return next((each for each in self.items if each.id == id), None)
 
     def without_expired(self, now: Seconds) -> "SubscriptionSet":
@@ -185,5 +182,4 @@ class SubscriptionSet(Struct, frozen=True):
 
     @property
     def has_active(self) -> bool:
-        """Return whether at least one subscription is active."""
         return any(each.confirmed is not None for each in self.items)

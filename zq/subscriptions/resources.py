@@ -158,7 +158,6 @@ class SubscriptionSecret(_Resource):
 
 
 def add_routes(app: "falcon.App[Any, Any]", subscriptions: Subscriptions) -> None:
-    """Add the subscription routes of the project, of queues and of topics."""
     app.add_route("/v2/subscriptions", ProjectSubscriptions(subscriptions))
     for kind in ("queue", "topic"):
         path = f"/v2/{kind}s/{{{kind}}}/subscriptions"

@@ -132,11 +132,9 @@ class Subscriptions:
         If the subscriber already has an unconfirmed subscription, send another confirmation request instead.
 
         Args:
-            source: The queue or topic.
-            terms: The requested properties.
             token: The caller's Keystone token, with which a trust is created.
             connection: The id of the caller's WebSocket connection (contract 14). If ``terms`` has no subscriber, the
-                connection becomes the subscriber. It need not confirm, and its messages are not signed.
+                connection becomes the subscriber. A connection need not confirm, and its messages are not signed.
 
         Raises:
             Invalid: A term is not valid, or the server lacks a key or a service that the subscription needs.
@@ -226,11 +224,7 @@ class Subscriptions:
         If the subscriber changes, the new subscriber must confirm, and the signing secret changes. Headers with masked
         values in ``terms`` are removed, because the new subscriber must not receive the old values.
 
-        Args:
-            source: The queue or topic.
-            id: The id of the subscription.
-            terms: The properties to change.
-            token: The caller's Keystone token. If the subscriber needs a trust, a new trust replaces the old one.
+        ``token`` is the caller's Keystone token. If the subscriber needs a trust, a new trust replaces the old one.
 
         Raises:
             Invalid: A term is not valid, or ``terms`` changes nothing.
@@ -280,8 +274,6 @@ class Subscriptions:
         If an active subscription is declined, the subscriber receives a request with which it can subscribe again.
 
         Args:
-            source: The queue or topic.
-            id: The id of the subscription.
             agreed: True to confirm, False to decline.
             by_owner: Whether the caller is the owner of the source, not the subscriber or an administrator.
 

@@ -131,7 +131,7 @@ class AdaptivePace(Steps):
         self.rested = 0.0
 
     def step(self) -> int:
-        """Pause before the next step. Return the maximum number of entries to remove in it, or 0 to end the round."""
+        """Pause, then return the maximum number of entries to remove in the next step, or 0 to end the round."""
         size, pause = self._size, 0.0
         if not self._monitor.is_quiet():
             if self._began is not None:

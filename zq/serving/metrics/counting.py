@@ -149,7 +149,6 @@ class Metrics(Events):
         self._buffers += [self._published, self._streamed]
 
     def configure(self, options: MetricsOptions) -> None:
-        """Apply new options of the section ``[metrics]``."""
         self._options = options
         self._store.configure(options)
 

@@ -41,8 +41,6 @@ class ConfirmationOptions(Struct, frozen=True):
 
 
 class Mail(Struct, frozen=True):
-    """A mail to a subscriber."""
-
     subject: str
     sender: str
     text: str

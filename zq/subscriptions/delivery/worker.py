@@ -99,8 +99,6 @@ class DeliveryState:
 
 
 class DeliveryWorker:
-    """The delivery worker of a process."""
-
     def __init__(
         self,
         storage: Storage,
@@ -202,7 +200,7 @@ class DeliveryWorker:
             await asyncio.wait_for(self._woken.wait(), max(0.0, min(soon, until) - time.monotonic()))
 
     def _rank(self, queue: QueueRef) -> tuple[int, float]:
-        """Return the priority of a queue that is due, and the time at which it became due. Lower values come first.
+        """Return the priority of a due queue, and the time at which the queue became due. Lower values come first.
 
         0. Notice queues, topic logs, and subscriptions whose last delivery succeeded.
         1. Subscriptions without an earlier delivery.
