@@ -50,7 +50,7 @@ class ShortRoutes:
             self._pattern = re.compile("|".join(self._lines))
 
     def includes(self, environ: Mapping[str, Any], body: bytes) -> bool:
-        """Return whether the route, the method and the size of the request permit the event loop's thread."""
+        """Return whether the route, method and size of the request allow it to run on the event loop's thread."""
         query: str = environ["QUERY_STRING"]
         return (
             self._pattern.fullmatch(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}") is not None

@@ -165,7 +165,7 @@ class Authorization:
         return allotment.state
 
     def resume(self, req: Request) -> None:
-        """Count a long poll as a running request again after it has waited."""
+        """Count a long poll that has stopped waiting as a running request."""
         account = req.context.account
         if account is not None:
             account.resume()

@@ -59,7 +59,7 @@ class Context(falcon.Context):
 
 
 class Request(falcon.Request):
-    """A request with a typed context."""
+    """A Falcon request with a ``Context``."""
 
     context_type = Context
     context: Context

@@ -39,5 +39,5 @@ def idempotency_key(req: Request, verb: str, window: int, raw: bytes, *more: str
 
 
 def mark_replayed(resp: falcon.Response) -> None:
-    """Add the header ``Idempotency-Replayed``, because the response repeats that of an earlier request."""
+    """Add the header ``Idempotency-Replayed``, because the response repeats the response to an earlier request."""
     resp.set_header("Idempotency-Replayed", "true")

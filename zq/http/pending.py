@@ -176,7 +176,7 @@ class Handover:
         self.needs_thread = True
 
     def begin_poll(self) -> None:
-        """Record that the next poll has begun, and end the effect of ``request_thread``."""
+        """Record that the next poll has begun. A former ``request_thread`` no longer applies."""
         self.needs_thread = False
 
     def end(self) -> None:

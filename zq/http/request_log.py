@@ -126,7 +126,7 @@ def _entry(req: Request, resource: object, status: int, behind_proxy: bool) -> E
 
 
 def _object(req: Request, resource: object) -> str:
-    """Return the object of the request for the audit log, such as ``queue jobs``.
+    """Return the object that the request changes, such as ``queue jobs``, for the audit log.
 
     A resource may declare ``audited_as``: the object's type, and the path parameter with its id.
     """

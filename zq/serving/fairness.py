@@ -109,7 +109,7 @@ class FairQueue:
         return False
 
     async def wait(self, name: bytes) -> None:
-        """Wait until this caller may take a step, and take it."""
+        """Wait until the caller may take a step, and take it."""
         if not self._take_step(name):
             turn = self._loop.create_future()
             self._waiting.setdefault(name, deque()).append(turn)

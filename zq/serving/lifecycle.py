@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signals and shutdown of this process, independent of the HTTP server.
 
-An HTTP server that stops gracefully waits for its requests, so long polls must be ended first. The HTTP
-server has its own signal handlers. This module therefore reads signals from Python's wake-up file descriptor, which
-works even while the main thread runs native code.
+An HTTP server that stops gracefully waits for its requests, so long polls must be ended first. The HTTP server has its
+own signal handlers. This module therefore reads signals from Python's wake-up file descriptor, which works even while
+the main thread runs native code.
 
 ``RELOAD`` (SIGHUP) would end a process that does not handle the signal. A reload during the start must not be lost
 either. The starting process and its children therefore block the signal until they can reload.
@@ -93,7 +93,7 @@ def listen(callbacks: Mapping[signal.Signals, Callable[[], object]]) -> bool:
 
 
 def ignore_signal(*_: object) -> None:
-    """Do nothing. Python writes a signal to the wake-up descriptor only if the signal has a handler."""
+    """Do nothing, as the handler of ``RELOAD``. Python writes only signals with a handler to the wake-up descriptor."""
 
 
 def _listen(

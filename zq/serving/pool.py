@@ -31,7 +31,7 @@ class Job(NamedTuple):
     """Work for a thread.
 
     Attributes:
-        since: Monotonic time since which the job waits for a thread.
+        since: Monotonic time at which the job began to wait for a thread.
         patient: Whether the job waits without a timeout.
         caller: The caller whose threads the job uses, or ``None`` for no limit.
     """
@@ -52,7 +52,7 @@ class Results:
         self._notified = False
 
     def put(self, future: "asyncio.Future[Any]", value: Any, error: BaseException | None = None) -> None:
-        """Resolve a future in the event loop. Thread-safe."""
+        """Resolve a future in the event loop, with an error or a value. Thread-safe."""
         self._done.append((future, value, error))
         if not self._notified:
             self._notified = True
@@ -207,7 +207,7 @@ class Pool:
     def _take_next(self, caller: bytes) -> Job | None:
         """Return the next job for a thread that has finished a job of the caller, or None if the thread must wait.
 
-        The caller's next queued job moves to the end of the waiting jobs. The result is the first waiting job.
+        The caller's next queued job moves behind all waiting jobs. The result is the first waiting job.
         """
         with self._lock:
             if self._started[caller] <= self._max_threads() and (job := self._take_queued(caller)) is not None:
@@ -296,7 +296,10 @@ class DurabilityWaiter:
         threading.Thread(target=self._run, name="zq-durability", daemon=True).start()
 
     def wait_for(self, ticket: Ticket) -> "asyncio.Future[Any]":
-        """Return a future that resolves when the ticket's changes are durable, or fails with ``Unavailable``."""
+        """Return a future that resolves when the changes of the ticket's request are durable.
+
+        The future fails with ``Unavailable`` if the store cannot make the changes durable.
+        """
         future = self._loop.create_future()
         self._tickets.put((ticket, future))
         return future

@@ -36,7 +36,7 @@ class Cursors:
         return self._storage.documents.get(_document(project), self._clock.now())
 
     def move(self, project: str, position: int, version: str) -> bool:
-        """Set the cursor to ``position`` if its version equals ``version``. "" creates a cursor.
+        """Set the cursor to ``position`` if its version equals ``version``. If ``version`` is "", create the cursor.
 
         Return whether the cursor was set.
         """

@@ -192,7 +192,7 @@ RESUME: Final = shared("Last-Event-ID")
 
 
 def shared_parameters(limits: Limits, strict_client_id: bool) -> Json:
-    """Return the shared parameters by name. A path parameter has the name that it has in the path."""
+    """Return the shared parameters by name. Path parameters are named as in the path."""
     low, high = limits.min_length_client_id, limits.max_length_client_id
     client = {"pattern": UUID} if strict_client_id else {"minLength": low, "maxLength": high}
     epoch = query(

@@ -16,7 +16,7 @@ _MEMBER: Final = re.compile(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)$", re.MULTILINE)
 
 
 def request_schemas(*kinds: Any, **named: Any) -> Json:
-    """Return the schemas of the structs, and of the structs that they contain, by component name.
+    """Return the schemas of the given structs, and of the structs that they contain, by component name.
 
     Args:
         named: Structs whose component name differs from the class name.
@@ -47,7 +47,7 @@ def answer_schemas(*kinds: Any, **named: Any) -> Json:
 
 
 def page_schema(member: str, component: str) -> Json:
-    """Return the schema of a page. Its property ``member`` is a list of ``component`` objects."""
+    """Return the schema of a page: an object with a list of ``component`` objects in its property ``member``."""
     items = {"type": "array", "items": reference("schemas", component)}
     return {"type": "object", "properties": {member: items, "links": LINKS}, "required": [member, "links"]}
 

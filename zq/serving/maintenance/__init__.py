@@ -22,7 +22,7 @@ RESUME_INTERVAL: Final = 1.0
 
 
 class Upkeep:
-    """The background threads for clock, active expiry and abandoned commits."""
+    """The background threads that read the store's clock, remove expired messages and complete abandoned commits."""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ class CachedCall(Generic[T]):
         self._cache.forget(None)
 
     def _read(self, _key: None) -> tuple[T | None, float]:
-        """Call the function. Return its value and the seconds for which it is cached, from the start of the call."""
+        """Call the function. Return its value and the cache time in seconds, which begins with the call."""
         began = self._monotonic()
         try:
             value = self._call()
@@ -114,7 +114,8 @@ class StoreCollector(Collector):
     def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
         """Yield the dead-letter queues that are named in the metadata of the queues in ``rows``.
 
-        For each project, ``rows`` must contain the first queues of its listing.
+        For each project, ``rows`` must contain the first queues of the listing, because the listing is read again from
+        its beginning.
         """
         for project, count in Counter(queue.project for queue, _ in rows).items():
             after: str | None = ""

@@ -56,7 +56,7 @@ class Buffer:
         return len(self._values)
 
     def flush(self) -> None:
-        """Add the buffered values to the metric. Must not be called concurrently. Other threads may add values."""
+        """Add the buffered values to the metric. Calls must not overlap. Meanwhile, other threads may add values."""
         count = len(self._values)
         if count:
             values = self._values[:count]

@@ -44,7 +44,7 @@ def resolve_control_path(given: str, uri: str) -> str:
 
 
 def check_tls(server: ServerOptions, auth: AuthOptions) -> None:
-    """Raise ``StartRefused`` if TLS options or client certificate options lack other options that they need."""
+    """Raise ``StartRefused`` if TLS or client certificate options lack other required options."""
     if bool(server.tls_cert) != bool(server.tls_key):
         raise StartRefused("[server] tls_cert and tls_key must both be set, or neither.")
     if server.tls_client_ca and not server.tls_cert:

@@ -32,7 +32,7 @@ KINDS: Final[dict[object, type[cfg.Opt]]] = {
 
 
 class Part(Struct, frozen=True):
-    """A struct whose fields are options of ``section``. An option's name is ``prefix`` and the name of the field."""
+    """A struct whose fields are options of ``section``. ``prefix`` precedes each field's name in the option's name."""
 
     section: str
     options: type[Struct]

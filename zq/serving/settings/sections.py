@@ -113,7 +113,7 @@ class StorageOptions(Struct, frozen=True, kw_only=True):
 
 
 class TransportOptions(Struct, frozen=True, kw_only=True):
-    """The options of section ``[transport]`` besides the limits."""
+    """The options of section ``[transport]``, except the limits."""
 
     client_id_uuid_safe: Annotated[str, Option(choices=("strict", "off"))] = "strict"
     """strict: a Client-ID must be a UUID. off: any text within the length limits."""

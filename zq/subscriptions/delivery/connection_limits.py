@@ -39,7 +39,7 @@ class ConnectionLimits:
     async def reserve(self, project: str, subscriber: str, *, failed: bool) -> AsyncIterator[None]:
         """Wait for a free connection and reserve it; an async context manager.
 
-        ``failed`` is whether the last delivery of the subscription failed.
+        ``failed``: whether the last delivery of the subscription failed.
         """
         host = urlsplit(subscriber.removeprefix("trust+")).hostname or ""
         few = self._hosts.setdefault((project, host), asyncio.Semaphore(MAX_PER_HOST))

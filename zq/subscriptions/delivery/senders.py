@@ -155,7 +155,7 @@ class Senders:
         return await self._in_thread(TIMEOUT, self._trusts.headers, one.subscriber, one.options)
 
     async def mail(self, one: Subscription, text: str, subject: str = "", sender: str = "") -> Outcome:
-        """Deliver by mail. ``subject`` and ``sender`` take precedence over those of the subscription unless empty."""
+        """Deliver by mail. ``subject`` and ``sender`` replace those of the subscription unless they are empty."""
         try:
             await self._in_thread(3 * TIMEOUT, self._send, one, text, subject, sender)
         except Invalid as refusal:
