@@ -196,7 +196,6 @@ def _read_unknown_size(req: Request, bound: int, form: bool) -> bytes:
 
 
 def _refuse_withheld(req: Request) -> None:
-    """Raise ``Unavailable`` if the HTTP server did not read the body, because the credential could not be checked."""
     if heads.WITHHELD in req.env:
         raise Unavailable("The credential could not be checked in time. Try again later.")
 

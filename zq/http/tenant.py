@@ -138,7 +138,6 @@ class Tenant:
 
 
 def _check_project(req: Request, identity: Identity, resource: object) -> None:
-    """Raise ``NotAuthorized`` if the client's headers name another project than its credential."""
     for name, project in req.env[PRESENTED].items():
         if name in PROJECT and project != identity.project:
             rule = getattr(resource, "policy", {}).get(req.method)

@@ -298,7 +298,6 @@ def _grantable_roles(maker: Identity) -> frozenset[str]:
 
 
 def _exceeds(terms: Grant | StoredToken, maker: Identity) -> bool:
-    """Return whether a token with these terms has more rights than its maker or belongs to another user."""
     other = terms.user not in ("", maker.user) or not _grantable_roles(maker) | maker.roles >= {*terms.roles}
     return other or scopes_exceed(parse(terms.scopes), parse(maker.scopes))
 

@@ -234,8 +234,6 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Connection(HTTPConnection):
-    """An HTTP connection over a Unix socket."""
-
     def __init__(self, path: str, within: float = TIMEOUT) -> None:
         super().__init__("localhost", timeout=within)
         self._path = path

@@ -30,7 +30,6 @@ LOG = logging.getLogger(__name__)
 
 
 def _refuse_ambiguous_head(_worker: object, request: Any) -> None:
-    """Reject headers that a proxy and the server may interpret differently, before WSGI merges header names."""
     sentence = heads.refusal(request.headers, "")
     if sentence is not None:
         raise InvalidHeader(sentence, request)
@@ -84,8 +83,6 @@ def run(
     """
 
     class PlainLogger(Logger):  # type: ignore[misc]
-        """A logger that passes gunicorn's messages to the server's log."""
-
         def setup(self, cfg: object) -> None:
             self.error_log.propagate = True
 
@@ -110,8 +107,6 @@ def run(
 
 
 def _with_certificates(app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
-    """Wrap the application to add the client's certificate to the environment of each request."""
-
     def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         connection = environ.get("gunicorn.socket")
         found = get_certificate(connection) if isinstance(connection, ssl.SSLSocket) else None

@@ -144,10 +144,6 @@ class SubscriptionDocuments:
         return bool(found)
 
     def _sync(self, queue: QueueRef) -> None:
-        """Update the mark in the queue's metadata, if the queue exists.
-
-        Raises ``MetadataConflict`` if concurrent changes make every attempt fail.
-        """
         for _ in range(MAX_ATTEMPTS):
             stored = self._storage.queues.get(queue)
             if stored is None:

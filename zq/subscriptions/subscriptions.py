@@ -371,7 +371,6 @@ class Subscriptions:
             raise QuotaExceeded(f"The project has {maximum} subscriptions, the maximum.")
 
     def _request_confirmation(self, source: Source, one: Subscription, confirmation: str) -> None:
-        """Queue a confirmation request if the subscriber must confirm and has not reached its hourly limit."""
         if not one.must_confirm(self._policy.confirm) or not self._may_request_confirmation(one.subscriber):
             return
         now = self._clock.now()

@@ -112,8 +112,6 @@ def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
 
 
 def _conditions() -> dict[str, Json]:
-    """Return the JSON Schema conditions on combinations of properties, by component."""
-
     def any_of(*members: str) -> Json:
         return {"anyOf": [{"required": [member]} for member in members]}
 

@@ -62,7 +62,6 @@ def _describe(schema: Json) -> None:
 
 
 def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
-    """Return a copy of the schema, with references renamed according to ``names``."""
     if isinstance(schema, dict):
         if "$ref" in schema:
             return schema | reference("schemas", names[schema["$ref"]])

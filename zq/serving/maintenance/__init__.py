@@ -90,7 +90,6 @@ class Upkeep:
         return exhausted
 
     def _sweep(self) -> None:
-        """Run sweep rounds at the interval, or without a pause after a round that reached its limit."""
         exhausted = False
         while not self._stopping.is_set():
             if not exhausted:

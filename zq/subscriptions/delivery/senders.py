@@ -144,10 +144,6 @@ class Senders:
             return Outcome(False, 0, "the address is not allowed" if forbidden else type(failure).__name__)
 
     async def _authority(self, one: Subscription) -> Mapping[str, str]:
-        """Return the headers with a trust token, or {} if the subscriber needs no trust.
-
-        Raises ``Invalid`` if there is no token for the subscriber, ``TimeoutError`` if Keystone is too slow.
-        """
         if not one.subscriber.startswith(TRUST):
             return {}
         if self._trusts is None:

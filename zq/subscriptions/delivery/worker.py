@@ -344,8 +344,6 @@ class DeliveryWorker:
 
     @asynccontextmanager
     async def _keep_renewed(self, queue: QueueRef, claim: Claim) -> AsyncIterator[None]:
-        """Renew the claim and the lease every ``RENEWAL_INTERVAL`` seconds; an async context manager."""
-
         async def renew() -> None:
             while True:
                 await asyncio.sleep(RENEWAL_INTERVAL)
