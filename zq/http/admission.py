@@ -42,8 +42,8 @@ class Admission:
 
     Args:
         trusts_network: Whether the network is trusted. If so, HTTP/1.0 requests need no ``Host``.
-        guarded: Whether callers are authenticated. If so, any ``Host`` is accepted, because a page that uses DNS
-            rebinding has no credentials.
+        guarded: Whether callers are authenticated. If so, any ``Host`` is accepted, and HTTP/1.0 requests need none,
+            because a page that uses DNS rebinding has no credentials.
         allowed_hosts: Returns the accepted host names in lower case, without ports. ``ANY_HOST`` accepts all names.
     """
 

@@ -87,7 +87,7 @@ def create_app(
         strict_client_id: Require a UUID as ``Client-ID``.
         admin_mode: Serve ``/v2/health``.
         policy: Maps policy rules to the roles that they require. The default is the table in ``zq.auth.policy``.
-        trusts_network: Accept ``X-Roles`` headers of unauthenticated callers, and requests without ``Host``.
+        trusts_network: Accept ``X-Roles`` headers of unauthenticated callers, and HTTP/1.0 requests without ``Host``.
         allowed_hosts: Returns the accepted ``Host`` names. Called for each request.
         log_requests: Returns whether requests are logged. Called for each request.
         metrics_page: Renders ``/metrics``. ``None`` omits the route.

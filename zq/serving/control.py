@@ -109,7 +109,7 @@ def snapshot(path: str) -> Iterator[Snapshot]:
     """Provide a snapshot of the store of the server at ``path``; a context manager.
 
     The server drops the snapshot when the context ends or this process dies. Set ``whole`` of the snapshot to ``True``
-    after the backup is complete. Otherwise, the server logs an incomplete backup.
+    after the backup is complete. Otherwise, the server counts the backup as incomplete.
 
     Raises ``StartRefused`` if the server rejects the request, and ``Unavailable`` if no server answers.
     """
