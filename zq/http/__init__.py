@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP interface: request parsing, calls of use cases, and rendering of answers."""
+"""The HTTP interface of the broker: Falcon resources and middleware."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the request head, before routing, body and store.
+"""Middleware that checks the request line and headers before routing and before the body is read.
 
 The middleware rejects:
 
-- an ambiguous head (``zq.http.heads``);
-- an unknown ``Host``, as protection against DNS rebinding. In this attack, a web page resolves its own host name to
-  this server to read queues, and the browser sends that name as ``Host``;
+- a request line or header that a proxy and the server may interpret differently (``zq.http.heads``);
+- an unknown ``Host``. This check prevents DNS rebinding, in which a web page resolves its own host name to this server.
+  The browser then sends that name as ``Host``;
 - cross-site requests with side effects.
 """
 
@@ -36,14 +36,14 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
 
 class Admission:
-    """Falcon middleware that checks the request head.
+    """Falcon middleware that checks the request line and headers.
 
-    A feature whose GET requests may have side effects sets ``links_change`` in ``req.context``.
+    A feature sets ``req.context.links_change`` if its GET requests can have side effects.
 
     Args:
         trusts_network: Whether the network is trusted. If so, HTTP/1.0 requests need no ``Host``.
-        guarded: Whether callers are authenticated. If so, any ``Host`` is accepted, because a page under a rebound name
-            has no credentials.
+        guarded: Whether callers are authenticated. If so, any ``Host`` is accepted, and HTTP/1.0 requests need none,
+            because a page that uses DNS rebinding has no credentials.
         allowed_hosts: Returns the accepted host names in lower case, without ports. ``ANY_HOST`` accepts all names.
     """
 
@@ -88,7 +88,6 @@ def _refuse_head(sentence: str) -> NoReturn:
 
 @lru_cache(maxsize=1024)
 def _host(value: str) -> str:
-    """Return the host name in lower case without the port, or "" if the header is malformed."""
     found = HOST.fullmatch(value)
     return found[1].lower() if found else ""
 

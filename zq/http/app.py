@@ -86,8 +86,8 @@ def create_app(
     Args:
         strict_client_id: Require a UUID as ``Client-ID``.
         admin_mode: Serve ``/v2/health``.
-        policy: Decides which roles a rule requires. The default is the table in ``zq.auth.policy``.
-        trusts_network: Trust the network: accept ``X-Roles`` headers of unauthenticated callers.
+        policy: Maps policy rules to the roles that they require. The default is the table in ``zq.auth.policy``.
+        trusts_network: Accept ``X-Roles`` headers of unauthenticated callers, and HTTP/1.0 requests without ``Host``.
         allowed_hosts: Returns the accepted ``Host`` names. Called for each request.
         log_requests: Returns whether requests are logged. Called for each request.
         metrics_page: Renders ``/metrics``. ``None`` omits the route.

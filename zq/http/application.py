@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The WSGI application: Falcon with zq's middleware, error handlers and pending requests."""
+"""The WSGI application: Falcon with zq's middleware, error handlers and long polls."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,10 +32,10 @@ PARAMETER: Final = re.compile(r"\\\{\w+\\\}")
 
 
 class ShortRoutes:
-    """The routes whose requests are quick enough to run on the event loop's thread, if the store is embedded.
+    """The routes whose requests may run on the event loop's thread if the store is embedded.
 
-    A resource names its quick HTTP methods in ``short``. Requests with a large body, a large page or many ids are
-    excluded, because they would block the event loop.
+    The attribute ``short`` of a resource lists its quick HTTP methods. Requests with a large body, a large page or many
+    ids are excluded, because they would block the event loop.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class ShortRoutes:
             self._pattern = re.compile("|".join(self._lines))
 
     def includes(self, environ: Mapping[str, Any], body: bytes) -> bool:
-        """Return whether the request is quick enough to run on the event loop's thread."""
+        """Return whether the route, method and size of the request allow it to run on the event loop's thread."""
         query: str = environ["QUERY_STRING"]
         return (
             self._pattern.fullmatch(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}") is not None
@@ -62,7 +62,7 @@ class ShortRoutes:
 
 
 class FinalResponse(NamedTuple):
-    """The final response to a pending request."""
+    """The final response to a long poll that had to wait."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -100,15 +100,15 @@ class App(falcon.App[Any, Any]):
     def is_short(self, environ: Mapping[str, Any], body: bytes) -> bool:
         """Return whether the request is quick enough to run on the event loop's thread.
 
-        The edge must run the request with a ``zq.storage.inline.Ticket``, and must first check that the caller's
-        credential is cached.
+        The HTTP server (edge) must also check that the caller's credential is cached. The request must run with a
+        ``zq.storage.inline.Ticket``, which waits for the disk sync.
         """
         return self._short.includes(environ, body) and self.is_prompt()
 
     def is_prompt(self) -> bool:
         """Return whether a request on ``ShortRoutes`` would now finish without I/O and without waiting for a lock.
 
-        While a thread handles a heavy request, that thread may hold a queue's lock.
+        While a thread handles a large request, the result is ``False``, because that thread may hold a queue's lock.
         """
         return self._storage.prompt and not turns.has_large_work()
 
@@ -118,7 +118,7 @@ class App(falcon.App[Any, Any]):
         return quotas is not None and quotas.recent_projects.has_several(quotas.now())
 
     def poll_again(self, pending: PendingRequest) -> FinalResponse | None:
-        """Poll once more for a pending request. Return the response, or ``None`` if the request is still pending.
+        """Repeat the poll of a waiting request. Return the response, or ``None`` if the request must continue to wait.
 
         May block.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resource for the audit trail (console E11)."""
+"""HTTP resource for the audit trail, which the console shows."""
 
 import falcon
 

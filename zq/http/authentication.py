@@ -2,8 +2,8 @@
 """Authentication middleware, which runs before routing and before the body is read (tenancy 1).
 
 If an authentication strategy is configured, the middleware removes the client's own identity headers from the
-environment. Later code therefore cannot trust these headers by mistake. Without a strategy, ``zq.http.tenant`` reads
-them.
+environment, so that later code cannot trust them by mistake. Without a strategy, ``zq.http.tenant`` reads these
+headers.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,7 +34,7 @@ OPERATOR: Final = Identity(project="", user="operator", roles=frozenset({ADMIN})
 
 
 class Strategy(Protocol):
-    """An authentication strategy; see ``zq.auth``."""
+    """Interface of the authentication strategies in ``zq.auth``."""
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity: ...
 
@@ -51,7 +51,7 @@ class Strategy(Protocol):
 
 
 class ProxyCheck(Protocol):
-    """The check that a request came through the authenticating proxy; see ``zq.auth.proxy``."""
+    """Interface of the check that a request came through the authenticating proxy; see ``zq.auth.proxy``."""
 
     def check(self, env: Mapping[str, Any], peer: str) -> None: ...
 
@@ -59,7 +59,7 @@ class ProxyCheck(Protocol):
 
 
 class SignatureCheck(Protocol):
-    """The verification of signed URLs; see ``zq.auth.signatures``.
+    """Interface of the verification of signed URLs; see ``zq.auth.signatures``.
 
     ``authenticate`` returns ``None`` if the signature is not valid for the project.
     """
@@ -89,7 +89,6 @@ class SignedUrlStrategy:
 
 
 def _project_of(env: Mapping[str, Any]) -> str:
-    """Return the project in the client's headers, which may have been moved to ``PRESENTED``."""
     name = "HTTP_X_PROJECT_ID"
     return str(env.get(name) or env.get(PRESENTED, {}).get(name, ""))
 
@@ -153,7 +152,7 @@ class Authentication:
             self._proxy.check(env.setdefault(PRESENTED, {}), peer)
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
-        """Return whether the edge should read the request body; see ``zq.http.heads.HeadAuthenticator``."""
+        """Return whether the caller's cached credential is valid, or ``None`` if the store must be queried."""
         if (check := self.find_check(env)) is not None:
             return check.known(env)
         if not self._is_required or env["PATH_INFO"] in OPEN_PATHS:
@@ -171,7 +170,10 @@ class Authentication:
         return strategy is None or strategy.look_up(env, get_peer(env, self._behind_proxy))
 
     def find_check(self, env: Mapping[str, Any]) -> CredentialCheck | None:
-        """Return the feature's check for the request, or ``None`` if the server's strategy authenticates it."""
+        """Return the credential check of the feature that serves the request.
+
+        Return ``None`` if the server's own strategy authenticates the request.
+        """
         for check in self.checks:
             if check.applies(env):
                 return check
@@ -184,7 +186,10 @@ class Authentication:
         strategy.authenticate(env, get_peer(env, self._behind_proxy))
 
     def _strip(self, env: dict[str, Any]) -> None:
-        """Move the client's identity headers to ``PRESENTED``, and cache the names of all other keys."""
+        """Move the client's identity headers to the dictionary ``env[PRESENTED]``.
+
+        The names of all other keys are cached, so that later requests need not check them.
+        """
         for name in FREQUENT_HEADERS:
             if name in env:
                 env.setdefault(PRESENTED, {})[name] = env.pop(name)
@@ -208,7 +213,10 @@ def token_of(req: Request) -> str:
 
 
 def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
-    """Move the client's identity headers to ``PRESENTED``. Keys in ``harmless`` are skipped."""
+    """Move the client's identity headers to the dictionary ``env[PRESENTED]``.
+
+    ``harmless`` contains keys that are known not to be identity headers.
+    """
     unknown = [name for name in env if name not in harmless]
     names = [name for name in unknown if name in IDENTITY_HEADERS or name.startswith(IDENTITY_PREFIXES)]
     if names:
@@ -216,9 +224,10 @@ def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
 
 
 def check_again(req: Request) -> Callable[[], object] | None:
-    """Return a function that checks a long-running request again, or ``None`` if no check is necessary.
+    """Return a function that checks the credential and the project of a long-running request again.
 
-    The function raises ``NotAuthorized`` if the credential is no longer valid or the project was suspended.
+    Return ``None`` if no check is necessary. The function raises ``NotAuthorized`` if the credential is no longer valid
+    or the project was suspended.
     """
     context = req.context
     authentication, bounds = context.authentication, context.bounds

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Authorization middleware: checks permissions and rate limits before a responder runs (tenancy 2, 4, 6).
 
-A resource declares the policy rule of each method in ``policy``. If a method needs another scope verb than its rule,
-the resource declares the verb in ``verbs``.
+A resource has two class attributes for authorization. ``policy`` maps each HTTP method to a policy rule. ``verbs``
+maps a method to a scope verb, such as produce or manage, that replaces the verb of the rule.
 
-The middleware checks the object in the path. The responder uses ``req.context.allowance`` to check names in the query
-or body before it changes anything. The responder also sets ``req.context.messages`` to the number of messages to
-charge.
+The middleware checks the queue or topic in the path. The responder uses ``req.context.allowance`` to check names in the
+query or body before it changes anything. The responder also sets ``req.context.messages`` to the number of messages
+that are charged to the rate limit.
 """
 
 from collections.abc import Callable, Mapping
@@ -117,9 +117,9 @@ class Authorization:
             resp.put_headers(headers)
 
     def _remember(self, identity: Identity) -> Allowance:
-        """Create and cache the caller's allowance.
+        """Create and cache the caller's allowance (its permissions).
 
-        The cache key is the ``id`` of the identity object. This object lives as long as the cached credential.
+        The cache key is the ``id`` of the identity object, which lives as long as the cached credential.
         """
         if len(self._allowances) >= MAX_CACHED:
             with suppress(StopIteration, KeyError, RuntimeError):  # another thread has evicted entries
@@ -132,7 +132,7 @@ class Authorization:
 
         Raises:
             TooManyRequests: The project exceeds a rate limit.
-            NotAuthorized: The project's state forbids the request.
+            NotAuthorized: The project is suspended, or it is read-only and the request is a change.
         """
         state = self._enter(quotas, req, project)
         if rule not in ALWAYS_ALLOWED:
@@ -141,9 +141,10 @@ class Authorization:
                 check_state(state, req.method not in SAFE_METHODS)
 
     def enter(self, req: Request, project: str) -> State:
-        """Charge a request of another protocol to the rate limits. Return the project's state without checking it.
+        """Charge a request of another protocol, such as SQS, to the rate limits.
 
-        Raises ``TooManyRequests`` if the project exceeds a rate limit.
+        Return the project's state, which the caller must check. Raises ``TooManyRequests`` if the project exceeds a
+        rate limit.
         """
         if self.quotas is None:
             return ACTIVE
@@ -164,13 +165,13 @@ class Authorization:
         return allotment.state
 
     def resume(self, req: Request) -> None:
-        """Count a long poll as a running request, because it has stopped waiting."""
+        """Count a long poll that has stopped waiting as a running request."""
         account = req.context.account
         if account is not None:
             account.resume()
 
     def check_state(self, req: Request) -> None:
-        """Raise ``NotAuthorized`` if the project's state has changed and now forbids the request."""
+        """Raise ``NotAuthorized`` if the project is now suspended, or is read-only and the request is a change."""
         assert self.quotas is not None
         check_state(self.quotas.allotment(req.context.identity.project).state, req.method not in SAFE_METHODS)
 
@@ -178,7 +179,6 @@ class Authorization:
 def _check_scopes(
     allowance: Allowance, scopes: Scopes, rule: str, resource: Any, method: str, params: Mapping[str, str]
 ) -> None:
-    """Raise ``NotAuthorized`` if the path names an object that the scopes do not cover."""
     known = RULES.get(rule)
     verb = known.verb if known else None
     if known is not None and known.everywhere and verb is not None:

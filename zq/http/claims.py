@@ -106,7 +106,6 @@ def holder(req: Request, client: str) -> Holder:
 
 @lru_cache(maxsize=4096)
 def _named(client: str, agent: str) -> Holder:
-    """Return the holder. ``agent`` is a WSGI string: UTF-8 decoded as Latin-1."""
     return Holder(client, agent.encode("latin-1", "replace").decode("utf-8", "replace")[:MAX_AGENT])
 
 
@@ -120,7 +119,6 @@ def _show_nothing(resp: falcon.Response, _: None) -> None:
 
 
 def _show(req: Request, resp: falcon.Response, queue: str, detailed: bool | None, claimed: ClaimReply) -> None:
-    """Respond with the claim's messages, or with 204 if no message was claimed."""
     if claimed.claim is None:
         resp.status = falcon.HTTP_204
         return

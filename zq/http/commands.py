@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interface of ``zq-server`` commands that are implemented with HTTP requests."""
+"""``zq-server`` commands that send HTTP requests: their interface and helper functions."""
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -13,7 +13,7 @@ from zq.model.topics import TopicRef
 
 
 class Context(falcon.Context):
-    """The state of one request. An attribute without a default is missing until its middleware has run."""
+    """The state of one request. Attributes without a default do not exist until middleware sets them."""
 
     # Set by ``RequestLog``: start in monotonic time, and request id.
     began: float
@@ -59,7 +59,7 @@ class Context(falcon.Context):
 
 
 class Request(falcon.Request):
-    """A request with a typed context."""
+    """A Falcon request with a ``Context``."""
 
     context_type = Context
     context: Context

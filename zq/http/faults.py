@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Error handlers, which convert errors to HTTP responses with the table in ``zq.wire.refusals``."""
+"""Error handlers, which convert exceptions to HTTP responses with the table in ``zq.wire.refusals``."""
 
 import logging
 from collections.abc import Callable
@@ -18,7 +18,6 @@ NO_ROUTE: Final = "No route has this path. GET /v2/openapi.json lists all routes
 
 
 def register(app: "falcon.App[Any, Any]") -> None:
-    """Register the error handlers."""
     for kind, handle in HANDLERS.items():
         app.add_error_handler(kind, handle)
 
@@ -81,7 +80,6 @@ def log_failure(req: Request, error: Exception) -> None:
 
 
 def _answer(resp: falcon.Response, status: str, title: str | None, description: str | None, limit: str = "") -> None:
-    """Write the error to the response. ``limit`` names the exceeded limit, if any."""
     resp.status = status
     resp.set_header("Vary", "Accept")
     resp.content_type = falcon.MEDIA_JSON
@@ -89,7 +87,7 @@ def _answer(resp: falcon.Response, status: str, title: str | None, description: 
 
 
 def context(req: Request) -> dict[str, Any]:
-    """Return the log fields of a request. They never contain its body."""
+    """Return the log fields of a request. The fields never contain the request body."""
     queue, topic = getattr(req.context, "queue", None), getattr(req.context, "topic", None)
     return {
         "request_id": getattr(req.context, "request_id", ""),

@@ -63,9 +63,9 @@ class Section(Struct, Generic[Options], frozen=True):
 
     Args:
         options: The struct that declares the options, as described in ``zq.model.options``.
-        complete: Adds derived fields to the options, given the options and the server's other settings. Raises
-            ``StartRefused`` if the options are not valid or conflict with the other settings.
-        line: Returns a line for the startup log, or "", given the options and the server's URL on this machine.
+        complete: Called with the options and the server's other settings. Returns the options with derived fields.
+            Raises ``StartRefused`` if the options are not valid or conflict with the other settings.
+        line: Called with the options and the server's URL on this machine. Returns a line for the startup log, or "".
         check_exposure: Returns warnings about unauthenticated access to the feature. Raises ``StartRefused`` if the
             operator has not allowed this access.
         max_body: Returns the maximum request body of the feature's routes in bytes.
@@ -88,7 +88,7 @@ class Reloadable(Protocol):
 
 
 class Page(Struct, frozen=True):
-    """A web page for people.
+    """A web page of a feature, such as the console.
 
     Attributes:
         path: Path relative to the server's root.
@@ -116,7 +116,10 @@ class SocketHandler(Protocol):
 
 
 class SocketEdge(Protocol):
-    """The edge's interface to WebSocket handlers. All methods except ``call`` must run in the edge's event loop."""
+    """The interface of the HTTP server (edge) for WebSocket handlers.
+
+    All methods except ``call`` must run in the server's event loop.
+    """
 
     def run(self, work: Callable[[], Any], caller: bytes) -> Awaitable[Any]:
         """Run blocking work on a worker thread and return the result.
@@ -126,16 +129,14 @@ class SocketEdge(Protocol):
         ...
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
-        """Await ``awaited``. Raises ``TimeoutError`` soon after the monotonic time that ``deadline`` returns."""
+        """Await ``awaited``. Raises ``TimeoutError`` shortly after the monotonic time that ``deadline`` returns."""
         ...
 
     def call(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         """Call the WSGI application on the current thread. Blocks. Thread-safe."""
         ...
 
-    def is_stopping(self) -> bool:
-        """Return whether the server is stopping."""
-        ...
+    def is_stopping(self) -> bool: ...
 
 
 class Feature:
@@ -177,7 +178,7 @@ class Feature:
     def resume(self) -> None:
         """Continue background work that another server abandoned.
 
-        The server calls this method every second. It must return within about a second.
+        The server calls this method every second. The method must return within about a second.
         """
 
     def sockets(self, edge: SocketEdge) -> Mapping[str, SocketHandler]:

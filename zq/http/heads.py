@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the raw request head, before WSGI merges header names.
+"""Checks of the raw request line and headers, before WSGI merges header names.
 
 WSGI uses one key for ``X-Project-ID`` and ``X_Project_ID``, and joins repeated headers. If a proxy sets one spelling
-and forwards the other, a client could choose its project. The edge therefore checks the raw head and stores the error
-in the environment. ``zq.http.admission`` then rejects the request.
+and forwards the client's other spelling, a client could choose its project. The HTTP server (edge) therefore checks the
+raw headers and stores the error in the environment. ``zq.http.admission`` then rejects the request.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,14 +43,14 @@ TARGETS: Final = frozenset({ENCODED_SLASH, LEADING_SLASHES})
 
 
 class HeadAuthenticator(Protocol):
-    """Authentication by the request head, before the edge reads the body (attack A4).
+    """Authentication by the headers, before the HTTP server (edge) reads the body.
 
-    ``env`` is the WSGI environment without the body. If the credential is not valid, the edge does not read the body.
+    ``env`` is the WSGI environment without the body. If the credential is not valid, the server does not read the body.
     The application authenticates the request again and rejects it.
     """
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
-        """Return whether to read the body, or ``None`` if the store must be queried first."""
+        """Return whether the HTTP server may read the body, or ``None`` if the store must be queried first."""
         ...
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:
@@ -59,7 +59,7 @@ class HeadAuthenticator(Protocol):
 
 
 class CredentialCheck(HeadAuthenticator, Protocol):
-    """A feature's own authentication by the request head, instead of the server's strategy."""
+    """A feature's own authentication by the headers, which replaces the server's strategy."""
 
     def applies(self, env: Mapping[str, Any]) -> bool:
         """Return whether the feature authenticates this request."""
@@ -67,7 +67,7 @@ class CredentialCheck(HeadAuthenticator, Protocol):
 
 
 def refusal(headers: Iterable[tuple[str, str]], target: str) -> str | None:
-    """Check the raw headers and target. Return an error sentence, or ``None`` if they are valid."""
+    """Check the raw headers and the request target. Return an error sentence, or ``None`` if they are valid."""
     seen = set()
     for name, _ in headers:
         plain = name.lower().replace("_", "-")
@@ -81,7 +81,7 @@ def refusal(headers: Iterable[tuple[str, str]], target: str) -> str | None:
 
 
 def check_target(target: str) -> str | None:
-    """Check the raw target. Return an error sentence, or ``None`` if it is valid.
+    """Check the raw request target. Return an error sentence, or ``None`` if the target is valid.
 
     Encoded slashes are invalid, because a proxy and the server may interpret ``a%2Fb`` differently. Two leading slashes
     are invalid, because the router ignores the first one, but a proxy may not.

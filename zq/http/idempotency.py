@@ -19,10 +19,15 @@ _KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY}}}", re.ASCII)
 
 
 def idempotency_key(req: Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey | None:
-    """Return the idempotency key of the request for the operation ``verb``, or ``None`` if the header is absent.
+    """Return the idempotency key of the request, or ``None`` if the header is absent.
 
-    The store detects reuse of a key for another request by a digest of the body ``raw``, the query and ``more``.
-    Raises ``InvalidHeader`` if the header is malformed.
+    The key contains a digest of the body, the query and ``more``, with which the store detects reuse of the key for a
+    different request. Raises ``InvalidHeader`` if the header is malformed.
+
+    Args:
+        verb: The operation. Equal keys for different operations are independent.
+        window: Retention of the key in seconds.
+        raw: The body.
     """
     key = req.env.get(HEADER)
     if key is None:
@@ -34,5 +39,5 @@ def idempotency_key(req: Request, verb: str, window: int, raw: bytes, *more: str
 
 
 def mark_replayed(resp: falcon.Response) -> None:
-    """Add the header ``Idempotency-Replayed``: the response repeats that of an earlier request."""
+    """Add the header ``Idempotency-Replayed``, because the response repeats the response to an earlier request."""
     resp.set_header("Idempotency-Replayed", "true")

@@ -89,7 +89,6 @@ class MessageCollection:
         long_poll(req, resp, self._waiters, poll, partial(_show_popped, req, resp, bool(detailed)), takes=True)
 
     def _stage(self, req: Request, resp: falcon.Response, stage: str) -> None:
-        """Add messages to a stage. A later commit publishes the stage (extensions 9)."""
         req.context.allowance.authorize("messages:create", Verb.PRODUCE, Kind.WORK, stage)
         hops, raw = query.hops(req), weight.admit_post(req, query.require_body(req, self._max_post_size))
         key = idempotency.idempotency_key(req, "post", self._window, raw)
@@ -142,7 +141,6 @@ def _flags(req: Request) -> dict[str, bool]:
 
 
 def _warn_of_delays(req: Request, resp: falcon.Response) -> None:
-    """Add a ``Warning`` header, because the queue ignores message delays."""
     resp.set_header("Warning", f'299 - "delay is ignored: {req.context.queue.name} has no _default_message_delay"')
 
 

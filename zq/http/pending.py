@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deferred responses: a responder passes a long poll or a stream to the edge, so that it occupies no thread.
+"""Deferred responses: long polls and streams that occupy no thread while they wait.
 
-An edge with an event loop puts a ``Handover`` into the environment. A long poll stores a ``PendingRequest`` in it, and
-a stream stores a ``Feed``. The edge waits for a notification, calls ``App.poll_again``, and sends the response when it
-is available.
+An HTTP server (edge) with an event loop puts a ``Handover`` object into the environment. The application stores a
+``PendingRequest`` (long poll) or a ``Feed`` (stream) in this object. The HTTP server waits for a notification and calls
+``App.poll_again`` or ``Feed.step`` until the response is complete.
 
-If the environment has no ``Handover``, as under gunicorn, the request's own thread waits.
+Without a ``Handover``, as under gunicorn, the request's own thread waits.
 """
 
 import threading
@@ -25,7 +25,7 @@ class WaitRegistration(Protocol):
     """The registration of a long poll in a wait queue."""
 
     def left(self) -> float:
-        """Return the maximum seconds to wait for a notification before the next attempt."""
+        """Return the maximum seconds to wait for a notification before the next poll."""
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
@@ -76,7 +76,7 @@ class Feed(Protocol):
 
 
 class ImmediateRegistration:
-    """A ``WaitRegistration`` that ends immediately."""
+    """A ``WaitRegistration`` that notifies immediately, so that the request polls again at once."""
 
     def left(self) -> float:
         return 0.0
@@ -147,7 +147,7 @@ class PendingRequest:
 
 
 class Handover:
-    """The state of a deferred response, shared by the application and the edge."""
+    """The state of a deferred response, which the application and the HTTP server (edge) share."""
 
     __slots__ = ("feed", "is_disconnected", "needs_thread", "pending")
 
@@ -160,7 +160,7 @@ class Handover:
         """Whether the client has disconnected."""
 
     def defer(self, pending: PendingRequest, *, needs_thread: bool = False) -> None:
-        """Pass a long poll to the edge.
+        """Pass a long poll to the HTTP server.
 
         Args:
             needs_thread: Whether the next poll must run at once on a worker thread, because it may block.
@@ -168,7 +168,7 @@ class Handover:
         self.pending, self.needs_thread = pending, needs_thread
 
     def send(self, feed: Feed) -> None:
-        """Pass a stream to the edge."""
+        """Pass a stream to the HTTP server."""
         self.feed = feed
 
     def request_thread(self) -> None:
@@ -176,7 +176,7 @@ class Handover:
         self.needs_thread = True
 
     def begin_poll(self) -> None:
-        """Record that the next poll has begun, so that a former ``request_thread`` no longer applies."""
+        """Record that the next poll has begun. A former ``request_thread`` no longer applies."""
         self.needs_thread = False
 
     def end(self) -> None:
@@ -184,7 +184,6 @@ class Handover:
         self.pending = None
 
     def note_disconnect(self) -> None:
-        """Record that the client has disconnected."""
         self.is_disconnected = True
 
 

@@ -97,7 +97,7 @@ class TopicMessages:
     ) -> PollResult[TopicPage] | TopicPoll:
         """Poll the topic once. Return the result, or a ``TopicPoll`` if the request must wait for messages.
 
-        While the request waits, the project's next heavy request may run.
+        While the request waits, it does not count as a heavy request of the project.
         """
         try:
             weight.admit_page(req, limit)

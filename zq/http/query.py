@@ -86,7 +86,7 @@ def values(req: Request, name: str) -> list[str]:
 
 
 def fence(req: Request) -> Fence | None:
-    """Parse the parameter ``fence=<name>:<epoch>``. Return ``None`` if it is absent.
+    """Parse the parameter ``fence=<name>:<epoch>`` (a fencing token). Return ``None`` if it is absent.
 
     Raises:
         InvalidParameter: The parameter is malformed.
@@ -114,7 +114,7 @@ def hops(req: Request) -> int:
 
 
 def trace_attributes(req: Request) -> Mapping[str, AttributeValue]:
-    """Return message attributes for the request's trace context; empty without a valid ``traceparent`` header."""
+    """Return the request's trace context as message attributes; empty without a valid ``traceparent`` header."""
     parent = req.env.get("HTTP_TRACEPARENT")
     return trace_context(parent, req.env.get("HTTP_TRACESTATE", "")) if parent else {}
 
@@ -129,7 +129,10 @@ def format_parameters(given: dict[str, Any]) -> dict[str, str]:
 
 
 def next_page_query(marker: str | None, **given: Any) -> dict[str, str] | None:
-    """Return the query of the link to the next page, with the parameters of this one; ``None`` without a marker."""
+    """Return the query parameters of the link to the next page: ``given`` and the marker.
+
+    Return ``None`` if ``marker`` is ``None``, because there is no next page.
+    """
     return None if marker is None else format_parameters(given) | {"marker": marker}
 
 
@@ -140,7 +143,7 @@ def body(req: Request, bound: int = limits.MAX_CONTROL_BODY, form: bool = False)
     ``Content-Length`` above the bound is not read.
 
     Args:
-        form: Whether the body may be a form.
+        form: Whether the media type of HTML forms is accepted.
     """
     announced = None if CHUNKED in req.env else req.content_length
     if announced is None:
@@ -193,7 +196,6 @@ def _read_unknown_size(req: Request, bound: int, form: bool) -> bytes:
 
 
 def _refuse_withheld(req: Request) -> None:
-    """Raise ``Unavailable`` if the edge did not read the body because it could not check the credential."""
     if heads.WITHHELD in req.env:
         raise Unavailable("The credential could not be checked in time. Try again later.")
 

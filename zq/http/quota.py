@@ -15,7 +15,7 @@ NO_QUOTAS: Final = "This server does not authenticate callers (auth_strategy is 
 
 
 def require_quotas(quotas: Quotas | None) -> Quotas:
-    """Return ``quotas``, or raise ``NotBuilt`` if it is ``None``, because the server does not authenticate callers."""
+    """Return ``quotas``. Raises ``NotBuilt`` if it is ``None``, because the server does not authenticate callers."""
     if quotas is None:
         raise NotBuilt(NO_QUOTAS)
     return quotas

@@ -94,10 +94,6 @@ class RequestLog:
 
 
 def _is_change(req: Request) -> bool:
-    """Return whether the request is audited as a change.
-
-    Features set ``req.context.audited`` for GET requests with side effects.
-    """
     if req.context.audited:
         return True
     if req.method in SAFE_METHODS or req.context.dry_run:
@@ -107,7 +103,6 @@ def _is_change(req: Request) -> bool:
 
 @lru_cache(maxsize=1024)
 def _changes(rule: str, route: str) -> bool:
-    """Return whether requests with this rule or route are audited as changes."""
     return rule in AUDITED_RULES or rule.startswith(AUDITED_RULE_PREFIXES) or route.endswith(AUDITED_ROUTE_SUFFIXES)
 
 
@@ -131,7 +126,7 @@ def _entry(req: Request, resource: object, status: int, behind_proxy: bool) -> E
 
 
 def _object(req: Request, resource: object) -> str:
-    """Return the object of the request for the audit log, such as ``queue jobs``.
+    """Return the object that the request changes, such as ``queue jobs``, for the audit log.
 
     A resource may declare ``audited_as``: the object's type, and the path parameter with its id.
     """

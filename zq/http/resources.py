@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP resources that queues and topics share: metadata, stats and purge (contract 6, 13).
 
-The argument ``word`` is "queue" or "topic". It is the name of the reference in ``req.context``. Its plural is used in
-policy rules, paths and listings.
+The argument ``word`` is "queue" or "topic". The attribute of ``req.context`` with the queue or topic has this name. The
+plural of ``word`` is used in policy rules, paths and listings.
 """
 
 from collections.abc import Callable
@@ -46,8 +46,7 @@ class ResourceCollection:
     def _page(self, req: Request, repeated: dict[str, Any]) -> dict[str, Any]:
         """Return a page of the listing as a JSON object.
 
-        Args:
-            repeated: Query parameters to repeat in the link to the next page.
+        ``repeated`` contains further query parameters for the link to the next page.
         """
         limit, name, detailed = query.integer(req, "limit"), query.text(req, "name"), query.boolean(req, "detailed")
         filters, visible = self._filters(req), self._visible(req)
@@ -97,8 +96,6 @@ class QueueCollection(ResourceCollection):
 
 
 class _SingleResource:
-    """Base class of resources for one queue or topic."""
-
     def __init__(self, resources: Resources, word: str, **policy: str) -> None:
         self._resources = resources
         self._word = word

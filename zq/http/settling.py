@@ -19,7 +19,7 @@ from zq.wire import extensions
 
 
 class ClaimSettle:
-    """``/v2/queues/{queue}/claims/{claim}/settle``: settle messages of a claim."""
+    """``/v2/queues/{queue}/claims/{claim}/settle``: delete, release, move or dead-letter messages of a claim."""
 
     policy = {"POST": "claims:update"}
     short = frozenset({"POST"})

@@ -39,7 +39,11 @@ class QueueShare:
         resp.data = wire.encode(self._signed(req.context.queue, paths, methods, expires))
 
     def _expiry(self, terms: ShareTerms, identity: Identity) -> Seconds:
-        """Return the expiry time. By default, it is one day from now, or the latest allowed time if that is earlier."""
+        """Return the requested expiry time, by default one day from now or the latest allowed time.
+
+        The default is the earlier of the two. Raises ``InvalidBody`` for a malformed time, and ``Invalid`` for a time
+        that is past or too late.
+        """
         now, most = self._signatures.clock.now(), self._signatures.options().max_seconds
         last = min(now + most, identity.expires or now + most)
         if terms.expires is None:
@@ -77,7 +81,6 @@ class ShareRevocation:
 
 
 def _check_names(name: str, given: list[str] | None, names: Any) -> list[str]:
-    """Return ``given`` without duplicates. Raises ``Invalid`` if an element is not in ``names``."""
     if unknown := set(given or ()) - set(names):
         raise Invalid(f"{name} may contain {', '.join(names)}, not {min(unknown)[:64]!r}.")
     return list(dict.fromkeys(given or ()))

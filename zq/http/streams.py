@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP resources for live streams as server-sent events (extensions 8).
 
-The edge requests the next part of a stream after it has sent the previous one. Under Granian, ``EventStream.step``
-returns parts without blocking, and the edge detects a disconnected reader. Under gunicorn, each stream occupies a
-thread and polls its reader's socket.
+The HTTP server requests the next part of a stream after it has sent the previous one. Under Granian,
+``EventStream.step`` returns parts without blocking, and the server detects a disconnected reader. Under gunicorn, each
+stream occupies a thread and polls its reader's socket.
 """
 
 import logging
@@ -44,8 +44,6 @@ EVENT_END: Final = b"\n\n"
 
 
 class _StreamResource:
-    """Base class of the stream resources."""
-
     media = MEDIA
 
     def __init__(self, streams: Streams, rates: Rates) -> None:
@@ -95,9 +93,9 @@ class ProjectStream(_StreamResource):
 
 
 class EventStream:
-    """The response body of a stream: the iterable of WSGI, and the ``Feed`` of an edge with an event loop.
+    """The response body of a stream: an iterable for WSGI servers, and a ``Feed`` for servers with an event loop.
 
-    It is not a generator, because a generator that is closed before its first step would not close the stream.
+    The class is not a generator, because a generator that is closed before its first step would not close the stream.
     """
 
     def __init__(
@@ -111,9 +109,10 @@ class EventStream:
         """Initialize the body.
 
         Args:
-            connection: The reader's socket, if the edge provides it.
+            connection: The reader's socket, if the HTTP server provides it.
             check: Raises ``NotAuthorized`` if the reader may no longer read. Called every ``HEARTBEAT`` seconds.
-            account: Rate limiter to charge for the events. While it is in debt, only heartbeats are sent.
+            account: Rate limiter to charge for the events. While the project exceeds its rate, only heartbeats are
+                sent.
             now: Clock of the rate limiter.
         """
         self._stream = stream
@@ -136,7 +135,6 @@ class EventStream:
             self._stream.send()
 
     def close(self) -> None:
-        """Close the stream."""
         self._stream.close()
 
     def _next(self) -> bytes:
@@ -152,7 +150,6 @@ class EventStream:
         return self._piece()
 
     def step(self) -> bytes | None:
-        """Return the next part: ``b""`` if none is available, ``None`` at the end of the stream."""
         if self._at == len(self._portion):
             if self._must_end():
                 return None
@@ -164,21 +161,18 @@ class EventStream:
         return self._piece()
 
     def left(self) -> float:
-        """Return the maximum seconds to wait for a notification before the next ``step``."""
         rest = self._seconds_in_debt() if self._is_held else self._stream.rest()
         return max(0.0, min(self._sent + HEARTBEAT - time.monotonic(), rest))
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Call ``notify`` when events may be available, but not while the project is in debt; see ``left``."""
+        """Call ``notify`` when events may be available, except while the project exceeds its rate limit."""
         if not self._is_held:
             self._stream.notify_when(notify)
 
     def send_timeout(self) -> float:
-        """Return the send timeout of a part in seconds."""
         return self._stream.patience
 
     def drop(self) -> None:
-        """Record that the reader was disconnected because it stalled."""
         self._stream.dropped()
 
     def _must_end(self) -> bool:
@@ -194,13 +188,12 @@ class EventStream:
         return self._stream.over
 
     def _seconds_in_debt(self) -> float:
-        """Return the seconds until the project's rate limiter is out of debt."""
         return 0.0 if self._account is None else self._account.owes(self._now())
 
     def _fetch(self, seconds: float) -> bool:
         """Wait up to ``seconds`` for events, fetch them and charge for them. Return whether there are any.
 
-        While the project is in debt, no events are fetched.
+        While the project exceeds its rate limit, no events are fetched.
         """
         owed = self._seconds_in_debt()
         self._is_held = owed > 0

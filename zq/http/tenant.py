@@ -121,11 +121,7 @@ class Tenant:
             _check_extra_spec(headers["HTTP_EXTRA_SPEC"])
 
     def _read_identity(self, env: Mapping[str, Any], needs_project: bool, of_topic: bool) -> Identity:
-        """Return the identity in the headers of an unauthenticated caller or an authenticating proxy.
-
-        Args:
-            needs_project: Whether the request requires a project.
-        """
+        """Return the identity in the headers, set by an unauthenticated caller or the authenticating proxy."""
         headers: Mapping[str, Any] = env.get(PRESENTED, env)
         through_proxy = headers is not env
         roles = headers.get("HTTP_X_ROLES") if through_proxy or self._trusts_roles else None
@@ -133,7 +129,6 @@ class Tenant:
         return _identity(projects, of_topic, headers.get("HTTP_X_USER_ID", ""), roles, through_proxy)
 
     def _client(self, value: str) -> str:
-        """Return a client id, which need not be a UUID. Raises ``InvalidHeader`` if its length is out of bounds."""
         low, high = self._limits.min_length_client_id, self._limits.max_length_client_id
         if not low <= len(value) <= high:
             raise InvalidHeader(
@@ -143,7 +138,6 @@ class Tenant:
 
 
 def _check_project(req: Request, identity: Identity, resource: object) -> None:
-    """Raise ``NotAuthorized`` if the client's headers name another project than its credential."""
     for name, project in req.env[PRESENTED].items():
         if name in PROJECT and project != identity.project:
             rule = getattr(resource, "policy", {}).get(req.method)
@@ -154,10 +148,9 @@ def _check_project(req: Request, identity: Identity, resource: object) -> None:
 def _identity(
     projects: tuple[str | None, ...] | None, of_topic: bool, user: str, roles: str | None, through_proxy: bool
 ) -> Identity:
-    """Return the identity in the headers. Equal headers yield the same object, because caches use the object as a key.
+    """Return the identity in the headers. Equal headers yield the same object, because caches use its ``id`` as a key.
 
-    Args:
-        projects: Values of the headers in ``PROJECT``, in this order.
+    ``projects`` are the values of the headers in ``PROJECT``, in this order.
     """
     project = "" if projects is None else _project(projects, InvalidTopicName if of_topic else InvalidName)
     return Identity(project=project, user=user, roles=_roles(roles), credential="proxy" if through_proxy else "")
@@ -165,7 +158,6 @@ def _identity(
 
 @lru_cache(maxsize=1024)
 def _uuid(value: str) -> str:
-    """Return a client's UUID as 32 lower-case hexadecimal digits. Raises ``InvalidHeader`` if it is no UUID."""
     digits = value.replace("urn:", "").replace("uuid:", "").strip("{}").replace("-", "")
     if _HEX.fullmatch(digits) is None:
         raise InvalidHeader("Wrong UUID value", "Client-ID must be a UUID: 32 hex digits, with or without hyphens.")

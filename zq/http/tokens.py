@@ -76,7 +76,6 @@ class _TokenResource:
         return _grant(terms, maker.project, roles=roles, user=maker.user, by=maker.credential, expires=maker.expires)
 
     def _refuse_excess(self, terms: Grant | StoredToken, maker: Identity) -> None:
-        """Raise ``NotAuthorized`` if a token with these terms would have more rights than its maker."""
         if _exceeds(terms, maker):
             raise NotAuthorized(EXCEEDS_MAKER)
 
@@ -110,8 +109,6 @@ class _AdminTokenResource(_TokenResource):
 
 
 class _TokenCollection(_TokenResource):
-    """List and create tokens."""
-
     def on_get(self, req: Request, resp: falcon.Response) -> None:
         project = self._project(req)
         limit = limits.check_range("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
@@ -128,8 +125,6 @@ class _TokenCollection(_TokenResource):
 
 
 class _TokenItem(_TokenResource):
-    """Get and revoke a token."""
-
     def on_get(self, req: Request, resp: falcon.Response, token: str) -> None:
         resp.data = wire.encode(_document(self._tokens.get(self._id(token), self._project(req))))
 
@@ -169,7 +164,7 @@ class WhoAmI:
 
 
 class Me:
-    """``/v2/me``: the rules that the caller may use on at least one name, and properties of the server."""
+    """``/v2/me``: policy rules that the caller may use on at least one object, and properties of the server."""
 
     policy = {"GET": "identity:get"}
 
@@ -198,7 +193,7 @@ class Me:
 
 
 def _allowed(allowance: Allowance, rule: str) -> bool:
-    """Return whether the caller may use the rule on at least one name."""
+    """Return whether the caller may use the policy rule on at least one queue, topic or other object."""
     known, scopes = RULES[rule], allowance.scopes
     if not allowance.permits(rule):
         return False
@@ -298,12 +293,11 @@ def _roles(given: Sequence[str]) -> list[str]:
 
 
 def _grantable_roles(maker: Identity) -> frozenset[str]:
-    """Return the maker's roles except administrator; these are the roles that it may grant."""
+    """Return the maker's roles except administrator, or the member role if there is no other role."""
     return maker.roles - {ADMIN} or frozenset({MEMBER})
 
 
 def _exceeds(terms: Grant | StoredToken, maker: Identity) -> bool:
-    """Return whether a token with these terms has more rights than its maker or belongs to another user."""
     other = terms.user not in ("", maker.user) or not _grantable_roles(maker) | maker.roles >= {*terms.roles}
     return other or scopes_exceed(parse(terms.scopes), parse(maker.scopes))
 

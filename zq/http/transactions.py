@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources for transactions: fences, stages and commits (extensions 9)."""
+"""HTTP resources for transactions of batch jobs (extensions 9).
+
+A fence is a fencing token, and a stage contains messages that are not yet published. A commit publishes stages.
+"""
 
 import falcon
 
@@ -91,7 +94,6 @@ class CommitItem:
 
 
 def _mark_open(resp: falcon.Response, committed: CommitResult) -> None:
-    """If the commit is still running, set status 202 and ``Retry-After``."""
     if committed.open:
         resp.status = falcon.HTTP_202
         resp.set_header("Retry-After", "1")

@@ -36,7 +36,8 @@ def long_poll(
     """Respond with ``show(fetch())`` as soon as ``fetch`` returns a non-empty result, or at the deadline.
 
     Args:
-        takes: Whether ``fetch`` claims or pops messages. If so, it is not called after the client has disconnected.
+        takes: Whether ``fetch`` claims or pops messages. If so, ``fetch`` is not called after the client has
+            disconnected.
     """
     wait = query.integer(req, "wait")
     if not wait:
@@ -70,7 +71,8 @@ def poll(
 
     Args:
         wait: Maximum seconds to wait for a non-empty result.
-        takes: Whether ``fetch`` claims or pops messages. If so, it is not called after the client has disconnected.
+        takes: Whether ``fetch`` claims or pops messages. If so, ``fetch`` is not called after the client has
+            disconnected.
     """
     req.context.waits = bool(wait)
     if takes and is_disconnected(req):
@@ -84,7 +86,7 @@ def poll(
 
 
 def connection(req: Request) -> socket.socket | None:
-    """Return the client's socket, or ``None`` if the edge does not provide it."""
+    """Return the client's socket, or ``None`` if the HTTP server does not provide it."""
     found: socket.socket | None = req.env.get("gunicorn.socket")
     return found
 
@@ -99,6 +101,5 @@ def is_closed_by_peer(caller: socket.socket | None) -> bool:
 
 
 def is_disconnected(req: Request) -> bool:
-    """Return whether the client has disconnected."""
     handover: Handover | None = req.env.get(HANDOVER)
     return is_closed_by_peer(connection(req)) if handover is None else handover.is_disconnected

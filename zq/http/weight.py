@@ -5,7 +5,7 @@ The number of heavy requests that a project may run concurrently is limited. A h
 cost in advance and yields to light requests between slices of its work (``zq.turns``).
 
 A resource calls ``admit`` with the expected number of messages: the page limit of a listing, the messages in a post, or
-the ids in a deletion. If the number is not known in advance, as for a commit, it is ``UNKNOWN``.
+the ids in a deletion. If the number is not known in advance, as for a commit, the resource passes ``UNKNOWN``.
 """
 
 from collections.abc import Callable

@@ -148,7 +148,6 @@ class Application:
         )
 
     def _notify(self, queue: QueueRef) -> None:
-        """Notify waiting requests and features that the queue may have new messages."""
         for listener in self._listeners:
             listener(queue)
 
@@ -179,7 +178,7 @@ class Application:
         return self._storage.snapshot()
 
     def outermost(self) -> Callable[..., Iterable[bytes]]:
-        """Return the WSGI application for the edge. If Keystone is configured, its middleware is included."""
+        """Return the outermost WSGI application, which includes the Keystone middleware if Keystone is configured."""
         wrap = getattr(self._strategy, "wrap", None)
         if wrap is None:
             return self.app
@@ -223,16 +222,11 @@ def open_store(chosen: Settings) -> Storage:
 
 
 def _open_pool(chosen: Settings, uri: str, expiry: Expiry | None) -> Storage:
-    """Open the store of a pool.
-
-    Raises ``StartRefused`` if the store cannot be used, and ``Unavailable`` if the store is unavailable.
-    """
     options = chosen.pooling.options if chosen.pooling else {}
     return connect(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry)
 
 
 def _probe(chosen: Settings, uri: str) -> None:
-    """Open the store at ``uri``, check it and close it. Raises the errors of ``_open_pool``."""
     storage = _open_pool(chosen, uri, None)
     try:
         storage.ping()
@@ -289,7 +283,7 @@ def make_broker(
 def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metrics") -> None:
     """Start the probe and metrics listeners.
 
-    A listener with the server's own address is not started, because it could take the address from the edge.
+    A listener with the server's own address is not started, because it could occupy the address before the HTTP server.
     """
     main = chosen.server.bind, chosen.server.port
     if chosen.probes_address and not overlap(chosen.probes_address, main):

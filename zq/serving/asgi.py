@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's edge: an ASGI application around the WSGI application.
+"""The edge: the ASGI application that wraps the WSGI application.
 
 The event loop reads bodies, waits for messages and sends responses, so that a slow client occupies no thread. Each of
 these steps has a deadline. If the store is embedded, requests on ``zq.http.application.ShortRoutes`` run on the event
 loop's thread. All other requests run in a thread pool. The module ``zq.http.pending`` describes how the application
-passes long polls and streams to the edge.
+defers long polls and streams.
 """
 
 import asyncio
@@ -85,11 +85,11 @@ class LongResponse(Struct):
 
 
 class ClientDisconnect(Exception):
-    """The client disconnected, or the edge aborted the response."""
+    """The error for a client that has disconnected, or for a response that the server aborted."""
 
 
 class Edge:
-    """The edge of one process.
+    """The ASGI application of one process, which wraps the WSGI application.
 
     Args:
         app: The WSGI application with all its wrappers.
@@ -125,11 +125,11 @@ class Edge:
         await Exchange(self, scope, receive, send).run()
 
     def caller(self, scope: dict[str, Any]) -> bytes:
-        """Return the caller that the request head identifies; see ``fairness.caller``."""
+        """Return the caller that the headers identify; see ``fairness.caller``."""
         return fairness.caller(scope, self.limits.callers)
 
     def call(self, environ: dict[str, Any]) -> Response:
-        """Call the application. Blocks.
+        """Call the WSGI application. Blocks.
 
         If the application defers the response, the returned body is empty. For a long poll, ignore the status too.
         """
@@ -142,7 +142,10 @@ class Edge:
         return Response(int(status[:3]), encoded, body)
 
     def poll_again(self, pending: PendingRequest) -> Response | None:
-        """Poll once more for a pending request. Return the response, or ``None`` if it is still pending. May block."""
+        """Repeat the poll of a waiting request. Return the response, or ``None`` if the request must continue to wait.
+
+        May block.
+        """
         later = self.inner.poll_again(pending)
         if later is None:
             return None
@@ -211,7 +214,10 @@ class Edge:
             self._unsent.pop(task, None)
 
     async def send_piece(self, piece: bytes, more: bool, send: Send, send_timeout: Callable[[], float]) -> None:
-        """Send a part of a response. Raises ``ClientDisconnect`` if this takes ``send_timeout()`` seconds."""
+        """Send a part of a response. Raises ``ClientDisconnect`` if the client does not accept the part in time.
+
+        ``send_timeout`` returns the timeout in seconds.
+        """
         since = time.monotonic()
         handed = send({"type": "http.response.body", "body": piece, "more_body": more})
         try:
@@ -299,7 +305,7 @@ class Exchange:
         return True
 
     async def _read_pieces(self, size: int | None) -> bool:
-        """Read the body. Return whether the body is too large, so that a part of it is unread.
+        """Read the body. Return ``True`` if the body is too large; the remainder is then unread.
 
         Raises:
             TimeoutError: The client sends the body too slowly.
@@ -410,7 +416,6 @@ class Exchange:
         return was_notified
 
     async def _send_feed(self, answer: Response, feed: Feed) -> None:
-        """Send a stream until it ends."""
         self._begin(answer)
         while (part := await self._edge.pool.do(feed.step, caller=self._caller(), patient=True)) is not None:
             for at in range(0, len(part), PIECE_SIZE):
@@ -424,7 +429,7 @@ class Exchange:
         self._send({"type": "http.response.body", "body": b""})
 
     def _watch_client(self) -> "asyncio.Task[None]":
-        """Return a task that discards the unread part of the body and ends when the client disconnects."""
+        """Return a task that ends when the client disconnects. The task discards the unread part of the body."""
         if self._watch is None:
             self._watch = asyncio.ensure_future(self._wait_for_disconnect())
         return self._watch

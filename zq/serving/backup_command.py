@@ -153,7 +153,6 @@ def _each_token(storage: Storage, do: Callable[[Tokens, str], object]) -> int:
 
 
 def _backups(uri: str) -> Backups:
-    """Return the backup functions for the store. Raises ``StartRefused`` if zq cannot back up the store."""
     found = backups(uri)
     if found is None:
         find(uri)  # raises for an unknown scheme

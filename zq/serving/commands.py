@@ -16,7 +16,10 @@ PRIVATE: Final = 0o077
 
 @dataclass
 class SignalFlags:
-    """Flags that signal handlers set. There is no lock, because a handler may interrupt the thread that holds it."""
+    """Flags that signal handlers set.
+
+    There is no lock, because a signal handler may interrupt the thread that holds the lock.
+    """
 
     end: bool = False
     reload: bool = False
@@ -31,7 +34,7 @@ def run_until_signal(name: str, extra: str, load: Callable[[], Run], arguments: 
 
     Args:
         name: Name of the command, for error messages.
-        extra: Extra of ``zq-queue`` with the command's dependencies.
+        extra: Extra of the package ``zq-queue`` that installs the command's dependencies.
         load: Imports the command and returns it.
     """
     # SIGHUP must not end the command during the imports. ``wait_until_ended`` unblocks the signal.
@@ -58,7 +61,7 @@ def run_until_signal(name: str, extra: str, load: Callable[[], Run], arguments: 
 
 
 def wait_until_ended(flags: SignalFlags, reload: Callable[[], object]) -> None:
-    """Wait until ``flags.end`` is set. Call ``reload`` after each SIGHUP, including one during the start."""
+    """Wait until ``flags.end`` is set. Call ``reload`` after each SIGHUP, including a SIGHUP during the start."""
     signal.signal(signal.SIGHUP, lambda *_: setattr(flags, "reload", True))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     while not flags.end:
@@ -78,8 +81,8 @@ def _refuse(name: str, sentence: str) -> int:
 def parse_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Add the common options and parse the arguments.
 
-    ``--store`` and ``--config`` are copied to the environment, where the settings read them. Raises ``StartRefused`` if
-    the store URI contains a password.
+    ``--store`` and ``--config`` are copied to the environment, from which the settings are read. Raises
+    ``StartRefused`` if the store URI contains a password.
     """
     from zq import __version__
     from zq.errors import StartRefused

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control socket, through which ``zq-server`` commands reach a running server.
 
-A command such as ``zq-server token`` needs the socket if a server has the embedded store open. Its requests
-have administrator rights. The Unix socket has mode 0600 and accepts only the server's own user and root, who can also
-read the store.
+A command such as ``zq-server token`` needs the socket if a server has the embedded store open. Its requests have
+administrator rights. The Unix socket has mode 0600 and accepts only the server's own user and root. Both can read the
+store anyway.
 """
 
 import atexit
@@ -108,8 +108,8 @@ def send(path: str, method: str, target: str, document: object = None) -> tuple[
 def snapshot(path: str) -> Iterator[Snapshot]:
     """Provide a snapshot of the store of the server at ``path``; a context manager.
 
-    The server drops the snapshot when the context ends or this process dies. The server counts the backup as
-    complete only if the caller has set ``whole`` before the context ends.
+    The server drops the snapshot when the context ends or this process dies. Set ``whole`` of the snapshot to ``True``
+    after the backup is complete. Otherwise, the server counts the backup as incomplete.
 
     Raises ``StartRefused`` if the server rejects the request, and ``Unavailable`` if no server answers.
     """
@@ -197,7 +197,7 @@ class _Snapshots:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A WSGI server that accepts connections of its own user and root only."""
+    """A WSGI server that accepts connections only from its own user and root."""
 
     address_family = socket.AF_UNIX
     daemon_threads = True
@@ -223,8 +223,6 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
-    """A request handler without log lines and host name lookups."""
-
     def get_environ(self) -> dict[str, Any]:
         return super().get_environ() | {KEY: True, CONNECTION: self.connection}
 
@@ -236,8 +234,6 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Connection(HTTPConnection):
-    """An HTTP connection over a Unix socket."""
-
     def __init__(self, path: str, within: float = TIMEOUT) -> None:
         super().__init__("localhost", timeout=within)
         self._path = path

@@ -71,7 +71,6 @@ def run(arguments: Sequence[str], flags: SignalFlags) -> None:
 
 
 def _check(chosen: Settings) -> None:
-    """Raise ``StartRefused`` if a separate process cannot deliver notifications with these settings."""
     if not chosen.shared_store:
         raise StartRefused(
             "zq-deliver needs a store that several processes can open. With an embedded store, zq-server delivers "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translation of an ASGI scope to a WSGI environment (PEP 3333), with checks of the request head.
+"""Translation of an ASGI scope to a WSGI environment (PEP 3333), with checks of the request line and headers.
 
 The checks use the raw headers, because WSGI merges header names. If a check fails, the error sentence is stored in the
 environment, and ``zq.http.admission`` rejects the request.
@@ -70,7 +70,7 @@ def add_body(environ: dict[str, Any], body: bytes) -> None:
 def announced_size(environ: dict[str, Any]) -> int | None:
     """Return the ``Content-Length`` of the body: 0 without a body, ``None`` for an unknown size.
 
-    A number with more than 20 digits is truncated to 20 digits. It still exceeds every limit.
+    A number with more than 20 digits is truncated to 20 digits and still exceeds every limit.
     """
     length = environ.get("CONTENT_LENGTH")
     if length is None:
@@ -79,9 +79,9 @@ def announced_size(environ: dict[str, Any]) -> int | None:
 
 
 def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> bool:
-    """Add headers of a common form, without the checks of ``_add_headers``.
+    """Add headers whose names are known and occur only once. Skip the checks of ``_add_headers``.
 
-    Return ``False`` and add nothing if the head needs these checks, for example for a new or repeated name.
+    Return ``False`` and add nothing if the headers need these checks.
     """
     found: dict[str, str] = {}
     for name, value in headers:
@@ -97,7 +97,7 @@ def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> b
 
 
 def _add_headers(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> None:
-    """Add all headers, with repeated headers joined by commas. Check the head and store an error, if any."""
+    """Add all headers, with repeated headers joined by commas. If a header is not valid, store the error."""
     plain = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
     for name, value in plain:
         key = _key(name)
@@ -115,7 +115,6 @@ def _add_headers(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) ->
 
 
 def _remember(names: list[bytes]) -> None:
-    """Cache header names for ``_add_usual``."""
     if len(_keys) > MAX_NAMES:
         _keys.clear()
     for name in names:
@@ -124,7 +123,7 @@ def _remember(names: list[bytes]) -> None:
 
 
 def _refusal(environ: dict[str, Any], headers: list[tuple[str, str]]) -> str | None:
-    """Return an error sentence if the head is malformed although Granian accepts it, otherwise ``None``."""
+    """Return an error sentence if a request that Granian accepts is malformed, otherwise ``None``."""
     if len(environ["RAW_URI"]) > MAX_LINE or any(len(value) > MAX_LINE for _, value in headers):
         return f"Each line of the request head must be at most {MAX_LINE} bytes."
     if "HTTP_HOST" not in environ and environ["SERVER_PROTOCOL"] == "HTTP/1.1":

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fair queueing of requests on the event loop's thread, by caller.
 
-A caller is a credential or a project, identified by the request head (see ``caller``). Many clients of one caller may
-send requests at the same time. If requests ran in arrival order, a request of another caller would wait for all of
-them.
+A caller is a credential or a project, identified by the headers (see ``caller``). Many clients of one caller may send
+requests at the same time. If requests ran in arrival order, a request of another caller would wait for all of them.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ ACCESS_KEY: Final = re.compile(rb"Credential=([^/,\s]+)")
 
 
 def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
-    """Return the project or credential in the request head, or the client's network if there is none.
+    """Return the project or credential in the headers, or the client's IP network if there is none.
 
     The credential is not verified. A client with a different invalid credential in each request therefore counts as
     many callers, until it exceeds the limit of failed authentications from one address.
@@ -57,9 +56,9 @@ class FairQueue:
 
     A step is the work of a request on the event loop's thread until the request waits or ends.
 
-    The first ``MAX_STEPS`` steps of an iteration are not counted by caller, which costs less. If only one project
-    has recently sent requests, the limit is ``MAX_STEPS_ALONE`` instead. All methods except ``notify`` must be called
-    in the event loop.
+    The first ``MAX_STEPS`` steps of an iteration run without a count per caller, which would cost time. If only one
+    project has recently sent requests, the limit is ``MAX_STEPS_ALONE`` instead. All methods except ``notify`` must be
+    called in the event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, has_several_projects: Callable[[], bool]) -> None:
@@ -95,9 +94,10 @@ class FairQueue:
                 self._waiting.setdefault(name, deque()).append(turn)
 
     def begin_step(self) -> bool:
-        """Take a step and return ``True`` if this iteration has had fewer than ``MAX_STEPS`` steps of all callers.
+        """Try to take a step without counting it by caller. Return whether the step was taken.
 
-        If the result is ``False``, the request must await ``wait`` instead.
+        The first ``MAX_STEPS`` steps of an iteration are taken in this way. For later steps, the request must await
+        ``wait``.
         """
         if self._uncounted > 1:
             self._uncounted -= 1
@@ -109,14 +109,13 @@ class FairQueue:
         return False
 
     async def wait(self, name: bytes) -> None:
-        """Wait until this caller may take a step, and take it."""
+        """Wait until the caller may take a step, and take it."""
         if not self._take_step(name):
             turn = self._loop.create_future()
             self._waiting.setdefault(name, deque()).append(turn)
             await turn
 
     def _take_step(self, name: bytes) -> bool:
-        """Take a step of this caller. Return ``False`` if the caller must wait for a later iteration."""
         if self._step_counts[name] >= self._max_steps or name in self._waiting:
             return False
         self._step_counts[name] += 1

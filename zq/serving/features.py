@@ -74,9 +74,7 @@ def create_features(
 ) -> list[Feature]:
     """Create the features of a server.
 
-    Args:
-        strategy: The authentication strategy.
-        probe: Checks the store at a URI. Raises ``StartRefused`` or ``Unavailable`` if the store is not usable.
+    ``probe`` checks the store at a URI. It raises ``StartRefused`` or ``Unavailable`` if the store is not usable.
     """
     chosen, share = configuration.current, lambda: configuration.current.share
     store = chosen.storage.uri.partition(":")[0]

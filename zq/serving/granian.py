@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker process under Granian, whose embeddable server runs in one event loop with the edge."""
+"""A worker process that runs Granian's embeddable server and the ASGI application (edge) in one event loop."""
 
 import asyncio
 import logging
@@ -109,24 +109,19 @@ class Sockets:
             await handler.serve(scope, receive, send)
 
     def end(self) -> None:
-        """Close all connections because the server is stopping."""
         for handler in self._handlers.values():
             handler.end()
 
     def run(self, work: Callable[[], Any], caller: bytes) -> Awaitable[Any]:
-        """Run blocking work on a worker thread and return the result."""
         return self._edge.pool.do(work, caller=caller, patient=True)
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
-        """Await ``awaited``. Raises ``TimeoutError`` soon after the monotonic time that ``deadline`` returns."""
         return self._edge.deadlines.bound(awaited, deadline)
 
     def call(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        """Call the WSGI application on the current thread. Blocks. Thread-safe."""
         return self._app(environ, start)
 
     def is_stopping(self) -> bool:
-        """Return whether the server is stopping."""
         return lifecycle.is_stopping()
 
 
@@ -188,7 +183,6 @@ class Worker:
         task.add_done_callback(self._tasks.discard)
 
     def _start_server(self) -> Server:
-        """Start a server with the current certificates."""
         chosen = self._chosen
         server = Server(
             self._serve,
@@ -265,14 +259,12 @@ def _tls(chosen: ServerOptions) -> dict[str, Any]:
 
 
 def _allow_connections() -> None:
-    """Raise the process's soft limit of open files to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _caller_headers(strategy: str) -> tuple[bytes, ...]:
-    """Return the headers that identify a caller under an authentication strategy."""
     if strategy in ("", "proxy"):
         return fairness.PROJECTS
     return fairness.KEYSTONE if strategy == "keystone" else fairness.CREDENTIALS

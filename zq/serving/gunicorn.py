@@ -30,14 +30,13 @@ LOG = logging.getLogger(__name__)
 
 
 def _refuse_ambiguous_head(_worker: object, request: Any) -> None:
-    """Reject an ambiguous head before WSGI merges its header names."""
     sentence = heads.refusal(request.headers, "")
     if sentence is not None:
         raise InvalidHeader(sentence, request)
 
 
 def _options(chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None]) -> dict[str, object]:
-    """Return gunicorn's options by name. The installed version may lack some of them."""
+    """Return gunicorn's options by name. The installed version of gunicorn may lack some of them."""
     server = chosen.server
     options: dict[str, object] = {
         "bind": [listening.format_authority(server.bind, server.port)],
@@ -84,8 +83,6 @@ def run(
     """
 
     class PlainLogger(Logger):  # type: ignore[misc]
-        """A logger that passes gunicorn's messages to the server's log."""
-
         def setup(self, cfg: object) -> None:
             self.error_log.propagate = True
 
@@ -110,8 +107,6 @@ def run(
 
 
 def _with_certificates(app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
-    """Wrap the application to add the client's certificate to the environment of each request."""
-
     def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         connection = environ.get("gunicorn.socket")
         found = get_certificate(connection) if isinstance(connection, ssl.SSLSocket) else None
@@ -142,7 +137,7 @@ def _master(reload: Callable[[], bool], alone: bool) -> Any:
                 self.kill_workers(lifecycle.RELOAD)
 
     class SingleWorkerMaster(Master):
-        """A master that ignores signals to start more workers, because an embedded store has one owner."""
+        """A master that ignores signals to start more workers, because only one process can open an embedded store."""
 
         def handle_ttin(self) -> None:
             LOG.warning(

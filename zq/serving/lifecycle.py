@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signals and shutdown of this process, independent of the HTTP server.
 
-Ending signals: an HTTP server that stops gracefully waits for its requests, so long polls must be ended. The HTTP
-server has its own signal handlers. This module therefore reads signals from Python's wake-up file descriptor, which
-works even while the main thread runs native code.
+An HTTP server that stops gracefully waits for its requests, so long polls must be ended first. The HTTP server has its
+own signal handlers. This module therefore reads signals from Python's wake-up file descriptor, which works even while
+the main thread runs native code.
 
-``RELOAD`` (SIGHUP): the signal would end a process that does not handle it, and a reload during the start must not be
-lost. The signal is therefore blocked in the starting process and its children until they can reload.
+``RELOAD`` (SIGHUP) would end a process that does not handle the signal. A reload during the start must not be lost
+either. The starting process and its children therefore block the signal until they can reload.
 
 After SIGTERM, a process serves for another ``drain_delay`` seconds. Meanwhile, its probes report that it is stopping.
 """
@@ -74,8 +74,8 @@ def allow_reload() -> None:
 def listen(callbacks: Mapping[signal.Signals, Callable[[], object]]) -> bool:
     """Start a background thread that calls the callback of each received signal.
 
-    ``RELOAD`` is handled only after ``defer_reload``; without it, the HTTP server handles the signal. Return ``False``
-    and do nothing if the caller is not the main thread.
+    If ``defer_reload`` has not been called, ``RELOAD`` is left to the HTTP server. Return ``False`` and do nothing if
+    the caller is not the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -93,7 +93,7 @@ def listen(callbacks: Mapping[signal.Signals, Callable[[], object]]) -> bool:
 
 
 def ignore_signal(*_: object) -> None:
-    """Do nothing. Python writes only signals with a handler to the wake-up descriptor."""
+    """Do nothing, as the handler of ``RELOAD``. Python writes only signals with a handler to the wake-up descriptor."""
 
 
 def _listen(
@@ -142,5 +142,4 @@ def register_exit(call: Callable[[], object]) -> None:
 
 
 def is_stopping() -> bool:
-    """Return whether this process is stopping."""
     return _stopping.is_set()

@@ -49,7 +49,10 @@ def check(host: str, port: int) -> None:
 
 
 def overlap(one: tuple[str, int], other: tuple[str, int]) -> bool:
-    """Return whether two addresses conflict: the ports are equal, and so are the hosts, or one is a wildcard."""
+    """Return whether two addresses conflict.
+
+    Their ports must be equal, and their hosts must be equal or one host must be a wildcard.
+    """
     hosts = {one[0].strip("[]"), other[0].strip("[]")}
     return one[1] == other[1] and (len(hosts) == 1 or bool(hosts & EVERYWHERE))
 
@@ -82,9 +85,9 @@ def _family(address: str) -> socket.AddressFamily:
 def divert_new_connections(address: str, port: int, listeners: int) -> socket.socket | None:
     """Divert new connections, so that closing the server's listening sockets resets no connection.
 
-    The returned socket joins the listening sockets. The kernel assigns all new connections to the returned socket, so
-    that their handshakes are dropped. A client repeats the handshake after a second and then reaches the server that
-    listens by then, if any. Return ``None`` if the kernel does not support this.
+    The returned socket joins the listening sockets. The kernel assigns all new connections to the returned socket and
+    drops their handshakes. After a second, a client repeats the handshake and reaches another server on the address, if
+    there is one. Return ``None`` if the kernel does not support this.
 
     Args:
         listeners: Number of this server's listening sockets on the address.

@@ -15,7 +15,7 @@ OBJECT_STORE = "swift://container/prefix"
 
 
 def check_store(uri: str) -> int:
-    """Check that the store is readable and consistent. Return 1 if it is not."""
+    """Check that the store is readable and consistent. Return 0 if so, otherwise 1."""
     report = check(uri)
     if report is None:
         raise StartRefused(f"check-store supports only rocksdb:///var/lib/zq and {OBJECT_STORE}.")

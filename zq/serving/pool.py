@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services for the event loop: a thread pool, durability of changes, and deadlines."""
+"""Services for the event loop: a thread pool, waiting for disk syncs, and deadlines."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ class Job(NamedTuple):
     """Work for a thread.
 
     Attributes:
-        since: Monotonic time since which the job waits for a thread.
+        since: Monotonic time at which the job began to wait for a thread.
         patient: Whether the job waits without a timeout.
         caller: The caller whose threads the job uses, or ``None`` for no limit.
     """
@@ -44,7 +44,7 @@ class Job(NamedTuple):
 
 
 class Results:
-    """A thread-safe queue of results for the event loop's futures. One wake-up delivers many results."""
+    """A thread-safe queue of results for the event loop's futures. One wake-up of the loop delivers many results."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -52,7 +52,7 @@ class Results:
         self._notified = False
 
     def put(self, future: "asyncio.Future[Any]", value: Any, error: BaseException | None = None) -> None:
-        """Resolve a future in the event loop. Thread-safe."""
+        """Resolve a future in the event loop, with an error or a value. Thread-safe."""
         self._done.append((future, value, error))
         if not self._notified:
             self._notified = True
@@ -84,7 +84,7 @@ class ThreadLimit:
         self._since = self._used = 0.0
 
     def begin(self, now: float, used: float) -> None:
-        """Begin an interval.
+        """Begin a measurement interval.
 
         Args:
             now: Monotonic time in seconds.
@@ -93,10 +93,13 @@ class ThreadLimit:
         self._since, self._used = now, used
 
     def adapt(self, now: float, used: float, *, is_slow: bool = False) -> None:
-        """End an interval. If the process used more than ``BUSY_FRACTION`` of one CPU, remove a thread, else add one.
+        """End an interval and adapt ``threads``, within its bounds.
+
+        Remove a thread if the process used more than ``BUSY_FRACTION`` of one CPU and ``is_slow`` is false. Otherwise,
+        add a thread.
 
         Args:
-            is_slow: Whether a job has waited so long that a thread is added in any case.
+            is_slow: Whether a job has waited too long.
         """
         if used - self._used > BUSY_FRACTION * (now - self._since) and not is_slow:
             self.threads = max(self.threads - 1, self._min_threads)
@@ -109,8 +112,8 @@ class Pool:
     """A thread pool for work that would block the event loop.
 
     - A job that gets no thread within ``timeout`` seconds fails with ``Crowded``.
-    - The jobs of one caller use at most three quarters of the threads. While several projects send requests, they use
-      fewer; see ``ThreadLimit``. Further jobs wait in the caller's own queue.
+    - The jobs of one caller use at most three quarters of the threads. While several projects send requests, the limit
+      is lower; see ``ThreadLimit``. Further jobs wait in the caller's own queue.
     - Jobs without a caller may use all threads.
     """
 
@@ -172,7 +175,6 @@ class Pool:
         return job.future
 
     def _max_threads(self) -> int:
-        """Return the maximum number of threads for one caller now."""
         return self._thread_limit.threads if self._has_several_projects() else self._thread_limit.max_threads
 
     def _start(self, job: Job) -> None:
@@ -182,7 +184,6 @@ class Pool:
         self._tokens.put(None)
 
     def _take_queued(self, caller: bytes) -> Job | None:
-        """Remove and return the caller's next queued job, or return None if the caller has none."""
         queued = self._queued.get(caller)
         while queued:
             job = queued.popleft()
@@ -194,21 +195,19 @@ class Pool:
         return None
 
     def _start_queued(self, caller: bytes) -> None:
-        """Start as many of the caller's queued jobs as its thread limit permits."""
         while self._started[caller] < self._max_threads() and (job := self._take_queued(caller)) is not None:
             self._start(job)
 
     def _end(self, caller: bytes) -> None:
-        """Record that a job of the caller has ended, and start the caller's next queued job."""
         self._started[caller] -= 1
         self._start_queued(caller)
         if not self._started[caller]:
             del self._started[caller]
 
     def _take_next(self, caller: bytes) -> Job | None:
-        """Return the next job of a thread that has run a job of the caller, or None if the thread must wait.
+        """Return the next job for a thread that has finished a job of the caller, or None if the thread must wait.
 
-        The caller's next queued job is appended to the waiting jobs, and the first waiting job is returned.
+        The caller's next queued job moves behind all waiting jobs. The result is the first waiting job.
         """
         with self._lock:
             if self._started[caller] <= self._max_threads() and (job := self._take_queued(caller)) is not None:
@@ -218,7 +217,6 @@ class Pool:
         return None
 
     def _adapt(self) -> None:
-        """Adapt the maximum number of threads for one caller. Repeated while jobs are queued."""
         with self._lock:
             now = time.monotonic()
             oldest = min((queued[0].since for queued in self._queued.values()), default=now)
@@ -230,7 +228,7 @@ class Pool:
                 self._loop.call_later(ADAPTATION, self._adapt)
 
     def _refuse_late(self) -> None:
-        """Reject jobs that have exceeded the timeout; repeated periodically.
+        """Reject jobs that have exceeded the timeout. Called periodically.
 
         The callers' own queues are checked first, so that ``_end`` starts no late job.
         """
@@ -256,7 +254,6 @@ class Pool:
         self._loop.call_later(self._timeout / 2, self._refuse_late)
 
     def _refuse(self, job: Job, now: float) -> bool:
-        """Reject the job if it has exceeded the timeout and is not patient. Return whether it was rejected."""
         is_late = not job.patient and now - job.since > self._timeout
         if is_late and not job.future.done():
             job.future.set_exception(Crowded("The server is overloaded."))
@@ -275,7 +272,6 @@ class Pool:
             job = None
 
     def _run_job(self, job: Job) -> Job | None:
-        """Run a job and return the next job for this thread, or None."""
         value, error = None, None
         try:
             value = job.work()
@@ -287,7 +283,10 @@ class Pool:
 
 
 class DurabilityWaiter:
-    """A thread that waits until changes of inline requests are durable. One wait covers all pending changes."""
+    """A thread that waits for disk syncs of requests that ran on the event loop's thread.
+
+    One wait covers all pending changes.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -297,7 +296,10 @@ class DurabilityWaiter:
         threading.Thread(target=self._run, name="zq-durability", daemon=True).start()
 
     def wait_for(self, ticket: Ticket) -> "asyncio.Future[Any]":
-        """Return a future that resolves when the ticket's changes are durable, or fails with ``Unavailable``."""
+        """Return a future that resolves when the changes of the ticket's request are durable.
+
+        The future fails with ``Unavailable`` if the store cannot make the changes durable.
+        """
         future = self._loop.create_future()
         self._tickets.put((ticket, future))
         return future

@@ -33,7 +33,7 @@ STOPPING: Final = "The server is stopping."
 
 
 class Response(NamedTuple):
-    """The response of a page."""
+    """The status, media type and body of a response."""
 
     status: int
     media: str

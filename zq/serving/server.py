@@ -69,7 +69,6 @@ COMMANDS: Final[dict[str, Command]] = {command.name: command for command in (tok
 
 
 def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
-    """Open the store and create the application. Raises the errors of ``Application``."""
     chosen = configuration.current
     logs.configure(chosen.log.format, chosen.log.level)
     try:
@@ -99,7 +98,6 @@ def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Call
 
 
 def _open_worker_application(configuration: Configuration, tls: ServerTls | None) -> "granian.WorkerApplication":
-    """Open the store and return the application for a Granian worker. Raises the errors of ``Application``."""
     from zq.serving import granian
 
     made = _open(configuration, tls)
@@ -144,7 +142,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(configuration: Configuration) -> int:
-    """Serve until a signal ends the server. Return the exit code. Raises the errors of ``_check_start``."""
     chosen = configuration.current
     tls = ServerTls(chosen.server) if chosen.server.tls_cert else None
     _check_start(chosen)
@@ -161,7 +158,6 @@ def _serve(configuration: Configuration) -> int:
 
 
 def _run_worker(configuration: Configuration, tls: ServerTls | None) -> int:
-    """Run a Granian worker and return its exit code."""
     from zq.serving import granian
 
     try:
@@ -171,7 +167,6 @@ def _run_worker(configuration: Configuration, tls: ServerTls | None) -> int:
 
 
 def _run_credential_command(command: Command, arguments: Sequence[str]) -> int:
-    """Run a credential command and return its exit code."""
     lifecycle.allow_reload()  # a command does not reload, so SIGHUP from a closed terminal must end it
     given = credential_commands.parse(command, arguments)
     try:
@@ -184,7 +179,6 @@ def _run_credential_command(command: Command, arguments: Sequence[str]) -> int:
 
 
 def _open_in_process(chosen: Settings) -> App:
-    """Open the store in this process and return an application for one command."""
     audit.configure(chosen.log.audit)
     storage = open_store(chosen)
     atexit.register(storage.close)
@@ -214,10 +208,6 @@ def _rekey(chosen: Settings) -> int:
 
 
 def _check_start(chosen: Settings) -> None:
-    """Check the settings and log the startup messages.
-
-    Raises ``StartRefused`` if a setting prevents a start, and ``Unavailable`` if a shared store is unavailable.
-    """
     warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
     find(chosen.storage.uri)
     Policy(chosen.auth.policy_file)
@@ -306,7 +296,7 @@ def _count(text: str) -> int:
 def _export_options(given: argparse.Namespace) -> None:
     """Copy command-line options to the environment, where the serving processes read them.
 
-    Raises ``StartRefused`` if the store URI contains a password, which other users could see in the process list.
+    Raises ``StartRefused`` if the store URI contains a password, because other users can see command lines.
     """
     if given.store and logs.holds_password(given.store):
         raise StartRefused(

@@ -171,7 +171,6 @@ def _warnings(chosen: Settings) -> list[str]:
 
 
 def _hosts_without_tls(uri: str) -> list[str]:
-    """Return the remote hosts to which the store URI connects without TLS."""
     parts = store_uri.split(uri)
     options = {name.lower(): value.lower() for name, value in parse_qsl(parts.query)}
     tls = {

@@ -109,7 +109,7 @@ class Supervisor:
                 os.kill(pid, number)
 
     def _stop(self, code: int) -> int:
-        """Stop the workers gracefully and return ``code``. SIGINT or SIGQUIT stops them at once."""
+        """Stop the workers gracefully and return ``code``. A further SIGINT or SIGQUIT stops the workers at once."""
         self._signal(signal.SIGTERM)
         deadline = time.monotonic() + self._patience
         while True:

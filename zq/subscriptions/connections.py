@@ -45,7 +45,7 @@ class ConnectionSubscriptions:
     def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
         """Set the callback for new messages of the subscription.
 
-        ``notify`` can be called from any thread, and even if there is no new message. Calls can be lost.
+        ``notify`` may be called on any thread, and without a new message. Notifications can be lost.
         """
         self._watchers[_source(queue).connection_queue(id)] = notify
 
@@ -69,8 +69,8 @@ class ConnectionSubscriptions:
     def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
         """Yield the subscription's messages as JSON documents, in batches.
 
-        The messages of a batch are claimed, and deleted when the next batch is requested. Messages that cannot be
-        decrypted are deleted, too, but not yielded.
+        The messages of a batch are claimed. They are deleted when the next batch is requested. Messages that cannot be
+        decrypted are deleted without being yielded.
         """
         hidden = _source(queue).connection_queue(id)
         while True:
@@ -83,7 +83,6 @@ class ConnectionSubscriptions:
             self._claims.settle(hidden, claim.id, Settlement(rest=True), self._clock.now())
 
     def _document(self, project: str, message: Message) -> bytes | None:
-        """Return the notification as JSON, or None if the message cannot be decrypted."""
         try:
             return build_notification(decrypt_notice(self._sealing, project, decode_notice(message.body)))
         except MessageUnreadable:

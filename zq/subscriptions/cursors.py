@@ -36,11 +36,14 @@ class Cursors:
         return self._storage.documents.get(_document(project), self._clock.now())
 
     def move(self, project: str, position: int, version: str) -> bool:
-        """Set the cursor if its version equals ``version``; "" creates a cursor. Return whether it was set."""
+        """Set the cursor to ``position`` if its version equals ``version``. If ``version`` is "", create the cursor.
+
+        Return whether the cursor was set.
+        """
         return self._storage.documents.put(_document(project), b"%d" % position, self._clock.now(), expected=version)
 
     def remove(self, project: str, version: str) -> bool:
-        """Remove the cursor if its version equals ``version``. Return whether it was removed."""
+        """Remove the cursor if its version equals ``version``. Return whether the cursor was removed."""
         return self._storage.documents.delete(_document(project), self._clock.now(), expected=version)
 
     def renew(self, project: str, first: int) -> None:

@@ -79,7 +79,7 @@ class Deliveries:
         return ReadResult(Page([self._make_delivery(source.project, each) for each in page.items], page.next), now)
 
     def delete(self, source: Source, id: str, ids: Sequence[str]) -> None:
-        """Delete dead-lettered deliveries: those with the given ids, or all of them if ``ids`` is empty.
+        """Delete the dead-lettered deliveries with the given ids, or all of them if ``ids`` is empty.
 
         Raises ``Invalid`` if there are too many ids.
         """

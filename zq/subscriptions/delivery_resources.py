@@ -92,7 +92,6 @@ def _source(req: Request, kind: str) -> Source:
 
 
 def add_routes(app: "falcon.App[Any, Any]", deliveries: Deliveries) -> None:
-    """Add the delivery routes of queue and topic subscriptions."""
     for kind in ("queue", "topic"):
         path = f"/v2/{kind}s/{{{kind}}}/subscriptions/{{subscription}}/deliveries"
         app.add_route(path, DeliveryCollection(deliveries, kind))

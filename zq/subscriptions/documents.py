@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage of subscriptions, in one document per source.
+"""Storage of subscriptions, in one document per source (queue or topic).
 
-Each change of a queue's subscriptions also updates the mark in the queue's metadata. Each change of a topic's
-subscriptions also renews the fan-out cursor of the project.
+Each change of a queue's subscriptions also updates the mark in the queue's metadata, which makes posts create notices.
+Each change of a topic's subscriptions also renews the fan-out cursor of the project.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ class SubscriptionDocuments:
     def list_project(self, project: str, after: str, limit: int) -> list[tuple[Source, Subscription]]:
         """Return up to ``limit`` subscriptions of the project that have not expired, sorted by source and id.
 
-        ``after`` is ``position`` of the subscription before the first one; "" starts with the first source.
+        ``after`` is the ``position`` of the last subscription of the previous page. "" stands for the first page.
         """
         now = self._clock.now()
         document, _, id = after.rpartition("/")
@@ -106,8 +106,8 @@ class SubscriptionDocuments:
     def start_at_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
         """Return a copy of the subscription that receives only messages posted from now on.
 
-        Set ``confirmed`` to the set's next generation or, for a topic, to the log's next sequence. If the subscription
-        is not active, return it unchanged.
+        ``confirmed`` of the copy is the set's next generation (version number) or, for a topic, the log's next
+        sequence. If the subscription is not active, return it unchanged.
         """
         if subscription.confirmed is None:
             return subscription
@@ -144,10 +144,6 @@ class SubscriptionDocuments:
         return bool(found)
 
     def _sync(self, queue: QueueRef) -> None:
-        """Update the mark in the queue's metadata, if the queue exists.
-
-        Raises ``MetadataConflict`` if concurrent changes make every attempt fail.
-        """
         for _ in range(MAX_ATTEMPTS):
             stored = self._storage.queues.get(queue)
             if stored is None:
@@ -168,7 +164,7 @@ class SubscriptionDocuments:
     def _follow(self, source: Source) -> None:
         """Renew the project's cursor. If there is none, create one.
 
-        A new cursor points to the position before the first message that an active subscription must receive.
+        A new cursor points before the first message that an active subscription of the topic must receive.
         """
         if items := self.get(source).items:
             agreed = [each.confirmed - 1 for each in items if each.confirmed is not None]
@@ -197,8 +193,8 @@ def postpone(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
 def _decode_unexpired(stored: bytes | None, now: Seconds) -> SubscriptionSet:
     """Decode a subscription set and remove expired subscriptions. If ``stored`` is None, return an empty set.
 
-    The generation is at least the current time in milliseconds. If it started at 0, generations would repeat after the
-    document has expired.
+    The generation is at least the current time in milliseconds. If the generation started at 0, generations would
+    repeat after the document has expired.
     """
     found = _decoder.decode(stored).without_expired(now) if stored else SubscriptionSet()
     return msgspec.structs.replace(found, generation=max(found.generation, int(now * 1000)))

@@ -75,7 +75,10 @@ class FanOut:
             after = page.next
 
     def fan_out(self, notices: QueueRef, claim: Claim) -> Sequence[QueueRef]:
-        """Store deliveries of the claimed notices, delete the notices, and return the queues with new deliveries."""
+        """Copy the claimed notices to the delivery queues of subscriptions, and delete the notices.
+
+        Return the queues with new deliveries.
+        """
         now = self._clock.now()
         known: dict[Source, SubscriptionSet] = {}
         pending: dict[QueueRef, list[Notice]] = {}
@@ -93,7 +96,7 @@ class FanOut:
         return list(pending)
 
     def follow(self, project: str) -> FollowResult | None:
-        """Store deliveries of the next topic messages, and move the cursor.
+        """Copy the next topic messages to the delivery queues of subscriptions, and move the cursor.
 
         If the project has no topic subscribers, remove the cursor and return None.
         """
@@ -147,7 +150,6 @@ class FanOut:
                     pending.setdefault(source.delivery_queue(each), []).append(notice)
 
     def _subscribed(self, project: str) -> dict[str, SubscriptionSet]:
-        """Return the subscription sets of all topics with subscriptions, by topic name."""
         found: dict[str, SubscriptionSet] = {}
         after = ""
         while True:

@@ -85,10 +85,7 @@ def subscriptions_feature(
     If the extra ``delivery`` is not installed, the server rejects all new subscriptions.
 
     Args:
-        options: The delivery settings.
-        core: The server's core.
-        share: A function that returns the current signed URL options.
-        strategy: The authentication strategy.
+        share: Returns the current options of signed URLs.
         alone: Whether this is the only process that uses the store.
     """
     if not CAN_DELIVER:
@@ -108,7 +105,6 @@ def create_policy(
     trusts: "Trusts | None" = None,
     check_address: Callable[[str], None] = DEFAULT_POLICY.check_address,
 ) -> SubscriptionPolicy:
-    """Create the subscription policy from the settings."""
     return SubscriptionPolicy(
         *(options.subscriber_types, options.default_subscription_ttl, options.require_confirmation, options.keep),
         sealer=SecretSealer(share),

@@ -31,7 +31,7 @@ class Subscribers(Followers):
         return self._documents.get_queue_mark(queue)
 
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
-        """Return the notices of the messages, or None if a chain of ``MAX_HOPS`` deliveries caused the post."""
+        """Return the notices of the messages, or None if ``MAX_HOPS`` or more deliveries in a row led to the post."""
         if hops >= MAX_HOPS:
             return None
         is_delayed = bool(rules.default_message_delay)

@@ -49,17 +49,15 @@ class Source(Owner):
 
 
 def is_notice_queue(queue: QueueRef) -> bool:
-    """Return whether the queue is a notice queue."""
     return queue.name.startswith(f"{NOTICES}/")
 
 
 def make_log_ref(project: str) -> QueueRef:
-    """Return the reference for the project's topic log in a worker's schedule, which otherwise contains queues."""
+    """Return the reference under which a worker schedules the project's topic log like a queue."""
     return QueueRef(project, LOG_NAME)
 
 
 def is_log(queue: QueueRef) -> bool:
-    """Return whether the reference stands for a topic log."""
     return queue.name == LOG_NAME
 
 
@@ -78,12 +76,12 @@ class Notice(Struct, frozen=True, array_like=True):
         message: The message id.
         kind: The kind of the source: "queue" or "topic".
         name: The name of the source.
-        generation: For a queue, the generation of its subscription set when the message was posted. For a topic, the
-            sequence of the message.
+        generation: For a queue, the version number of its subscription set when the message was posted. For a topic,
+            the sequence of the message.
         confirmation: The type of a confirmation request; "" for a message.
         delay: The delay of the message in seconds; None = the queue has no default delay.
         hops: The number of deliveries that the message has already passed, for loop detection.
-        seal: The value of ``Entry.seal`` for a topic message.
+        seal: The random bytes in ``Entry.seal`` of a topic message, which are necessary for decryption.
         attributes: The stored attributes of the message, possibly encrypted.
     """
 
@@ -105,11 +103,12 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
 
     Args:
         started: The time at which ``ttl`` begins.
-        confirmed: The generation of the first message to deliver; None = the subscription is not active.
+        confirmed: The generation (topics: sequence) of the first message to deliver; None = the subscription is not
+            active.
         secret: The encrypted secret that signs deliveries.
         former: The encrypted previous secret, and the time until which it also signs deliveries.
-        agreed: True = the subscriber has confirmed, False = it has declined, None = it has not responded. In a
-            document that an earlier version of zq stored, None and a set ``confirmed`` mean that it has confirmed.
+        agreed: True = the subscriber has confirmed, False = it has declined, None = it has not responded. In a document
+            of an earlier version of zq, None together with ``confirmed`` means that it has confirmed.
     """
 
     id: str
@@ -157,14 +156,13 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
 class SubscriptionSet(Struct, frozen=True):
     """All subscriptions of one source, sorted by id.
 
-    ``generation`` increases with each change. It is never below the time of the change in milliseconds.
+    ``generation`` increases with each change and is never below the time of the change in milliseconds.
     """
 
     generation: int = 0
     items: tuple[Subscription, ...] = ()
 
     def find(self, id: str) -> Subscription | None:
-        """Return the subscription with the given id, or None if the set does not contain it."""
         return next((each for each in self.items if each.id == id), None)
 
     def without_expired(self, now: Seconds) -> "SubscriptionSet":
@@ -172,7 +170,7 @@ class SubscriptionSet(Struct, frozen=True):
         return SubscriptionSet(self.generation, tuple(each for each in self.items if each.expires > now))
 
     def replace(self, *changed: Subscription, without: str = "") -> "SubscriptionSet":
-        """Return the next generation of the set.
+        """Return a changed copy of the set, with the next generation.
 
         Args:
             changed: Subscriptions to add. Each one replaces the subscription with the same id, if any.
@@ -184,5 +182,4 @@ class SubscriptionSet(Struct, frozen=True):
 
     @property
     def has_active(self) -> bool:
-        """Return whether at least one subscription is active."""
         return any(each.confirmed is not None for each in self.items)

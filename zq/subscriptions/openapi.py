@@ -21,7 +21,7 @@ from zq.wire.subscriptions import Delivery, ProjectSubscription, Secret, Subscri
 
 
 def subscriptions(limits: Limits) -> Json:
-    """Return the operations on subscriptions and deliveries of queues and topics, by path and method."""
+    """Return the OpenAPI operations of subscriptions and deliveries, by path and method."""
     return _project(limits) | _of("queue", QUEUE, limits) | _of("topic", TOPIC, limits)
 
 
@@ -103,7 +103,6 @@ def _of(word: str, source: str, limits: Limits) -> Json:
 
 
 def _deliveries(word: str, path: str, limit: Json) -> Json:
-    """Return the operations on the deliveries of a subscription."""
     return {
         path: {
             "get": operation(

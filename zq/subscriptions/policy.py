@@ -55,7 +55,7 @@ class NoTrusts:
 
 
 def accept_any(_subscriber: str) -> None:
-    """Accept every subscriber address."""
+    pass
 
 
 class SubscriptionPolicy(Struct, frozen=True):

@@ -24,7 +24,7 @@ from zq.wire import subscriptions as shapes
 
 
 class _Resource:
-    """Base class for resources below a source. ``kind`` is "queue" or "topic"."""
+    """Base class for resources of a source. ``kind`` is "queue" or "topic"."""
 
     def __init__(self, subscriptions: Subscriptions, kind: str) -> None:
         self._subscriptions = subscriptions
@@ -38,10 +38,10 @@ class _Resource:
 def _parse_terms(req: Request, needed: bool) -> Terms:
     """Parse the terms in the request body. Unknown members are ignored.
 
+    Clients rely on the texts of the error messages (contract 0.2).
+
     Args:
         needed: Whether an empty body is an error.
-
-    Clients rely on the texts of the error messages (contract 0.2).
     """
     raw = query.require_body(req) if needed else query.body(req)
     given = wire.json_value(raw) if raw else {}
@@ -51,7 +51,6 @@ def _parse_terms(req: Request, needed: bool) -> Terms:
 
 
 def _format_subscription(source: Source, subscription: Subscription, now: Seconds) -> shapes.Subscription:
-    """Return a subscription as shown to clients (contract 9.1)."""
     return shapes.Subscription(
         id=subscription.id,
         source=source.name,
@@ -159,7 +158,6 @@ class SubscriptionSecret(_Resource):
 
 
 def add_routes(app: "falcon.App[Any, Any]", subscriptions: Subscriptions) -> None:
-    """Add the subscription routes of the project, of queues and of topics."""
     app.add_route("/v2/subscriptions", ProjectSubscriptions(subscriptions))
     for kind in ("queue", "topic"):
         path = f"/v2/{kind}s/{{{kind}}}/subscriptions"

@@ -22,7 +22,6 @@ class SecretSealer:
         self._options = options
 
     def seal(self, secret: str) -> bytes:
-        """Encrypt a secret. Raises ``Invalid`` if no key is configured."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         secrets = self._options().secrets
@@ -32,7 +31,6 @@ class SecretSealer:
         return nonce + AESGCM(derive_key(secrets[0].encode(), LABEL)).encrypt(nonce, secret.encode(), None)
 
     def open(self, sealed: bytes) -> str:
-        """Decrypt a secret. Return "" if no key decrypts it."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

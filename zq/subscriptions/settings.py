@@ -94,7 +94,6 @@ class NotificationOptions(Struct, frozen=True, kw_only=True):
 
 
 def _complete(options: NotificationOptions, settings: Any) -> NotificationOptions:
-    """Return the options with the parsed fields. Raises ``StartRefused`` for invalid options."""
     types = tuple(each.lower() for each in options.subscriber_types)
     if unknown := set(types) - set(TYPES):
         raise StartRefused(f"[transport] subscriber_types may contain {', '.join(TYPES)}, not {min(unknown)!r}.")
@@ -120,10 +119,6 @@ def _parse_members(text: str) -> dict[str, str]:
 
 
 def _parse_template(option: str, options: NotificationOptions, default: str) -> tuple[str, str, str]:
-    """Parse a mail template into topic, sender and body. Take missing members from ``default``.
-
-    Raises ``StartRefused`` if the template is not valid.
-    """
     if not (values := _parse_members(getattr(options, option))):
         raise StartRefused(
             f"[notification] {option} must have the form topic:A subject,sender:a@example.org,body:A text."

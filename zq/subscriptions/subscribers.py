@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Syntax checks of subscriber URIs and options (contract 9.2, criteria E1 and E3).
+"""Syntax checks of subscriber URIs and options (contract 9.2).
 
 ``zq.subscriptions.delivery.targets`` checks network addresses.
 """
@@ -24,7 +24,7 @@ MAX_OPTIONS: Final = 16384
 # Maximum size of ``post_headers`` as JSON in bytes, and maximum number of headers.
 MAX_HEADER_BYTES: Final = 4096
 MAX_HEADERS: Final = 20
-# Replacement for secrets in responses (criterion E6).
+# Replacement for secrets in responses.
 HIDDEN: Final = "***"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x20\x7f]")

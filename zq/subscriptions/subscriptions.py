@@ -3,9 +3,9 @@
 
 All subscriptions of a source are stored in one document, so no subscriber can be added twice.
 
-A queue with subscribers has ``MARK`` in its metadata. A post contains the metadata that the server has cached. If they
-differ from the stored metadata, the store rejects the post, and the server reads the metadata again. A message is
-therefore never stored without its notices, even if another server has just added the mark.
+A queue with subscribers has ``MARK`` in its metadata. Each post passes the queue's cached metadata to the store. If
+the stored metadata differ, the store rejects the post, and the server reads the metadata again. A message is therefore
+never stored without its notices, even if another server has just added the mark.
 """
 
 import re
@@ -59,7 +59,7 @@ MAX_SUBSCRIPTIONS: Final = 100
 MAX_COUNTED: Final = 1000
 # Marker of a page of a project's subscriptions: the kind and name of the source, and the subscription's id.
 MARKER: Final = re.compile(r"(queue|topic)/[^/]{1,80}/[^/]{1,64}")
-# Maximum number of confirmation requests to a subscriber per hour (criterion E4).
+# Maximum number of confirmation requests to a subscriber per hour.
 MAX_CONFIRMATIONS: Final = 3
 HOUR: Final = 3600.0
 # Error message if the owner of the source confirms instead of the subscriber.
@@ -104,8 +104,6 @@ class ListedSubscription(Struct, frozen=True):
 
 
 class Subscriptions:
-    """Use cases for subscriptions."""
-
     def __init__(
         self,
         storage: Storage,
@@ -134,11 +132,9 @@ class Subscriptions:
         If the subscriber already has an unconfirmed subscription, send another confirmation request instead.
 
         Args:
-            source: The queue or topic.
-            terms: The requested properties.
             token: The caller's Keystone token, with which a trust is created.
             connection: The id of the caller's WebSocket connection (contract 14). If ``terms`` has no subscriber, the
-                connection becomes the subscriber. It need not confirm, and its messages are not signed.
+                connection becomes the subscriber. A connection need not confirm, and its messages are not signed.
 
         Raises:
             Invalid: A term is not valid, or the server lacks a key or a service that the subscription needs.
@@ -194,7 +190,10 @@ class Subscriptions:
         return ReadResult(Page(items, items[-1].id if items else None), now)
 
     def list_project(self, project: str, marker: str, limit: int | None) -> ReadResult[Page[ListedSubscription]]:
-        """Return a page of the project's subscriptions, sorted by source and id. Raises ``Invalid``."""
+        """Return a page of the project's subscriptions, sorted by source and id.
+
+        Raises ``Invalid`` if ``limit`` is out of range, and ``InvalidParameter`` if ``marker`` is not valid.
+        """
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         if marker and not MARKER.fullmatch(marker):
             raise InvalidParameter("marker is not valid for this listing; use the marker in the link to the next page.")
@@ -225,11 +224,7 @@ class Subscriptions:
         If the subscriber changes, the new subscriber must confirm, and the signing secret changes. Headers with masked
         values in ``terms`` are removed, because the new subscriber must not receive the old values.
 
-        Args:
-            source: The queue or topic.
-            id: The id of the subscription.
-            terms: The properties to change.
-            token: The caller's Keystone token. If the subscriber needs a trust, a new trust replaces the old one.
+        ``token`` is the caller's Keystone token. If the subscriber needs a trust, a new trust replaces the old one.
 
         Raises:
             Invalid: A term is not valid, or ``terms`` changes nothing.
@@ -279,8 +274,6 @@ class Subscriptions:
         If an active subscription is declined, the subscriber receives a request with which it can subscribe again.
 
         Args:
-            source: The queue or topic.
-            id: The id of the subscription.
             agreed: True to confirm, False to decline.
             by_owner: Whether the caller is the owner of the source, not the subscriber or an administrator.
 
@@ -350,7 +343,6 @@ class Subscriptions:
         return checked
 
     def _create_trust(self, uri: str, token: str, until: Seconds) -> str:
-        """Create a trust for the subscriber and return its id. Return "" if the subscriber needs no trust."""
         return self._policy.trusts.create(token, uri, min(until, LATEST_EXPIRY)) if uri.startswith(TRUST) else ""
 
     def _check_ttl(self, ttl: object) -> int:
@@ -359,16 +351,15 @@ class Subscriptions:
         return check_range("ttl", ttl, MIN_TTL, 1 << 62)
 
     def _check_expiry(self, one: Subscription) -> Subscription:
-        """Return the subscription. Raises ``Invalid`` if it expires after ``LATEST_EXPIRY``."""
         if one.expires > LATEST_EXPIRY:
             raise Invalid(f"ttl must be at most {int(LATEST_EXPIRY - one.started)} seconds: until the year 9999.")
         return one
 
     def _activate_if_allowed(self, one: Subscription) -> Subscription:
-        """Return the subscription. If the subscriber need not confirm, activate it.
+        """Return the subscription, activated if the subscriber need not confirm.
 
-        Set ``agreed`` to False if the subscriber has not responded. If the operator enables ``require_confirmation``
-        later, the subscriber then has to confirm.
+        On activation, ``agreed`` becomes False if the subscriber has not responded. If the operator later enables
+        ``require_confirmation``, the subscriber must then confirm.
         """
         if one.must_confirm(self._policy.confirm):
             return one
@@ -380,7 +371,6 @@ class Subscriptions:
             raise QuotaExceeded(f"The project has {maximum} subscriptions, the maximum.")
 
     def _request_confirmation(self, source: Source, one: Subscription, confirmation: str) -> None:
-        """Queue a confirmation request if the subscriber must confirm and has not reached its hourly limit."""
         if not one.must_confirm(self._policy.confirm) or not self._may_request_confirmation(one.subscriber):
             return
         now = self._clock.now()

@@ -3,7 +3,7 @@
 
 With a trust, the caller delegates its roles in the project to the service user until the subscription expires. Each
 delivery contains a token with all of these roles. Unless the operator allows more, the server therefore sends tokens
-only over TLS and only to services in Keystone's catalogue (criterion E6).
+only over TLS and only to services in Keystone's catalogue.
 """
 
 import logging
@@ -47,12 +47,6 @@ class Trusts:
         self._plugins: FIFOCache[str, Any] = FIFOCache(MAX_CACHED)
 
     def create(self, token: str, subscriber: str, until: Seconds) -> str:
-        """Create a trust for the token's user and return the trust id.
-
-        Raises:
-            Invalid: The subscriber may not receive tokens, or Keystone creates no trust for this token.
-            Unavailable: Keystone is unavailable.
-        """
         if not token:
             raise Invalid("subscriber must not begin with trust+ unless X-Auth-Token contains a Keystone token.")
         try:
@@ -111,7 +105,6 @@ class Trusts:
         return str(found or service.auth_url).rstrip("/")
 
     def _check(self, subscriber: str, catalogue: Iterable[str]) -> None:
-        """Raise ``Invalid`` if the subscriber may not receive a token."""
         url = subscriber.removeprefix(PREFIX)
         if not (self._http or url.startswith("https:")):
             raise Invalid("subscriber must be trust+https: tokens are not sent without TLS.")
@@ -126,7 +119,10 @@ def _list_urls(catalogue: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _is_below(place: str, url: str) -> bool:
-    """Return whether ``url`` is equal to ``place`` or below it."""
+    """Return whether ``url`` is equal to ``place`` or below it.
+
+    A path with ``.`` or ``..`` segments is never below ``place``.
+    """
     ours, theirs = urlsplit(place), urlsplit(url)
     if (ours.scheme, ours.hostname, _port(ours)) != (theirs.scheme, theirs.hostname, _port(theirs)):
         return False

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/v2/openapi.json``: the API as an OpenAPI 3.1 document (extensions 10).
 
-The schemas of bodies are derived from the structs that decode and encode them. Limits are those of the server, and
-error statuses come from the error table. Tests compare the document with the routes, and ``tests/http/test_fuzz.py``
-compares it with the server's behaviour.
+The schemas of bodies are derived from the structs that decode and encode them. Bounds in the schemas are the limits of
+the server. Tests compare the document with the routes, and ``tests/http/test_fuzz.py`` compares it with the server's
+behaviour.
 """
 
 import re
@@ -118,7 +118,6 @@ def document(limits: Limits, strict_client_id: bool = True, features: Sequence[F
 
 
 def _paths(limits: Limits, features: Sequence[Feature]) -> Json:
-    """Return the operations of each path, with their shared parameters."""
     themes: dict[str, Mapping[str, Json]] = {
         "service": _service(),
         "administration": administration(),

@@ -25,7 +25,7 @@ USE: Final = {"used": COUNTS, "exact": FLAGS, "age": {"type": "number", "minimum
 
 
 def administration() -> Json:
-    """Return the operations by path and method."""
+    """Return the OpenAPI operations of ``/v2/quota`` and ``/v2/audit``, by path and method."""
     return {
         "/v2/quota": {
             "get": operation("get_quota", "Get the project's quotas and usage", {200: "QuotaReport"}),
@@ -63,7 +63,6 @@ def schemas() -> Json:
 
 
 def _callers() -> Json:
-    """Return the schemas of answers about the caller itself."""
     return {
         **answer_schemas(Identity),
         "Me": object_of(
@@ -82,7 +81,7 @@ def _callers() -> Json:
 
 
 def sharing() -> Json:
-    """Return the operations by path and method."""
+    """Return the OpenAPI operations of signed URLs, by path and method."""
     return {
         "/v2/whoami": {
             "get": operation("get_identity", "Get the caller's identity", {200: "Identity"}),
@@ -125,7 +124,7 @@ def object_of(properties: Json) -> Json:
 
 
 def tokens() -> Json:
-    """Return the operations by path and method."""
+    """Return the OpenAPI operations of tokens, by path and method."""
     project = query("project", TEXT, "Project of the tokens (default: all projects).")
     needed = query("project", TEXT, "Project of the token.", required=True)
     paths = _tokens("/v2/tokens", "", [], []) | _tokens("/v2/admin/tokens", "admin_", [project], [needed])
@@ -162,7 +161,6 @@ def _tokens(path: str, prefix: str, project: list[Json], needed: list[Json]) -> 
 
 
 def _token(path: str, prefix: str, project: list[Json], whose: str, made: Json) -> Json:
-    """Return the operations of one token by path."""
     return {
         f"{path}/{{token}}": {
             "get": operation(

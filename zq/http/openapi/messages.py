@@ -29,7 +29,7 @@ from zq.model import State
 
 
 def messages(limits: Limits) -> Json:
-    """Return the operations of messages and history by path and method."""
+    """Return the OpenAPI operations of messages and history, by path and method."""
     return _all_messages(limits) | _one_message() | _history(limits)
 
 
@@ -176,14 +176,13 @@ CLAIM: Final = QUEUE + "/claims/{claim}"
 
 
 def claims(limits: Limits) -> Json:
-    """Return the operations of claims by path and method."""
+    """Return the OpenAPI operations of claims, by path and method."""
     made = _claiming(limits) | _settling()
     made[CLAIM] |= _one_claim(limits)
     return made
 
 
 def _claiming(limits: Limits) -> Json:
-    """Return the operations that create claims (POST and PUT) by path."""
     many = query(
         "limit",
         integer(1, limits.max_messages_per_claim_or_pop, default=DEFAULT_PAGE),
@@ -261,7 +260,7 @@ def _settling() -> Json:
 
 
 def transactions() -> Json:
-    """Return the operations of fences, stages and commits by path and method."""
+    """Return the OpenAPI operations of fences, stages and commits, by path and method."""
     made = {
         "/v2/fences/{name}": {
             "post": operation("advance_fence", "Advance a fence", {200: "Epoch"}),

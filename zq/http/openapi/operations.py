@@ -86,7 +86,7 @@ RESPONSE_HEADERS: Final[Json] = {
 
 
 def reference(kind: str, name: str) -> Json:
-    """Return a reference to a component."""
+    """Return a ``$ref`` to an OpenAPI component."""
     return {"$ref": f"#/components/{kind}/{name}"}
 
 
@@ -103,7 +103,7 @@ def operation(
     """Return an operation, without the parameters that all operations of its path share.
 
     Args:
-        answers: Responses by status; a text is the schema of the body, and "" stands for no body.
+        answers: Responses by status code. A string is the name of the body's schema; "" means no body.
     """
     errors = (*usual, *errors, *(() if identity in UNGUARDED else GUARDED))
     statuses = {
@@ -120,7 +120,7 @@ def operation(
 
 
 def body(schema: str, *, required: bool, media_type: str = "application/json") -> Json:
-    """Return the body of a request."""
+    """Return the request body of an operation. ``schema`` is the name of the body's schema."""
     return {"required": required, "content": {media_type: {"schema": reference("schemas", schema)}}}
 
 
@@ -134,7 +134,7 @@ def answer(description: str, schema: str = "", *headers: str, media_type: str = 
 
 
 def error_answers() -> Json:
-    """Return the error responses with their possible titles."""
+    """Return the shared error responses by component name, such as ``Error404``, with their possible titles."""
     titles: dict[int, list[str]] = {status: [title] for status, title in NOT_ACCEPTABLE.items()}
     for status, title in STATUSES.values():
         titles.setdefault(status, []).append(title)
@@ -151,7 +151,7 @@ def integer(low: int, high: int, **more: Any) -> Json:
 
 
 def delays(limits: Limits) -> Json:
-    """Return the schema of a delay."""
+    """Return the schema of a delay in seconds."""
     return integer(MIN_DELAY, limits.max_message_delay)
 
 
@@ -166,7 +166,7 @@ def flag(name: str, description: str) -> Json:
 
 
 def several(name: str, description: str, **bounds: int) -> Json:
-    """Return a query parameter of comma-separated ids. A malformed id counts as a missing one."""
+    """Return a query parameter of comma-separated ids. The server treats a malformed id as unknown."""
     schema = {"type": "array", "items": TEXT | {"pattern": "^[^,]+$"}, "minItems": 1, **bounds}
     return query(name, schema, description, style="form", explode=False)
 
@@ -177,7 +177,7 @@ def wait(limits: Limits) -> Json:
 
 
 def shared(name: str) -> Json:
-    """Return a reference to one of ``shared_parameters``."""
+    """Return a ``$ref`` to one of ``shared_parameters``."""
     return reference("parameters", name)
 
 
@@ -192,7 +192,7 @@ RESUME: Final = shared("Last-Event-ID")
 
 
 def shared_parameters(limits: Limits, strict_client_id: bool) -> Json:
-    """Return the shared parameters by name; path parameters are named as in the path."""
+    """Return the shared parameters by name. Path parameters are named as in the path."""
     low, high = limits.min_length_client_id, limits.max_length_client_id
     client = {"pattern": UUID} if strict_client_id else {"minLength": low, "maxLength": high}
     epoch = query(

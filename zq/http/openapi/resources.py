@@ -28,7 +28,7 @@ from zq.model.topics import EVERYTHING, PATTERN
 
 
 class Kind(NamedTuple):
-    """The word, path and schemas of queues or topics."""
+    """A kind of resource, queue or topic: its name in operations, its path, and the names of its schemas."""
 
     word: str
     path: str
@@ -45,7 +45,7 @@ TOPICS = Kind("topic", TOPIC, "TopicPage", "ShownTopicMetadata")
 
 
 def queues(limits: Limits) -> Json:
-    """Return the operations of queues by path and method."""
+    """Return the OpenAPI operations of queues, by path and method."""
     made = _named(limits, QUEUES)
     count = flag("with_count", "Add the number of queues in the project.")
     made["/v2/queues"]["get"]["parameters"].insert(-1, count)
@@ -57,7 +57,7 @@ def queues(limits: Limits) -> Json:
 
 
 def topics(limits: Limits) -> Json:
-    """Return the operations of topics by path and method."""
+    """Return the OpenAPI operations of topics, by path and method."""
     return _named(limits, TOPICS)
 
 
@@ -124,7 +124,7 @@ def _one(kind: Kind) -> Json:
 
 
 def publishing(limits: Limits) -> Json:
-    """Return the operations of messages in topics by path and method."""
+    """Return the OpenAPI operations of messages in topics, by path and method."""
     return {
         f"{TOPIC}/messages": {
             "get": operation(
@@ -156,7 +156,7 @@ def publishing(limits: Limits) -> Json:
 
 
 def streams() -> Json:
-    """Return the operations of streams by path and method."""
+    """Return the OpenAPI operations of streams, by path and method."""
     glob = {"pattern": rf"^(?!.*\*\*\*){PATTERN.pattern}$", "default": EVERYTHING}
     match = query("match", TEXT | glob, "Topic pattern: * matches any text between two dots, ** any text.")
     return {

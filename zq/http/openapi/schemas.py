@@ -41,12 +41,11 @@ ATTRIBUTE_TYPES: Final = r"^(String|Number|Binary)(\.[\s\S]+)?$"
 
 
 def schemas(limits: Limits, protocol_keys: Sequence[ProtocolKey]) -> Json:
-    """Return all schemas of the core by name. ``protocol_keys`` are the metadata keys of features."""
+    """Return all schemas of the core by name. ``protocol_keys`` are the metadata keys that features declare."""
     return _answers() | _requests(limits) | _metadata(limits, protocol_keys) | _service()
 
 
 def _requests(limits: Limits) -> Json:
-    """Return the schemas of request bodies, derived from structs, with the limits that the use cases check."""
     components = request_schemas(
         *(wire.Post, wire.ClaimTerms, wire.Purge, extensions.SettleTerms, extensions.RedriveTerms),
         *(extensions.ReplayTerms, extensions.CommitTerms, TokenTerms),
@@ -65,7 +64,7 @@ def _requests(limits: Limits) -> Json:
 
 
 def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
-    """Return the limits that are checked after decoding, by component and member."""
+    """Return the limits that are checked after decoding, by component and property."""
     ttl, delay = integer(MIN_TTL, limits.max_message_ttl), delays(limits)
     names = {"propertyNames": {"maxLength": MAX_ATTRIBUTE_NAME, "pattern": ATTRIBUTE_NAMES}}
     batch, held = integer(1, MAX_BATCH), {"maxItems": limits.max_messages_per_claim_or_pop}
@@ -113,8 +112,6 @@ def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
 
 
 def _conditions() -> dict[str, Json]:
-    """Return the valid combinations of members, by component."""
-
     def any_of(*members: str) -> Json:
         return {"anyOf": [{"required": [member]} for member in members]}
 
@@ -163,7 +160,6 @@ def _entries(metadata: str) -> Json:
 
 
 def _answers() -> Json:
-    """Return the schemas of answers, with the valid combinations of their members."""
     components = answer_schemas(
         *(Message, Popped, Finished, Published, answers.Messages[Message], answers.MessagePage[Message]),
         *(answers.HistoryPage[Finished], answers.TopicMessagePage[Published], answers.Located[Finished]),
@@ -239,7 +235,7 @@ def _service() -> Json:
 
 
 def _record(optional: str = "", /, **members: Json) -> Json:
-    """Return the schema of an object; ``optional`` names the members that may be absent."""
+    """Return the schema of an object. ``optional`` names its optional properties, separated by blanks."""
     return {
         "type": "object",
         "properties": members,

@@ -16,9 +16,10 @@ _MEMBER: Final = re.compile(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)$", re.MULTILINE)
 
 
 def request_schemas(*kinds: Any, **named: Any) -> Json:
-    """Return the schemas of these structs and of those that they contain, by component name.
+    """Return the schemas of the given structs, and of the structs that they contain, by component name.
 
-    ``named``: structs whose component is not called like the class.
+    Args:
+        named: Structs whose component name differs from the class name.
     """
     structs = {kind.__name__: kind for kind in kinds} | named
     references, found = msgspec.json.schema_components(structs.values(), ref_template="{name}")
@@ -31,7 +32,10 @@ def request_schemas(*kinds: Any, **named: Any) -> Json:
 
 
 def answer_schemas(*kinds: Any, **named: Any) -> Json:
-    """Return the schemas of answers like ``request_schemas``. A member with a default may be absent."""
+    """Return the schemas of answers, by component name. Properties with a default are optional.
+
+    The arguments are those of ``request_schemas``.
+    """
     schemas = request_schemas(*kinds, **named)
     for schema in schemas.values():
         for name, member in schema["properties"].items():
@@ -43,13 +47,13 @@ def answer_schemas(*kinds: Any, **named: Any) -> Json:
 
 
 def page_schema(member: str, component: str) -> Json:
-    """Return the schema of a page of these components in one member of the answer."""
+    """Return the schema of a page: an object with a list of ``component`` objects in its property ``member``."""
     items = {"type": "array", "items": reference("schemas", component)}
     return {"type": "object", "properties": {member: items, "links": LINKS}, "required": [member, "links"]}
 
 
 def _describe(schema: Json) -> None:
-    """Move the descriptions of members from the docstring of the struct to the members."""
+    """Move the descriptions of properties from the struct's docstring to the properties."""
     text, _, members = schema.pop("description", "").partition("\n\nAttributes:\n")
     if text:
         schema["description"] = " ".join(text.split())
@@ -58,7 +62,6 @@ def _describe(schema: Json) -> None:
 
 
 def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
-    """Return the schema with references to these components."""
     if isinstance(schema, dict):
         if "$ref" in schema:
             return schema | reference("schemas", names[schema["$ref"]])

@@ -22,7 +22,7 @@ RESUME_INTERVAL: Final = 1.0
 
 
 class Upkeep:
-    """The background threads for clock, active expiry and abandoned commits."""
+    """The background threads that read the store's clock, remove expired messages and complete abandoned commits."""
 
     def __init__(
         self,
@@ -63,7 +63,6 @@ class Upkeep:
         self._changed.set()
 
     def start(self) -> None:
-        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
@@ -76,7 +75,7 @@ class Upkeep:
         self._storage.close()
 
     def run_round(self) -> bool:
-        """Run one sweep round. Return whether it reached its limit, so that expired messages may be left."""
+        """Run one sweep round. Return whether the round reached its limit. If so, expired messages may remain."""
         expiry, began = self._expiry, time.monotonic()
         limits = expiry.sweep_batch_size, expiry.sweep_max_deletes
         pace = AdaptivePace(self._monitor, *limits, self._sleep, self._events.expired)
@@ -91,7 +90,6 @@ class Upkeep:
         return exhausted
 
     def _sweep(self) -> None:
-        """Run rounds at the interval. After a round that reached its limit, run the next one at once."""
         exhausted = False
         while not self._stopping.is_set():
             if not exhausted:
@@ -109,7 +107,6 @@ class Upkeep:
             self._run_safely(self._resume)
 
     def _run_safely(self, task: Callable[[], bool | None]) -> bool:
-        """Run a task and log its errors. Return its result, or ``False`` if it failed."""
         try:
             return bool(task())
         except Deposed as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AIMD throttle of active expiry, so that sweep rounds do not slow down requests.
+"""AIMD throttle of active expiry (sweeps that remove expired messages), so that sweeps do not slow down requests.
 
 ``LatencyMonitor`` measures the latency of storage operations and computes the fraction of time in which a sweep may
 work. If sweeps slow down requests, the fraction is multiplied by a factor below 1; if not, a constant is added. If
@@ -70,7 +70,7 @@ class LatencyMonitor(Events):
                 self._ratios += seconds / max(usual, 1e-6)
 
     def begin(self) -> None:
-        """Begin a round. Until the round ends, new samples do not change the usual latencies."""
+        """Begin a round. Samples during the round are compared with the usual latencies but do not change them."""
         with self._lock:
             self._sweeping = True
             self.ratio = 1.0
@@ -91,7 +91,7 @@ class LatencyMonitor(Events):
         return self.monotonic() - self._last >= QUIET
 
     def adjust_share(self) -> None:
-        """After each ``SAMPLES`` samples, adjust the fraction of time for sweeps."""
+        """Adjust the fraction of time for sweeps after every ``SAMPLES`` samples."""
         with self._lock:
             if self._sample_count >= SAMPLES:
                 self.ratio = self._ratios / self._sample_count
@@ -105,7 +105,7 @@ class LatencyMonitor(Events):
 
 
 class AdaptivePace(Steps):
-    """The pace of one sweep round.
+    """The pace of one sweep round: the size of its steps, and the pauses between them.
 
     Args:
         size: Maximum number of entries to remove in a step.
@@ -131,7 +131,7 @@ class AdaptivePace(Steps):
         self.rested = 0.0
 
     def step(self) -> int:
-        """Pause before the next step. Return the maximum number of entries to remove in it, or 0 to end the round."""
+        """Pause, then return the maximum number of entries to remove in the next step, or 0 to end the round."""
         size, pause = self._size, 0.0
         if not self._monitor.is_quiet():
             if self._began is not None:
@@ -144,7 +144,10 @@ class AdaptivePace(Steps):
         return min(size, self.left)
 
     def removed(self, count: int, queue: QueueRef | None = None) -> None:
-        """Record that ``count`` entries were removed. ``queue``: their queue, if they are expired messages."""
+        """Record that ``count`` entries were removed.
+
+        ``queue`` is the queue of the entries if they are expired messages.
+        """
         super().removed(count)
         if queue is not None:
             self._expired(count, queue)

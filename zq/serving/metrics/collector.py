@@ -56,7 +56,7 @@ class CachedCall(Generic[T]):
         self._cache.forget(None)
 
     def _read(self, _key: None) -> tuple[T | None, float]:
-        """Call the function. Return its value and the seconds for which it is cached, from the start of the call."""
+        """Call the function. Return its value and the cache time in seconds, which begins with the call."""
         began = self._monotonic()
         try:
             value = self._call()
@@ -112,7 +112,11 @@ class StoreCollector(Collector):
         return Depths(rows, now, frozenset(self._dead_letter_queues(rows)))
 
     def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
-        """Yield the dead-letter queues of the queues in ``rows``, which must be the first queues of each project."""
+        """Yield the dead-letter queues that are named in the metadata of the queues in ``rows``.
+
+        For each project, ``rows`` must contain the first queues of the listing, because the listing is read again from
+        its beginning.
+        """
         for project, count in Counter(queue.project for queue, _ in rows).items():
             after: str | None = ""
             while count > 0 and after is not None:
@@ -146,7 +150,6 @@ def _gauges(measures: Sequence[Measure]) -> Iterator[GaugeMetricFamily]:
 
 
 def _queues(depths: Depths, per_queue: bool) -> Iterator[GaugeMetricFamily]:
-    """Yield the queue metrics, per queue or as totals."""
     more = PER_QUEUE if per_queue else ()
     counts: dict[tuple[str, ...], list[int]] = {} if per_queue else {(): [0] * len(STATES)}
     names = "queue_oldest_ready_seconds", "queue_oldest_dead_letter_seconds"

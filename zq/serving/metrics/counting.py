@@ -56,7 +56,7 @@ class Buffer:
         return len(self._values)
 
     def flush(self) -> None:
-        """Add the buffered values to the metric. Must not be called concurrently. Other threads may add values."""
+        """Add the buffered values to the metric. Calls must not overlap. Meanwhile, other threads may add values."""
         count = len(self._values)
         if count:
             values = self._values[:count]
@@ -65,7 +65,7 @@ class Buffer:
 
 
 def sum_into(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that adds the sum of values to ``counter`` and the number of values to ``number``."""
+    """Return a function that adds the sum of its values to ``counter``, and the number of values to ``number``."""
 
     def add(values: list[float]) -> None:
         counter.inc(sum(values))
@@ -76,7 +76,7 @@ def sum_into(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
 
 
 def observe_into(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that adds values to ``histogram`` and the number of values to ``number``."""
+    """Return a function that adds its values to ``histogram``, and the number of values to ``number``."""
     bounds, buckets, total = histogram._upper_bounds, histogram._buckets, histogram._sum
 
     def add(values: list[float]) -> None:
@@ -149,7 +149,6 @@ class Metrics(Events):
         self._buffers += [self._published, self._streamed]
 
     def configure(self, options: MetricsOptions) -> None:
-        """Apply new options of the section ``[metrics]``."""
         self._options = options
         self._store.configure(options)
 
@@ -255,7 +254,6 @@ class Metrics(Events):
         self._metrics["sweep_share"].set(share)
 
     def _request(self, method: str, route: str, status: int, waited: bool) -> Buffer:
-        """Return the buffer for requests with these labels. Create it on first use."""
         with self._lock:
             key = (method, route, status, waited)
             if key not in self._requests:
@@ -267,7 +265,6 @@ class Metrics(Events):
             return self._requests[key]
 
     def _verb(self, verb: str) -> Buffer:
-        """Return the buffer for the durations of a storage operation. Create the buffer on first use."""
         with self._lock:
             if verb not in self._verbs:
                 self._verbs[verb] = Buffer(observe_into(self._metrics["storage_seconds"].labels(verb)))
@@ -288,7 +285,7 @@ class Metrics(Events):
             self._flush()
 
     def _tally(self) -> None:
-        """Add the increase of each store total to its counter. If a total has decreased, count it from zero."""
+        """Add the increase of each total that the store reports to its counter. Count a decreased total from zero."""
         with self._tallying:  # concurrent scrapes must add their increases in order
             measures = self._store.measures.get() or ()
             for measure in [measure for measure in measures if measure.name in self._totals]:

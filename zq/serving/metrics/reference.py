@@ -10,7 +10,7 @@ MARK: Final = "<!-- The site has all metrics here. -->\n"
 
 
 def with_metrics(page: str) -> str:
-    """Return ``page`` with the table of all metrics. Raises ``ValueError`` if the page has no place for it."""
+    """Return ``page`` with the table of all metrics. Raises ``ValueError`` if the page has no marker for the table."""
     before, found, after = page.partition(MARK)
     if not found:
         raise ValueError(f"The page has no line {MARK.strip()}")
@@ -18,7 +18,7 @@ def with_metrics(page: str) -> str:
 
 
 def table() -> str:
-    """Return a row for each metric, by name."""
+    """Return the Markdown table of all metrics, sorted by name."""
     definitions = COUNTED | STORE_TOTALS | STORE_GAUGES | READ
     rows = "".join(_row(name, definitions[name]) for name in sorted(definitions))
     return f"| Metric | Kind | Labels | Meaning |\n|---|---|---|---|\n{rows}"

@@ -41,7 +41,7 @@ def measure_verbs(storage: Storage, *listeners: Events) -> Storage:
 
 
 class _TimedStorage:
-    """A storage wrapper with measured controllers. All other methods delegate to the storage."""
+    """A storage wrapper that measures the operations of its controllers. All other methods delegate to the storage."""
 
     def __init__(self, storage: Storage, notify: Notify) -> None:
         self._storage = storage
@@ -94,7 +94,6 @@ class _TimedStorage:
 
 
 def _time_controller(controller: object, name: str, notify: Notify) -> SimpleNamespace | capabilities.MissingCapability:
-    """Wrap a controller to measure its operations. Return a ``MissingCapability`` controller unchanged."""
     if isinstance(controller, capabilities.MissingCapability):
         return controller
     promised = CONTROLLERS[name]

@@ -45,9 +45,10 @@ OSLO: Final = logging.getLogger("oslo_config.cfg")
 
 
 class Configuration:
-    """The options of this process; ``reload`` applies changes of the file to ``current``.
+    """The options of this process. ``reload`` applies changes of the file to ``current``.
 
-    ``path`` defaults to the file in the environment variable ``ZQ_CONFIG``, if set. Raises ``StartRefused``.
+    ``path`` defaults to the file in the environment variable ``ZQ_CONFIG``, if set. Raises ``StartRefused`` if an
+    option is invalid.
     """
 
     def __init__(self, path: str | None = None) -> None:
@@ -97,7 +98,6 @@ class Configuration:
                 yield "{} stays {}: it becomes {} at the next start.".format(option.label, *shown)
 
     def _values(self) -> dict[str, str]:
-        """Return the values of the mutable options as text for the log."""
         values = {
             option.label: str(option.read(self._conf))
             for options in OPTIONS.values()
@@ -108,7 +108,7 @@ class Configuration:
 
 
 def load(path: str | None = None) -> Settings:
-    """Return the settings of the environment and of the file ``path``, by default the file in ``ZQ_CONFIG``."""
+    """Return the settings from the environment and the file ``path``, which defaults to the file in ``ZQ_CONFIG``."""
     return Configuration(path).current
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of options that bounds do not express, and of options that depend on each other."""
+"""Checks of options beyond minimum and maximum, and of options that depend on each other."""
 
 import os
 from typing import Final
@@ -16,7 +16,7 @@ MIN_SECRET: Final = 32
 
 
 def parse_strategy(given: str) -> str:
-    """Return the authentication strategy without blanks. Raises ``StartRefused``."""
+    """Return the authentication strategy without blanks. Raises ``StartRefused`` for an unknown strategy."""
     strategy = given.replace(" ", "")
     if strategy not in STRATEGIES:
         names = ", ".join(STRATEGIES[1:-1])
@@ -25,7 +25,7 @@ def parse_strategy(given: str) -> str:
 
 
 def check_share(share: ShareOptions) -> None:
-    """Raise ``StartRefused`` for secrets of signed URLs that are missing or too short."""
+    """Raise ``StartRefused`` if a secret of signed URLs is missing or too short."""
     if share.secrets and not share.secret_key:
         raise StartRefused("[signed_url] old_secret_keys needs secret_key.")
     if any(len(secret.encode()) < MIN_SECRET for secret in share.secrets):
@@ -44,7 +44,7 @@ def resolve_control_path(given: str, uri: str) -> str:
 
 
 def check_tls(server: ServerOptions, auth: AuthOptions) -> None:
-    """Raise ``StartRefused`` if an option that another option needs is missing."""
+    """Raise ``StartRefused`` if TLS or client certificate options lack other required options."""
     if bool(server.tls_cert) != bool(server.tls_key):
         raise StartRefused("[server] tls_cert and tls_key must both be set, or neither.")
     if server.tls_client_ca and not server.tls_cert:

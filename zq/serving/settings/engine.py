@@ -51,7 +51,7 @@ def _thread_shares(waiters: int | None, streams: int | None, threads: int) -> di
     """Return how many waiting requests and how many streams may hold threads.
 
     ``THREADS_FOR_WORK`` threads stay free for other requests. Unset options get their defaults, reduced in proportion
-    if there are too few threads.
+    if there are too few threads. Raises ``StartRefused`` if the set options exceed the threads.
     """
     most = threads - THREADS_FOR_WORK
     if (waiters or 0) + (streams or 0) > most:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All options of the server, derived from the fields of structs, as values and as options of oslo.config.
+"""All options of the server, declared as fields of structs and converted to options of oslo.config.
 
 ``PARTS`` lists the structs. Each field that is annotated with an ``Option`` is an option.
 """
@@ -32,7 +32,7 @@ KINDS: Final[dict[object, type[cfg.Opt]]] = {
 
 
 class Part(Struct, frozen=True):
-    """A struct whose fields are options of ``section``; ``prefix`` precedes the names of the fields."""
+    """A struct whose fields are options of ``section``. ``prefix`` precedes each field's name in the option's name."""
 
     section: str
     options: type[Struct]
@@ -53,7 +53,7 @@ class Part(Struct, frozen=True):
 
 
 class DeclaredOption(Struct, frozen=True):
-    """One option.
+    """An option of the server, declared by a field of a struct.
 
     Attributes:
         name: Name of the option in its section.
@@ -71,7 +71,7 @@ class DeclaredOption(Struct, frozen=True):
 
     @property
     def bounds(self) -> tuple[float | None, float | None]:
-        """Minimum and maximum, unless one of them is the value of another option."""
+        """Minimum and maximum; ``(None, None)`` if one of them is the value of another option."""
         low, high = self.option.low, self.option.high
         return (None, None) if isinstance(low, str) or isinstance(high, str) else (low, high)
 
@@ -102,13 +102,12 @@ class DeclaredOption(Struct, frozen=True):
         return kind(self.name, mutable=option.reload, secret=option.secret, help=description, **more)
 
     def read(self, conf: cfg.ConfigOpts) -> Any:
-        """Return the current value."""
+        """Return the option's value in ``conf``."""
         value = conf[self.name] if self.section == "DEFAULT" else conf[self.section][self.name]
         return tuple(value) if isinstance(value, list) else value
 
 
 def _to_list(value: Any) -> Any:
-    """Return the value as oslo.config expects it: a tuple as a list."""
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of servers with pools: ``pooling`` and section ``[pooling:catalog]``."""
+"""Settings of servers with pools (several stores): ``pooling`` and section ``[pooling:catalog]``."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -27,8 +27,8 @@ def read_pool_settings(
 ) -> PoolSettings | None:
     """Return the pool settings, or ``None`` if pooling is off.
 
-    ``scheme`` is the URI scheme of the catalogue. If other servers can share the catalogue, they must be able to open
-    the pools too, so embedded pools raise ``StartRefused``.
+    ``scheme`` is the URI scheme of the catalogue, the store that lists the pools. Raises ``StartRefused`` if several
+    servers can share the catalogue but a pool is embedded, because only one server could open that pool.
     """
     if not conf.pooling:
         return None

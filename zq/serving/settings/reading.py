@@ -57,7 +57,7 @@ KEYSTONE: Final = "keystone_authtoken"
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """The checked options of one server: a struct for each part, and values that several options determine."""
+    """The checked options of one server: a struct for each part, and values that depend on several options."""
 
     general: sections.GeneralOptions
     auth: AuthOptions
@@ -120,7 +120,10 @@ def refusing() -> Iterator[None]:
 
 
 def read(conf: cfg.ConfigOpts, path: str | None) -> Settings:
-    """Return the checked options of ``conf``; ``path`` is the configuration file. Raises ``StartRefused``."""
+    """Return the checked options of ``conf``. Raises ``StartRefused`` for an invalid option.
+
+    ``path`` is the configuration file, for error messages.
+    """
     with refusing():
         _check_values(conf, path)
         settings = _read_settings(conf)
@@ -176,7 +179,6 @@ def _read_settings(conf: cfg.ConfigOpts) -> Settings:
 
 
 def _parse_address(text: str) -> tuple[str, int] | None:
-    """Parse host and port; ``None`` for an empty text."""
     if not text:
         return None
     host, _, port = text.rpartition(":")
@@ -218,7 +220,6 @@ SINGLE_PROCESS: Final = ("memory:", "rocksdb:", *(f"{scheme}:" for scheme in OBJ
 
 
 def _check(settings: Settings) -> None:
-    """Raise ``StartRefused`` if options contradict each other."""
     if settings.storage.uri.startswith(SINGLE_PROCESS) and settings.server.workers != 1:
         raise StartRefused("[server] workers must be 1 with an embedded store, because only one process can open it.")
     expiry = settings.expiry
@@ -238,7 +239,6 @@ def _check(settings: Settings) -> None:
 
 
 def _check_limits(limits: Limits) -> None:
-    """Raise ``StartRefused`` if a limit is beyond the value of another limit."""
     for declared in PARTS["limits"].list_options():
         value, bounds = getattr(limits, declared.name), (declared.option.low, declared.option.high)
         if not any(isinstance(bound, str) for bound in bounds):
@@ -251,7 +251,6 @@ def _check_limits(limits: Limits) -> None:
 
 
 def _check_values(conf: cfg.ConfigOpts, path: str | None) -> None:
-    """Raise ``StartRefused`` if a value has a wrong type or is out of range; ``path`` is the configuration file."""
     for options in OPTIONS.values():
         for option in options:
             try:

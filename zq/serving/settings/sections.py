@@ -14,7 +14,7 @@ from zq.model.topics import Retention
 
 
 class GeneralOptions(Struct, frozen=True, kw_only=True):
-    """The options of section ``[DEFAULT]``, without those of authentication."""
+    """The options of section ``[DEFAULT]``, except those of authentication."""
 
     admin_mode: Flag = False
     """Serve the administrator routes."""
@@ -113,7 +113,7 @@ class StorageOptions(Struct, frozen=True, kw_only=True):
 
 
 class TransportOptions(Struct, frozen=True, kw_only=True):
-    """The options of section ``[transport]`` besides the limits."""
+    """The options of section ``[transport]``, except the limits."""
 
     client_id_uuid_safe: Annotated[str, Option(choices=("strict", "off"))] = "strict"
     """strict: a Client-ID must be a UUID. off: any text within the length limits."""

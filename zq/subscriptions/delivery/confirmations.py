@@ -41,8 +41,6 @@ class ConfirmationOptions(Struct, frozen=True):
 
 
 class Mail(Struct, frozen=True):
-    """A mail to a subscriber."""
-
     subject: str
     sender: str
     text: str
@@ -57,7 +55,7 @@ class Confirmations:
         self._places = places
 
     def document(self, source: Source, one: Subscription, notice: Notice) -> bytes:
-        """Build the document for a webhook. It contains a signature for the path that confirms the subscription."""
+        """Build the confirmation request for a webhook. Its signature permits the subscriber to confirm."""
         path = _confirmation_path(source, one)
         action = "receive" if notice.confirmation == SUBSCRIBE else "no longer receive"
         document: dict[str, Any] = {
@@ -79,7 +77,7 @@ class Confirmations:
         return wire.encode(document)
 
     def letter(self, source: Source, one: Subscription, notice: Notice) -> Mail | None:
-        """Build the mail for a mail subscriber. Return None if no confirmation page is configured."""
+        """Build the confirmation mail for a mail subscriber. Return None if no confirmation page is configured."""
         places = self._places
         if not places.page:
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connection limits of a delivery worker (criterion E2).
+"""Connection limits of a delivery worker.
 
 A part of the connections is reserved for subscriptions whose last delivery failed. These subscriptions can use no other
 connections, so unresponsive subscribers cannot occupy all of them. The connections of a project to one host are also
@@ -39,10 +39,7 @@ class ConnectionLimits:
     async def reserve(self, project: str, subscriber: str, *, failed: bool) -> AsyncIterator[None]:
         """Wait for a free connection and reserve it; an async context manager.
 
-        Args:
-            project: The project of the subscription.
-            subscriber: The subscriber's URI.
-            failed: Whether the subscription's last delivery failed.
+        ``failed``: whether the last delivery of the subscription failed.
         """
         host = urlsplit(subscriber.removeprefix("trust+")).hostname or ""
         few = self._hosts.setdefault((project, host), asyncio.Semaphore(MAX_PER_HOST))
@@ -51,7 +48,10 @@ class ConnectionLimits:
 
 
 def _raise_descriptor_limit(wanted: int) -> int:
-    """Raise the process's limit of file descriptors. Return the number of file descriptors for deliveries."""
+    """Raise the process's limit of file descriptors by ``wanted``, or as far as the hard limit permits.
+
+    Return the number of file descriptors for deliveries.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted

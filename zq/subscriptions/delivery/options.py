@@ -10,7 +10,7 @@ from zq.subscriptions.delivery.targets import TargetPolicy
 
 
 class MailOptions(Struct, frozen=True):
-    """Mail options. If ``host`` is set, mail is sent through this SMTP server, and if not, by ``command``."""
+    """Mail options. The SMTP server at ``host`` sends mail. If ``host`` is empty, ``command`` sends it."""
 
     command: str = "/usr/sbin/sendmail -t -oi"
     host: str = ""

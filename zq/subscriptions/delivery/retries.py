@@ -61,10 +61,7 @@ def compute_delays(policy: Mapping[str, Any]) -> list[int]:
 def compute_backoff(function: str, low: int, high: int) -> list[int]:
     """Return at most ``(high - low) // 5`` back-off delays, which grow from ``low`` to ``high`` seconds.
 
-    Args:
-        function: "linear", "arithmetic", "geometric" or "exponential".
-        low: The minimum delay in seconds.
-        high: The maximum delay in seconds.
+    ``function`` is "linear", "arithmetic", "geometric" or "exponential".
     """
     count = min((high - low) // 5, MAX_ATTEMPTS)
     if count <= 0:

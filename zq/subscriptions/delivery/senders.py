@@ -144,10 +144,6 @@ class Senders:
             return Outcome(False, 0, "the address is not allowed" if forbidden else type(failure).__name__)
 
     async def _authority(self, one: Subscription) -> Mapping[str, str]:
-        """Return the headers with a trust token, or {} if the subscriber needs no trust.
-
-        Raises ``Invalid`` if there is no token for the subscriber, ``TimeoutError`` if Keystone is too slow.
-        """
         if not one.subscriber.startswith(TRUST):
             return {}
         if self._trusts is None:
@@ -155,7 +151,7 @@ class Senders:
         return await self._in_thread(TIMEOUT, self._trusts.headers, one.subscriber, one.options)
 
     async def mail(self, one: Subscription, text: str, subject: str = "", sender: str = "") -> Outcome:
-        """Deliver by mail. ``subject`` and ``sender`` take precedence over those of the subscription unless empty."""
+        """Deliver by mail. ``subject`` and ``sender`` replace those of the subscription unless they are empty."""
         try:
             await self._in_thread(3 * TIMEOUT, self._send, one, text, subject, sender)
         except Invalid as refusal:
@@ -191,7 +187,6 @@ class Senders:
         subprocess.run(command, input=message.as_bytes(), check=True, timeout=TIMEOUT, capture_output=True)  # noqa: S603
 
     def _send_by_smtp(self, message: EmailMessage, to: str) -> None:
-        """Send a mail over SMTP. If the connection uses TLS, verify the server's certificate."""
         chosen, trusted = self._mail, ssl.create_default_context()
         with (
             smtplib.SMTP_SSL(chosen.host, chosen.port, timeout=TIMEOUT, context=trusted)
@@ -208,7 +203,6 @@ class Senders:
 
 
 def _describe_response(status: int, content: bytes) -> str:
-    """Return the status and an excerpt of the response, in one line."""
     start = "".join(each if each.isprintable() else " " for each in content[: 4 * MAX_SHOWN].decode(errors="replace"))
     return f"status {status}: {' '.join(start.split())[:MAX_SHOWN]}".removesuffix(": ")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restrictions on target addresses (criterion E1): only public addresses, and networks that the operator allows.
+"""Restrictions on target addresses: only public addresses, and networks that the operator allows.
 
 A host name is resolved once per connection. All of its addresses must be allowed, and the connection uses one of them.
 There is no second lookup, because it could return an address that was not checked.
@@ -27,7 +27,8 @@ class TargetPolicy(Struct, frozen=True):
     Args:
         networks: Non-public networks that are allowed.
         ports: Allowed ports below 1024, in addition to 80 and 443.
-        own: The ports of this service. They are rejected on this machine's addresses, except those in ``networks``.
+        own: The ports of this service. They are rejected on addresses of this machine, unless ``networks`` contains the
+            address.
         stores: The host and port, or address and port, of each store. They are rejected even in allowed networks.
     """
 
@@ -49,7 +50,7 @@ class TargetPolicy(Struct, frozen=True):
         return is_public(found) and not (port in self.own and _is_local(found))
 
     def check_url(self, url: str) -> None:
-        """Raise ``Invalid`` if the port or host of a URL is not allowed. Host names are not resolved."""
+        """Raise ``Invalid`` if the URL's port is not allowed or its host is a store. Host names are not resolved."""
         parts = urlsplit(url)
         port = get_port(url)
         if port < 1024 and port not in (*PORTS, *self.ports):
@@ -92,7 +93,7 @@ def resolve(host: str, port: int) -> Sequence[tuple[int, str]]:
 class AddressCheck:
     """Address check for new subscribers.
 
-    If a host name cannot be resolved within a second, the check passes, because each delivery repeats it.
+    A host name that cannot be resolved within a second passes, because each delivery checks the address again.
     """
 
     def __init__(self, policy: TargetPolicy) -> None:

@@ -86,7 +86,10 @@ class DeliveryState:
         """The subscriber's URI when the subscription was last read."""
 
     def record(self, delivered: bool) -> None:
-        """Record an attempt. A success ends a pause. ``MAX_FAILURES`` consecutive failures start a pause."""
+        """Record an attempt.
+
+        A success ends the subscription's pause. ``MAX_FAILURES`` consecutive failures start a pause.
+        """
         if delivered:
             self.failures, self.until, self.claim_limit = 0, 0.0, min(2 * self.claim_limit, MAX_CLAIMED)
             return
@@ -96,8 +99,6 @@ class DeliveryState:
 
 
 class DeliveryWorker:
-    """The delivery worker of a process."""
-
     def __init__(
         self,
         storage: Storage,
@@ -132,7 +133,6 @@ class DeliveryWorker:
         self._thread = threading.Thread(target=self._work, name="zq-delivery", daemon=True)
 
     def start(self) -> None:
-        """Start the worker's thread."""
         self._thread.start()
 
     def notify(self, queue: QueueRef) -> None:
@@ -187,7 +187,7 @@ class DeliveryWorker:
         await self._call_store(self._leases.release_all)
 
     async def _wait_until(self, until: float) -> None:
-        """Wait until a queue is due, but no longer than until ``until`` (monotonic time) or until the worker stops.
+        """Wait until a queue is due, the worker stops, or the monotonic time ``until`` is reached.
 
         The minimum wait is ``MIN_ROUND_SECONDS``.
         """
@@ -200,7 +200,7 @@ class DeliveryWorker:
             await asyncio.wait_for(self._woken.wait(), max(0.0, min(soon, until) - time.monotonic()))
 
     def _rank(self, queue: QueueRef) -> tuple[int, float]:
-        """Return the priority of a queue that is due, and the time at which it became due. Lower values come first.
+        """Return the priority of a due queue, and the time at which the queue became due. Lower values come first.
 
         0. Notice queues, topic logs, and subscriptions whose last delivery succeeded.
         1. Subscriptions without an earlier delivery.
@@ -212,7 +212,6 @@ class DeliveryWorker:
         return 2 if health.failures else 0 if health.claim_limit > 1 else 1, self._due[queue]
 
     async def _drain(self) -> None:
-        """Wait up to 5 seconds for the running tasks, and then cancel them."""
         if self._running:
             _, left = await asyncio.wait(self._running.values(), timeout=5)
             for task in left:
@@ -249,7 +248,6 @@ class DeliveryWorker:
             after = page.next
 
     async def _process(self, queue: QueueRef) -> None:
-        """Process the queue's ready messages, and schedule the next check. Log errors and retry later."""
         try:
             if is_log(queue):
                 await self._follow(queue)
@@ -288,7 +286,6 @@ class DeliveryWorker:
         return self._storage.claims.create(queue, ClaimRequest(lease, limit, most_bytes=4 << 20), now).claim
 
     async def _fan_out(self, queue: QueueRef) -> None:
-        """Fan out the queue's notices, and schedule checks of the queues with new deliveries."""
         while not self._ending.is_set():
             claim = await self._call_store(self._claim, queue, BATCH)
             if claim is None:
@@ -323,7 +320,6 @@ class DeliveryWorker:
         return lambda _batch, _before: self.notify(log)
 
     async def _deliver(self, queue: QueueRef) -> None:
-        """Deliver the pending messages of a subscription until all are delivered or the subscription is paused."""
         at = parse_delivery_queue(queue)
         if at is None:
             return
@@ -348,8 +344,6 @@ class DeliveryWorker:
 
     @asynccontextmanager
     async def _keep_renewed(self, queue: QueueRef, claim: Claim) -> AsyncIterator[None]:
-        """Renew the claim and the lease every ``RENEWAL_INTERVAL`` seconds; an async context manager."""
-
         async def renew() -> None:
             while True:
                 await asyncio.sleep(RENEWAL_INTERVAL)
