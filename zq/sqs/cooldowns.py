@@ -46,7 +46,7 @@ class Cooldowns:
     def delete(self, ref: QueueRef, seconds: int) -> int | None:
         """Delete the queue and reserve its name for ``seconds``. Return the result of ``Queues.delete``.
 
-        The purge cooldown ends, so that a new queue with the same name can be purged immediately.
+        End the purge cooldown, so that a new queue with the same name can be purged immediately.
         """
         now = self._clock.now()
         if seconds:  # written before the deletion, so that no queue of this name is created in between

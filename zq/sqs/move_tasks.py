@@ -189,7 +189,6 @@ class MoveTasks:
             self._keep_if_ended(last, _decode(last.value))
 
     def _move_step(self, task: MoveTask) -> MoveTask:
-        """Move the messages of one step and return the updated task."""
         left = task.rate or DEFAULT_RATE
         while left > 0 and task.status is TaskStatus.RUNNING:
             now = self._clock.now()
