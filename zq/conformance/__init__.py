@@ -4,6 +4,14 @@
 The author of a driver defines one fixture, ``open_store``, in the ``conftest.py`` of the folder where pytest starts. It
 returns a function that opens the test's store, which is empty at first; each call opens a further connection. See
 ``api-ref/write-a-driver.md``.
+
+Terms in the tests:
+
+- A claim *lapses*, and so do its messages, if it expires before its consumer settles them.
+- A message is *used up* if it has been claimed as often as allowed. The next claim *buries* it: it moves the message to
+  the dead-letter queue.
+- *Hidden* messages are those that a listing does not show.
+- A *marker* is the position from which a listing continues.
 """
 
 import pytest

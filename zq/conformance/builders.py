@@ -127,7 +127,7 @@ class Scene:
         return self.clock.advance(seconds)
 
     def at(self, name: str, project: str = "") -> "Scene":
-        """Return another queue of this store, with the same clock."""
+        """Return a queue of the same store, with the same clock."""
         return Scene(self.storage, self.clock, QueueRef(project or self.queue.project, name))
 
     @property

@@ -39,7 +39,7 @@ def test_a_commit_publishes_and_deletes(scene: Scene, source: Scene):
 
 @pytest.mark.fresh_store
 def test_settled_messages_are_never_delivered_again(scene: Scene, source: Scene):
-    """Settled messages stay deleted at the end of their claim, under its name and after maintenance (L3)."""
+    """The messages stay deleted after the claim's expiry, under its reused name and after maintenance (L3)."""
     posted = source.post(2)
     source.named(NAME, 2, ttl=60)
     scene.commit(1, [], [ClaimRef(source.queue, NAME)])
@@ -120,14 +120,12 @@ def test_a_replay_drops_its_own_stages_only(scene: Scene):
 
 
 def test_batch_numbers_may_start_anywhere_and_skip(scene: Scene):
-    """The first batch number may be any number, including 0; only the order matters."""
     for batch in (0, 1, 5, 1_000_000_007, 2**53 - 1):
         assert scene.commit(batch) == CommitResult(batch, 0, 0)
         assert scene.commit(batch) == CommitResult(batch, 0, 0, replayed=True)
 
 
 def test_producers_are_independent(scene: Scene):
-    """Producers with different names or projects are independent."""
     with pytest.raises(ProducerNotFound):
         scene.last()
     scene.commit(5)
@@ -142,7 +140,7 @@ def test_producers_are_independent(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_a_producer_expires_after_its_last_commit(scene: Scene):
-    """A producer is remembered to the last millisecond after its last commit; then any batch number is accepted."""
+    """A producer expires when its ttl has passed since the last commit. Then any batch number is accepted."""
     scene.commit(5, ttl=60)
     scene.tick(59)
     scene.commit(6, ttl=60)
@@ -196,7 +194,6 @@ def test_a_claim_that_ended_refuses_the_commit(scene: Scene, source: Scene, end)
 
 
 def test_a_claim_settles_to_its_last_millisecond(scene: Scene, source: Scene):
-    """The commit succeeds up to the end of the claim, also of a renewed one."""
     source.post(2)
     source.named(NAME, 2, ttl=60)
     source.renew(NAME, ttl=100)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies: messages that another queue gets in the same step as a post."""
+"""Copies: messages that another queue gets in the same atomic change as a post."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ def post(scene: Scene, to: Scene, new: list[Draft], copies: list[Draft], **terms
 
 
 def test_copies_are_stored_with_the_messages(scene: Scene):
-    """Each queue has its own ready messages in order; a missing queue is created, and its usage counts."""
+    """Each queue has its own ready messages in order. A missing queue is created."""
     there = scene.at("copies")
     new, copies = drafts(2, scene.now), [*drafts(2, scene.now), *drafts(1, scene.now, delay=60)]
     assert post(scene, there, new, copies) is None

@@ -32,7 +32,7 @@ MANY = 30
 
 
 def nothing(scene: Scene, taken: Claim) -> None:
-    """Keep the claim."""
+    pass
 
 
 def lapses(scene: Scene, taken: Claim) -> None:
@@ -83,7 +83,6 @@ FATES: list[tuple[Callable[[Scene, Claim], None], HandleOutcome, HandleOutcome]]
 def test_a_receipt_works_until_another_claim_takes_the_message(
     scene: Scene, happens, soon: HandleOutcome, late: HandleOutcome
 ):
-    """A receipt works until another claim takes the message; afterwards it changes nothing."""
     scene.post(1)
     taken = scene.take(1, ttl=60)
     happens(scene, taken)
@@ -165,7 +164,7 @@ def test_a_hold_of_zero_seconds_makes_a_message_ready_and_keeps_its_receipt(scen
 
 
 def test_a_handled_message_is_ready_after_its_redelivery_delay(scene: Scene):
-    """The claim's redelivery delay applies to any end of the hold."""
+    """The claim's redelivery delay applies however the hold ends."""
     scene.post(1)
     [taken] = scene.storage.claims.create(scene.queue, waiting(scene, 1), scene.now).claim.messages
     for hold in (600, 0):
@@ -183,7 +182,6 @@ def waiting(scene: Scene, limit: int) -> ClaimRequest:
 
 
 def test_a_hold_does_not_extend_the_ttl(scene: Scene):
-    """A message expires at the end that it had when it was hidden."""
     scene.post(1, ttl=100)
     [taken] = scene.take(1, ttl=60).messages
     assert scene.handle([taken], 1000) == [DONE]
@@ -244,7 +242,7 @@ def test_a_commit_leaves_messages_whose_hold_has_ended(scene: Scene, commit: Cal
 
 
 def dying(scene: Scene, limit: int) -> ClaimRequest:
-    """Return a request for a claim that does not extend lives."""
+    """Return a request for a claim that does not extend ttls."""
     return ClaimRequest(Lease("a", 60, 0, prolong=False), limit)
 
 
@@ -263,7 +261,7 @@ def test_a_message_held_again_is_listed_as_claimed(scene: Scene):
 
 @pytest.mark.every_server
 def test_a_deletion_by_receipt_leaves_a_history_entry(scene: Scene):
-    """Early and late deletions leave a history entry where history is kept."""
+    """The entry exists for a live claim, and for a lapsed claim if late deletes are allowed."""
     scene.post(2)
     [one, other] = scene.take(2, ttl=60).messages
     assert scene.handle([one], history=600) == [DONE]
@@ -336,7 +334,6 @@ def test_concurrent_holds_of_one_message_leave_one_hold(scene: Scene):
 
 
 def test_a_claim_of_zero_seconds_keeps_no_message(scene: Scene):
-    """The messages are ready again at the time of the claim, each time."""
     ids = scene.post(3)
     for count in range(1, 5):
         taken = scene.take(ttl=0).messages

@@ -129,7 +129,6 @@ def test_only_finishing_leaves_a_history_entry(scene: Scene):
 
 
 def test_the_target_of_a_move_has_no_history_entry_of_it(scene: Scene):
-    """The message lives in the target queue; its history entry belongs to the source."""
     posted = scene.post(2)
     scene.move(posted, "next", history=KEPT)
     there = scene.at("next")
@@ -140,7 +139,7 @@ def test_the_target_of_a_move_has_no_history_entry_of_it(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_a_history_entry_expires_after_its_retention(scene: Scene):
-    """The entry lives to the last millisecond after finishing, independent of the message's own life."""
+    """The entry stays until its retention has passed since the finish, whatever the message's own expiry."""
     short, long = scene.post(1, ttl=60)[0], scene.post(1, ttl=9999)[0]
     scene.delete_many([short], history=KEPT)
     scene.delete_many([long], history=KEPT // 2)
@@ -177,7 +176,6 @@ def test_history_entries_are_not_messages(scene: Scene):
 
 
 def test_a_claim_among_many_history_entries_finds_living_messages(scene: Scene):
-    """History entries do not hide living messages from claims."""
     scene.post(1500)
     assert len(scene.pop(1500, KEPT)) == 1500
     living = scene.post(4)

@@ -12,7 +12,6 @@ pytestmark = pytest.mark.fresh_store
 
 
 def test_an_expired_message_is_hidden_from_other_verbs(scene: Scene):
-    """No view, history listing, count or move shows the message before its removal."""
     posted = scene.post(3, ttl=60)
     scene.post(2, ttl=60, delay=59)
     scene.tick(59.999)
@@ -80,7 +79,7 @@ def test_the_shortest_and_the_longest_ttl_end_at_the_millisecond(scene: Scene, t
 
 
 def test_the_longest_claim_with_the_longest_grace_keeps_its_messages(scene: Scene):
-    """Lives beyond 32-bit clocks are kept unchanged."""
+    """Expiry times beyond 32 bits are kept unchanged."""
     posted = scene.post(1, ttl=MIN_TTL)
     claim = scene.take(ttl=MAX_LIFE, grace=MAX_LIFE)
     scene.tick(MAX_LIFE - 1)

@@ -96,7 +96,6 @@ def test_claims_of_a_decided_commit_are_not_listed(job: Job):
 
 @pytest.mark.parametrize("most", [1, 3, 4, 100])
 def test_slices_of_any_size_have_the_same_result(job: Job, most: int):
-    """Slices of one message, across stages and of everything have the same result."""
     job.decide()
     job.finish(most)
     job.assert_done()
@@ -176,7 +175,6 @@ def test_stages_of_a_decided_commit_are_safe(job: Job):
 
 
 def test_the_ttl_of_published_messages_starts_at_their_publication(job: Job):
-    """Published messages live from their slice on."""
     job.decide()
     while job.scene.carry_on(1) and not job.scene.page():
         pass
@@ -201,7 +199,7 @@ def test_a_repeated_commit_finishes_the_open_one(job: Job):
 
 
 def test_the_next_batch_finishes_the_previous_commit(job: Job):
-    """Any attempt finishes the open batch first; a producer's batches take effect in order."""
+    """An attempt of the next batch finishes the open batch first, so a producer's batches take effect in order."""
     job.decide()
     more = job.scene.stage("next", 2)
     assert job.scene.commit(2, ["next"]) == CommitResult(2, 2, 0)
@@ -230,14 +228,13 @@ def test_open_commits_are_listed_with_their_progress(job: Job):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_concurrent_slices_of_a_commit_publish_each_message_once(job: Job):
-    """Concurrent slices publish each message once and in order."""
     job.decide()
     run_together(*[partial(job.finish, 1)] * 4)
     job.assert_done()
 
 
 def test_posts_and_claims_run_between_slices(job: Job):
-    """Posts come between published messages, claims take them, and nothing is lost or duplicated."""
+    """No message is lost or duplicated."""
     job.decide()
     mine, taken = [], []
     while job.scene.carry_on(1):
@@ -284,7 +281,7 @@ def test_a_commit_beyond_its_limits_is_refused_without_changes(job: Job):
 
 @pytest.mark.parametrize("step", [1, 1000])
 def test_a_commit_with_another_staged_count_is_refused(job: Job, step: int):
-    """A.9: a commit that expects fewer or more messages changes nothing and can be repeated with the right number."""
+    """The commit changes nothing and can be repeated with the right number (A.9)."""
     bounds = Bounds(step, 1000)
     for expected in ({"s1": 3}, {"s1": 4, "s2": 5}):
         with pytest.raises(StageDiffers, match="has 4 messages"):
@@ -308,7 +305,6 @@ def test_a_large_commit_with_a_lapsed_claim_is_refused(job: Job):
 
 
 def test_a_large_commit_of_large_messages_is_carried_out(scene: Scene):
-    """A few messages with megabytes of bodies are carried out in slices too."""
     new = [Draft(id, b'"%b"' % (b"x" * 200_000), 600, 0, "alice") for id in new_ids(30, scene.now)]
     for first in range(0, 30, 10):
         scene.storage.transactions.stage("acme", "s1", scene.queue, new[first : first + 10], scene.now, 600, 1 << 28)
@@ -321,7 +317,7 @@ def test_a_large_commit_of_large_messages_is_carried_out(scene: Scene):
 
 
 def test_an_abandoned_commit_is_finished_by_the_second_round(job: Job):
-    """A round leaves a commit that progressed since the last round to others, and carries on one that did not."""
+    """A round skips a commit that has progressed since the last round, and continues one that has not."""
     looking = CommitExecutor(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
     job.decide()
     for _ in range(3):
@@ -337,7 +333,7 @@ def test_an_abandoned_commit_is_finished_by_the_second_round(job: Job):
 
 
 def test_a_round_does_not_wait_for_its_own_progress(job: Job, monkeypatch: pytest.MonkeyPatch):
-    """A round's own progress does not count as another server's: every round after the second carries on."""
+    """A round's own progress does not count as another server's: every round after the second continues the commit."""
     monkeypatch.setattr(carrying, "MAINTENANCE_SECONDS", 0.0)  # one slice per round
     looking = CommitExecutor(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
     job.decide()

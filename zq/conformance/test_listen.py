@@ -44,7 +44,7 @@ Deed = Callable[[Scene], object]
 
 
 def nothing(scene: Scene) -> None:
-    """Prepare nothing."""
+    pass
 
 
 def posted(scene: Scene) -> None:
@@ -166,7 +166,7 @@ WAYS: dict[str, tuple[Preparation, Deed]] = {
 
 @pytest.fixture
 def prepared(storage: Storage) -> Storage:
-    """Prepare two queues for each action, in which no message is ready."""
+    """Prepare two queues for each action. No message in them is ready."""
     for name, (prepare, _) in WAYS.items():
         for queue in (name, name + SPARE):
             prepare(Scene(storage, ManualClock(storage.now()), QueueRef("acme", queue)))
@@ -197,7 +197,6 @@ def test_a_listener_is_notified_by_its_own_connection(prepared: Storage):
 
 @pytest.mark.shared
 def test_a_listener_is_notified_by_another_connection(open_store: OpenStore, prepared: Storage):
-    """A listener on one connection is notified of actions on another one."""
     acting = open_store()
     check(prepared, acting)
     acting.close()

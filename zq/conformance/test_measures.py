@@ -91,7 +91,6 @@ def test_expired_messages_are_reported_with_their_lag(scene: Scene):
 
 
 def test_a_store_that_does_not_sweep_reports_a_growing_lag(scene: Scene):
-    """The metrics that alerts watch grow while sweeping is off."""
     configure(scene.storage, Expiry(sweep=False, delete_on_read=False))
     scene.post(6, ttl=60)
     scene.tick(600)
@@ -101,7 +100,7 @@ def test_a_store_that_does_not_sweep_reports_a_growing_lag(scene: Scene):
 
 
 def test_deleted_purged_and_popped_messages_do_not_count_as_expired(scene: Scene):
-    """Only messages whose time ran out count as expired."""
+    """Only messages whose ttl has passed count as expired."""
     removed = figure(scene, "expired_removed_total")
     posted = scene.post(9)
     scene.delete(posted[0])

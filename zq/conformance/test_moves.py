@@ -38,7 +38,7 @@ def posted_with(scene: Scene, checksum: str, ttl: int = 600) -> str:
 
 
 def test_a_moved_message_arrives_whole_ready_and_unclaimed(scene: Scene, way: str):
-    """Id, body, client and checksum are kept; age, life and claim count restart."""
+    """Id, body, client and checksum are kept. Age, ttl and claim count restart."""
     id = posted_with(scene, "MD5:x")
     scene.release(scene.take().id)
     scene.tick(100)
@@ -53,7 +53,6 @@ def test_a_moved_message_arrives_whole_ready_and_unclaimed(scene: Scene, way: st
 
 @pytest.mark.fresh_store
 def test_a_moved_message_leaves_nothing_in_its_former_queue(scene: Scene, way: str):
-    """The source no longer shows, counts, claims, pops, deletes or holds the message (L3)."""
     posted = scene.post(3)
     go(scene, way, [Move(id, "next") for id in posted])
     there = scene.at("next")
@@ -90,7 +89,7 @@ def test_the_ttl_of_a_moved_message_starts_at_its_move(scene: Scene, way: str, g
 
 @pytest.mark.parametrize("body", [None, b"[2]"])
 def test_a_move_can_keep_the_age(scene: Scene, way: str, body: bytes | None):
-    """The life restarts while repeated moves keep the age; a plain move restarts the age."""
+    """A move that keeps the age restarts only the ttl, also if it is repeated. Other moves restart both."""
     id, born = posted_with(scene, ""), scene.now
     source = scene
     for name, reason in (("next", ""), ("dead", "odd"), ("back", "")):
@@ -163,7 +162,6 @@ def test_a_move_by_a_slower_clock_keeps_its_place(scene: Scene, way: str):
 
 
 def test_a_moved_message_comes_after_every_issued_marker(scene: Scene, way: str):
-    """The move gives the message a new sequence in its new queue (L6)."""
     posted = scene.post(2)
     there = scene.at("next")
     seen = there.post(5)
@@ -216,7 +214,6 @@ def test_one_call_moves_into_several_queues(scene: Scene, way: str):
 
 
 def test_hundreds_of_messages_are_moved_at_once(scene: Scene, way: str):
-    """One call moves hundreds of messages in order."""
     posted = scene.post(700)
     go(scene, way, [Move(id, "next") for id in posted])
     assert scene.is_empty()
@@ -246,7 +243,7 @@ def test_a_move_without_a_claim_moves_only_ready_messages(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_concurrent_moves_in_both_directions_lose_and_duplicate_nothing(scene: Scene):
-    """Owners and holders move between two queues next to consumers: every message ends in exactly one place."""
+    """Owners and holders move messages between two queues while consumers claim and delete. No message is lost."""
     other = scene.at("other")
     posted = scene.post(40) + other.post(40)
 
@@ -314,7 +311,7 @@ def test_a_moving_message_is_in_exactly_one_queue(scene: Scene, way: str):
 
 
 def test_many_large_messages_move_together(scene: Scene):
-    """A move larger than a store command is still one move."""
+    """The move is atomic, although it is larger than a single store command."""
     body = b'"' + b"x" * 250_000 + b'"'
     for _ in range(7):
         drafts = [Draft(id, body, 3600, 0, "alice") for id in new_ids(10, scene.now)]

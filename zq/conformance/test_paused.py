@@ -23,14 +23,13 @@ def pop(scene: Scene, expected: bytes | None, limit: int = 1, history: int = 0) 
 def hand_out_nothing(
     scene: Scene, claim: str, expected: bytes | None = None, fence: Fence | None = None
 ) -> ClaimResult:
-    """Claim like a broker whose queue is paused."""
+    """Claim as a server does if the queue is paused: return no new messages."""
     lease = Lease(claim, 60, 60)
     request = ClaimRequest(lease, 1, named="." in claim, fence=fence, max_claims=0, most_bytes=0, expected=expected)
     return scene.storage.claims.create(scene.queue, request, scene.now)
 
 
 def test_a_pop_with_matching_expected_metadata_takes_messages(scene: Scene):
-    """The pop takes messages in a queue with metadata, in one without, and without an expectation in both."""
     scene.post(4)
     assert len(pop(scene, NONE)) == 1
     assert len(pop(scene, None)) == 1
@@ -53,14 +52,12 @@ def test_a_pop_that_expects_other_metadata_returns_them_and_takes_nothing(scene:
 
 
 def test_a_pop_of_a_missing_queue_finds_nothing(scene: Scene):
-    """A missing queue has no metadata and no messages."""
     assert pop(scene, NONE) == []
     with suppress(OtherMetadata):
         assert pop(scene, SOME) == []
 
 
 def test_concurrent_pops_take_messages_only_under_current_metadata(scene: Scene):
-    """Only pops that expect the current metadata take messages."""
     scene.storage.queues.create(scene.queue, SOME)
     scene.post(40)
     taken: list[Messages] = []
@@ -132,7 +129,7 @@ def test_a_claim_that_returns_no_messages_returns_other_metadata(scene: Scene, c
 
 
 def test_a_claim_that_returns_no_messages_finds_the_named_claim(scene: Scene):
-    """The claim returns the messages that the named claim holds, and no more."""
+    """The claim returns the messages that the named claim holds, but claims no more."""
     posted = scene.post(3)
     lease = Lease("job.1", 60, 60)
     first = scene.storage.claims.create(scene.queue, ClaimRequest(lease, 2, named=True), scene.now)
@@ -142,7 +139,6 @@ def test_a_claim_that_returns_no_messages_finds_the_named_claim(scene: Scene):
 
 
 def test_a_claim_that_returns_no_messages_refuses_an_old_epoch(scene: Scene):
-    """A paused queue refuses an old epoch too."""
     scene.post(1)
     former, last = scene.fence(), scene.fence()
     with pytest.raises(Fenced):
@@ -151,7 +147,6 @@ def test_a_claim_that_returns_no_messages_refuses_an_old_epoch(scene: Scene):
 
 
 def test_a_post_refused_by_expected_metadata_does_not_affect_pops(scene: Scene):
-    """Posts and pops of a queue check the metadata separately."""
     scene.storage.queues.create(scene.queue, SOME)
     assert scene.storage.messages.post(scene.queue, drafts(1, scene.now), scene.now, NONE) == SOME
     assert pop(scene, SOME) == []

@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.every_server, ONE_OR_TWO_CONNECTIONS]
 
 
 def test_one_of_many_updates_wins(scene: Scene):
-    """Exactly one of eight concurrent updates of the same metadata succeeds, and its value is kept."""
     scene.storage.queues.create(scene.queue, b"{}")
     expected = b"{}"
     for turn in range(20):
@@ -30,7 +29,7 @@ def test_one_of_many_updates_wins(scene: Scene):
 
 
 def test_concurrent_counting_by_compare_and_set_loses_nothing(scene: Scene):
-    """Six writers that read, add one and retry make the sum."""
+    """Six writers increment a counter by compare-and-set with retries. No increment is lost."""
     scene.storage.queues.create(scene.queue, b'{"n": 0}')
 
     def count() -> None:
@@ -48,7 +47,7 @@ def test_concurrent_counting_by_compare_and_set_loses_nothing(scene: Scene):
 
 
 def test_one_of_many_creators_creates(scene: Scene):
-    """Creates race posts that create the queue: at most one create returns True, and the count is right."""
+    """Creates run concurrently with posts that create the queue: at most one create returns True."""
     for turn in range(10):
         room = scene.at(f"q{turn}")
         creators = [partial(room.storage.queues.create, room.queue, b'{"by": %d}' % at) for at in range(4)]

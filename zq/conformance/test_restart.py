@@ -105,7 +105,6 @@ def test_claims_survive_with_their_holders_rights(scene: RestartableScene):
 
 
 def test_a_release_after_a_restart_restores_the_place(scene: RestartableScene):
-    """The former place of a claimed message survives."""
     posted = scene.post(3)
     claim = scene.take(2)
     scene.restart()
@@ -114,7 +113,6 @@ def test_a_release_after_a_restart_restores_the_place(scene: RestartableScene):
 
 
 def test_extended_ttls_survive(scene: RestartableScene):
-    """A message that a claim extended does not expire at its first expiry after a restart."""
     posted = scene.post(1, ttl=60)
     claim = scene.take(ttl=600, grace=10)
     scene.restart()
@@ -129,7 +127,6 @@ def test_extended_ttls_survive(scene: RestartableScene):
 
 
 def test_delays_survive(scene: RestartableScene):
-    """A delayed message becomes ready exactly at its time after a restart."""
     posted = scene.post(2, delay=60)
     scene.restart()
     scene.tick(59.999)
@@ -278,7 +275,7 @@ def test_an_open_commit_survives(scene: RestartableScene):
 
 
 def test_messages_entering_a_queue_are_counted(scene: RestartableScene):
-    """Messages count whichever way they entered, through restarts and purges; returned messages do not count again."""
+    """Messages count once, whichever way they entered the queue, also across restarts and purges."""
     assert scene.entered() is None
     ids = scene.post(3)
     begun = scene.entered()

@@ -58,7 +58,6 @@ def test_history_survives(scene: RestartableScene):
 
 
 def test_keys_of_requests_survive(scene: RestartableScene):
-    """A repeat after a restart returns the first result."""
     posted = scene.post(2, once=make_key("post:k"))
     claim = scene.take()
     told = scene.settle(claim.id, delete=[posted[0], "unknown"], once=make_key("settle:k"))

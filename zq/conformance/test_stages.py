@@ -56,7 +56,7 @@ def test_the_ttl_of_staged_messages_starts_at_their_publication(scene: Scene):
 
 
 def test_published_messages_are_ordered_like_new_ones(scene: Scene):
-    """They follow the queue's messages, in the order of the commit's stages and of each stage (L5, L6)."""
+    """Published messages follow the queue's messages, ordered by stage and by position in the stage (L5, L6)."""
     one = scene.stage("s1", 2)
     before = scene.post(2)
     two = scene.stage("s2", 2)
@@ -96,7 +96,7 @@ def test_a_stage_may_hold_messages_for_several_queues(scene: Scene):
 
 
 def test_a_dropped_stage_is_gone(scene: Scene):
-    """The stage cannot be published; a repeated or unknown drop succeeds; the name can be used again."""
+    """The stage cannot be published. Another drop succeeds, and the name can be used again."""
     scene.stage("s1", 2)
     kept = scene.stage("s2", 1)
     for name in ("s1", "s1", "unknown"):
@@ -147,7 +147,7 @@ def test_a_stage_expires_after_its_first_messages(scene: Scene):
 
 
 def test_a_full_stage_refuses_messages(scene: Scene):
-    """Bodies for all its queues count; a post that does not fit is refused as a whole, and the stage is unchanged."""
+    """Bodies for all queues count. A post that does not fit is refused as a whole and leaves the stage unchanged."""
     staged = scene.stage("s1", 4, most_bytes=10)
     other = scene.at("other")
     others = other.stage("s1", 5, most_bytes=10)
@@ -166,7 +166,7 @@ def test_a_full_stage_refuses_messages(scene: Scene):
 
 
 def test_a_stage_with_the_largest_number_of_messages_refuses_more(scene: Scene):
-    """S4: messages for all its queues count; a post that does not fit is refused and leaves the stage unchanged."""
+    """Messages for all queues count. A post that does not fit is refused and leaves the stage unchanged (S4)."""
     staged = scene.stage("s1", 4, most_messages=5)
     other = scene.at("other")
     with pytest.raises(StageFull):
@@ -181,7 +181,6 @@ def test_a_stage_with_the_largest_number_of_messages_refuses_more(scene: Scene):
 
 
 def test_stage_names_that_differ_in_a_character_are_distinct(scene: Scene):
-    """Names that differ in a character or in the project are different stages."""
     names = ["s", "S", "s.1", "s.", "s.10", "s-1", "x" * 128]
     staged = {name: scene.stage(name, 1) for name in names}
     rival = scene.rival
@@ -196,7 +195,6 @@ def test_stage_names_that_differ_in_a_character_are_distinct(scene: Scene):
 
 
 def test_thousands_of_messages_are_published_in_their_order(scene: Scene):
-    """All messages are in their queues, in order, when the commit returns."""
     other = scene.at("other")
     here, there = [], []
     for at in range(4):
@@ -226,7 +224,7 @@ def test_concurrent_staging_keeps_every_message(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_concurrent_staging_cannot_overfill_a_stage(scene: Scene):
-    """The limit is checked in the step that stores."""
+    """The check and the write are one atomic change."""
 
     def some() -> int:
         with contextlib.suppress(StageFull):

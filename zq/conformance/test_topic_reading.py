@@ -38,14 +38,13 @@ def expected(made: dict[str, list[int]], match: str, after: int = 0) -> list[int
 
 
 def test_a_reader_by_position_gets_each_batch_once(log: Log, mixed: dict[str, list[int]]):
-    """A name, a glob and everything return each batch once, for any limit."""
     for match in PATTERNS:
         for limit in (1, 4, 1000):
             assert log.sequences(match, limit=limit) == expected(mixed, match), (match, limit)
 
 
 def test_a_marker_may_be_any_sequence(log: Log, mixed: dict[str, list[int]]):
-    """0, within a batch, at its end, of another topic and beyond the end: a read returns exactly what follows."""
+    """The marker may be 0, within a batch, at its end, of another topic or beyond the end of the log."""
     last = log.read().last
     near = {0} | {sequence + off for its in mixed.values() for sequence in its for off in (-1, 0, 1, 2)}
     for match in ("a", "a.*", "**"):
@@ -130,7 +129,6 @@ def test_a_reader_skips_thousands_of_batches_of_other_topics(log: Log):
 
 
 def test_reads_of_a_topic_skip_purged_batches_of_others(log: Log, mixed: dict[str, list[int]]):
-    """Reads by name and by glob skip purged batches like those of other topics."""
     log.purge("a")
     log.purge("b")
     kept = {topic: numbers for topic, numbers in mixed.items() if topic not in ("a", "b")}

@@ -59,7 +59,6 @@ def test_topics_of_a_project_share_one_order(log: Log):
 
 
 def test_every_project_has_a_log_of_its_own(log: Log):
-    """One topic name in 26 hostile projects: each log is read, counted and purged separately and has its own keys."""
     rooms = [log.of(project) for project in ["", *PROJECTS, "\udfff"]]
     made = [room.publish("news", 1 + at % 3, once=make_key()) for at, room in enumerate(rooms)]
     for at, (room, numbers) in enumerate(zip(rooms, made, strict=True)):
@@ -74,7 +73,6 @@ def test_every_project_has_a_log_of_its_own(log: Log):
 
 
 def test_topics_with_odd_names_are_distinct(log: Log):
-    """Each topic is read, counted and purged by its own name only, next to similar names in similar projects."""
     rooms = [log, *(log.of(log.project + end) for end in ("/b", "b", ":", "\x00"))]
     made = {(room.project, topic): room.publish(topic, 2) for room in rooms for topic in TOPICS if "*" not in topic}
     for room in rooms:

@@ -93,7 +93,7 @@ def remembered(scene: Scene, ids: int) -> int:
 
 
 def test_a_remembered_result_counts_until_its_window_ends(scene: Scene):
-    """The message's fate does not matter, and a repeat adds nothing."""
+    """The result counts even if its messages are removed, and a repeat adds nothing."""
     key = make_key(window=600)
     scene.post(10, once=key)
     before = remembered(scene, 10)
