@@ -7,10 +7,12 @@ returns a function that opens the test's store, which is empty at first; each ca
 
 Terms in the tests:
 
+- A *verb* is a method of the storage API. A *round* is a run of its maintenance.
 - A claim *lapses*, and so do its messages, if it expires before its consumer settles them.
 - A message is *used up* if it has been claimed as often as allowed. The next claim *buries* it: it moves the message to
   the dead-letter queue.
-- *Hidden* messages are those that a listing does not show.
+- A message is *free* if it is not claimed, and *living* if it is neither finished nor expired.
+- A *hold* is the time for which a claim keeps one of its messages.
 - A *marker* is the position from which a listing continues.
 """
 

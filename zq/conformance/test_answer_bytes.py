@@ -135,7 +135,6 @@ def test_a_claim_holds_exactly_the_messages_that_it_returned(scene: Scene) -> No
 
 
 def test_a_returned_message_is_claimed_first_with_a_bytes_limit(scene: Scene) -> None:
-    """A released message is claimed before newer ones, even if it does not fit next to another message."""
     posted = post(scene, *[30] * 6)
     first = scene.take(1)
     assert ids_of(claim(scene, 10, 70)) == posted[1:3]

@@ -48,7 +48,7 @@ def follow(scene: Scene, done: threading.Event, limit: int) -> list[Message]:
 
 
 def test_a_reader_by_marker_misses_nothing_while_producers_post(scene: Scene):
-    """During posts, two readers each see every message once, and each producer's messages in order."""
+    """While eight producers post, two readers each see every message once, and each producer's messages in order."""
     done = threading.Event()
     left = threading.Semaphore(0)
 
@@ -89,7 +89,7 @@ def test_messages_of_one_post_are_adjacent(scene: Scene):
 
 
 def test_available_times_rise_with_sequences_under_any_clocks(scene: Scene):
-    """Posts without delay by servers whose clocks differ by 50 ms become available in sequence (L5)."""
+    """The clocks of the servers differ by 50 ms. Messages without a delay still become available in sequence (L5)."""
     works = (partial(produce, scene, f"producer-{at}", POSTS, (at % 4) * 0.0166) for at in range(PRODUCERS))
     made = run_together(*works)
     scene.tick(0.05)
@@ -101,7 +101,7 @@ def test_available_times_rise_with_sequences_under_any_clocks(scene: Scene):
 
 
 def test_concurrent_claims_share_no_message(scene: Scene):
-    """Eight consumers empty the queue: each message is delivered once, and each claim holds what it returned."""
+    """Eight consumers empty the queue. Each message is delivered once, and each claim holds what it returned."""
     posted = scene.post(400)
 
     def claimer() -> list[tuple[str, list[str]]]:
@@ -179,7 +179,7 @@ def test_consumers_keep_up_with_producers_without_loss(scene: Scene):
 
 
 def test_a_release_racing_a_delete_has_one_outcome(scene: Scene):
-    """The holder deletes while another thread releases the claim: either the delete succeeds or the message is free."""
+    """The holder deletes a message while another thread releases the claim: the message is either deleted or free."""
     for _ in range(30):
         [id] = scene.post(1)
         claim = scene.take(1)
@@ -198,7 +198,7 @@ def test_a_release_racing_a_delete_has_one_outcome(scene: Scene):
 
 
 def test_a_lapsed_message_goes_to_one_new_holder(scene: Scene):
-    """When a claim lapses, a renewal by its holder and eight claims race: at most one of them holds the message."""
+    """The former holder's renewal fails, and each message goes to only one of eight concurrent claims."""
     for _ in range(10):
         posted = scene.post(4)
         late = scene.take(4, ttl=60)

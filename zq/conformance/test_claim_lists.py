@@ -31,7 +31,7 @@ def names(found: list[ClaimSummary]) -> list[tuple[str, str]]:
 
 
 def test_a_claim_is_listed_with_its_holder(scene: Scene) -> None:
-    """The claim is listed until its release. After a renewal, it has the new expiry time."""
+    """The claim is listed until its release, and after a renewal with its new expiry time."""
     scene.post(100)
     scene.take(70, name="a", ttl=60, holder=WHO)
     began = scene.now
@@ -56,7 +56,7 @@ def test_a_listed_claim_counts_its_messages(scene: Scene) -> None:
 
 
 def test_a_claim_read_by_id_has_its_holder(scene: Scene) -> None:
-    """Reading a claim returns the same holder as the listing, also for an unknown holder."""
+    """The result has the same holder as the listing, even if the holder is unknown."""
     scene.post(2)
     scene.take(1, name="a", holder=WHO)
     scene.take(1, name="b")
@@ -112,7 +112,7 @@ def test_lapsed_messages_are_not_counted_in_a_claim(scene: Scene) -> None:
 
 
 def test_expired_messages_are_not_counted_in_a_claim(scene: Scene) -> None:
-    """Only living messages count. A claim without any is not listed."""
+    """A claim without living messages is not listed."""
     scene.post(2, ttl=60)
     scene.post(1, ttl=120)
     scene.storage.claims.create(scene.queue, ClaimRequest(Lease("a", 300, 60, prolong=False), 3), scene.now)
@@ -153,7 +153,7 @@ def test_claim_lists_of_missing_queues_are_empty(scene: Scene) -> None:
 
 
 def test_many_idle_queues_do_not_hide_a_claim(scene: Scene) -> None:
-    """Before the page with the claim, pages of idle queues may be empty."""
+    """Pages without claims may come before the page with the claim."""
     for number in range(1100):
         scene.storage.queues.create(QueueRef(scene.queue.project, f"idle-{number:04}"), b"{}")
     last = scene.at("the-last")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims: one holder, its rights and their end (contract 8, law L2)."""
+"""Claims: one holder per message, the holder's rights, and the end of a claim (contract 8, law L2)."""
 
 import pytest
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.pools
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_claim_of_zero_seconds_has_the_requested_id(scene: Scene, named: bool):
-    """The holder can still delete or hide a message that has not been claimed since."""
+    """The holder can delete or hide a message of the claim, unless the message has been claimed again."""
     first, second = scene.post(2)
     taken = scene.take(2, ttl=0, name="c1", named=named)
     assert (taken.id, taken.ttl, ids_of(taken.messages)) == ("c1", 0, [first, second])
@@ -95,7 +95,7 @@ def test_a_thousand_messages_are_claimed_at_once(scene: Scene):
     [(120, 777, 0, 777), (120, 777, 23, 800), (120, 121, 22, 143), (120, 60, 30, 120), (120, 120, 60, 120)],
 )
 def test_a_claim_extends_a_ttl_that_would_end_before_it(scene: Scene, ttl: int, claim_ttl: int, grace: int, lives: int):
-    """The cases are the table of contract 8.1. Later reads show the extension, and a release keeps it."""
+    """The cases are those of the table in contract 8.1. Later reads show the extension, and a release keeps it."""
     [id] = scene.post(1, ttl=ttl)
     posted = scene.now
     claim = scene.take(ttl=claim_ttl, grace=grace)
@@ -110,7 +110,7 @@ def test_a_claim_extends_a_ttl_that_would_end_before_it(scene: Scene, ttl: int, 
 
 
 def test_a_claim_extends_a_ttl_from_the_time_of_the_claim(scene: Scene):
-    """The message expires at the time of the claim + claim ttl + grace, whatever its age."""
+    """The message expires at claim time + claim ttl + grace, whatever its age."""
     [id] = scene.post(1, ttl=120)
     scene.tick(100)
     [message] = scene.take(ttl=60, grace=30).messages
@@ -314,7 +314,7 @@ def test_a_reused_claim_name_holds_only_its_new_messages(scene: Scene, end: str)
 
 
 def test_a_claim_count_rises_with_claims_only(scene: Scene):
-    """Claims raise the count, renewals and reads do not; a release and a lapse keep it."""
+    """Claims raise the count. Renewals, reads, releases and lapses keep it."""
     [id] = scene.post()
     claim = scene.take(ttl=60)
     scene.renew(claim.id, ttl=60)

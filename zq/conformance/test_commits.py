@@ -73,7 +73,7 @@ def test_a_commit_settles_only_messages_that_its_claims_still_hold(scene: Scene,
 
 
 def test_a_commit_leaves_history_entries_of_settled_messages(scene: Scene, source: Scene):
-    """Each message of a claim whose queue keeps history has an entry; published messages have none."""
+    """A settled message has an entry if its queue keeps history. Published messages have none."""
     other = scene.at("in2")
     posted, silent = source.post(2), other.post(2)
     source.named("c.1")
@@ -216,7 +216,7 @@ def test_an_unknown_stage_refuses_the_commit(scene: Scene, source: Scene):
 
 
 def test_errors_of_a_commit_have_a_fixed_order(scene: Scene):
-    """A repeated batch is a replay whatever else is wrong; then the fence, the stages and the claims are checked."""
+    """A repeated batch is a replay, whatever else is wrong. Other batches: fence, then stages, then claims."""
     scene.commit(1)
     fence, gone = scene.fence(), [ClaimRef(scene.at(SOURCE).queue, "gone.1")]
     old = Fence(fence.name, fence.epoch + 1)

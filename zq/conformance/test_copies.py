@@ -62,7 +62,6 @@ def test_the_key_of_a_post_with_copies_is_remembered(scene: Scene):
 
 
 def test_posts_with_copies_in_both_directions_do_not_deadlock(scene: Scene):
-    """Crossing posts of four callers to two queues neither deadlock nor lose nor duplicate messages."""
     there = scene.at("copies")
     sent: dict[str, list[str]] = {"here": [], "there": []}
 

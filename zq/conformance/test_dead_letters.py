@@ -213,7 +213,7 @@ def test_only_ready_messages_move(scene: Scene, grave: Scene):
 
 
 def test_a_dead_letter_can_be_buried_again(scene: Scene, grave: Scene):
-    """If two queues are each other's dead-letter queue, the message is in exactly one of them each time."""
+    """Two queues are each other's dead-letter queue. After each burial, the message is in exactly one of them."""
     posted = scene.post(1)
     places = [scene, grave, scene]
     for here, there in pairwise(places):

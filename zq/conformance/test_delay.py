@@ -24,7 +24,7 @@ def test_a_delayed_message_is_hidden_until_its_available_time(scene: Scene, dela
 
 
 def test_messages_with_default_own_and_no_delay_are_independent(scene: Scene):
-    """Messages with the queue's delay, with their own and with none become claimable at their own times."""
+    """Each message becomes ready at its own time: with the queue's delay, its own delay or none."""
     ids = new_ids(3, scene.now)
     terms = zip(ids, [30, 5, 0], strict=True)
     scene.storage.messages.post(scene.queue, [Draft(id, b"1", 3600, delay, "alice") for id, delay in terms], scene.now)
@@ -66,7 +66,7 @@ def test_delayed_messages_do_not_block_ready_ones(scene: Scene):
 
 
 def test_a_delayed_message_is_shown_by_id_and_by_the_delayed_view(scene: Scene):
-    """Reads by id and listings of delayed messages show the message. Statistics count it as free (not claimed)."""
+    """Reads by id and listings of delayed messages show the message. Statistics count it as free."""
     delayed = scene.post(2, delay=60)
     assert ids_of(scene.get(delayed)) == delayed
     assert scene.page(ListFilter(delayed=True)) == delayed
@@ -90,7 +90,7 @@ def test_a_message_with_a_ttl_shorter_than_its_delay_expires_unclaimed(scene: Sc
 
 
 def test_a_ttl_starts_at_the_post_and_not_after_the_delay(scene: Scene):
-    """The delay uses up part of the ttl. A claim extends the ttl like that of any message."""
+    """The delay uses up part of the ttl. A claim extends the ttl as usual."""
     [id] = scene.post(1, ttl=100, delay=60)
     scene.tick(60)
     assert scene.one(id).expires == pytest.approx(scene.now + 40, abs=0.0005)

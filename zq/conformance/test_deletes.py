@@ -44,7 +44,7 @@ def test_a_delayed_message_may_be_deleted(scene: Scene):
 
 
 def test_an_unclaimed_message_is_not_deleted_by_a_claim(scene: Scene):
-    """A live claim of other messages and an unknown claim are refused, and the message stays."""
+    """A live claim of other messages and an unknown claim cannot delete the message."""
     held, free = scene.post(2)
     claim = scene.take(1)
     for named in [claim.id, "unknown"]:
@@ -89,7 +89,7 @@ def test_a_released_claim_deletes_nothing(scene: Scene):
 
 
 def test_a_lapsed_claim_deletes_nothing(scene: Scene):
-    """At the end of the claim its holder loses the right, and any caller may delete the message."""
+    """After the end of the claim, its holder cannot delete the message, but a caller without a claim can."""
     [id] = scene.post()
     claim = scene.take(ttl=60)
     scene.tick(59.999)
@@ -151,7 +151,7 @@ def test_a_bulk_delete_ignores_ids_of_other_queues(scene: Scene):
 
 
 def test_a_bulk_delete_with_claims_removes_messages_that_they_hold(scene: Scene):
-    """Repeated ids, repeated claims and a claim without messages in the list do no harm."""
+    """Repeated ids, repeated claims and a claim that holds none of the messages do no harm."""
     posted = scene.post(4)
     one, two, spare = scene.take(2), scene.take(1), scene.take(1)
     scene.delete_many(posted[:3] + posted[:1], [one.id, two.id, two.id, spare.id, "unknown"])

@@ -24,7 +24,7 @@ def test_a_missing_queue_has_no_depth(scene: Scene):
 
 
 def test_a_depth_counts_the_messages_of_each_state(scene: Scene):
-    """Messages of other queues do not count. If the driver reports the oldest ready time, the time is right."""
+    """Messages of other queues do not count. The oldest ready time is right, if the driver reports it."""
     scene.at("other").post(9)
     scene.post(5)
     began = scene.now

@@ -93,7 +93,7 @@ def test_a_message_that_expires_before_its_available_time_is_never_ready(scene: 
 
 @pytest.mark.parametrize("wait", [0, 30])
 def test_lapsed_messages_are_delayed_and_then_ready(scene: Scene, wait: int):
-    """With a redelivery delay, the messages are delayed first. The age of a ready message starts at its redelivery."""
+    """With a redelivery delay, the messages are delayed first. Their age as ready messages starts at redelivery."""
     scene.post(2)
     scene.take(ttl=60, redelivery=Redelivery(wait, cap=600))
     end = scene.now + 60

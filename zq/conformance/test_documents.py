@@ -70,7 +70,7 @@ def test_a_document_is_returned_unchanged(shelf: Documents):
 
 
 def test_a_put_with_another_expected_version_is_refused(shelf: Documents):
-    """The expected version "" means no document, ``None`` any; a refused put changes nothing."""
+    """The expected version "" means that no document exists; ``None`` means any. A refused put changes nothing."""
     assert not shelf.put(ref(), b"0", expected="no-such-version")
     assert shelf.get(ref()) is None
     assert shelf.put(ref(), b"1", expected="")
@@ -103,7 +103,7 @@ def test_a_version_never_repeats(shelf: Documents):
 
 
 def test_a_delete_with_another_expected_version_is_refused(shelf: Documents):
-    """The document is deleted once, and the result is whether it existed."""
+    """The delete returns whether it has deleted a document."""
     assert not shelf.delete(ref())
     assert shelf.put(ref())
     assert not shelf.delete(ref(), expected="no-such-version")
@@ -117,7 +117,7 @@ def test_a_delete_with_another_expected_version_is_refused(shelf: Documents):
 
 
 def test_an_expired_document_is_hidden_from_every_verb(shelf: Documents):
-    """After its expiry, the document can be created again. Maintenance keeps the new one."""
+    """After its expiry, the document can be created again. Maintenance keeps the new document."""
     for name in ("a", "b", "c"):
         assert shelf.put(ref(name), b"old", ttl=60)
     assert shelf.put(ref("d"), b"old", ttl=61)
@@ -213,7 +213,7 @@ def reopened(open_store: OpenStore) -> Iterator[Documents]:
 
 @pytest.mark.durable
 def test_documents_survive_a_restart(open_store: OpenStore, reopened: Documents):
-    """Value, version and expiry survive, deletions too. Documents also expire while the store is closed."""
+    """Values, versions, expiry times and deletions survive. Documents also expire while the store is closed."""
     shelf = reopened
     for at in range(50):
         assert shelf.put(ref(f"n{at:02}"), b"%d" % at, ttl=[None, 60, 600][at % 3])

@@ -89,7 +89,7 @@ def test_the_next_time_is_that_of_the_first_waiting_message(scene: Scene):
 
 
 def test_a_renewal_and_a_release_change_the_next_time(scene: Scene):
-    """A renewal moves the next time; a release with a delay sets it, and one without removes it."""
+    """A renewal changes the next time. A release with a delay sets it; a release without one removes it."""
     posted = scene.post(2)
     claim = scene.take(ttl=60)
     scene.renew(claim.id, ttl=600)

@@ -57,7 +57,7 @@ def test_a_post_to_a_missing_queue_that_expects_metadata_returns_none(scene: Sce
 def test_a_post_need_not_create_the_queue(scene: Scene):
     """With ``create=False``, a post to a missing queue is refused, whatever metadata it expects.
 
-    A queue without metadata is not missing. A queue that a post has created exists for a later create.
+    A queue without metadata is not missing, nor is a queue that a post has created.
     """
     messages, there = scene.storage.messages, scene.at("there")
     there.post(1)

@@ -63,7 +63,7 @@ def test_deleting_an_expired_message_succeeds_like_a_missing_one(scene: Scene):
 
 
 def test_a_bulk_delete_of_expired_and_unclaimed_messages_is_refused(scene: Scene):
-    """Expired ids need no claim, but a living message that the claims do not hold still refuses the call."""
+    """Expired ids need no claim. A living message that the claims do not hold refuses the call."""
     [gone] = scene.post(1, ttl=60)
     [kept] = scene.post(1)
     scene.tick(60)

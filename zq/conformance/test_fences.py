@@ -93,7 +93,7 @@ def test_a_fence_of_another_name_or_project_is_refused(scene: Scene):
 
 
 def test_a_worker_with_an_old_epoch_is_refused_at_its_next_step(scene: Scene):
-    """After a second job advances the fence, the first job's claim continues, but only the second job can use it."""
+    """A second job advances the fence. The first job's claim continues, but only the second job can use it."""
     posted = scene.post(2)
     first = scene.fence()
     scene.named(NAME, 2, fence=first)
@@ -109,7 +109,7 @@ def test_a_worker_with_an_old_epoch_is_refused_at_its_next_step(scene: Scene):
 
 
 def renewing(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[], object]]:
-    """Return a step that renews a claim for ever longer, and a function that reads its message's available time."""
+    """Return a step that renews a claim with a rising ttl, and a function that reads the message's available time."""
     [id] = scene.post(1)
     scene.named(NAME)
     return lambda at, fence: scene.renew(NAME, ttl=300 + at, fence=fence), lambda: scene.one(id).available

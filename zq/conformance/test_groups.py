@@ -63,7 +63,7 @@ def test_a_group_is_busy_while_its_first_message_is_held(ordered: Scene):
 
 
 def test_a_claim_takes_one_group_before_the_next(ordered: Scene):
-    """Groups are claimed in the order in which they became free, and messages of a group in the order of posts."""
+    """A group that became free earlier is claimed first. Messages of a group are claimed in the order of posts."""
     a1, b1, a2, c1, b2 = send(ordered, "a", "b", "a", "c", "b")
     assert ids_of(ordered.take(3).messages) == [a1, a2, b1]
     assert ordered.claimable() == [c1]
@@ -71,7 +71,7 @@ def test_a_claim_takes_one_group_before_the_next(ordered: Scene):
 
 
 def test_groups_take_turns(ordered: Scene):
-    """A group whose message is finished comes after the groups that were free before."""
+    """A group whose message is finished takes its turn after the other free groups."""
     a1, a2, b1, c1 = send(ordered, "a", "a", "b", "c")
     claim = ordered.take(1)
     assert ids_of(claim.messages) == [a1]
@@ -90,7 +90,7 @@ def test_messages_behind_a_busy_group_are_not_ready(ordered: Scene):
 
 
 def test_hiding_the_second_of_three_messages_leaves_only_the_first_ready(ordered: Scene):
-    """Messages behind a hidden one are not ready, those in front of it are."""
+    """Messages behind a delayed one are not ready. Messages in front of it are."""
     a1, a2, a3 = send(ordered, "a", "a", "a")
     claim = ordered.take()
     ordered.settle(claim.id, release=[Release(a1, 0), Release(a3, 0)])
@@ -142,7 +142,7 @@ def test_a_delayed_message_holds_up_its_group(ordered: Scene):
 
 @pytest.mark.fresh_store
 def test_an_expired_head_of_a_group_frees_the_next_message(ordered: Scene):
-    """The next message becomes ready, whether the expired head was claimed or not, and before and after its removal."""
+    """The next message is ready before and after the removal of the expired head, even if the head was claimed."""
     [_a1] = send(ordered, "a", ttl=60)
     [a2] = send(ordered, "a", ttl=120)
     [a3] = send(ordered, "a")
@@ -229,7 +229,7 @@ def test_moved_messages_join_the_end_of_their_group(ordered: Scene):
 
 
 def test_staged_messages_join_their_groups(ordered: Scene):
-    """Messages that the same commit deletes and posts keep the order, too."""
+    """Messages that a commit deletes and posts keep the order, too."""
     a1, a2 = send(ordered, "a", "a")
     ordered.stage("s", 2)
     ordered.commit(1, ["s"])

@@ -99,7 +99,7 @@ def test_a_receipt_works_until_another_claim_takes_the_message(
 
 
 def test_a_receipt_is_refused_after_its_longest_hold(scene: Scene):
-    """The limit counts from the creation or last renewal of the claim, also after its end, and for any claim id."""
+    """The limit counts from the creation or last renewal of the claim, even if the claim has lapsed."""
     scene.post(1)
     [message] = scene.take(1, ttl=60).messages
 
@@ -123,7 +123,7 @@ def test_a_receipt_is_refused_after_its_longest_hold(scene: Scene):
 
 
 def test_messages_of_a_claim_are_handled_separately(scene: Scene):
-    """Some are deleted, some are held longer or shorter, and the claim holds the rest until none is left."""
+    """Some messages are deleted, and some are held longer or shorter. The claim holds the others."""
     scene.post(5)
     taken = scene.take(5, name="a", ttl=60)
     [first, second, third, *rest] = taken.messages
@@ -191,7 +191,7 @@ def test_a_hold_does_not_extend_the_ttl(scene: Scene):
 
 
 def test_a_message_that_expires_while_held_leaves_its_claim(scene: Scene):
-    """A message that expires while it is held leaves its claim, whether the hold or the claim would end later."""
+    """It leaves the claim whether the hold or the claim would end later."""
     scene.post(2, ttl=100)
     longer = scene.take(1, name="a", ttl=60)
     lease = Lease("b", 600, 60, prolong=False)
@@ -228,7 +228,8 @@ def states(scene: Scene) -> tuple[int, int, int]:
 def test_a_commit_leaves_messages_whose_hold_has_ended(scene: Scene, commit: Callable[..., CommitResult]):
     """Small and large commits settle the messages that the claim still holds.
 
-    Messages whose hold has ended may belong to other claims: the commit leaves them alone, and expired ones too.
+    Messages whose hold has ended may belong to other claims, so the commit does not change them. It does not change
+    expired messages either.
     """
     scene.post(2)
     scene.post(1, ttl=30)
@@ -271,7 +272,7 @@ def test_a_deletion_by_receipt_leaves_a_history_entry(scene: Scene):
 
 
 def test_a_history_entry_has_the_last_hold(scene: Scene):
-    """The entry has the last hold, even if the next receipt of the same call deletes the message."""
+    """The entry has the last hold, even if the same call deletes the message."""
     scene.post(1)
     [taken] = scene.take(1, ttl=60).messages
     grips = [Grip(taken.id, taken.claim, 1, 400), Grip(taken.id, taken.claim, 1)]
@@ -322,7 +323,7 @@ def taken(scene: Scene, limit: int) -> list[str]:
 
 @ONE_OR_TWO_CONNECTIONS
 def test_concurrent_holds_of_one_message_leave_one_hold(scene: Scene):
-    """Two concurrent changes of one hold leave the index entries of one of them."""
+    """Two concurrent changes of a hold leave only the index entries of one change."""
     scene.post(4)
     held: list[Message] = scene.take(4, ttl=60).messages
     first, second = run_together(partial(scene.handle, held, 100), partial(scene.handle, held, 200))

@@ -61,7 +61,7 @@ def test_finish_times_never_fall_under_a_slower_clock(scene: Scene):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
 def test_pages_of_history_show_every_entry_once(scene: Scene, limit: int):
-    """Pages are full while there are enough entries, next is the last position, and an empty page has none."""
+    """Pages are full while there are enough entries. ``next`` is the last position, or None for an empty page."""
     posted = scene.post(7)
     finish_each(scene, posted[::-1])
     seen: list[HistoryEntry] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A new claim counts its messages whose former claim lapsed (S-A3), without background work."""
+"""A new claim counts how many of its messages lapsed before (S-A3). No background work is needed."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from zq.core.redelivery import DeadLetters, Redelivery
 
 @pytest.fixture(params=["create", "create_named"])
 def lapsed(request: pytest.FixtureRequest, scene: Scene):
-    """Return a function that claims, by name or not, and returns the numbers of messages and of lapsed ones."""
+    """Return a function that claims with or without a name. It returns the numbers of messages and of lapsed ones."""
     numbers = iter(range(100))
 
     def claim(limit: int = 10, name: str = "", **terms) -> tuple[int, int]:
@@ -31,7 +31,7 @@ def test_fresh_messages_have_not_lapsed(scene: Scene, lapsed):
 
 
 def test_messages_of_a_claim_that_ended_have_lapsed(scene: Scene, lapsed):
-    """Only these messages count, each time they lapse, without a call in between."""
+    """Only these messages count, at each lapse, without any call between the lapse and the new claim."""
     scene.post(3)
     assert lapsed(2, ttl=60) == (2, 0)
     scene.tick(59.999)
@@ -94,7 +94,7 @@ def test_a_repeated_named_claim_reports_no_lapses(scene: Scene):
 
 
 def test_buried_messages_are_not_counted_as_lapsed(scene: Scene, lapsed):
-    """Messages that lapsed for the last time become dead letters; only the claim's messages count."""
+    """Lapsed messages that the claim returns count. Lapsed messages that it buries do not."""
     scene.post(3)
     assert lapsed(2, ttl=60) == (2, 0)
     scene.tick(60)

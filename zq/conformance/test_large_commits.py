@@ -87,7 +87,7 @@ def test_a_large_commit_is_decided_and_then_carried_out(job: Job):
 
 
 def test_claims_of_a_decided_commit_are_not_listed(job: Job):
-    """The commit has taken over two claims; the list has the third claim of the queue only."""
+    """The commit has taken over two claims. The list has only the third claim of the queue."""
     other = job.source.take(1)
     job.decide()
     listed = job.scene.storage.claims.list(job.source.queue.project, "", 100, job.scene.now, job.source.queue.name)
@@ -120,7 +120,7 @@ def test_each_slice_is_bounded_and_in_order(job: Job):
 
 
 def test_messages_of_a_decided_commit_are_in_no_claim(job: Job):
-    """Its claims are unknown to their holder, and their messages stay claimed and never lapse."""
+    """The claims of the commit are unknown to their holder. Their messages stay claimed and never lapse."""
     job.decide()
     source = job.source
     for seconds in (0, 61, 100):
@@ -162,7 +162,7 @@ def test_the_name_of_a_settled_claim_is_free(job: Job):
 
 
 def test_stages_of_a_decided_commit_are_safe(job: Job):
-    """A drop has no effect, the stages do not expire, and messages staged under their names form new stages."""
+    """A drop has no effect, and the stages do not expire. Messages staged under the same names form new stages."""
     job.decide()
     for stage in STAGES:
         job.scene.drop_stage(stage)
@@ -208,7 +208,7 @@ def test_the_next_batch_finishes_the_previous_commit(job: Job):
 
 
 def test_open_commits_are_listed_with_their_progress(job: Job):
-    """The listing covers all projects, shows another progress after each slice, and is empty in the end."""
+    """The listing covers all projects, shows progress after each slice, and is empty in the end."""
     transactions = job.scene.storage.transactions
     assert transactions.unfinished(job.scene.now) == []
     job.decide()
@@ -269,7 +269,7 @@ def test_messages_deleted_during_an_open_commit_do_not_block_it(job: Job):
 
 
 def test_a_commit_beyond_its_limits_is_refused_without_changes(job: Job):
-    """The error has both numbers; claims, stages and producer are unchanged."""
+    """The error has the limit and the actual number. Claims, stages and producer are unchanged."""
     with pytest.raises(CommitTooLarge, match="13 messages in total, not 14"):
         job.scene.commit(1, STAGES, HELD, bounds=Bounds(2, 13))
     with pytest.raises(ProducerNotFound):
@@ -317,7 +317,7 @@ def test_a_large_commit_of_large_messages_is_carried_out(scene: Scene):
 
 
 def test_an_abandoned_commit_is_finished_by_the_second_round(job: Job):
-    """A round skips a commit that has progressed since the last round, and continues one that has not."""
+    """A round skips a commit that has progressed since the last round, and continues a commit that has not."""
     looking = CommitExecutor(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
     job.decide()
     for _ in range(3):
@@ -333,7 +333,7 @@ def test_an_abandoned_commit_is_finished_by_the_second_round(job: Job):
 
 
 def test_a_round_does_not_wait_for_its_own_progress(job: Job, monkeypatch: pytest.MonkeyPatch):
-    """A round's own progress does not count as another server's: every round after the second continues the commit."""
+    """The round's own progress does not count, so every round after the second continues the commit."""
     monkeypatch.setattr(carrying, "MAINTENANCE_SECONDS", 0.0)  # one slice per round
     looking = CommitExecutor(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
     job.decide()

@@ -166,7 +166,7 @@ WAYS: dict[str, tuple[Preparation, Deed]] = {
 
 @pytest.fixture
 def prepared(storage: Storage) -> Storage:
-    """Prepare two queues for each action. No message in them is ready."""
+    """Return the store with two queues for each action. No message in them is ready."""
     for name, (prepare, _) in WAYS.items():
         for queue in (name, name + SPARE):
             prepare(Scene(storage, ManualClock(storage.now()), QueueRef("acme", queue)))
@@ -174,7 +174,7 @@ def prepared(storage: Storage) -> Storage:
 
 
 def check(listening: Storage, acting: Storage) -> None:
-    """Check that each action notifies the listener and that its message is ready then."""
+    """Check that each action notifies the listener, and that a message is ready at the notification."""
     ear = Listener()
     listening.listen(ear)
     for name, (_, deed) in WAYS.items():
@@ -203,7 +203,7 @@ def test_a_listener_is_notified_by_another_connection(open_store: OpenStore, pre
 
 
 def test_a_listener_is_notified_of_a_next_head_after_a_claimed_one_expired(storage: Storage, scene: Scene):
-    """Either the listener is notified, or the store reports the time, so that a timer wakes the waiters."""
+    """Either the listener is notified, or the store reports when the next head becomes ready."""
     assert storage.queues.create(scene.queue, b"{}", Grouping.ORDERED)
     for ttl in (60, 3600):
         [draft] = drafts(1, scene.now, ttl=ttl)

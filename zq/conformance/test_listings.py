@@ -72,7 +72,7 @@ def one_of_each(scene: Scene, **terms: int) -> list[str]:
 
 @pytest.mark.parametrize("without", ["", "alice", "bob", "carol"])
 def test_each_view_shows_exactly_its_states(scene: Scene, without: str):
-    """Client, claimed and delayed filters combine; released, lapsed and due messages are ready."""
+    """Filters by client, claimed and delayed combine. Released, lapsed and formerly delayed messages are ready."""
     released = one_of_each(scene)
     scene.release(scene.take(2).id)
     lapsed = one_of_each(scene)
@@ -105,7 +105,7 @@ def test_pages_are_full_if_enough_messages_match(scene: Scene):
 
 
 def test_a_delayed_view_does_not_show_claimed_messages(scene: Scene):
-    """A claimed message with a future time is not delayed, and a lapsed one is neither claimed nor delayed."""
+    """A claimed message whose hold ends later is not delayed. A lapsed message is neither claimed nor delayed."""
     posted = scene.post(1)
     scene.take(ttl=60)
     assert scene.page(ListFilter(delayed=True)) == []
@@ -189,7 +189,7 @@ def test_one_message_in_a_hidden_block_is_listed_when_it_is_ready(scene: Scene):
 
 
 def test_a_longer_renewal_keeps_a_hidden_block_hidden(scene: Scene):
-    """A listing that has used the first expiry of a claim shows its messages only from the new expiry on."""
+    """The messages appear at the claim's new expiry, even if a listing has already used the first one."""
     front = scene.post(2500)
     first, second, third = (scene.take(1000, ttl=60).id for _ in range(3))
     behind = scene.post(2)

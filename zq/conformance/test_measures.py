@@ -50,7 +50,7 @@ def figure(scene: Scene, name: str) -> float:
 
 
 def test_every_metric_is_known_and_reported_once(scene: Scene):
-    """Names are those of dashboards and alerts; no name and labels occur twice; no value is negative."""
+    """Dashboards and alerts use these names. No name and labels occur twice, and no value is negative."""
     scene.post(3)
     told = list(scene.storage.measures(scene.now))
     names = {measure.name for measure in told}
@@ -74,7 +74,7 @@ def test_an_empty_store_has_nothing_to_remove(scene: Scene):
 
 
 def test_expired_messages_are_reported_with_their_lag(scene: Scene):
-    """The lag grows with the clock from the first expiry on; a round ends it and counts the removed messages."""
+    """The lag grows from the first expiry on. A round ends it and counts the removed messages."""
     scene.post(10, ttl=60)
     scene.post(4, ttl=90)
     scene.post(2)

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.pools
 
 
 def test_a_message_is_returned_as_it_was_posted(scene: Scene):
-    """Every field of the draft is kept, and the times follow from post time, ttl and delay."""
+    """All fields of the draft are kept. The times follow from post time, ttl and delay."""
     [id] = new_ids(1, scene.now)
     scene.storage.messages.post(scene.queue, [Draft(id, b'{"a": 1}', 120, 30, "alice", "MD5:abc")], scene.now)
     found = scene.one(id)
@@ -43,7 +43,6 @@ def test_a_message_is_returned_as_it_was_posted(scene: Scene):
     ids=["null", "empty", "zero", "odd keys", "huge numbers", "odd text", "large"],
 )
 def test_a_body_is_returned_byte_for_byte(scene: Scene, body: bytes):
-    """No store decodes, reorders or rounds a body, in any verb."""
     [id] = new_ids(1, scene.now)
     scene.storage.messages.post(scene.queue, [Draft(id, body, 3600, 0, "alice")], scene.now)
     assert scene.one(id).body == body
@@ -56,7 +55,7 @@ def test_a_body_is_returned_byte_for_byte(scene: Scene, body: bytes):
 
 
 def test_the_client_id_is_returned_unchanged(scene: Scene):
-    """A client's name may hold any character and be empty."""
+    """A client id may have any characters or be empty."""
     clients = ["", "a/b", "\u00e9\x00\U0001f600", "x" * 36]
     posted = [scene.post(1, client=client)[0] for client in clients]
     assert [message.client for message in scene.get(posted)] == clients
@@ -150,7 +149,7 @@ def test_a_pop_takes_lapsed_messages(scene: Scene):
 
 
 def test_a_pop_does_not_count_as_a_claim(scene: Scene):
-    """The claim count of a popped message is the number of claims."""
+    """A popped message has the same claim count as before."""
     scene.post(1)
     scene.release(scene.take().id)
     scene.post(1)

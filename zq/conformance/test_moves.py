@@ -21,7 +21,7 @@ def way(request: pytest.FixtureRequest) -> str:
 
 
 def go(scene: Scene, way: str, moves: list[Move]) -> None:
-    """Move the messages in this order; for a settlement, claim the ready ones first."""
+    """Move the messages in this order. If ``way`` is a settlement, claim the ready messages first."""
     if way == "owner":
         assert scene.storage.messages.move(scene.queue, moves, scene.now) == [move.id for move in moves]
     else:
@@ -74,7 +74,7 @@ def test_a_moved_message_leaves_nothing_in_its_former_queue(scene: Scene, way: s
 @pytest.mark.fresh_store
 @pytest.mark.parametrize(("given", "lives"), [(9999, 9999), (60, 60), (None, 600)])
 def test_the_ttl_of_a_moved_message_starts_at_its_move(scene: Scene, way: str, given: int | None, lives: int):
-    """The ttl is that of the move, else the message's own, and restarts; maintenance uses the new end."""
+    """The ttl is that of the move, or else the message's own. It restarts, and maintenance uses the new expiry."""
     id = posted_with(scene, "")
     scene.tick(500)
     go(scene, way, [Move(id, "next", given)])
@@ -115,7 +115,7 @@ def test_a_move_can_keep_the_age(scene: Scene, way: str, body: bytes | None):
     ("body", "given", "shown"), [(None, "", "MD5:x"), (b"[2]", "MD5:y", "MD5:y"), (b"[2]", "", "")]
 )
 def test_a_move_can_replace_the_body(scene: Scene, way: str, body: bytes | None, given: str, shown: str):
-    """A new body has the move's checksum or none; a kept body keeps its own."""
+    """A new body has the move's checksum or none. A kept body keeps its own."""
     id = posted_with(scene, "MD5:x")
     go(scene, way, [Move(id, "next", body=body, checksum=given)])
     found = scene.at("next").one(id)
@@ -172,7 +172,7 @@ def test_a_moved_message_comes_after_every_issued_marker(scene: Scene, way: str)
 
 
 def test_a_move_into_its_own_queue_gives_a_new_position(scene: Scene, way: str):
-    """The message exists once, with a new sequence, behind all others, and with its counts restarted."""
+    """The message has a new sequence, comes behind all others, and its counts restart."""
     posted = scene.post(3)
     marker = scene.one(posted[-1]).sequence
     scene.tick(10)
@@ -186,7 +186,7 @@ def test_a_move_into_its_own_queue_gives_a_new_position(scene: Scene, way: str):
 
 
 def test_a_move_creates_a_missing_queue(scene: Scene, way: str):
-    """The new queue has no metadata; an existing one keeps its own; a move of no message creates none."""
+    """The new queue has no metadata; an existing queue keeps its own. A move of no messages creates no queue."""
     assert scene.move(["unknown"], "next") == []
     assert not scene.at("next").exists()
     posted = scene.post(2)
@@ -222,7 +222,7 @@ def test_hundreds_of_messages_are_moved_at_once(scene: Scene, way: str):
 
 
 def test_a_move_without_a_claim_moves_only_ready_messages(scene: Scene):
-    """Claimed, delayed, expired and unknown messages and those of other queues stay and are not in the result."""
+    """Claimed, delayed, expired and unknown messages, and messages of other queues, stay and are not in the result."""
     expired = scene.post(1, ttl=5)
     claimed = scene.post(1)
     scene.tick(5)
@@ -283,7 +283,7 @@ def test_concurrent_moves_in_both_directions_lose_and_duplicate_nothing(scene: S
 
 @ONE_OR_TWO_CONNECTIONS
 def test_a_moving_message_is_in_exactly_one_queue(scene: Scene, way: str):
-    """A read of the source and then of the target finds the message; the reverse order never finds it twice."""
+    """A read of the source, then of the target, finds the message. The reverse order never finds it twice."""
     posted = scene.post(40)
     there = scene.at("next")
     stop = threading.Event()

@@ -43,7 +43,7 @@ def plain(value: Any) -> Any:
 
 @pytest.mark.parametrize("number", LARGE)
 def test_a_batch_number_is_returned_unchanged(scene: Scene, number: int):
-    """The commit, its repeat and the lookup return the number; its neighbours are other numbers."""
+    """The commit, its repeat and the lookup return the number. Numbers next to it are different batches."""
     assert plain(scene.commit(number - 1)).batch == number - 1
     assert plain(scene.last()).batch == number - 1
     assert plain(scene.commit(number)) == scene.last()
@@ -99,7 +99,7 @@ def test_metadata_keep_their_numbers(scene: Scene, storage: Storage, number: int
 
 
 def test_the_longest_ttls_and_delays_are_kept(scene: Scene, storage: Storage):
-    """Ttls and delays beyond 32 bits are kept for messages, claims and extensions."""
+    """Ttls and delays beyond 32 bits are kept unchanged."""
     draft = Draft(new_ids(1, scene.now)[0], b"1", MAX_LIFE - 60, 0, "alice")
     later = Draft(new_ids(1, scene.now)[0], b"2", MAX_LIFE, MAX_LIFE - 60, "alice")
     storage.queues.create(scene.queue, b"{}")

@@ -23,7 +23,7 @@ from zq.model import Copies, Draft, IdempotencyKey, Move, SettleResult
 
 
 def answer_of(verb: Callable[[], object]) -> object:
-    """Return the result of a request, or the first result that a repeat gets."""
+    """Return the result of a request. If it is a repeat, return the first result."""
     with pytest.raises(Repeated) as told:
         verb()
     return told.value.answer
@@ -38,7 +38,7 @@ def test_a_repeated_post_stores_nothing_and_gets_the_first_ids(scene: Scene):
 
 
 def test_a_repeat_returns_the_last_sequence(scene: Scene):
-    """The sequence is that of the last message of the first request, delayed or not, also after it was removed."""
+    """The result has the sequence of the first request's last message, even if it is delayed or removed."""
     scene.post(2)
     posted = scene.post(3, delay=60, once=make_key())
     scene.post(2)
@@ -57,7 +57,7 @@ def test_a_repeat_returns_the_last_sequence(scene: Scene):
 
 
 def keyed(scene: Scene, *names: str, **terms: int) -> list[Draft]:
-    """Return a draft for each name with the name as its key; "" means no key."""
+    """Return a draft for each name, with the name as its idempotency key; "" = no key."""
     made = drafts(len(names), scene.now, **terms)
     return [structs.replace(one, once=make_key(name)) if name else one for one, name in zip(made, names, strict=True)]
 
@@ -70,7 +70,7 @@ def repeats(scene: Scene, some: list[Draft], **more: object) -> dict[str, tuple[
 
 
 def test_a_repeated_draft_refuses_the_whole_post(scene: Scene):
-    """Nothing is stored; the error names the repeated drafts, and the caller posts the other ones."""
+    """Nothing is stored. The error has the repeated drafts, so the caller can post the others."""
     first = keyed(scene, "a", "", "b")
     scene.storage.messages.post(scene.queue, first, scene.now)
     places = [scene.one(id).sequence for id in ids_of(first)]
@@ -173,7 +173,7 @@ def test_a_key_outlives_its_messages(scene: Scene):
 
 
 def test_a_key_for_another_request_is_refused(scene: Scene):
-    """Another digest under a known key stores nothing, and the first request can still be repeated."""
+    """A known key with another digest stores nothing. The first request can still be repeated."""
     posted = scene.post(1, once=make_key(digest=b"one"))
     with pytest.raises(KeyReused):
         scene.post(1, once=make_key(digest=b"two"))
@@ -183,7 +183,7 @@ def test_a_key_for_another_request_is_refused(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_a_key_is_forgotten_after_its_window(scene: Scene):
-    """After its last millisecond the key is free for any digest, with a new window."""
+    """The key is kept to the last millisecond of its window. Then it is free for any digest."""
     first = scene.post(1, once=make_key(window=60))
     scene.tick(59.999)
     scene.reclaimed()
@@ -238,7 +238,7 @@ def test_keys_are_deleted_with_their_queue(scene: Scene):
 
 
 def test_a_repeated_settlement_gets_the_first_answer(scene: Scene):
-    """The repeat does nothing while the claim lives, after its end, and under a later claim of released messages."""
+    """The repeat does nothing, while the claim is live and after its end."""
     posted = scene.post(4)
     claim = scene.take(4, name="c1")
     settlement = {"delete": [posted[0], "unknown"], "move": [Move(posted[1], "next")], "once": make_key("settle:k")}
@@ -264,7 +264,7 @@ def test_a_settlement_that_found_no_claim_is_not_remembered(scene: Scene):
 
 
 def test_a_settlement_with_only_lost_messages_is_remembered(scene: Scene):
-    """The claim existed, so the settlement was carried out."""
+    """The settlement counts as executed, because the claim existed."""
     posted = scene.post(1)
     claim = scene.take()
     told = scene.settle(claim.id, delete=["unknown"], once=make_key("settle:k"))
@@ -273,7 +273,7 @@ def test_a_settlement_with_only_lost_messages_is_remembered(scene: Scene):
 
 
 def test_a_repeated_staging_stages_nothing(scene: Scene):
-    """The repeat returns the first ids, and the stage has its messages once; another digest is refused."""
+    """The repeat returns the first ids and stores nothing. Another digest is refused."""
     staged = scene.stage("s1", 2, once=make_key())
     assert answer_of(partial(scene.stage, "s1", 2, once=make_key())) == staged
     with pytest.raises(KeyReused):
@@ -316,7 +316,7 @@ def tried(work: Callable[[], object]) -> object:
 
 @ONE_OR_TWO_CONNECTIONS
 def test_one_of_many_posts_with_one_key_is_stored(scene: Scene):
-    """Eight threads with one key race posts without keys: one request stores, and all get its ids."""
+    """Eight threads share a key and compete with posts without keys: one request stores, and all get its ids."""
     for turn in range(8):
         room = scene.at(f"q{turn % 4}")
         before = len(room.walk())
@@ -329,7 +329,7 @@ def test_one_of_many_posts_with_one_key_is_stored(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_one_of_two_requests_under_one_key_is_carried_out(scene: Scene):
-    """Eight threads use two digests: the first one is stored once, and others with its digest are repeats."""
+    """Eight threads use one key with two digests. The first digest is stored once; the other one is refused."""
     for turn in range(5):
         room = scene.at(f"q{turn}")
         works = [partial(room.post, once=make_key(digest=b"%d" % (at % 2))) for at in range(8)]

@@ -16,7 +16,7 @@ def test_fresh_posts_are_claimed_in_posting_order(scene: Scene):
 
 
 def test_a_pop_follows_the_order_of_claims(scene: Scene):
-    """Pops sort by (available time, sequence), too: a delayed message is ordered by its time."""
+    """Pops sort by (available time, sequence), too: a delayed message is ordered by its available time."""
     late = scene.post(1, delay=10)
     early = scene.post(1)
     scene.tick(20)
@@ -25,7 +25,7 @@ def test_a_pop_follows_the_order_of_claims(scene: Scene):
 
 
 def test_delayed_messages_are_ordered_by_their_available_time(scene: Scene):
-    """Available = post time + delay; at equal times the lower sequence comes first."""
+    """The available time is post time + delay. At equal times, the lower sequence comes first."""
     delayed = scene.post(1, delay=10)
     longer = scene.post(1, delay=11)
     scene.tick(5)
@@ -38,7 +38,7 @@ def test_delayed_messages_are_ordered_by_their_available_time(scene: Scene):
 
 
 def test_a_post_by_a_slower_clock_keeps_its_place(scene: Scene):
-    """If its server's clock is behind, a fresh post is available no earlier than the post before it."""
+    """If the server's clock is behind, a post without delay is available no earlier than the post before it."""
     ahead = drafts(2, scene.now)
     behind = drafts(2, scene.now)
     scene.storage.messages.post(scene.queue, ahead, scene.now + 0.05)
@@ -50,7 +50,7 @@ def test_a_post_by_a_slower_clock_keeps_its_place(scene: Scene):
 
 
 def test_a_delayed_post_does_not_hold_up_the_next_one(scene: Scene):
-    """Only posts without a delay raise the earliest available time of the next one."""
+    """Only posts without a delay raise the earliest available time of later posts."""
     delayed = scene.post(1, delay=600)
     fresh = scene.post(1)
     assert scene.one(fresh[0]).available == pytest.approx(scene.now, abs=0.0005)
@@ -141,7 +141,6 @@ def test_a_release_after_a_lapse_returns_to_the_lapse(scene: Scene):
 
 
 def test_a_late_release_does_not_restore_the_position(scene: Scene):
-    """Releasing a lapsed claim succeeds and changes nothing."""
     lapsed, other = scene.post(2)
     claim = scene.take(1, ttl=60)
     scene.tick(60)
@@ -162,7 +161,7 @@ def test_a_listing_is_in_sequence_and_not_by_available_time(scene: Scene):
 @pytest.mark.fresh_store
 @pytest.mark.parametrize("removal", ["delete", "pop", "purge", "expire"])
 def test_new_posts_sort_after_every_issued_marker(scene: Scene, removal: str):
-    """A marker misses no new message, even if the newest or all messages were removed and reclaimed (L6)."""
+    """A reader misses no new message, even if the newest or all messages were removed and reclaimed (L6)."""
     old = scene.post(3, ttl=60)
     marker = scene.one(old[2]).sequence
     if removal == "delete":

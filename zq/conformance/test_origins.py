@@ -11,7 +11,7 @@ GRAVE = "dead.letters"
 
 
 def bury(scene: Scene, id: str, way: str, grave: str = GRAVE, ttl: int | None = None) -> None:
-    """Bury the message ``id``, which must be the only ready one, by one of three verbs."""
+    """Bury the message ``id`` by a claim, by the owner's move or by a settlement. No other message may be ready."""
     move = Move(id, grave, ttl, reason="max_claim_count")
     if way == "claim":
         assert scene.claim(dead_letters=DeadLetters(scene.at(grave).queue, 0, ttl)) is None

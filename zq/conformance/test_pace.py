@@ -68,7 +68,7 @@ def test_no_step_removes_more_than_its_bound(scene: Scene, size: int):
 
 
 def test_a_round_stops_when_nothing_is_left(scene: Scene):
-    """The number of steps depends on the expired messages, not on the living ones."""
+    """The number of steps depends only on the expired messages."""
     scene.post(500, ttl=600)
     scene.at("other").post(500, ttl=600)
     expire(scene, 10)
@@ -102,7 +102,7 @@ def test_a_pace_of_zero_ends_the_round_at_once(scene: Scene):
 
 
 def test_each_queue_is_reported_with_its_number_of_removed_messages(scene: Scene):
-    """The report has each queue's own number, also of queues without expired messages, and the result is the sum."""
+    """The report has a number for each queue, even if it is 0. The result is their sum."""
     lost = {scene: 30, scene.at("b"): 5, scene.at("jobs", project="acme/"): 12, scene.at("a/b", project=""): 1}
     for place, count in lost.items():
         place.post(count, ttl=60)
@@ -137,7 +137,7 @@ def test_a_message_with_an_extended_ttl_is_not_removed(scene: Scene):
 
 
 def test_a_released_message_keeps_its_extended_ttl(scene: Scene):
-    """The expiry that the message had before the claim removes nothing, with and without a delay of the release."""
+    """The first expiry time removes nothing, whether the release has a delay or not."""
     posted = scene.post(2, ttl=60)
     scene.release(scene.take(1, ttl=300, grace=60).id)
     scene.release(scene.take(2, ttl=300, grace=60).id, delay=100)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paused claims: pops that expect certain metadata, and claims that may return no messages."""
+"""Paused queues: pops that expect certain metadata, and claims that may return no messages."""
 
 from contextlib import suppress
 from itertools import pairwise
@@ -40,7 +40,7 @@ def test_a_pop_with_matching_expected_metadata_takes_messages(scene: Scene):
 
 @pytest.mark.parametrize("history", [0, 600])
 def test_a_pop_that_expects_other_metadata_returns_them_and_takes_nothing(scene: Scene, history: int):
-    """The pop returns the current metadata; a second attempt that expects them gets the first message."""
+    """The pop returns the current metadata. A second attempt that expects these metadata gets the first message."""
     scene.storage.queues.create(scene.queue, SOME)
     posted = scene.post(2)
     for wrong in (NONE, SOME + b" "):
@@ -110,7 +110,7 @@ def test_pops_racing_updates_take_only_under_expected_metadata(scene: Scene):
 
 @pytest.mark.parametrize("claim", ["c1", "job.1"])
 def test_a_claim_that_returns_no_messages_changes_nothing(scene: Scene, claim: str):
-    """After any number of such claims the messages are ready, in order, and with their claim count."""
+    """After any number of such claims, the messages are ready and in order, and the claim count is unchanged."""
     posted = scene.post(3)
     for _ in range(3):
         asked = hand_out_nothing(scene, claim, NONE)
@@ -122,7 +122,7 @@ def test_a_claim_that_returns_no_messages_changes_nothing(scene: Scene, claim: s
 
 @pytest.mark.parametrize("claim", ["c1", "job.1"])
 def test_a_claim_that_returns_no_messages_returns_other_metadata(scene: Scene, claim: str):
-    """A caller that expects a paused queue gets the metadata of the resumed one."""
+    """A caller that expects the metadata of a paused queue gets the metadata of the resumed queue."""
     scene.storage.queues.create(scene.queue, SOME)
     scene.post(1)
     assert hand_out_nothing(scene, claim, NONE).metadata == SOME

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Races of queue creation, update and removal: one caller wins, and a removal is atomic (extensions 1)."""
+"""Races of queue creation, update and removal: only one caller succeeds, and a removal is atomic (extensions 1)."""
 
 import json
 import threading
@@ -70,7 +70,7 @@ def stop_after(count: int, left: threading.Semaphore, stop: threading.Event) -> 
 
 @pytest.mark.parametrize("way", ["delete", "purge"])
 def test_a_post_racing_the_removal_of_its_queue_is_whole_or_gone(scene: Scene, way: str):
-    """After any interleaving each post exists with all or none of its messages, and all verbs agree."""
+    """Each post has either stored all of its messages or none, and all verbs agree."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     stop = threading.Event()
     left = threading.Semaphore(0)

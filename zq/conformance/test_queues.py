@@ -105,7 +105,7 @@ def test_only_a_post_creates_a_queue(scene: Scene):
 
 
 def test_queues_are_listed_in_byte_order(scene: Scene):
-    """Bytes order names: capitals, underscore, small letters; a prefix comes before longer names."""
+    """Capitals come before the underscore, then small letters. A prefix comes before longer names."""
     ordered = ["-x", ".x", "0", "09", "10", "9", "A", "Z", "_", "a", "a-", "a.", "a0", "aa", "b"]
     for name in reversed(ordered):
         scene.storage.queues.create(scene.at(name).queue, b"{}")
@@ -114,7 +114,7 @@ def test_queues_are_listed_in_byte_order(scene: Scene):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
 def test_pages_of_queues_show_every_queue_once(scene: Scene, limit: int):
-    """Pages are full while there are enough queues, next is the last name, and an empty page has none."""
+    """Pages are full while there are enough queues. ``next`` is the last name, or None for an empty page."""
     made = [f"q{at}" for at in range(7)]
     for name in made:
         scene.storage.queues.create(scene.at(name).queue, b"{}")
@@ -133,7 +133,7 @@ def test_pages_of_queues_show_every_queue_once(scene: Scene, limit: int):
 
 
 def test_a_listing_continues_after_a_name_that_is_no_queue(scene: Scene):
-    """The listing continues with strictly greater names, whether the marker exists or not."""
+    """The listing continues with greater names, whether the marker exists or not."""
     for name in ["a", "b", "b0", "c"]:
         scene.storage.queues.create(scene.at(name).queue, b"{}")
     assert names(scene, after="b") == ["b0", "c"]
@@ -169,7 +169,7 @@ def test_deleting_a_queue_removes_all_its_data(scene: Scene):
 
 
 def test_a_recreated_queue_is_empty(scene: Scene):
-    """Messages of the former queue do not return, also when their delays and claims end."""
+    """Messages of the former queue do not return, even when their delays and claims end."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     old = scene.post(3) + scene.post(2, delay=60)
     scene.take(2, ttl=60)
@@ -186,7 +186,7 @@ def test_a_recreated_queue_is_empty(scene: Scene):
 
 @pytest.mark.parametrize("way", ["delete", "purge"])
 def test_a_late_holder_changes_nothing_in_a_recreated_queue(scene: Scene, way: str):
-    """After a removal a holder's delete succeeds, its claim is unknown, and new messages are unchanged."""
+    """A delete by the holder succeeds, the claim is unknown, and new messages are unchanged."""
     old = scene.post(2)
     claim = scene.take()
     getattr(scene.storage.queues, way)(scene.queue)
@@ -219,7 +219,7 @@ def test_a_purge_keeps_only_the_metadata(scene: Scene):
 
 
 def test_a_purge_leaves_other_queues_alone(scene: Scene):
-    """Neither a queue whose name begins with the purged queue's name nor its claims change."""
+    """The other queue's name begins with the name of the purged queue."""
     other = scene.at("jobs2")
     scene.post(2)
     kept = other.post(3)
@@ -268,7 +268,7 @@ def test_stats_follow_each_way_out_of_a_claim(scene: Scene):
 
 
 def test_stats_follow_a_renewal(scene: Scene):
-    """A longer renewal keeps messages claimed beyond the first end, a shorter one frees them earlier."""
+    """A longer renewal keeps messages claimed past the first expiry. A shorter one frees them earlier."""
     scene.post(2)
     longer, shorter = scene.take(1, ttl=100), scene.take(1, ttl=1000)
     scene.renew(longer.id, ttl=1000)
@@ -279,7 +279,7 @@ def test_stats_follow_a_renewal(scene: Scene):
 
 
 def test_stats_name_the_oldest_and_the_newest(scene: Scene):
-    """Oldest and newest are first and last by sequence, also claimed or delayed, and change as messages leave."""
+    """The oldest and newest message are the first and last by sequence, even if claimed or delayed."""
     first = scene.post(1, delay=500)[0]
     early = scene.now
     scene.tick(5)

@@ -111,7 +111,7 @@ def test_each_message_of_a_claim_is_delayed_by_its_own_count(scene: Scene):
 
 @pytest.mark.parametrize("ttl", [30, 600])
 def test_a_renewal_keeps_the_redelivery_delay(scene: Scene, ttl: int):
-    """The message is available at the new end + the same delay, although the renewal has no delay."""
+    """The message is available at the new expiry + the same delay."""
     posted = scene.post(1)
     claim = scene.take(ttl=60, redelivery=DOUBLING)
     scene.tick(20)
@@ -139,7 +139,7 @@ def test_a_message_keeps_its_redelivery_time_under_a_later_rule(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_a_claim_extends_a_ttl_to_its_end_and_not_to_the_redelivery(scene: Scene):
-    """The extension covers claim end + grace: a message may expire during its redelivery delay."""
+    """The ttl covers claim expiry + grace, so a message may expire during its redelivery delay."""
     [id] = scene.post(1, ttl=60)
     scene.take(ttl=100, grace=20, redelivery=AFTER_30)
     found = scene.one(id)
@@ -190,7 +190,7 @@ def test_a_used_up_message_is_buried_after_its_redelivery_delay(scene: Scene):
 
 
 def test_a_delayed_message_also_has_a_redelivery_delay(scene: Scene):
-    """The delay of the post comes first, then the redelivery delay. A release without one restores the first time."""
+    """The post's delay comes first, then the redelivery delay. A release without a delay restores the first time."""
     posted = scene.post(1, delay=20)
     scene.tick(25)
     fresh = scene.post(1)

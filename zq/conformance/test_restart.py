@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Closing and opening a store: every acknowledged change is still there, in the same state (law L1)."""
+"""Closing and opening a store: every acknowledged change is still there (law L1)."""
 
 from collections.abc import Iterator
 
@@ -44,7 +44,7 @@ def test_an_empty_store_opens_again(scene: RestartableScene):
 
 
 def test_queues_and_metadata_survive(scene: RestartableScene):
-    """Created, updated, purged and deleted queues, and those created by a post, are unchanged."""
+    """Created, updated, purged and deleted queues are unchanged, and so are queues that a post created."""
     queues = scene.storage.queues
     for name in ["a", "b", "c", "d"]:
         queues.create(QueueRef("acme", name), b'{"name": "%s"}' % name.encode())
@@ -83,7 +83,7 @@ def test_messages_survive_whole_and_in_order(scene: RestartableScene):
 
 
 def test_claims_survive_with_their_holders_rights(scene: RestartableScene):
-    """Claimed messages stay claimed; only their claim can renew, delete and release them; they lapse in time."""
+    """Claimed messages stay claimed until the claim lapses. Only their claim can renew, delete and release them."""
     posted = scene.post(6)
     kept, released, lapsing = scene.take(2, ttl=600), scene.take(2, ttl=600), scene.take(2, ttl=60)
     scene.restart()
@@ -203,7 +203,7 @@ def test_removed_messages_do_not_return_after_a_restart(scene: RestartableScene)
 
 
 def test_dead_letters_survive_in_one_queue(scene: RestartableScene):
-    """A moved message is in its new queue only, and the counts of both queues survive."""
+    """A dead letter is in its new queue only, and the counts of both queues survive."""
     posted = scene.post(2)
     scene.release(scene.take(1).id)
     scene.restart()
@@ -233,7 +233,7 @@ def test_maintenance_continues_after_a_restart(scene: RestartableScene):
 
 
 def test_thousands_of_messages_in_many_queues_survive(scene: RestartableScene):
-    """Half of the messages of 20 queues with 200 messages each are claimed or popped."""
+    """20 queues have 200 messages each, half of them claimed or popped."""
     rooms = [scene.at(f"q{at}") for at in range(20)]
     expected = {}
     for room in rooms:
@@ -251,7 +251,7 @@ def test_thousands_of_messages_in_many_queues_survive(scene: RestartableScene):
 
 
 def test_an_open_commit_survives(scene: RestartableScene):
-    """The messages of the open commit are in no claim, its stages are safe, and any server finishes it."""
+    """The messages of the commit are in no claim, the stages stay, and any server finishes the commit."""
     source = scene.at("in")
     posted = source.post(4)
     source.named("etl.0", 3, ttl=60)

@@ -34,7 +34,7 @@ def test_staged_messages_are_invisible_to_every_verb(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_the_ttl_of_staged_messages_starts_at_their_publication(scene: Scene):
-    """Created, expiry and delay start at the commit; id, body, client, ttl and checksum are the draft's."""
+    """Creation time, expiry and delay start at the commit. All other fields are those of the draft."""
     [at_once, later] = new_ids(2, scene.now)
     new = [Draft(at_once, b'{"a": 1}', 60, 0, "bob", "MD5:x"), Draft(later, b"[2]", 600, 30, "alice")]
     scene.storage.transactions.stage(scene.queue.project, "s1", scene.queue, new, scene.now, 3600, 1000)
@@ -82,7 +82,7 @@ def test_a_commit_by_a_slower_clock_keeps_its_place(scene: Scene):
 
 
 def test_a_stage_may_hold_messages_for_several_queues(scene: Scene):
-    """The commit creates missing queues without metadata; existing queues keep theirs."""
+    """The commit creates missing queues without metadata. Existing queues keep their metadata."""
     other = scene.at("other")
     other.storage.queues.create(other.queue, b'{"a": 1}')
     here, there = scene.stage("s1", 2), other.stage("s1", 1)
@@ -123,7 +123,7 @@ def test_a_published_stage_is_gone_and_its_messages_stay(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_a_stage_expires_after_its_first_messages(scene: Scene):
-    """A stage can be published to the last millisecond; later messages do not extend it; maintenance removes it."""
+    """The stage can be published to the last millisecond. Later messages do not extend it. Maintenance removes it."""
     scene.stage("s1", 1, lives=60)
     kept = scene.stage("s2", 1, lives=60)
     scene.tick(59)
@@ -207,7 +207,7 @@ def test_thousands_of_messages_are_published_in_their_order(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_concurrent_staging_keeps_every_message(scene: Scene):
-    """Eight threads stage for two queues: every message exists once, and messages of one call follow each other."""
+    """Eight threads stage for two queues. Each message exists once, and messages of one call are adjacent."""
     rooms = [scene, scene.at("other")]
 
     def some(room: Scene) -> list[list[str]]:
@@ -238,7 +238,7 @@ def test_concurrent_staging_cannot_overfill_a_stage(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_staging_during_a_commit_loses_and_duplicates_nothing(scene: Scene):
-    """Messages staged too late for the commit form a new stage of that name; no call is published in part."""
+    """Messages staged too late for the commit form a new stage with the same name. Each call is published whole."""
     for turn in range(8):
         room = Scene(scene.storage, scene.clock, scene.at(f"q{turn}").queue)
         first = room.stage("s1", 3)
@@ -254,7 +254,7 @@ def test_staging_during_a_commit_loses_and_duplicates_nothing(scene: Scene):
 
 @pytest.mark.parametrize("step", [1000, 1])
 def test_side_stages_are_published_but_not_counted(scene: Scene, step: int):
-    """Side stages are published in the same step or by the same open commit; a missing one is accepted."""
+    """A commit publishes its side stages in the same step, or by the same open commit. A side stage may be missing."""
     other = scene.at("copies")
     main, copies = [scene.stage(name, 3) for name in ("s1", "s2")], other.stage("~s1", 5)
     committed = scene.commit(1, ["s1", "s2"], beside=["~s1", "~s2"], expected={"s1": 3}, bounds=Bounds(step, 1_000_000))
@@ -268,7 +268,7 @@ def test_side_stages_are_published_but_not_counted(scene: Scene, step: int):
 
 
 def test_a_refused_commit_publishes_no_side_stages(scene: Scene):
-    """A missing or different named stage refuses the commit; a side stage is left for the next one."""
+    """A missing or different named stage refuses the commit. The next commit can still publish the side stage."""
     other = scene.at("copies")
     copies = other.stage("~s1", 2)
     with pytest.raises(StageNotFound):

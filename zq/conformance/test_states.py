@@ -49,7 +49,7 @@ def test_listings_of_a_missing_and_an_empty_queue_are_empty(scene: Scene):
 
 
 def test_each_message_is_in_one_state(scene: Scene):
-    """Pages show the same messages as reads by id, of this queue only."""
+    """Pages show the same messages as reads by id, and no messages of other queues."""
     scene.at("other").post(2)
     scene.at("other").post(2, delay=60)
     scene.at("other").take(1)
@@ -64,7 +64,7 @@ def test_each_message_is_in_one_state(scene: Scene):
 
 
 def mixed(scene: Scene) -> None:
-    """Post ready messages of all kinds: fresh, delayed before, released, lapsed and moved."""
+    """Post ready messages of all kinds: fresh, formerly delayed, released, lapsed and moved."""
     scene.post(7, delay=30)
     scene.post(9)
     scene.tick(10)
@@ -87,7 +87,7 @@ def mixed(scene: Scene) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 1000])
 def test_ready_messages_are_listed_in_the_order_of_claims(scene: Scene, limit: int):
-    """A claim then takes the messages in the listed order, whatever happened to them before."""
+    """A claim takes the messages in the listed order."""
     mixed(scene)
     listed = every(scene, READY, limit)
     assert len(listed) == 31
@@ -96,7 +96,7 @@ def test_ready_messages_are_listed_in_the_order_of_claims(scene: Scene, limit: i
 
 @pytest.mark.parametrize("limit", [1, 4, 1000])
 def test_delayed_messages_are_listed_by_available_time(scene: Scene, limit: int):
-    """Delayed posts, releases and redeliveries are listed in the order in which claims then take them."""
+    """Delayed posts, releases and redeliveries are listed in the order in which claims take them."""
     for delay in (50, 20, 90, 20):
         scene.post(3, delay=delay)
     scene.post(8)
@@ -113,7 +113,7 @@ def test_delayed_messages_are_listed_by_available_time(scene: Scene, limit: int)
 
 
 def test_claimed_messages_are_listed_in_sequence(scene: Scene):
-    """The end of their claims does not affect the order; messages that leave a claim are not listed."""
+    """The ends of the claims do not affect the order. Messages that leave a claim are not listed."""
     posted = scene.post(9)
     claims = [scene.take(3, ttl=ttl) for ttl in (300, 60, 200)]
     assert every(scene, CLAIMED) == posted
@@ -226,7 +226,7 @@ def test_messages_of_a_lapsed_claim_are_ready(scene: Scene):
 
 
 def test_a_message_from_a_faster_clock_is_delayed_for_a_slower_one(scene: Scene):
-    """A message posted by a server with a faster clock is in one state for each clock."""
+    """A message posted by a server with a faster clock has one state for each clock."""
     early = scene.post(4)
     scene.tick(2)
     late = scene.post(5)
@@ -330,7 +330,7 @@ def test_a_removed_message_without_history_is_not_located(scene: Scene):
 
 
 def test_a_finished_message_is_found_in_history(scene: Scene):
-    """The latest history entry is found. After a move, this is the entry of the queue where the message finished."""
+    """The latest history entry is found: after a move, the entry of the queue where the message finished."""
     name, other = scene.queue.name, scene.at("other")
     assert scene.history() == []
     kept, moved = scene.post(2)

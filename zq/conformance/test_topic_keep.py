@@ -17,9 +17,10 @@ def log(storage: Storage, clock: ManualClock, project: str) -> Log:
 
 
 def publish_and_check(log: Log, keep: Retention, shapes: list[tuple[int, int]], most: int) -> None:
-    """Publish batches of (messages, bytes of each) to several topics and check the retained batches after each.
+    """Publish batches to several topics, and check the retained batches after each.
 
-    ``most`` is the number of bytes or messages that are kept, whichever limit ``shapes`` reach first.
+    ``shapes`` are pairs of message count and bytes per message. ``most`` is the number of bytes or messages that are
+    kept, whichever limit is reached first.
     """
     made: list[tuple[int, int]] = []
     dropped = 0
@@ -46,7 +47,7 @@ SHAPES = [(1 + at * 5 % 7, 10 + at * 11 % 40) for at in range(24)]
 
 
 def test_batches_are_trimmed_by_number_and_by_bytes(log: Log):
-    """A log up to its limit is not trimmed. A log beyond 9/8 of it is. The newest batch always stays."""
+    """A log within its limit is not trimmed. A log beyond 9/8 of the limit is. The newest batch always stays."""
     keeps = [
         (Retention(10**9, 40), SHAPES),
         (Retention(10**9, 1), SHAPES[:5]),
@@ -90,7 +91,7 @@ def test_trimmed_batches_are_neither_read_nor_counted(log: Log):
 
 @pytest.mark.fresh_store
 def test_purged_and_expired_batches_count_towards_the_retention(log: Log):
-    """Purged and expired messages count until they are trimmed; ``dropped`` counts neither."""
+    """Purged and expired messages count until they are trimmed. ``dropped`` includes neither."""
     keep = Retention(10**9, 16)
     first = log.publish("kept", 4, keep=keep)
     log.publish("purged", 6, keep=keep)

@@ -56,7 +56,7 @@ def test_a_marker_may_be_any_sequence(log: Log, mixed: dict[str, list[int]]):
 
 
 def test_sequences_far_beyond_the_end_were_never_issued(log: Log, mixed: dict[str, list[int]]):
-    """A sequence an hour ahead, or beyond a driver's numbers, was never issued, even if the log has lost messages."""
+    """A sequence an hour ahead, or beyond a driver's number range, was never issued."""
     last = log.read().last
     for beyond in (last + 3600 * 512_000, 2**62):
         told = log.read("**", beyond)
@@ -73,7 +73,7 @@ def test_a_marker_within_a_batch_returns_the_whole_batch(log: Log):
 
 
 def test_a_read_ends_soon_after_its_limit(log: Log):
-    """A read has at most one batch more than the limit needs; it reports whether there is more, and its marker."""
+    """A read exceeds the limit by at most one batch. It returns its marker and whether there is more."""
     numbers = [number for _ in range(12) for number in log.publish("news", 3)]
     for match, limit in itertools.product(["news", "n*", "**"], [1, 2, 3, 4, 10, 33]):
         told = log.read(match, limit=limit)
@@ -88,7 +88,7 @@ def test_a_read_ends_soon_after_its_limit(log: Log):
 
 
 def test_an_empty_read_advances_the_marker(log: Log):
-    """Batches of other topics are skipped once: a reader of a silent topic reaches the end of the log."""
+    """A reader skips batches of other topics only once, so a reader of an empty topic reaches the end of the log."""
     [own] = log.publish("mine")
     for _ in range(30):
         last = log.publish("others", 3)[-1]
@@ -100,7 +100,7 @@ def test_an_empty_read_advances_the_marker(log: Log):
 
 
 def test_a_read_has_at_most_about_a_megabyte(log: Log):
-    """A read has at least one batch, however large, so that memory is bounded and every reader progresses."""
+    """A read has at least one batch, however large. Memory is bounded, and every reader progresses."""
     large = log.put("news", [Entry(b"1" * LOOK, 60)] * 2)
     for _ in range(10):
         log.put("news", [Entry(b"2" * 150_000, 60)])
@@ -115,7 +115,7 @@ def test_a_read_has_at_most_about_a_megabyte(log: Log):
 
 
 def test_a_reader_skips_thousands_of_batches_of_other_topics(log: Log):
-    """Reads by glob are bounded and reach the end; a topic needs few reads behind other topics' batches."""
+    """Reads by glob are bounded and reach the end. Reads by name need few calls."""
     own = log.publish("mine.a")
 
     def publisher() -> None:
