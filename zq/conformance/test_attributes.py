@@ -95,7 +95,7 @@ def test_attributes_count_towards_usage(scene: Scene, exact_usage: None):
 
 
 def test_history_entries_have_the_attributes(scene: Scene):
-    """Entries of deleted, popped and moved messages have the attributes, including an entry of an earlier move."""
+    """Entries of deleted, popped, settled and moved messages have the attributes."""
     new = made(scene, STORED, LARGE)
     scene.storage.messages.post(scene.queue, new, scene.now)
     scene.delete(new[0].id, history=600)
@@ -109,7 +109,7 @@ def test_history_entries_have_the_attributes(scene: Scene):
 
 
 def test_the_time_of_the_first_claim_is_kept(scene: Scene):
-    """A release, a lapse, a renewal, another claim and a burial keep the time; a move clears it."""
+    """Releases, lapses, renewals, further claims and burials keep the time. A move clears it."""
     [id] = scene.post(1)
     assert scene.one(id).first_claimed == 0
     first = scene.now

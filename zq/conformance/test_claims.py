@@ -51,7 +51,7 @@ def test_messages_of_a_claim_equal_those_of_other_verbs(scene: Scene):
 
 
 def test_an_empty_claim_is_not_created(scene: Scene):
-    """A claim returns None if the queue is missing, empty or has only claimed messages."""
+    """A claim returns None if the queue is missing or has only claimed messages."""
     assert scene.claim(name="c1") is None
     assert not scene.exists()
     scene.post(2)
@@ -77,7 +77,7 @@ def test_a_claim_takes_own_messages_too(scene: Scene):
 
 
 def test_a_thousand_messages_are_claimed_at_once(scene: Scene):
-    """Get, renewal, release and lapse apply to all messages of a large claim."""
+    """Get, renewal and release apply to all messages of a large claim."""
     posted = scene.post(1500)
     claim = scene.take(1000, ttl=60)
     assert ids_of(claim.messages) == posted[:1000]
@@ -165,7 +165,7 @@ def test_a_renewal_restarts_the_claim(scene: Scene):
 
 
 def test_a_shorter_renewal_makes_messages_ready_earlier(scene: Scene):
-    """Claims, pops and listings use the new expiry, even if they have used the first one before."""
+    """Claims, pops and listings use the new expiry, even after a call that used the first one."""
     posted = scene.post(3)
     claim = scene.take(ttl=3000)
     assert scene.page() == []
@@ -329,7 +329,7 @@ def test_a_claim_count_rises_with_claims_only(scene: Scene):
 
 
 def test_a_late_holder_changes_nothing(scene: Scene):
-    """A lapsed claim cannot renew, release or delete messages that another claim holds (L2)."""
+    """A lapsed claim cannot renew or release messages that another claim holds (L2)."""
     posted = scene.post(2)
     late = scene.take(ttl=60)
     scene.tick(60)

@@ -118,7 +118,7 @@ def test_a_commit_races_a_settlement_of_its_claim(scene: Scene):
 @pytest.mark.parametrize("history", [0, 600])
 @pytest.mark.parametrize("verb", ["commit", "decide"])
 def test_a_commit_races_a_removal_of_its_messages(scene: Scene, way: str, history: int, verb: str):
-    """Either the commit is decided before the removal returns, or its claim has lapsed and it publishes nothing."""
+    """Either the commit is decided before the removal returns, or the claim has lapsed and nothing is published."""
     for turn in range(10):
         source, target, producer = scene.at(f"in{turn}"), scene.at(f"out{turn}"), f"etl{turn}"
         source.post(3)

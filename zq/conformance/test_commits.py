@@ -39,7 +39,7 @@ def test_a_commit_publishes_and_deletes(scene: Scene, source: Scene):
 
 @pytest.mark.fresh_store
 def test_settled_messages_are_never_delivered_again(scene: Scene, source: Scene):
-    """The messages stay deleted after the claim's expiry, under its reused name and after maintenance (L3)."""
+    """The messages stay deleted after the claim's expiry, after maintenance, and if the claim's name is used again (L3)."""
     posted = source.post(2)
     source.named(NAME, 2, ttl=60)
     scene.commit(1, [], [ClaimRef(source.queue, NAME)])
@@ -53,7 +53,7 @@ def test_settled_messages_are_never_delivered_again(scene: Scene, source: Scene)
 
 
 def test_a_commit_settles_only_messages_that_its_claims_still_hold(scene: Scene, source: Scene):
-    """Messages that were settled, deleted or released before are neither counted nor changed."""
+    """Messages that were deleted or settled before are neither counted nor changed."""
     posted = source.post(6)
     source.named("c.1", 3)
     source.named("c.2", 3)

@@ -43,7 +43,7 @@ def test_a_message_moves_when_its_claims_are_used_up(scene: Scene, grave: Scene)
 
 
 def test_a_dead_letter_arrives_whole_ready_and_unclaimed(scene: Scene, grave: Scene):
-    """Id, body and client are kept; the count restarts; it can be claimed at once."""
+    """Id, body and client are kept. The claim count restarts. The message can be claimed immediately."""
     [id] = scene.post(1, client="bob")
     handed_out(scene, 2)
     scene.tick(5)
@@ -102,7 +102,7 @@ def test_an_existing_dead_letter_queue_keeps_metadata_and_messages(scene: Scene,
 
 
 def test_a_dead_letter_comes_after_every_issued_marker(scene: Scene, grave: Scene):
-    """The move gives it a new sequence, so that a reader of the dead-letter queue does not miss it (L6)."""
+    """The dead letter gets a new sequence, so a reader of the dead-letter queue does not miss it (L6)."""
     moved = scene.post(1)
     seen = grave.post(5)
     marker = grave.one(seen[-1]).sequence

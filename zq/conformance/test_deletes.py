@@ -162,7 +162,7 @@ def test_a_bulk_delete_with_claims_removes_messages_that_they_hold(scene: Scene)
 
 
 def test_a_bulk_delete_with_claims_is_refused_if_one_message_is_not_held(scene: Scene):
-    """Nothing is deleted. The error is that of the first message that the claims do not hold."""
+    """Nothing is deleted. The first message that the claims do not hold determines the error."""
     posted = scene.post(3)
     mine, other = scene.take(1), scene.take(1)
     for ids, claims in [

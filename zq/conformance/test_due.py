@@ -72,7 +72,7 @@ def test_a_queue_without_waiting_messages_has_no_next_time(scene: Scene):
 
 
 def test_the_next_time_is_that_of_the_first_waiting_message(scene: Scene):
-    """The next time is the end of a delay, of a claim or of a redelivery delay, whichever comes first."""
+    """The next time is the earliest end of a delay, a claim or a redelivery delay."""
     scene.post(1)
     start = scene.now
     scene.take(ttl=100)

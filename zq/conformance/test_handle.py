@@ -248,7 +248,7 @@ def dying(scene: Scene, limit: int) -> ClaimRequest:
 
 
 def test_a_message_held_again_is_listed_as_claimed(scene: Scene):
-    """A listing of claimed messages that was empty during the redelivery delay shows the message afterwards."""
+    """The listing shows the message, even if an earlier listing during the redelivery delay was empty."""
     scene.post(70)
     taken = scene.storage.claims.create(scene.queue, waiting(scene, 70), scene.now).claim.messages
     scene.tick(61)

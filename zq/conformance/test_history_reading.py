@@ -103,7 +103,7 @@ def test_newest_first_shows_every_entry_once_in_reverse(scene: Scene, limit: int
 
 
 def test_newest_first_skips_entries_that_expired(scene: Scene):
-    """More expired entries follow each other than a driver reads at a time."""
+    """There are more expired entries than a page can have."""
     old = scene.post(3)
     for id in old:
         scene.delete(id, history=60)

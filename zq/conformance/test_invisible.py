@@ -35,7 +35,7 @@ def test_an_expired_message_is_hidden_from_other_verbs(scene: Scene):
 
 
 def test_a_message_that_expired_with_its_claim_is_hidden_from_claim_verbs(scene: Scene):
-    """Get, renew, settle and commit find no messages in the claim. A release succeeds."""
+    """Get, renew, settle and commit do not find the claim. A release succeeds."""
     [id] = scene.post(1, ttl=60)
     claim = scene.take(ttl=60, grace=0).id
     scene.tick(60)

@@ -154,7 +154,7 @@ def test_messages_of_a_decided_commit_are_in_no_claim(job: Job):
 
 
 def test_the_name_of_a_settled_claim_is_free(job: Job):
-    """Another claim of that name has other messages, which the commit does not touch."""
+    """A new claim with the same name has other messages, which the commit does not change."""
     job.decide()
     assert job.source.named(CLAIMS[0], 5) == (job.posted[6:], False)
     job.finish()
@@ -162,7 +162,7 @@ def test_the_name_of_a_settled_claim_is_free(job: Job):
 
 
 def test_stages_of_a_decided_commit_are_safe(job: Job):
-    """A drop has no effect, and the stages do not expire. Messages staged under the same names form new stages."""
+    """A drop has no effect, the stages do not expire, and no other commit can use them."""
     job.decide()
     for stage in STAGES:
         job.scene.drop_stage(stage)

@@ -65,7 +65,7 @@ def test_every_metric_is_known_and_reported_once(scene: Scene):
 
 
 def test_an_empty_store_has_nothing_to_remove(scene: Scene):
-    """The store reports no expired message and no lag, whatever it held before."""
+    """The store reports neither expired messages nor a lag."""
     scene.reclaimed()
     assert (figure(scene, "expired_waiting"), figure(scene, "sweep_lag_seconds")) == (0, 0)
     scene.post(3, ttl=60)

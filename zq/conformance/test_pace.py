@@ -102,7 +102,7 @@ def test_a_pace_of_zero_ends_the_round_at_once(scene: Scene):
 
 
 def test_each_queue_is_reported_with_its_number_of_removed_messages(scene: Scene):
-    """The report has a number for each queue, even if it is 0. The result is their sum."""
+    """The result of the round is the sum of these numbers."""
     lost = {scene: 30, scene.at("b"): 5, scene.at("jobs", project="acme/"): 12, scene.at("a/b", project=""): 1}
     for place, count in lost.items():
         place.post(count, ttl=60)

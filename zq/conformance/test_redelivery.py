@@ -190,7 +190,7 @@ def test_a_used_up_message_is_buried_after_its_redelivery_delay(scene: Scene):
 
 
 def test_a_delayed_message_also_has_a_redelivery_delay(scene: Scene):
-    """The post's delay comes first, then the redelivery delay. A release without a delay restores the first time."""
+    """A release without a redelivery delay restores the available time of the post."""
     posted = scene.post(1, delay=20)
     scene.tick(25)
     fresh = scene.post(1)

@@ -55,7 +55,7 @@ def test_a_settlement_of_all_ends_the_claim(scene: Scene):
 
 
 def test_the_rest_is_every_unnamed_message_of_the_claim(scene: Scene):
-    """Named messages have their own action. Messages of other claims and delayed messages stay."""
+    """Named messages have their own action. Messages of other claims and ready messages stay."""
     posted = scene.post(8)
     claim, other = scene.take(5), scene.take(1)
     told = scene.settle(claim.id, rest=True, release=[Release(posted[1])], move=[Move(posted[2], "next")])

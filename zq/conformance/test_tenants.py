@@ -151,7 +151,7 @@ def test_ids_of_another_project_are_unknown(scene: Scene):
 
 
 def test_equal_ids_in_two_projects_are_two_messages(scene: Scene):
-    """Ids are unique within a project: changes in one project do not affect an equal id of another."""
+    """Changes in one project do not affect the message with the same id in another project."""
     rival = scene.rival
     ids = new_ids(3, scene.now)
     for room, body in [(scene, b'"mine"'), (rival, b'"theirs"')]:

@@ -167,7 +167,7 @@ class Follower:
         return False
 
     def receives(self, sequence: int, project: str = "acme") -> bool:
-        """Return whether the batch that begins at ``sequence`` arrives. Like a server, read lost batches from the log."""
+        """Return whether the batch that begins at ``sequence`` arrives. Like a server, read a lost one from the log."""
 
         def heard() -> bool:
             return any(name == project and batch and batch.sequence == sequence for name, batch in self.told)

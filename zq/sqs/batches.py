@@ -94,7 +94,7 @@ class BatchResponse(Struct, omit_defaults=True, rename="pascal"):
         self.failed.append(FailedEntry(id, not refusal.receiver, refusal.entry_code, refusal.message))
 
     def sort_failed(self, given: Sequence[Entry]) -> "BatchResponse":
-        """Sort the failed entries in the order of the request ``given``, and return ``self``."""
+        """Sort the failed entries in the order of the request entries ``given``, and return ``self``."""
         if len(self.failed) > 1:
             ids = [entry.id for entry in given]
             self.failed.sort(key=lambda failed: ids.index(failed.id))
