@@ -39,7 +39,7 @@ def test_a_commit_publishes_and_deletes(scene: Scene, source: Scene):
 
 @pytest.mark.fresh_store
 def test_settled_messages_are_never_delivered_again(scene: Scene, source: Scene):
-    """The messages stay deleted after the claim's expiry, after maintenance, and if the claim's name is used again (L3)."""
+    """The messages stay deleted after the claim's expiry, after maintenance, and for a new claim with its name (L3)."""
     posted = source.post(2)
     source.named(NAME, 2, ttl=60)
     scene.commit(1, [], [ClaimRef(source.queue, NAME)])
