@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits concurrent with each other, with consumers and with readers take effect once (extensions 9)."""
+"""Concurrency of commits with each other, with consumers and with readers (extensions 9)."""
 
 import time
 from functools import partial

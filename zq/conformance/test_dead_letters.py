@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters: a message that was delivered too often moves to another queue, whole and once (contract 8.6)."""
+"""Dead letters: a message that was delivered too often moves to another queue, complete and once (contract 8.6)."""
 
 import json
 from itertools import pairwise

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The depths of all queues by state: bounded, and never more than the true numbers."""
+"""The depths of all queues by state. A bounded count never exceeds the true number."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A post that expects certain metadata: the check and the post are one step."""
+"""A post that expects certain metadata: the check and the post are one atomic change."""
 
 from functools import partial
 from itertools import pairwise

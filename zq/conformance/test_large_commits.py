@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large commits: decided in one step, then carried out in slices by any server (extensions 9)."""
+"""Large commits: decided atomically, then executed in slices by any server (extensions 9)."""
 
 from functools import partial
 
@@ -78,7 +78,7 @@ def job(scene: Scene) -> Job:
 
 
 def test_a_large_commit_is_decided_and_then_carried_out(job: Job):
-    """The decided commit returns its counts and is open; slices carry it out."""
+    """The decided commit returns its counts and is open. Slices execute it."""
     assert job.decide() == CommitResult(1, 8, 6, open=True)
     assert job.scene.last() == CommitResult(1, 8, 6, open=True)
     assert job.scene.page() == job.other.page() == []

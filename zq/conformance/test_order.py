@@ -59,7 +59,7 @@ def test_a_delayed_post_does_not_hold_up_the_next_one(scene: Scene):
 
 
 def test_a_release_restores_the_former_position(scene: Scene):
-    """The message claimed first is claimed first again, also after renewals."""
+    """The message that was claimed first is claimed first again, even after renewals."""
     posted = scene.post(2)
     scene.tick(1)
     posted += scene.post(2)

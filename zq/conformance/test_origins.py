@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters keep their origin and reason, however they were buried, until they move on (extensions 4)."""
+"""Dead letters keep their origin and reason until they are moved again, however they were buried (extensions 4)."""
 
 import pytest
 

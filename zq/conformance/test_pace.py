@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maintenance rounds follow their pace and report what they removed (law L9)."""
+"""Maintenance rounds keep to their pace (a bound per step and per round) and report removed messages (law L9)."""
 
 import threading
 from collections import Counter

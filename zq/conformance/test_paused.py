@@ -122,7 +122,7 @@ def test_a_claim_that_returns_no_messages_changes_nothing(scene: Scene, claim: s
 
 @pytest.mark.parametrize("claim", ["c1", "job.1"])
 def test_a_claim_that_returns_no_messages_returns_other_metadata(scene: Scene, claim: str):
-    """A caller that expects the metadata of a paused queue gets the metadata of the resumed queue."""
+    """If the expected metadata differ, the claim returns the current metadata."""
     scene.storage.queues.create(scene.queue, SOME)
     scene.post(1)
     assert hand_out_nothing(scene, claim, NONE).metadata == SOME

@@ -60,7 +60,7 @@ def test_an_update_of_the_current_metadata_succeeds(scene: Scene):
 
 
 def test_an_update_of_other_metadata_changes_nothing(scene: Scene):
-    """Compare-and-set fails on stale bytes, also on equal JSON with another spelling."""
+    """Compare-and-set fails if the bytes differ, even if the JSON values are equal."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     assert scene.storage.queues.update(scene.queue, b'{"a":1}', b'{"a": 2}') is False
     assert metadata(scene) == b'{"a": 1}'

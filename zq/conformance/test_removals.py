@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Purge and deletion of a queue: one step for every observer and any number of messages (contract 6)."""
+"""Purge and deletion of a queue, atomic for every observer and for any number of messages (contract 6)."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ def fill(scene: Scene, count: int = MANY) -> list[str]:
 def test_totals_during_a_removal_show_all_messages_or_none(scene: Scene, way: str):
     """Statistics, depths, listings and reads by id show the whole queue or an empty one.
 
-    After an empty result, no later one shows the whole queue.
+    After an empty result, no later result shows the whole queue.
     """
     posted = fill(scene)
     some = posted[:: MANY // 50]

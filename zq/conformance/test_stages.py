@@ -254,7 +254,7 @@ def test_staging_during_a_commit_loses_and_duplicates_nothing(scene: Scene):
 
 @pytest.mark.parametrize("step", [1000, 1])
 def test_side_stages_are_published_but_not_counted(scene: Scene, step: int):
-    """A commit publishes its side stages in the same step, or by the same open commit. A side stage may be missing."""
+    """A commit publishes its side stages together with its other stages. A missing side stage is ignored."""
     other = scene.at("copies")
     main, copies = [scene.stage(name, 3) for name in ("s1", "s2")], other.stage("~s1", 5)
     committed = scene.commit(1, ["s1", "s2"], beside=["~s1", "~s2"], expected={"s1": 3}, bounds=Bounds(step, 1_000_000))

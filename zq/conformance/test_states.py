@@ -226,7 +226,7 @@ def test_messages_of_a_lapsed_claim_are_ready(scene: Scene):
 
 
 def test_a_message_from_a_faster_clock_is_delayed_for_a_slower_one(scene: Scene):
-    """A message posted by a server with a faster clock has one state for each clock."""
+    """If the clocks of two servers differ, a message can be delayed for one server and ready for the other."""
     early = scene.post(4)
     scene.tick(2)
     late = scene.post(5)
@@ -241,7 +241,7 @@ def test_a_message_from_a_faster_clock_is_delayed_for_a_slower_one(scene: Scene)
 
 @pytest.mark.parametrize("count", [4, MANY])
 def test_messages_of_a_decided_commit_are_not_ready(scene: Scene, count: int):
-    """The message is not ready, although its claim would have ended."""
+    """The messages stay claimed after the end of their claim."""
     posted = scene.post(count + 1)
     claim = scene.take(count, ttl=60)
     scene.decide(1, settle=[ClaimRef(scene.queue, claim.id)])

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time series in ring buffers of fixed size. The series of a queue takes 18 kB."""
+"""Time series in ring buffers of fixed size. The series of a queue takes 18 kB.
+
+A window is the length and resolution of a series, such as ten minutes in steps of ten seconds (``FINE``). A slot is the
+number of a point, counted in steps since the epoch.
+"""
 
 from array import array
 from collections.abc import Sequence
@@ -32,14 +36,14 @@ WINDOWS: Final = {
     604_800: Window(3600, 168),
 }
 CLOSE, FINE, COARSE, DAY, WEEK = WINDOWS.values()
-# The windows that are longer than the server remembers which rates are known: it only counts them.
+# Windows for which only the number of ``FINE`` slots with known rates is stored, but not the slots themselves.
 LONG: Final = (DAY, WEEK)
-# Number of slots of ``FINE`` before the start of a series that count too, because rates arrive later than depths.
+# Number of ``FINE`` slots before the start of a series whose rates also count, because rates arrive later than depths.
 SLOTS_BEFORE_START: Final = 2
 
 
 class Ring:
-    """A ring buffer of points with several columns. A slot is the number of a point, in steps since the epoch."""
+    """A ring buffer of points, one per slot. Each point has several columns."""
 
     def __init__(self, window: Window, width: int) -> None:
         self._size, self._width = window.points, width
