@@ -47,7 +47,7 @@ ENTRY = re.compile(r"^\| \[[^\]]+\]\(([^)#]+)\.md\)", re.MULTILINE)
 OUTSIDE = re.compile(r"\]\(((?:(?:\.\./)+|decisions/)[\w./-]+\.md)\)")
 SIGNATURES = "The documentation [site](index.md) lists all signatures here."
 KEYWORDS = ("Publishing", "Posting", "Consuming")
-"""What stands behind ``**options`` in signatures."""
+"""The classes in ``zq.client.handles`` that describe the ``**options`` of signatures."""
 ADDED = {
     "cli": with_commands,
     "configuration": partial(with_tables, "configuration.md"),
@@ -55,7 +55,7 @@ ADDED = {
     "metrics": with_metrics,
     "queues": partial(with_tables, "queues.md"),
 }
-"""What adds generated text to a page."""
+"""Functions that add generated text to a page, by page name."""
 
 
 def navigation(page: str) -> str:

@@ -127,12 +127,12 @@ class Scene:
         return self.clock.advance(seconds)
 
     def at(self, name: str, project: str = "") -> "Scene":
-        """Return another queue of this store, with the same clock."""
+        """Return a queue of the same store, with the same clock."""
         return Scene(self.storage, self.clock, QueueRef(project or self.queue.project, name))
 
     @property
     def rival(self) -> "Scene":
-        """Return a queue with the same name in another project, which no other test uses."""
+        """Return the queue with the same name in a project that no other test uses."""
         return self.at(self.queue.name, f"{self.queue.project}.rival")
 
     def post(
@@ -163,10 +163,7 @@ class Scene:
         return ClaimRequest(Lease(name or new_ids(1, self.now)[0], ttl, grace), limit, redelivery.delays(), **terms)
 
     def claim(self, limit: int = 10, *, dead_letters: DeadLetters | None = None, **terms: object) -> Claim | None:
-        """Claim messages. Like a server, bury those that were delivered too often.
-
-        ``terms`` are further fields of the request.
-        """
+        """Claim messages. Like a server, bury used-up messages. ``terms`` are further fields of the request."""
         request = self.request(limit, max_claims=dead_letters and dead_letters.max_claims, **terms)
         return redelivery.claim(self.storage, self.queue, request, dead_letters, self.now).claim
 
@@ -218,7 +215,7 @@ class Scene:
     def handle(
         self, messages: Iterable[Message], hold: int | None = None, *, late: bool = False, history: int = 0
     ) -> list[HandleOutcome]:
-        """Delete or hide messages by the receipts of the claim that delivered them."""
+        """Delete or hide messages by their receipts. ``hold`` is the time in seconds to hide them; None = delete."""
         grips = [Grip(message.id, message.claim, message.claim_count, hold) for message in messages]
         return list(self.storage.claims.handle(self.queue, grips, self.now, late, history))
 

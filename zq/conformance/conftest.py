@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scene of most conformance tests, on the store that the fixture ``open_store`` opens.
+"""The fixtures of the conformance tests: a store, a clock, and a queue to test (``Scene``).
 
-``open_store`` and the optional ``module_store`` are defined by the author of a driver, in the ``conftest.py`` of the
-folder where pytest starts.
+The author of a driver defines ``open_store`` and optionally ``module_store``, in the ``conftest.py`` of the folder
+where pytest starts.
 """
 
 import itertools

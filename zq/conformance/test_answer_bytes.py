@@ -106,7 +106,6 @@ def test_messages_within_the_bytes_limit_are_returned_without_skips(
 def test_many_small_messages_are_returned_up_to_the_count_or_bytes_limit(
     scene: Scene, take: Taking, most_bytes: int, share: int
 ) -> None:
-    """The bytes limit holds for any number of messages that a driver reads at a time."""
     posted = post(scene, *[10] * 120)
     assert ids_of(take(scene, 100, most_bytes)) == posted[:share]
     assert ids_of(take(scene, 120, 10_000)) == posted[share:]
@@ -115,7 +114,6 @@ def test_many_small_messages_are_returned_up_to_the_count_or_bytes_limit(
 @taking
 @pytest.mark.parametrize("grouping", Grouping)
 def test_attributes_count_towards_the_bytes_limit(scene: Scene, take: Taking, grouping: Grouping) -> None:
-    """A call returns as many messages as fit with their attributes, and the next call continues after them."""
     scene.storage.queues.create(scene.queue, b"{}", grouping)
     posted = post_with_attributes(scene, 40, 60, 1, 99, 500, 2000, *[10] * 40)
     taken = [ids_of(take(scene, 100, 100)) for _ in range(9)]
@@ -137,7 +135,6 @@ def test_a_claim_holds_exactly_the_messages_that_it_returned(scene: Scene) -> No
 
 
 def test_a_returned_message_is_claimed_first_with_a_bytes_limit(scene: Scene) -> None:
-    """A message that returns to its place in front of unread ones is claimed first, though a small one would fit."""
     posted = post(scene, *[30] * 6)
     first = scene.take(1)
     assert ids_of(claim(scene, 10, 70)) == posted[1:3]
@@ -147,7 +144,7 @@ def test_a_returned_message_is_claimed_first_with_a_bytes_limit(scene: Scene) ->
 
 
 def test_used_up_messages_over_the_bytes_limit_are_buried(scene: Scene) -> None:
-    """A claim that encountered only used-up messages looks again and gets the messages behind them."""
+    """A claim that finds only used-up messages searches on and returns messages behind them."""
     spent = post(scene, 60, 60, 60)
     scene.release(scene.take().id)
     fresh = post(scene, 60, 60)
@@ -160,7 +157,6 @@ def test_used_up_messages_over_the_bytes_limit_are_buried(scene: Scene) -> None:
 
 
 def test_concurrent_claims_with_a_bytes_limit_take_each_message_once(scene: Scene) -> None:
-    """Concurrent claims share no message, even if the driver groups them."""
     posted = post(scene, *[30] * 40)
 
     def work() -> list[str]:
@@ -176,7 +172,6 @@ def test_concurrent_claims_with_a_bytes_limit_take_each_message_once(scene: Scen
 
 @pytest.mark.parametrize("hidden", [0, 1200])
 def test_a_page_over_the_bytes_limit_ends_early_and_its_marker_continues(scene: Scene, hidden: int) -> None:
-    """A page of at most 100 bytes ends early, also behind hidden messages, and its marker continues after it."""
     if hidden:
         scene.post(hidden, client="me")
     posted = post(scene, 40, 40, 40, 500, 1, 99, 1)
@@ -193,7 +188,7 @@ def test_a_page_over_the_bytes_limit_ends_early_and_its_marker_continues(scene: 
 
 
 def test_a_page_between_hidden_messages_respects_the_bytes_limit(scene: Scene) -> None:
-    """A page keeps to the bytes with more hidden messages between its own than a driver skips at a time."""
+    """Between the messages of the page are more hidden messages than a driver skips at a time."""
     ours = post(scene, 60)
     scene.post(1200, client="me")
     ours += post(scene, 60, 30)
@@ -205,7 +200,6 @@ def test_a_page_between_hidden_messages_respects_the_bytes_limit(scene: Scene) -
 
 @pytest.mark.parametrize("hidden", [0, 1200])
 def test_attributes_count_towards_the_bytes_limit_of_a_page(scene: Scene, hidden: int) -> None:
-    """A page of messages has as many as fit with their attributes, and its marker continues after it."""
     ours = post_with_attributes(scene, 60)
     if hidden:
         scene.post(hidden, client="me")
@@ -224,7 +218,6 @@ def test_attributes_count_towards_the_bytes_limit_of_a_page(scene: Scene, hidden
 
 @pytest.mark.parametrize("state", State)
 def test_attributes_count_towards_the_bytes_limit_of_a_page_of_a_state(scene: Scene, state: State) -> None:
-    """A page of messages in one state has as many as fit with their attributes."""
     posted = post_with_attributes(scene, 50, 50, 1, 99, 2000, *[10] * 10)
     if state is not State.READY:
         claimed = scene.take(len(posted))
@@ -257,10 +250,7 @@ def living_and_finished(scene: Scene, marker: int) -> tuple[Sequence[HistoryEntr
 def test_a_history_page_over_the_bytes_limit_ends_early(
     scene: Scene, read: Callable, popped: int, post: Callable
 ) -> None:
-    """The bytes limit holds for pages of history and for pages of living and finished messages.
-
-    It counts bodies and attributes.
-    """
+    """The limit counts bodies and attributes. It also applies to pages of living and finished messages."""
     posted = post(scene, 40, 40, 40, 500, 1, 99, 1)
     scene.pop(popped, history=600)
     pages: list[list[str]] = []
@@ -276,7 +266,6 @@ def test_a_history_page_over_the_bytes_limit_ends_early(
 
 
 def test_a_page_of_exactly_the_bytes_limit_is_complete(scene: Scene) -> None:
-    """A page whose size is exactly the limit is complete."""
     posted = post(scene, *[10] * 120)
     page = scene.storage.messages.list(scene.queue, 0, 120, EVERYTHING, scene.now, 1200)
     assert ids_of(page.items) == posted

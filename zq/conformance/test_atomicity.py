@@ -48,7 +48,7 @@ def follow(scene: Scene, done: threading.Event, limit: int) -> list[Message]:
 
 
 def test_a_reader_by_marker_misses_nothing_while_producers_post(scene: Scene):
-    """Two readers next to eight producers each see every message once, and each producer's messages in order."""
+    """While eight producers post, two readers each see every message once, and each producer's messages in order."""
     done = threading.Event()
     left = threading.Semaphore(0)
 
@@ -81,7 +81,6 @@ def test_a_reader_by_marker_misses_nothing_while_producers_post(scene: Scene):
 
 
 def test_messages_of_one_post_are_adjacent(scene: Scene):
-    """Messages of one post follow each other without messages of concurrent posts between them."""
     made = run_together(*(partial(produce, scene, f"producer-{at}", POSTS) for at in range(PRODUCERS)))
     place = {message.id: at for at, message in enumerate(scene.walk())}
     assert len(place) == sum(len(batch) for batches in made for batch in batches)
@@ -90,7 +89,7 @@ def test_messages_of_one_post_are_adjacent(scene: Scene):
 
 
 def test_available_times_rise_with_sequences_under_any_clocks(scene: Scene):
-    """Posts without delay by servers whose clocks differ by 50 ms become available in sequence (L5)."""
+    """The clocks of the servers differ by 50 ms. Messages without a delay still become available in sequence (L5)."""
     works = (partial(produce, scene, f"producer-{at}", POSTS, (at % 4) * 0.0166) for at in range(PRODUCERS))
     made = run_together(*works)
     scene.tick(0.05)
@@ -102,7 +101,7 @@ def test_available_times_rise_with_sequences_under_any_clocks(scene: Scene):
 
 
 def test_concurrent_claims_share_no_message(scene: Scene):
-    """Eight consumers empty the queue: each message is delivered once, and each claim holds what it returned."""
+    """Eight consumers empty the queue. Each message is delivered once, and each claim holds what it returned."""
     posted = scene.post(400)
 
     def claimer() -> list[tuple[str, list[str]]]:
@@ -121,7 +120,6 @@ def test_concurrent_claims_share_no_message(scene: Scene):
 
 
 def test_concurrent_pops_and_claims_share_no_message(scene: Scene):
-    """Each message goes to exactly one pop or one claim."""
     posted = scene.post(400)
 
     def popper() -> list[str]:
@@ -146,7 +144,7 @@ def test_concurrent_pops_and_claims_share_no_message(scene: Scene):
 
 
 def test_consumers_keep_up_with_producers_without_loss(scene: Scene):
-    """Consumers that claim and delete next to producers process each message exactly once and leave none."""
+    """Consumers that run concurrently with producers process each message exactly once and leave none."""
     stop = threading.Event()
     left = threading.Semaphore(0)
 
@@ -181,7 +179,7 @@ def test_consumers_keep_up_with_producers_without_loss(scene: Scene):
 
 
 def test_a_release_racing_a_delete_has_one_outcome(scene: Scene):
-    """The holder deletes while another thread releases the claim: either the delete succeeds or the message is free."""
+    """The holder deletes a message while another thread releases the claim: the message is either deleted or free."""
     for _ in range(30):
         [id] = scene.post(1)
         claim = scene.take(1)
@@ -200,7 +198,7 @@ def test_a_release_racing_a_delete_has_one_outcome(scene: Scene):
 
 
 def test_a_lapsed_message_goes_to_one_new_holder(scene: Scene):
-    """When a claim lapses, a renewal by its holder and eight claims race: at most one of them holds the message."""
+    """The former holder's renewal fails, and each message goes to only one of eight concurrent claims."""
     for _ in range(10):
         posted = scene.post(4)
         late = scene.take(4, ttl=60)
@@ -237,7 +235,6 @@ def test_a_bulk_delete_racing_a_release_is_all_or_nothing(scene: Scene):
 
 
 def test_a_delete_with_a_foreign_claim_fails_before_the_holder_deletes(scene: Scene):
-    """A delete with a foreign claim never succeeds before the holder's own delete."""
     for _ in range(20):
         [id] = scene.post(1)
         claim = scene.take(1)
@@ -255,7 +252,6 @@ def test_a_delete_with_a_foreign_claim_fails_before_the_holder_deletes(scene: Sc
 
 
 def test_concurrent_claims_bury_each_message_once(scene: Scene):
-    """Eight consumers encounter used-up messages: each message is in the dead-letter queue once and nowhere else."""
     posted = scene.post(100)
     scene.release(scene.take(100).id)
     grave = scene.at("dead")
@@ -268,7 +264,7 @@ def test_concurrent_claims_bury_each_message_once(scene: Scene):
 
 
 def test_dead_letter_queues_of_each_other_do_not_deadlock(scene: Scene):
-    """Two queues that bury into each other under load: all calls return, and each message is in exactly one queue."""
+    """Two queues bury into each other under load. All calls return, and each message is in exactly one queue."""
     other = scene.at("other")
     posted = scene.post(40) + other.post(40)
 
@@ -285,7 +281,6 @@ def test_dead_letter_queues_of_each_other_do_not_deadlock(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_maintenance_during_other_calls_removes_no_living_message(scene: Scene):
-    """Maintenance next to posts, claims and renewals removes no living message."""
     scene.post(200, ttl=60)
     scene.tick(59)
 
@@ -310,7 +305,6 @@ def test_maintenance_during_other_calls_removes_no_living_message(scene: Scene):
 
 
 def test_concurrent_first_posts_of_many_tenants_create_all_queues(storage: Storage, clock: ManualClock, project: str):
-    """Concurrent first posts to different queues and projects are all stored, and the counts are right."""
     rooms = [Scene(storage, clock, QueueRef(f"{project}.{at % 4}", f"q{at}")) for at in range(24)]
     run_together(*(partial(room.post, 2) for room in rooms))
     assert [room.counts() for room in rooms] == [(0, 2)] * 24
@@ -318,7 +312,6 @@ def test_concurrent_first_posts_of_many_tenants_create_all_queues(storage: Stora
 
 
 def test_messages_released_during_a_listing_are_in_the_next_listing(scene: Scene):
-    """A listing that skipped claimed messages shows them on the next call after their release or renewal."""
     for turn in range(12):
         room = scene.at(f"q{turn}")
         front = room.post(1000)

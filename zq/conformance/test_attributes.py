@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Message attributes in every verb, the time of the first claim, and claims that do not prolong lives."""
+"""Message attributes in every verb, the time of the first claim, and claims that do not extend ttls."""
 
 import pytest
 
@@ -26,7 +26,6 @@ def shown(messages: list[Message]) -> list[tuple[str, bytes, str, bytes]]:
 
 @pytest.mark.parametrize("size", [1, 5000])
 def test_every_verb_shows_the_attributes(scene: Scene, size: int):
-    """Messages with short and long bodies, with and without a checksum, keep their attributes."""
     new = made(scene, STORED, b"", LARGE, body=b'"%b"' % (b"y" * size))
     expected = [(one.id, one.body, one.checksum, one.attributes) for one in new]
     scene.storage.messages.post(scene.queue, new, scene.now)
@@ -59,7 +58,6 @@ def test_a_move_keeps_the_attributes(scene: Scene):
 
 
 def test_copies_and_stages_keep_their_attributes(scene: Scene):
-    """Each copy and each staged message keeps its own attributes."""
     new, copies = made(scene, STORED), made(scene, b"[1]", LARGE)
     there = scene.at("copies")
     scene.storage.messages.post(scene.queue, new, scene.now, copies=Copies(there.queue, copies))
@@ -97,7 +95,7 @@ def test_attributes_count_towards_usage(scene: Scene, exact_usage: None):
 
 
 def test_history_entries_have_the_attributes(scene: Scene):
-    """Entries of deleted, popped and moved messages have the attributes, including an entry of an earlier move."""
+    """Entries of deleted, popped, settled and moved messages have the attributes."""
     new = made(scene, STORED, LARGE)
     scene.storage.messages.post(scene.queue, new, scene.now)
     scene.delete(new[0].id, history=600)
@@ -111,7 +109,7 @@ def test_history_entries_have_the_attributes(scene: Scene):
 
 
 def test_the_time_of_the_first_claim_is_kept(scene: Scene):
-    """A release, a lapse, a renewal, another claim and a burial keep the time; a move clears it."""
+    """Releases, lapses, renewals, further claims and burials keep the time. A move clears it."""
     [id] = scene.post(1)
     assert scene.one(id).first_claimed == 0
     first = scene.now
@@ -143,7 +141,7 @@ def test_the_time_of_the_first_claim_is_kept(scene: Scene):
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_claim_without_prolonging_keeps_expiry_times(scene: Scene, named: bool):
-    """A message expires at its own end unless a claim or a renewal that prolongs lives covers it."""
+    """A claim or renewal without ``prolong`` keeps the expiry time. The message expires while it is claimed."""
     [id] = scene.post(1, ttl=100)
     expires = scene.one(id).expires
     held = ClaimRequest(Lease("a", 300, 60, prolong=False), 1, named=named)

@@ -31,7 +31,7 @@ def names(found: list[ClaimSummary]) -> list[tuple[str, str]]:
 
 
 def test_a_claim_is_listed_with_its_holder(scene: Scene) -> None:
-    """A claim of many messages is listed until its release; after a renewal with its new end."""
+    """The claim is listed until its release, and after a renewal with its new expiry time."""
     scene.post(100)
     scene.take(70, name="a", ttl=60, holder=WHO)
     began = scene.now
@@ -56,7 +56,7 @@ def test_a_listed_claim_counts_its_messages(scene: Scene) -> None:
 
 
 def test_a_claim_read_by_id_has_its_holder(scene: Scene) -> None:
-    """Reading a claim returns the same holder as the listing, also for an unknown holder."""
+    """The result has the same holder as the listing, even if the holder is unknown."""
     scene.post(2)
     scene.take(1, name="a", holder=WHO)
     scene.take(1, name="b")
@@ -66,7 +66,6 @@ def test_a_claim_read_by_id_has_its_holder(scene: Scene) -> None:
 
 
 def test_pages_neither_skip_nor_repeat(scene: Scene) -> None:
-    """Pages list each live claim once and no lapsed claim."""
     scene.post(60)
     for number in range(20):
         scene.take(2, name=f"c{number:02}", ttl=60 if number % 2 else 120, holder=WHO)
@@ -88,7 +87,6 @@ def test_a_new_claim_of_a_name_shows_its_own_holder(scene: Scene) -> None:
 
 
 def test_a_new_claim_with_an_unknown_holder_shows_no_earlier_holder(scene: Scene) -> None:
-    """A claim with an unknown holder never shows the holder of an earlier claim of the same name or messages."""
     scene.post(2)
     scene.named("a", 1, ttl=60, holder=OTHER)
     scene.tick(61)
@@ -114,7 +112,7 @@ def test_lapsed_messages_are_not_counted_in_a_claim(scene: Scene) -> None:
 
 
 def test_expired_messages_are_not_counted_in_a_claim(scene: Scene) -> None:
-    """A claim that does not prolong lives counts its living messages only, and without any it is not listed."""
+    """A claim without living messages is not listed."""
     scene.post(2, ttl=60)
     scene.post(1, ttl=120)
     scene.storage.claims.create(scene.queue, ClaimRequest(Lease("a", 300, 60, prolong=False), 3), scene.now)
@@ -150,13 +148,12 @@ def test_claims_of_a_project_include_those_of_all_its_queues(scene: Scene) -> No
 
 
 def test_claim_lists_of_missing_queues_are_empty(scene: Scene) -> None:
-    """A missing queue, a project without queues and a marker behind the last claim give empty pages."""
     assert claims(scene.at("missing")) == []
     assert claims(scene.at("missing", "nobody"), whole_project=True) == []
 
 
 def test_many_idle_queues_do_not_hide_a_claim(scene: Scene) -> None:
-    """With more idle queues than one page reads, the pages before the claim may be empty."""
+    """Pages without claims may come before the page with the claim."""
     for number in range(1100):
         scene.storage.queues.create(QueueRef(scene.queue.project, f"idle-{number:04}"), b"{}")
     last = scene.at("the-last")
@@ -166,7 +163,6 @@ def test_many_idle_queues_do_not_hide_a_claim(scene: Scene) -> None:
 
 
 def test_lapsed_claims_of_many_queues_do_not_hide_a_live_one(scene: Scene) -> None:
-    """The listing finds a live claim behind more queues with lapsed claims than one page reads."""
     for number in range(120):
         at = scene.at(f"lapsed-{number:03}")
         at.post(1)
@@ -179,7 +175,6 @@ def test_lapsed_claims_of_many_queues_do_not_hide_a_live_one(scene: Scene) -> No
 
 
 def test_many_claims_are_listed_page_by_page(scene: Scene) -> None:
-    """The listing is complete with more claims and messages than one page reads."""
     scene.post(1500)
     for number in range(300):
         scene.take(5, name=f"c{number:03}", holder=WHO)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims: one holder, its rights and their end (contract 8, law L2)."""
+"""Claims: one holder per message, the holder's rights, and the end of a claim (contract 8, law L2)."""
 
 import pytest
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.pools
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_claim_of_zero_seconds_has_the_requested_id(scene: Scene, named: bool):
-    """The holder can still delete or hide a message that has not been claimed since."""
+    """The holder can delete or hide a message of the claim, unless the message has been claimed again."""
     first, second = scene.post(2)
     taken = scene.take(2, ttl=0, name="c1", named=named)
     assert (taken.id, taken.ttl, ids_of(taken.messages)) == ("c1", 0, [first, second])
@@ -26,7 +26,7 @@ def test_a_claim_of_zero_seconds_has_the_requested_id(scene: Scene, named: bool)
 
 
 def test_a_claim_returns_the_oldest_messages_in_order(scene: Scene):
-    """The messages are whole and have the claim's id, their claim count and the claim's end as available time."""
+    """The messages have all fields, and the claim's expiry as their available time."""
     posted = scene.post(5)
     scene.tick(7)
     claim = scene.take(3, ttl=300, name="c1")
@@ -41,7 +41,6 @@ def test_a_claim_returns_the_oldest_messages_in_order(scene: Scene):
 
 
 def test_messages_of_a_claim_equal_those_of_other_verbs(scene: Scene):
-    """Reading the claim, reading by id and listing agree with the result of the claim."""
     posted = scene.post(3)
     claim = scene.take(2)
     assert scene.get(posted[:2]) == claim.messages
@@ -52,7 +51,7 @@ def test_messages_of_a_claim_equal_those_of_other_verbs(scene: Scene):
 
 
 def test_an_empty_claim_is_not_created(scene: Scene):
-    """A missing queue, an empty one and one whose messages are all claimed return None, and no claim is created."""
+    """A claim returns None if the queue is missing or has only claimed messages."""
     assert scene.claim(name="c1") is None
     assert not scene.exists()
     scene.post(2)
@@ -65,7 +64,6 @@ def test_an_empty_claim_is_not_created(scene: Scene):
 
 
 def test_claims_share_no_message(scene: Scene):
-    """Claims of ten empty a queue of 51 messages: five return ten, one returns one, and the next returns none."""
     posted = scene.post(51)
     claims = [scene.take(10) for _ in range(6)]
     assert [len(claim.messages) for claim in claims] == [10, 10, 10, 10, 10, 1]
@@ -74,13 +72,12 @@ def test_claims_share_no_message(scene: Scene):
 
 
 def test_a_claim_takes_own_messages_too(scene: Scene):
-    """A consumer may claim messages that it has posted."""
     posted = scene.post(1, client="alice") + scene.post(1, client="bob")
     assert scene.claimable() == posted
 
 
 def test_a_thousand_messages_are_claimed_at_once(scene: Scene):
-    """Get, renewal, release and lapse apply to all messages of a large claim."""
+    """Get, renewal and release apply to all messages of a large claim."""
     posted = scene.post(1500)
     claim = scene.take(1000, ttl=60)
     assert ids_of(claim.messages) == posted[:1000]
@@ -98,7 +95,7 @@ def test_a_thousand_messages_are_claimed_at_once(scene: Scene):
     [(120, 777, 0, 777), (120, 777, 23, 800), (120, 121, 22, 143), (120, 60, 30, 120), (120, 120, 60, 120)],
 )
 def test_a_claim_extends_a_ttl_that_would_end_before_it(scene: Scene, ttl: int, claim_ttl: int, grace: int, lives: int):
-    """The table of contract 8.1: the claim and later reads show the extension, and a release keeps it."""
+    """The cases are those of the table in contract 8.1. Later reads show the extension, and a release keeps it."""
     [id] = scene.post(1, ttl=ttl)
     posted = scene.now
     claim = scene.take(ttl=claim_ttl, grace=grace)
@@ -113,7 +110,7 @@ def test_a_claim_extends_a_ttl_that_would_end_before_it(scene: Scene, ttl: int, 
 
 
 def test_a_claim_extends_a_ttl_from_the_time_of_the_claim(scene: Scene):
-    """The extension starts at the time of claiming: an old message gets claim ttl + grace from then on."""
+    """The message expires at claim time + claim ttl + grace, whatever its age."""
     [id] = scene.post(1, ttl=120)
     scene.tick(100)
     [message] = scene.take(ttl=60, grace=30).messages
@@ -127,7 +124,6 @@ def test_a_claim_extends_a_ttl_from_the_time_of_the_claim(scene: Scene):
 
 
 def test_a_claim_extends_only_ttls_that_are_too_short(scene: Scene):
-    """A claim extends each of its messages separately."""
     scene.post(1, ttl=100)
     scene.post(1, ttl=1000)
     claim = scene.take(ttl=300, grace=60)
@@ -151,7 +147,7 @@ def test_a_renewal_extends_ttls_like_a_claim(scene: Scene):
 
 
 def test_a_renewal_restarts_the_claim(scene: Scene):
-    """Age, ttl and end start at the renewal; the holder keeps the messages beyond the first end."""
+    """Age, ttl and expiry of the claim start at the renewal. The holder keeps the messages past the first expiry."""
     posted = scene.post(2)
     claim = scene.take(ttl=60)
     scene.tick(59)
@@ -169,7 +165,7 @@ def test_a_renewal_restarts_the_claim(scene: Scene):
 
 
 def test_a_shorter_renewal_makes_messages_ready_earlier(scene: Scene):
-    """Claims, pops and listings that used the first end all use the new one."""
+    """Claims, pops and listings use the new expiry, even after a call that used the first one."""
     posted = scene.post(3)
     claim = scene.take(ttl=3000)
     assert scene.page() == []
@@ -187,7 +183,6 @@ def test_a_shorter_renewal_makes_messages_ready_earlier(scene: Scene):
 
 
 def test_a_renewal_after_deletes_renews_the_rest(scene: Scene):
-    """A renewal does not restore messages that the holder has deleted."""
     posted = scene.post(3)
     claim = scene.take(ttl=60)
     scene.delete(posted[1], claim.id)
@@ -254,7 +249,6 @@ def test_an_unknown_claim_is_not_found(scene: Scene, claim: str):
 
 
 def test_a_claim_is_found_in_its_own_queue_only(scene: Scene):
-    """Another queue and another project cannot find, renew or release the claim."""
     posted = scene.post(1)
     claim = scene.take(ttl=60)
     for other in [scene.at("other"), scene.rival]:
@@ -271,7 +265,6 @@ def test_a_claim_is_found_in_its_own_queue_only(scene: Scene):
 
 
 def test_claims_with_the_same_id_in_two_queues_are_independent(scene: Scene):
-    """Claims with the same name in two queues are independent."""
     other = scene.at("other")
     mine, theirs = scene.post(1), other.post(1)
     scene.take(name="c.1")
@@ -282,7 +275,6 @@ def test_claims_with_the_same_id_in_two_queues_are_independent(scene: Scene):
 
 
 def test_a_claim_ends_with_its_last_message(scene: Scene):
-    """A claim ends when its holder or the queue's owner deletes its last message."""
     posted = scene.post(3)
     first, second = scene.take(2), scene.take(1)
     scene.delete(posted[0], first.id)
@@ -300,7 +292,6 @@ def test_a_claim_ends_with_its_last_message(scene: Scene):
 
 @pytest.mark.parametrize("end", ["lapse", "release", "empty"])
 def test_a_reused_claim_name_holds_only_its_new_messages(scene: Scene, end: str):
-    """The name can be used again after its claim, and the new claim holds only the messages that it took."""
     old = scene.post(2)
     scene.take(2, ttl=60, name="etl.1")
     if end == "release":
@@ -323,7 +314,7 @@ def test_a_reused_claim_name_holds_only_its_new_messages(scene: Scene, end: str)
 
 
 def test_a_claim_count_rises_with_claims_only(scene: Scene):
-    """Claims raise the count, renewals and reads do not; a release and a lapse keep it."""
+    """Claims raise the count. Renewals, reads, releases and lapses keep it."""
     [id] = scene.post()
     claim = scene.take(ttl=60)
     scene.renew(claim.id, ttl=60)
@@ -338,7 +329,7 @@ def test_a_claim_count_rises_with_claims_only(scene: Scene):
 
 
 def test_a_late_holder_changes_nothing(scene: Scene):
-    """A lapsed claim cannot renew, release or delete messages that another claim holds (L2)."""
+    """A lapsed claim cannot renew or release messages that another claim holds (L2)."""
     posted = scene.post(2)
     late = scene.take(ttl=60)
     scene.tick(60)
@@ -355,7 +346,6 @@ def test_a_late_holder_changes_nothing(scene: Scene):
 
 
 def test_a_lapsed_claim_does_not_release_a_live_claim_behind_it(scene: Scene):
-    """A claim that skips a lapsed message never takes messages of the live claim behind it."""
     first, second, third = scene.post(3)
     scene.take(1, ttl=60)
     live = scene.take(1, ttl=600)
@@ -370,7 +360,6 @@ def test_a_lapsed_claim_does_not_release_a_live_claim_behind_it(scene: Scene):
 
 
 def test_a_live_claim_does_not_block_lapsed_messages_behind_it(scene: Scene):
-    """Messages become ready at the end of their own claim, independent of the messages in front of them."""
     posted = scene.post(4)
     scene.take(1, ttl=600)
     scene.take(2, ttl=60)
@@ -379,7 +368,6 @@ def test_a_live_claim_does_not_block_lapsed_messages_behind_it(scene: Scene):
 
 
 def test_releasing_every_other_claim_keeps_the_other_claims(scene: Scene):
-    """If every other claim of ten is released, exactly their messages are free."""
     posted = scene.post(30)
     claims = [scene.take(3, ttl=600) for _ in range(10)]
     for claim in claims[::2]:

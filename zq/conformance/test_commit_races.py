@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits that run next to each other, to consumers and to readers take effect once (extensions 9)."""
+"""Concurrency of commits with each other, with consumers and with readers (extensions 9)."""
 
 import time
 from functools import partial
@@ -18,7 +18,7 @@ NAME = "etl.0"
 
 
 def commit(scene: Scene, *arguments: object, verb: str = "commit", **terms: object) -> CommitResult | None:
-    """Commit, or only decide; repeat it while another attempt is running. Return None if a claim has lapsed."""
+    """Commit, or only decide the commit. Repeat it while another attempt runs. Return None if a claim has lapsed."""
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:
         try:
@@ -48,7 +48,6 @@ def test_two_commits_of_one_batch_take_effect_once(scene: Scene):
 
 
 def test_a_commit_repeated_while_it_runs_takes_effect_once(scene: Scene):
-    """Six threads send the identical request: its stage is published once."""
     for batch in range(8):
         before = scene.page()
         staged = scene.stage("s1", 3)
@@ -79,7 +78,7 @@ def test_concurrent_producers_publish_each_stage_once(scene: Scene):
 
 
 def test_a_commit_races_the_end_of_its_claim(scene: Scene):
-    """Every message is settled by the commit or claimed by another, never both; a refused commit settles none."""
+    """Each message is either settled by the commit or claimed by another consumer. A refused commit settles none."""
     for turn in range(10):
         room = scene.at(f"q{turn}")
         posted = room.post(6)
@@ -119,7 +118,7 @@ def test_a_commit_races_a_settlement_of_its_claim(scene: Scene):
 @pytest.mark.parametrize("history", [0, 600])
 @pytest.mark.parametrize("verb", ["commit", "decide"])
 def test_a_commit_races_a_removal_of_its_messages(scene: Scene, way: str, history: int, verb: str):
-    """Either the commit is decided before the removal returns, or its claim has lapsed and it publishes nothing."""
+    """Either the commit is decided before the removal returns, or the claim has lapsed and nothing is published."""
     for turn in range(10):
         source, target, producer = scene.at(f"in{turn}"), scene.at(f"out{turn}"), f"etl{turn}"
         source.post(3)
@@ -144,7 +143,7 @@ def test_a_commit_races_a_removal_of_its_messages(scene: Scene, way: str, histor
 
 
 def test_a_reader_by_marker_misses_nothing_that_is_published(scene: Scene):
-    """Next to posts and commits of large and small stages, a reader gets each message once, in rising sequence (L6)."""
+    """During posts and commits, a reader gets each message once, in rising sequence (L6)."""
     shift = RunningWorkers(5)
 
     def publisher(at: int) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits publish stages and settle claims in one step, once per batch (extensions 9)."""
+"""Commits publish stages and settle claims atomically, once per batch (extensions 9)."""
 
 from functools import partial
 
@@ -39,7 +39,7 @@ def test_a_commit_publishes_and_deletes(scene: Scene, source: Scene):
 
 @pytest.mark.fresh_store
 def test_settled_messages_are_never_delivered_again(scene: Scene, source: Scene):
-    """Settled messages stay deleted at the end of their claim, under its name and after maintenance (L3)."""
+    """The messages stay deleted after the claim's expiry, after maintenance, and for a new claim with its name (L3)."""
     posted = source.post(2)
     source.named(NAME, 2, ttl=60)
     scene.commit(1, [], [ClaimRef(source.queue, NAME)])
@@ -53,7 +53,7 @@ def test_settled_messages_are_never_delivered_again(scene: Scene, source: Scene)
 
 
 def test_a_commit_settles_only_messages_that_its_claims_still_hold(scene: Scene, source: Scene):
-    """Messages that were settled, deleted or released before are neither counted nor changed."""
+    """Messages that were deleted or settled before are neither counted nor changed."""
     posted = source.post(6)
     source.named("c.1", 3)
     source.named("c.2", 3)
@@ -73,7 +73,7 @@ def test_a_commit_settles_only_messages_that_its_claims_still_hold(scene: Scene,
 
 
 def test_a_commit_leaves_history_entries_of_settled_messages(scene: Scene, source: Scene):
-    """Each message of a claim whose queue keeps history has an entry; published messages have none."""
+    """A settled message has an entry if its queue keeps history. Published messages have none."""
     other = scene.at("in2")
     posted, silent = source.post(2), other.post(2)
     source.named("c.1")
@@ -120,14 +120,12 @@ def test_a_replay_drops_its_own_stages_only(scene: Scene):
 
 
 def test_batch_numbers_may_start_anywhere_and_skip(scene: Scene):
-    """The first batch number may be any number, including 0; only the order matters."""
     for batch in (0, 1, 5, 1_000_000_007, 2**53 - 1):
         assert scene.commit(batch) == CommitResult(batch, 0, 0)
         assert scene.commit(batch) == CommitResult(batch, 0, 0, replayed=True)
 
 
 def test_producers_are_independent(scene: Scene):
-    """Producers with different names or projects are independent."""
     with pytest.raises(ProducerNotFound):
         scene.last()
     scene.commit(5)
@@ -142,7 +140,7 @@ def test_producers_are_independent(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_a_producer_expires_after_its_last_commit(scene: Scene):
-    """A producer is remembered to the last millisecond after its last commit; then any batch number is accepted."""
+    """A producer expires when its ttl has passed since the last commit. Then any batch number is accepted."""
     scene.commit(5, ttl=60)
     scene.tick(59)
     scene.commit(6, ttl=60)
@@ -196,7 +194,6 @@ def test_a_claim_that_ended_refuses_the_commit(scene: Scene, source: Scene, end)
 
 
 def test_a_claim_settles_to_its_last_millisecond(scene: Scene, source: Scene):
-    """The commit succeeds up to the end of the claim, also of a renewed one."""
     source.post(2)
     source.named(NAME, 2, ttl=60)
     source.renew(NAME, ttl=100)
@@ -219,7 +216,7 @@ def test_an_unknown_stage_refuses_the_commit(scene: Scene, source: Scene):
 
 
 def test_errors_of_a_commit_have_a_fixed_order(scene: Scene):
-    """A repeated batch is a replay whatever else is wrong; then the fence, the stages and the claims are checked."""
+    """A repeated batch is a replay, whatever else is wrong. Other batches: fence, then stages, then claims."""
     scene.commit(1)
     fence, gone = scene.fence(), [ClaimRef(scene.at(SOURCE).queue, "gone.1")]
     old = Fence(fence.name, fence.epoch + 1)

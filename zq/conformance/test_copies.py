@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies: messages that another queue gets in the same step as a post."""
+"""Copies: messages that another queue gets in the same atomic change as a post."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ def post(scene: Scene, to: Scene, new: list[Draft], copies: list[Draft], **terms
 
 
 def test_copies_are_stored_with_the_messages(scene: Scene):
-    """Each queue has its own ready messages in order; a missing queue is created, and its usage counts."""
+    """Each queue has its own ready messages in order. A missing queue is created."""
     there = scene.at("copies")
     new, copies = drafts(2, scene.now), [*drafts(2, scene.now), *drafts(1, scene.now, delay=60)]
     assert post(scene, there, new, copies) is None
@@ -62,7 +62,6 @@ def test_the_key_of_a_post_with_copies_is_remembered(scene: Scene):
 
 
 def test_posts_with_copies_in_both_directions_do_not_deadlock(scene: Scene):
-    """Crossing posts of four callers to two queues neither deadlock nor lose nor duplicate messages."""
     there = scene.at("copies")
     sent: dict[str, list[str]] = {"here": [], "there": []}
 

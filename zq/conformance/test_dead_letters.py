@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters: a message that was delivered too often moves to another queue, whole and once (contract 8.6)."""
+"""Dead letters: a message that was delivered too often moves to another queue, complete and once (contract 8.6)."""
 
 import json
 from itertools import pairwise
@@ -43,7 +43,7 @@ def test_a_message_moves_when_its_claims_are_used_up(scene: Scene, grave: Scene)
 
 
 def test_a_dead_letter_arrives_whole_ready_and_unclaimed(scene: Scene, grave: Scene):
-    """Id, body and client are kept; the count restarts; it can be claimed at once."""
+    """Id, body and client are kept. The claim count restarts. The message can be claimed immediately."""
     [id] = scene.post(1, client="bob")
     handed_out(scene, 2)
     scene.tick(5)
@@ -59,7 +59,7 @@ def test_a_dead_letter_arrives_whole_ready_and_unclaimed(scene: Scene, grave: Sc
 @pytest.mark.fresh_store
 @pytest.mark.parametrize(("given", "lives"), [(9999, 9999), (60, 60), (None, 600)])
 def test_the_ttl_of_a_dead_letter_starts_at_its_move(scene: Scene, grave: Scene, given: int | None, lives: int):
-    """A dead letter's ttl is the given one, else its own, and starts again."""
+    """The ttl is the given one, or else the message's own. It starts at the move."""
     [id] = scene.post(1, ttl=600)
     handed_out(scene, 1)
     scene.tick(500)
@@ -75,7 +75,7 @@ def test_the_ttl_of_a_dead_letter_starts_at_its_move(scene: Scene, grave: Scene,
 
 
 def test_the_dead_letter_queue_is_created_by_the_first_dead_letter(scene: Scene, grave: Scene):
-    """The queue does not exist before and has no metadata."""
+    """The new queue has no metadata."""
     scene.post(1)
     claim = scene.claim(dead_letters=after(grave, 1))
     assert claim is not None
@@ -89,7 +89,6 @@ def test_the_dead_letter_queue_is_created_by_the_first_dead_letter(scene: Scene,
 
 
 def test_an_existing_dead_letter_queue_keeps_metadata_and_messages(scene: Scene, grave: Scene):
-    """The queue keeps its metadata, and dead letters follow the messages that it already had."""
     scene.storage.queues.create(scene.at(GRAVE).queue, b'{"a": 1}')
     waiting = grave.post(2)
     moved = scene.post(2)
@@ -103,7 +102,7 @@ def test_an_existing_dead_letter_queue_keeps_metadata_and_messages(scene: Scene,
 
 
 def test_a_dead_letter_comes_after_every_issued_marker(scene: Scene, grave: Scene):
-    """The move gives it a new sequence, so that a reader of the dead-letter queue does not miss it (L6)."""
+    """The dead letter gets a new sequence, so a reader of the dead-letter queue does not miss it (L6)."""
     moved = scene.post(1)
     seen = grave.post(5)
     marker = grave.one(seen[-1]).sequence
@@ -113,7 +112,6 @@ def test_a_dead_letter_comes_after_every_issued_marker(scene: Scene, grave: Scen
 
 
 def test_the_source_cannot_reach_a_moved_message(scene: Scene, grave: Scene):
-    """The dead-letter queue has the message; a delete in the source queue does not remove it."""
     [id] = scene.post(1)
     handed_out(scene, 1)
     assert scene.claim(dead_letters=after(grave, 1)) is None
@@ -128,7 +126,6 @@ def test_the_source_cannot_reach_a_moved_message(scene: Scene, grave: Scene):
 
 
 def test_a_claim_returns_fresh_messages_and_buries_used_up_ones(scene: Scene, grave: Scene):
-    """Used-up messages move; the claim returns the other ones in order."""
     old = scene.post(2)
     handed_out(scene, 1)
     fresh = scene.post(2)
@@ -140,7 +137,6 @@ def test_a_claim_returns_fresh_messages_and_buries_used_up_ones(scene: Scene, gr
 
 
 def test_a_claim_continues_behind_messages_that_it_buried(scene: Scene, grave: Scene):
-    """A hundred used-up messages in front of a fresh one do not make a claim return nothing."""
     old = scene.post(100)
     handed_out(scene, 1, limit=100)
     fresh = scene.post(3)
@@ -152,7 +148,6 @@ def test_a_claim_continues_behind_messages_that_it_buried(scene: Scene, grave: S
 
 
 def test_a_claim_that_buries_all_messages_is_not_created(scene: Scene, grave: Scene):
-    """If all messages are used up, the claim returns None, and all are in the dead-letter queue in order."""
     old = scene.post(250)
     handed_out(scene, 1, limit=250)
     assert scene.claim(10, dead_letters=after(grave, 1)) is None
@@ -162,7 +157,7 @@ def test_a_claim_that_buries_all_messages_is_not_created(scene: Scene, grave: Sc
 
 
 def test_renewal_and_lapse_do_not_save_a_message(scene: Scene, grave: Scene):
-    """Lapse, renewal and release keep the count, and a renewal does not raise it."""
+    """Lapse, renewal and release do not reset the claim count, and a renewal does not raise it."""
     posted = scene.post(1)
     claim = scene.take(ttl=60)
     for _ in range(3):
@@ -177,7 +172,7 @@ def test_renewal_and_lapse_do_not_save_a_message(scene: Scene, grave: Scene):
 
 
 def test_claims_before_the_rule_count_towards_it(scene: Scene, grave: Scene):
-    """A message that was delivered more often than a new rule allows moves too."""
+    """A message that was claimed more often than a new rule allows is moved, too."""
     posted = scene.post(1)
     handed_out(scene, 5)
     assert scene.claim(dead_letters=after(grave, 3)) is None
@@ -185,14 +180,12 @@ def test_claims_before_the_rule_count_towards_it(scene: Scene, grave: Scene):
 
 
 def test_a_maximum_of_zero_claims_buries_at_the_first_attempt(scene: Scene, grave: Scene):
-    """If no claims are allowed, the first attempt buries every message."""
     posted = scene.post(2)
     assert scene.claim(dead_letters=after(grave, 0)) is None
     assert grave.page() == posted
 
 
 def test_a_claim_without_a_dead_letter_queue_buries_nothing(scene: Scene, grave: Scene):
-    """A claim without a dead-letter queue returns messages with any claim count."""
     posted = scene.post(1)
     handed_out(scene, 7)
     assert scene.claimable() == posted
@@ -208,7 +201,6 @@ def test_a_pop_takes_messages_that_a_claim_would_bury(scene: Scene, grave: Scene
 
 
 def test_only_ready_messages_move(scene: Scene, grave: Scene):
-    """Claimed and delayed messages with any claim count stay in their queue."""
     held = scene.post(1)
     handed_out(scene, 1)
     claim = scene.take()
@@ -221,7 +213,7 @@ def test_only_ready_messages_move(scene: Scene, grave: Scene):
 
 
 def test_a_dead_letter_can_be_buried_again(scene: Scene, grave: Scene):
-    """Two queues may be each other's dead-letter queue: the message is in exactly one of them each time."""
+    """Two queues are each other's dead-letter queue. After each burial, the message is in exactly one of them."""
     posted = scene.post(1)
     places = [scene, grave, scene]
     for here, there in pairwise(places):

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.objects
 
 @pytest.mark.parametrize("delay", [1, 5, 30, 900])
 def test_a_delayed_message_is_hidden_until_its_available_time(scene: Scene, delay: int):
-    """Claims, pops and default listings hide the message to the last millisecond and return it from its time on."""
+    """Claims, pops and default listings hide the message until its available time, to the millisecond."""
     posted = scene.post(2, delay=delay)
     scene.tick(delay - 0.001)
     assert scene.claim() is None
@@ -24,7 +24,7 @@ def test_a_delayed_message_is_hidden_until_its_available_time(scene: Scene, dela
 
 
 def test_messages_with_default_own_and_no_delay_are_independent(scene: Scene):
-    """Messages with the queue's delay, with their own and with none become claimable at their own times."""
+    """Each message becomes ready at its own time: with the queue's delay, its own delay or none."""
     ids = new_ids(3, scene.now)
     terms = zip(ids, [30, 5, 0], strict=True)
     scene.storage.messages.post(scene.queue, [Draft(id, b"1", 3600, delay, "alice") for id, delay in terms], scene.now)
@@ -38,7 +38,6 @@ def test_messages_with_default_own_and_no_delay_are_independent(scene: Scene):
 
 
 def test_a_claim_of_a_ready_message_leaves_a_delayed_one_behind_it(scene: Scene):
-    """A claim or pop that takes the ready message never takes the delayed one, whichever was posted first."""
     first = scene.post(1)
     delayed = scene.post(1, delay=60)
     last = scene.post(1)
@@ -50,7 +49,6 @@ def test_a_claim_of_a_ready_message_leaves_a_delayed_one_behind_it(scene: Scene)
 
 
 def test_a_claim_of_a_lapsed_message_leaves_a_delayed_one_behind_it(scene: Scene):
-    """A claim that takes a lapsed message does not take the delayed one behind it."""
     lapsed = scene.post(1)
     delayed = scene.post(1, delay=900)
     for _ in range(3):
@@ -61,7 +59,6 @@ def test_a_claim_of_a_lapsed_message_leaves_a_delayed_one_behind_it(scene: Scene
 
 
 def test_delayed_messages_do_not_block_ready_ones(scene: Scene):
-    """A claim returns the ready message behind a thousand delayed ones."""
     scene.post(1000, delay=900)
     ready = scene.post(1)
     assert scene.claimable(10) == ready
@@ -69,7 +66,7 @@ def test_delayed_messages_do_not_block_ready_ones(scene: Scene):
 
 
 def test_a_delayed_message_is_shown_by_id_and_by_the_delayed_view(scene: Scene):
-    """Reads by id and listings with the delayed view show the message; statistics count it as free."""
+    """Reads by id and listings of delayed messages show the message. Statistics count it as free."""
     delayed = scene.post(2, delay=60)
     assert ids_of(scene.get(delayed)) == delayed
     assert scene.page(ListFilter(delayed=True)) == delayed
@@ -80,7 +77,6 @@ def test_a_delayed_message_is_shown_by_id_and_by_the_delayed_view(scene: Scene):
 
 
 def test_a_message_with_a_ttl_shorter_than_its_delay_expires_unclaimed(scene: Scene):
-    """If the ttl is at most the delay, the message expires without becoming claimable."""
     scene.post(1, ttl=60, delay=90)
     scene.post(1, ttl=60, delay=60)
     scene.tick(59.999)
@@ -94,7 +90,7 @@ def test_a_message_with_a_ttl_shorter_than_its_delay_expires_unclaimed(scene: Sc
 
 
 def test_a_ttl_starts_at_the_post_and_not_after_the_delay(scene: Scene):
-    """A delay uses up part of the ttl; a claim extends the life like any other message's."""
+    """The delay uses up part of the ttl. A claim extends the ttl as usual."""
     [id] = scene.post(1, ttl=100, delay=60)
     scene.tick(60)
     assert scene.one(id).expires == pytest.approx(scene.now + 40, abs=0.0005)
@@ -103,7 +99,6 @@ def test_a_ttl_starts_at_the_post_and_not_after_the_delay(scene: Scene):
 
 
 def test_a_message_keeps_its_available_time_when_the_default_delay_changes(scene: Scene):
-    """Changing the default delay does not change messages that are already stored."""
     scene.storage.queues.create(scene.queue, b'{"_default_message_delay": 60}')
     delayed = scene.post(1, delay=60)
     scene.storage.queues.update(scene.queue, b'{"_default_message_delay": 60}', b"{}")
@@ -116,7 +111,7 @@ def test_a_message_keeps_its_available_time_when_the_default_delay_changes(scene
 
 
 def test_a_delayed_message_is_ready_like_others_after_its_time(scene: Scene):
-    """After its time the message is like a fresh one: a lapse or a release makes it ready, not delayed."""
+    """After its available time, a lapse or a release makes the message ready, not delayed."""
     [id] = scene.post(1, delay=60)
     scene.tick(60)
     claim = scene.take(ttl=60)

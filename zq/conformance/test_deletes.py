@@ -8,7 +8,6 @@ from zq.errors import ClaimNotFound, ClaimNotHeld, MessageClaimed
 
 
 def test_a_deleted_message_is_gone_for_every_verb(scene: Scene):
-    """Get, list, claim, pop and stats do not show a deleted message."""
     a, b = scene.post(2)
     scene.delete(a)
     assert scene.get([a]) == []
@@ -20,7 +19,6 @@ def test_a_deleted_message_is_gone_for_every_verb(scene: Scene):
 @pytest.mark.parametrize("claim", ["", "unknown"])
 @pytest.mark.parametrize("message", ["missing", "", "x" * 32])
 def test_deleting_a_missing_message_with_any_claim_succeeds(scene: Scene, message: str, claim: str):
-    """Deleting a message that does not exist succeeds, in a missing queue and in an existing one."""
     scene.delete(message, claim)
     assert not scene.exists()
     posted = scene.post(2)
@@ -38,7 +36,6 @@ def test_deleting_a_message_twice_with_a_live_claim_succeeds(scene: Scene):
 
 
 def test_a_delayed_message_may_be_deleted(scene: Scene):
-    """An unclaimed message needs no claim, delayed or not."""
     [id] = scene.post(1, delay=60)
     scene.delete(id)
     scene.tick(60)
@@ -47,7 +44,7 @@ def test_a_delayed_message_may_be_deleted(scene: Scene):
 
 
 def test_an_unclaimed_message_is_not_deleted_by_a_claim(scene: Scene):
-    """A live claim of other messages and an unknown claim are refused, and the message stays."""
+    """A live claim of other messages and an unknown claim cannot delete the message."""
     held, free = scene.post(2)
     claim = scene.take(1)
     for named in [claim.id, "unknown"]:
@@ -81,7 +78,6 @@ def test_the_holder_deletes_its_message(scene: Scene):
 
 
 def test_a_released_claim_deletes_nothing(scene: Scene):
-    """After a release, the former claim no longer holds the message."""
     [id] = scene.post()
     claim = scene.take()
     scene.release(claim.id)
@@ -93,7 +89,7 @@ def test_a_released_claim_deletes_nothing(scene: Scene):
 
 
 def test_a_lapsed_claim_deletes_nothing(scene: Scene):
-    """At the end of the claim its holder loses the right, and any caller may delete the message."""
+    """After the end of the claim, its holder cannot delete the message, but a caller without a claim can."""
     [id] = scene.post()
     claim = scene.take(ttl=60)
     scene.tick(59.999)
@@ -108,7 +104,6 @@ def test_a_lapsed_claim_deletes_nothing(scene: Scene):
 
 
 def test_a_lapsed_claim_cannot_delete_a_message_of_a_new_claim(scene: Scene):
-    """A delete with a lapsed claim is refused if a new claim holds the message (L2)."""
     [id] = scene.post()
     late = scene.take(ttl=60)
     scene.tick(60)
@@ -119,7 +114,6 @@ def test_a_lapsed_claim_cannot_delete_a_message_of_a_new_claim(scene: Scene):
 
 
 def test_a_claim_of_another_queue_deletes_nothing(scene: Scene):
-    """A live claim of one queue is refused in another one."""
     [id] = scene.post()
     other = scene.at("other")
     other.post()
@@ -148,7 +142,6 @@ def test_a_bulk_delete_by_the_owner_ignores_claims(scene: Scene):
 
 
 def test_a_bulk_delete_ignores_ids_of_other_queues(scene: Scene):
-    """Ids of another queue are treated as missing."""
     kept = scene.post(2)
     other = scene.at("other")
     other.post()
@@ -158,7 +151,7 @@ def test_a_bulk_delete_ignores_ids_of_other_queues(scene: Scene):
 
 
 def test_a_bulk_delete_with_claims_removes_messages_that_they_hold(scene: Scene):
-    """The claims together hold all messages; repeated ids, repeated claims and a spare claim do no harm."""
+    """Repeated ids, repeated claims and a claim that holds none of the messages do no harm."""
     posted = scene.post(4)
     one, two, spare = scene.take(2), scene.take(1), scene.take(1)
     scene.delete_many(posted[:3] + posted[:1], [one.id, two.id, two.id, spare.id, "unknown"])
@@ -169,10 +162,7 @@ def test_a_bulk_delete_with_claims_removes_messages_that_they_hold(scene: Scene)
 
 
 def test_a_bulk_delete_with_claims_is_refused_if_one_message_is_not_held(scene: Scene):
-    """One free message, or one of another claim, refuses the whole call.
-
-    The error is that of the first such message, and nothing is deleted.
-    """
+    """Nothing is deleted. The first message that the claims do not hold determines the error."""
     posted = scene.post(3)
     mine, other = scene.take(1), scene.take(1)
     for ids, claims in [
@@ -207,7 +197,6 @@ def test_a_bulk_delete_without_claims_removes_unclaimed_messages(scene: Scene):
 
 
 def test_a_bulk_delete_with_a_lapsed_claim_is_refused(scene: Scene):
-    """A lapsed or released claim permits no delete."""
     posted = scene.post(2)
     lapsed = scene.take(1, ttl=60)
     released = scene.take(1)
@@ -220,7 +209,6 @@ def test_a_bulk_delete_with_a_lapsed_claim_is_refused(scene: Scene):
 
 
 def test_a_bulk_delete_with_claims_ignores_missing_ids(scene: Scene):
-    """Missing ids need no claim: the claimed messages are deleted."""
     posted = scene.post(2)
     claim = scene.take()
     scene.delete_many(["missing", posted[0]], [claim.id])
@@ -228,7 +216,6 @@ def test_a_bulk_delete_with_claims_ignores_missing_ids(scene: Scene):
 
 
 def test_a_bulk_delete_removes_a_thousand_messages(scene: Scene):
-    """Bulk delete accepts any number of ids."""
     posted = scene.post(1100)
     claim = scene.take(600)
     scene.delete_many(posted[:1000])

@@ -14,7 +14,6 @@ def depth_of(scene: Scene, most: int = 10_000) -> Depth:
 
 
 def test_a_missing_queue_has_no_depth(scene: Scene):
-    """A missing queue has the same depth as an empty one."""
     assert depth_of(scene) == Depth()
     scene.storage.queues.create(scene.queue, b"{}")
     assert depth_of(scene) == Depth()
@@ -25,7 +24,7 @@ def test_a_missing_queue_has_no_depth(scene: Scene):
 
 
 def test_a_depth_counts_the_messages_of_each_state(scene: Scene):
-    """Ready, delayed and claimed messages of this queue count; the first ready time is right if the driver has it."""
+    """Messages of other queues do not count. The oldest ready time is right, if the driver reports it."""
     scene.at("other").post(9)
     scene.post(5)
     began = scene.now
@@ -40,7 +39,6 @@ def test_a_depth_counts_the_messages_of_each_state(scene: Scene):
 
 
 def test_expired_messages_are_in_no_state(scene: Scene):
-    """Expired messages do not count, even if they are not removed yet."""
     scene.post(3, ttl=60)
     scene.post(2, ttl=600)
     scene.tick(60)
@@ -49,7 +47,6 @@ def test_expired_messages_are_in_no_state(scene: Scene):
 
 
 def test_a_depth_reaches_its_bound(scene: Scene):
-    """The count reaches the bound if there are enough messages."""
     scene.post(20)
     scene.take(8)
     depth = depth_of(scene, 5)

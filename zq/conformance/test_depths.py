@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The depths of all queues by state: bounded, and never more than the true numbers."""
+"""The depths of all queues by state. A bounded count never exceeds the true number."""
 
 import pytest
 
@@ -29,7 +29,6 @@ def oldest(scene: Scene) -> float | None:
 
 
 def test_a_store_without_queues_has_no_depths(scene: Scene):
-    """The listing of depths is empty."""
     assert list(scene.storage.depths(scene.now, 10, 10)) == []
 
 
@@ -49,7 +48,6 @@ def test_an_empty_queue_is_listed_with_zeros(scene: Scene):
 
 
 def test_each_message_is_in_one_state(scene: Scene):
-    """Ready, delayed, claimed and expired messages each count once."""
     scene.post(5)
     scene.take(3, ttl=600)
     scene.post(1, ttl=60)
@@ -61,7 +59,6 @@ def test_each_message_is_in_one_state(scene: Scene):
 
 
 def test_a_claimed_message_does_not_count_as_expired(scene: Scene):
-    """A claimed message expires with its claim, not with its own life."""
     scene.post(2, ttl=60)
     scene.take(ttl=120, grace=0)
     scene.tick(60)
@@ -73,7 +70,6 @@ def test_a_claimed_message_does_not_count_as_expired(scene: Scene):
 
 
 def test_states_change_at_the_millisecond(scene: Scene):
-    """A delayed message is ready at its time and expired at its end, without any other call."""
     scene.post(1, ttl=60, delay=30)
     scene.tick(29.999)
     assert states(scene) == (0, 1, 0, 0)
@@ -88,7 +84,6 @@ def test_states_change_at_the_millisecond(scene: Scene):
 
 
 def test_a_message_that_expires_before_its_available_time_is_never_ready(scene: Scene):
-    """The message is delayed, then expired."""
     scene.post(1, ttl=60, delay=100)
     scene.tick(59)
     assert states(scene) == (0, 1, 0, 0)
@@ -98,7 +93,7 @@ def test_a_message_that_expires_before_its_available_time_is_never_ready(scene: 
 
 @pytest.mark.parametrize("wait", [0, 30])
 def test_lapsed_messages_are_delayed_and_then_ready(scene: Scene, wait: int):
-    """The messages are delayed until their redelivery, then ready with that time as their age."""
+    """With a redelivery delay, the messages are delayed first. Their age as ready messages starts at redelivery."""
     scene.post(2)
     scene.take(ttl=60, redelivery=Redelivery(wait, cap=600))
     end = scene.now + 60
@@ -112,7 +107,7 @@ def test_lapsed_messages_are_delayed_and_then_ready(scene: Scene, wait: int):
 
 
 def test_a_released_message_counts_as_ready_or_delayed(scene: Scene):
-    """A release returns the message to its former place and time; a release with a delay delays it."""
+    """A release restores the message's position and available time. A release with a delay makes it delayed."""
     posted = scene.now
     scene.post(1)
     scene.tick(5)
@@ -141,7 +136,6 @@ def test_the_oldest_ready_message_is_the_first_in_the_order_of_claims(scene: Sce
 
 
 def test_deleted_popped_moved_and_buried_messages_do_not_count(scene: Scene):
-    """A message counts only in the queue that has it."""
     posted = scene.post(6)
     scene.delete(posted[0])
     scene.delete_many(posted[1:2])
@@ -161,7 +155,6 @@ def test_deleted_popped_moved_and_buried_messages_do_not_count(scene: Scene):
 
 
 def test_expired_messages_count_until_they_are_removed(scene: Scene):
-    """Expired messages count until a maintenance round removes them."""
     scene.post(20, ttl=60)
     scene.post(5)
     scene.tick(60)
@@ -171,7 +164,7 @@ def test_expired_messages_count_until_they_are_removed(scene: Scene):
 
 
 def test_every_queue_of_every_project_is_listed(scene: Scene):
-    """Names like parts of a path, an empty project and other alphabets each have their own count."""
+    """Names that look like paths, an empty project and non-Latin names each have their own count."""
     names = [("acme", "a/b"), ("acme/a", "b"), ("", "jobs"), ("Ünïcode ☃", "jobs"), ("acme", "jobs.2"), ("*", "[a-z]?")]
     places = [scene.at(name, project) for project, name in names if project]
     places.append(Scene(scene.storage, scene.clock, scene.queue._replace(project="")))
@@ -185,7 +178,7 @@ def test_every_queue_of_every_project_is_listed(scene: Scene):
 
 
 def test_depths_with_a_queue_limit_have_a_stable_order(scene: Scene):
-    """A bound on the number of queues always cuts the same order, independent of their contents and of the time."""
+    """A limited listing always returns the same queues, whatever their contents and the time."""
     for number in range(12):
         scene.at(f"q{number}", project=f"p{number % 3}").post(1)
     everything = [queue for queue, _ in scene.storage.depths(scene.now, 100, 10)]
@@ -198,7 +191,6 @@ def test_depths_with_a_queue_limit_have_a_stable_order(scene: Scene):
 
 @pytest.mark.parametrize("most", [1, 10, 24])
 def test_a_depth_is_exact_below_its_bound_and_at_least_the_bound_above(scene: Scene, most: int):
-    """The count is never more than the true number, and never less than the bound or the true number."""
     ready, delayed, claimed, expired, few = (scene.at(name) for name in ("ready", "delayed", "claimed", "old", "few"))
     claimed.post(26)
     claimed.take(26, ttl=600)

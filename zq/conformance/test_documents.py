@@ -61,7 +61,6 @@ def shelf(storage: Storage) -> Documents:
 
 
 def test_a_document_is_returned_unchanged(shelf: Documents):
-    """Documents of any bytes and size come back, with an expiry or without one."""
     for at, value in enumerate([b"", b"{}", b"\x00\xff", bytes(range(256)) * 2000]):
         assert shelf.get(ref(f"n{at}")) is None
         assert shelf.put(ref(f"n{at}"), value, ttl=60 if at % 2 else None)
@@ -71,7 +70,7 @@ def test_a_document_is_returned_unchanged(shelf: Documents):
 
 
 def test_a_put_with_another_expected_version_is_refused(shelf: Documents):
-    """The expected version "" means no document, ``None`` any; a refused put changes nothing."""
+    """The expected version "" means that no document exists; ``None`` means any. A refused put changes nothing."""
     assert not shelf.put(ref(), b"0", expected="no-such-version")
     assert shelf.get(ref()) is None
     assert shelf.put(ref(), b"1", expected="")
@@ -104,7 +103,7 @@ def test_a_version_never_repeats(shelf: Documents):
 
 
 def test_a_delete_with_another_expected_version_is_refused(shelf: Documents):
-    """The document is deleted once, and the result says whether it existed."""
+    """The delete returns whether it has deleted a document."""
     assert not shelf.delete(ref())
     assert shelf.put(ref())
     assert not shelf.delete(ref(), expected="no-such-version")
@@ -118,7 +117,7 @@ def test_a_delete_with_another_expected_version_is_refused(shelf: Documents):
 
 
 def test_an_expired_document_is_hidden_from_every_verb(shelf: Documents):
-    """From its expiry on the document can be created again; maintenance keeps the new one."""
+    """After its expiry, the document can be created again. Maintenance keeps the new document."""
     for name in ("a", "b", "c"):
         assert shelf.put(ref(name), b"old", ttl=60)
     assert shelf.put(ref("d"), b"old", ttl=61)
@@ -161,7 +160,6 @@ def test_documents_are_listed_in_byte_order_from_any_marker(shelf: Documents):
 
 
 def test_documents_with_odd_names_are_distinct(shelf: Documents):
-    """Documents with any characters in project, kind and name are put, listed and deleted by their full name only."""
     refs = [DocumentRef(project, "topic", "b") for project in ["", *PROJECTS, "\udfff"]]
     refs += [DocumentRef("acme", kind, "b") for kind in ODD] + [DocumentRef("acme", "odd", name) for name in ODD[1:]]
     for at, each in enumerate(refs):
@@ -179,8 +177,6 @@ def test_documents_with_odd_names_are_distinct(shelf: Documents):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_one_of_many_concurrent_changes_of_a_document_succeeds(shelf: Documents):
-    """Concurrent creations, changes and deletions have one winner in each of thirty rounds, and its value is kept."""
-
     for at in range(15):
         version = shelf.one(ref()).version if at else ""
         told = run_together(*(partial(shelf.put, ref(), b"%d" % own, version) for own in range(4)))
@@ -194,7 +190,7 @@ def test_one_of_many_concurrent_changes_of_a_document_succeeds(shelf: Documents)
 
 @ONE_OR_TWO_CONNECTIONS
 def test_concurrent_changes_of_a_document_are_all_kept(shelf: Documents):
-    """Four writers that count by compare-and-set with retries lose no step."""
+    """Four writers increment a counter by compare-and-set with retries. No increment is lost."""
     assert shelf.put(ref(), b"0")
 
     def counter() -> None:
@@ -217,7 +213,7 @@ def reopened(open_store: OpenStore) -> Iterator[Documents]:
 
 @pytest.mark.durable
 def test_documents_survive_a_restart(open_store: OpenStore, reopened: Documents):
-    """Value, version and expiry survive; deleted documents stay deleted, and closed stores expire documents too."""
+    """Values, versions, expiry times and deletions survive. Documents also expire while the store is closed."""
     shelf = reopened
     for at in range(50):
         assert shelf.put(ref(f"n{at:02}"), b"%d" % at, ttl=[None, 60, 600][at % 3])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many messages of a queue are ready, and when the next one becomes ready (extensions 2)."""
+"""The number of ready messages of a queue, and the time when the next message becomes ready (extensions 2)."""
 
 from zq.conformance.builders import Scene, near
 from zq.core.redelivery import Redelivery
@@ -31,13 +31,11 @@ def test_ready_counts_claimable_messages(scene: Scene):
 
 
 def test_ready_counts_up_to_its_bound(scene: Scene):
-    """The count is exact up to the given bound, and equals the bound beyond it."""
     scene.post(30)
     assert [scene.ready(most) for most in (1, 29, 30, 31, 10000)] == [1, 29, 30, 30, 30]
 
 
 def test_ready_counts_messages_behind_thousands_of_others(scene: Scene):
-    """The count ignores expired, delayed and claimed messages in front of ready ones."""
     scene.post(1000, ttl=60)
     scene.post(1000, delay=900)
     scene.post(1003)
@@ -47,7 +45,7 @@ def test_ready_counts_messages_behind_thousands_of_others(scene: Scene):
 
 
 def test_every_removal_lowers_the_ready_count(scene: Scene):
-    """Pop, delete, move, settlement and purge lower the count; every way into the queue raises it."""
+    """Pop, delete, move, settlement and purge lower the count. Posts, releases, moves and commits raise it."""
     posted = scene.post(6)
     scene.pop(1)
     scene.delete(posted[1])
@@ -74,7 +72,7 @@ def test_a_queue_without_waiting_messages_has_no_next_time(scene: Scene):
 
 
 def test_the_next_time_is_that_of_the_first_waiting_message(scene: Scene):
-    """The next time is the end of a delay, of a claim or of a redelivery delay, whichever comes first."""
+    """The next time is the earliest end of a delay, a claim or a redelivery delay."""
     scene.post(1)
     start = scene.now
     scene.take(ttl=100)
@@ -91,7 +89,7 @@ def test_the_next_time_is_that_of_the_first_waiting_message(scene: Scene):
 
 
 def test_a_renewal_and_a_release_change_the_next_time(scene: Scene):
-    """A renewal moves the next time; a release with a delay sets it, and one without removes it."""
+    """A renewal changes the next time. A release with a delay sets it; a release without one removes it."""
     posted = scene.post(2)
     claim = scene.take(ttl=60)
     scene.renew(claim.id, ttl=600)
@@ -107,7 +105,6 @@ def test_a_renewal_and_a_release_change_the_next_time(scene: Scene):
 
 
 def test_ready_messages_do_not_hide_the_next_time(scene: Scene):
-    """Thousands of ready messages around one delayed message do not hide its time."""
     scene.post(1000)
     scene.post(1, delay=60)
     scene.post(1000)
@@ -117,7 +114,6 @@ def test_ready_messages_do_not_hide_the_next_time(scene: Scene):
 
 
 def test_the_next_time_ignores_other_queues(scene: Scene):
-    """A queue with a similar name and a queue of another project have their own times."""
     for room in (scene.at("jobs2"), scene.rival):
         room.post(2)
         room.post(1, delay=30)

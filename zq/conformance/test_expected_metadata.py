@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A post that expects certain metadata: the check and the post are one step."""
+"""A post that expects certain metadata: the check and the post are one atomic change."""
 
 from functools import partial
 from itertools import pairwise
@@ -19,7 +19,7 @@ def post(scene: Scene, expected: bytes | None, count: int = 2) -> bytes | None:
 
 
 def test_a_post_with_matching_expected_metadata_is_stored(scene: Scene):
-    """The post is stored in a queue with metadata, in one without and in a missing one, which has none."""
+    """The post is stored in a queue with metadata, in a queue without, and in a missing queue."""
     assert post(scene, NONE) is None
     assert scene.exists()
     assert post(scene, NONE) is None
@@ -46,7 +46,6 @@ def test_a_post_that_expects_other_metadata_returns_them_and_is_not_stored(scene
 
 
 def test_a_post_to_a_missing_queue_that_expects_metadata_returns_none(scene: Scene):
-    """A deleted queue that was not created again has no metadata."""
     scene.storage.queues.create(scene.queue, SOME)
     scene.storage.queues.delete(scene.queue)
     assert post(scene, SOME) == NONE
@@ -56,10 +55,9 @@ def test_a_post_to_a_missing_queue_that_expects_metadata_returns_none(scene: Sce
 
 
 def test_a_post_need_not_create_the_queue(scene: Scene):
-    """A post may refuse to create a missing queue, which differs from a queue without metadata.
+    """With ``create=False``, a post to a missing queue is refused, whatever metadata it expects.
 
-    It is refused with any expectation and next to concurrent posts. A queue that a post has created exists for a later
-    create.
+    A queue without metadata is not missing, nor is a queue that a post has created.
     """
     messages, there = scene.storage.messages, scene.at("there")
     there.post(1)
@@ -85,7 +83,7 @@ def test_a_post_need_not_create_the_queue(scene: Scene):
 
 
 def test_posts_racing_updates_are_stored_only_under_expected_metadata(scene: Scene):
-    """No message that was posted under an older version of the metadata arrives behind one of a newer version."""
+    """A message posted under older metadata never comes after a message posted under newer metadata."""
     versions = [b'{"version": %d}' % number for number in range(20)]
     stored = Semaphore(0)
     scene.storage.queues.create(scene.queue, versions[0])

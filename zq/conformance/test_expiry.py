@@ -12,7 +12,6 @@ pytestmark = pytest.mark.fresh_store
 
 
 def test_a_message_lives_to_the_last_millisecond(scene: Scene):
-    """Every reading verb shows the message until just before created + ttl."""
     posted = scene.post(1, ttl=60)
     scene.tick(59.999)
     assert ids_of(scene.get(posted)) == posted
@@ -22,7 +21,6 @@ def test_a_message_lives_to_the_last_millisecond(scene: Scene):
 
 
 def test_a_message_is_gone_at_its_expiry_time(scene: Scene):
-    """From created + ttl on, get, list, claim, pop and stats do not show the message."""
     posted = scene.post(2, ttl=60)
     scene.tick(60)
     assert scene.get(posted) == []
@@ -36,7 +34,6 @@ def test_a_message_is_gone_at_its_expiry_time(scene: Scene):
 
 @pytest.mark.parametrize("verb", ["claim", "pop", "get", "list", "stats"])
 def test_each_verb_hides_expired_messages_without_maintenance(scene: Scene, verb: str):
-    """Each verb detects the expiry without an earlier verb or maintenance."""
     posted = scene.post(1, ttl=60)
     kept = scene.post(1, ttl=120)
     scene.tick(60)
@@ -51,7 +48,7 @@ def test_each_verb_hides_expired_messages_without_maintenance(scene: Scene, verb
 
 
 def test_deleting_an_expired_message_succeeds_like_a_missing_one(scene: Scene):
-    """The delete succeeds with any claim, alone and in bulk, as contract 7.6 says of missing messages."""
+    """The delete succeeds with any claim, alone and in bulk, as contract 7.6 requires for missing messages."""
     [id] = scene.post(1, ttl=60)
     scene.post(1)
     claim = scene.claim(1, ttl=30, grace=0)
@@ -66,7 +63,7 @@ def test_deleting_an_expired_message_succeeds_like_a_missing_one(scene: Scene):
 
 
 def test_a_bulk_delete_of_expired_and_unclaimed_messages_is_refused(scene: Scene):
-    """Expired ids in a bulk delete with claims do not excuse a living message that the claims do not hold."""
+    """Expired ids need no claim. A living message that the claims do not hold refuses the call."""
     [gone] = scene.post(1, ttl=60)
     [kept] = scene.post(1)
     scene.tick(60)
@@ -76,7 +73,7 @@ def test_a_bulk_delete_of_expired_and_unclaimed_messages_is_refused(scene: Scene
 
 
 def test_a_held_message_lives_as_long_as_its_claim(scene: Scene):
-    """The extended message outlives its first expiry, with maintenance running, until claim end + grace."""
+    """With maintenance running, the message outlives its first expiry, until claim expiry + grace."""
     posted = scene.post(2, ttl=60)
     claim = scene.take(ttl=600, grace=30)
     scene.tick(60)
@@ -97,7 +94,7 @@ def test_a_held_message_lives_as_long_as_its_claim(scene: Scene):
 
 
 def test_a_renewed_message_lives_as_long_as_its_claim(scene: Scene):
-    """Maintenance between renewals removes no message that a renewal has extended."""
+    """Maintenance between renewals does not remove the message."""
     posted = scene.post(1, ttl=60)
     claim = scene.take(ttl=60, grace=1)
     for _ in range(5):
@@ -111,7 +108,6 @@ def test_a_renewed_message_lives_as_long_as_its_claim(scene: Scene):
 
 
 def test_without_grace_message_and_claim_end_together(scene: Scene):
-    """At their common end the claim is unknown and the message is gone."""
     posted = scene.post(1, ttl=60)
     claim = scene.take(ttl=120, grace=0)
     scene.tick(119.999)
@@ -126,7 +122,6 @@ def test_without_grace_message_and_claim_end_together(scene: Scene):
 
 
 def test_expired_messages_do_not_block_living_ones_behind_them(scene: Scene):
-    """A claim and a pop return living messages behind a thousand expired ones."""
     scene.post(1000, ttl=60)
     living = scene.post(4)
     scene.tick(60)
@@ -136,7 +131,7 @@ def test_expired_messages_do_not_block_living_ones_behind_them(scene: Scene):
 
 @pytest.mark.parametrize("verb", ["claim", "pop"])
 def test_ten_thousand_expired_messages_are_skipped_in_a_few_calls(scene: Scene, verb: str):
-    """One call may skip a bounded number (L10), but repeated calls reach every living message."""
+    """Each call may skip a limited number of expired messages (L10)."""
     for _ in range(10):
         scene.post(1000, ttl=60)
     living = scene.post(2)
@@ -146,7 +141,6 @@ def test_ten_thousand_expired_messages_are_skipped_in_a_few_calls(scene: Scene, 
 
 
 def test_expired_messages_between_living_ones_are_skipped(scene: Scene):
-    """A claim is full if there are enough living messages between expired ones."""
     living: list[str] = []
     for _ in range(20):
         scene.post(2, ttl=60)
@@ -157,7 +151,6 @@ def test_expired_messages_between_living_ones_are_skipped(scene: Scene):
 
 
 def test_an_expired_message_is_no_dead_letter(scene: Scene):
-    """A message that expired before its last claim attempt is not moved."""
     scene.post(1, ttl=600)
     scene.release(scene.take(ttl=60).id)
     scene.tick(600)
@@ -167,7 +160,6 @@ def test_an_expired_message_is_no_dead_letter(scene: Scene):
 
 
 def test_maintenance_removes_each_expired_message_once(scene: Scene):
-    """Rounds remove each expired message once, and nothing after that."""
     scene.post(30, ttl=60)
     scene.at("other", project="rival").post(12, ttl=60, delay=900)
     kept = scene.post(7, ttl=61)
@@ -181,7 +173,6 @@ def test_maintenance_removes_each_expired_message_once(scene: Scene):
 
 
 def test_maintenance_at_the_last_millisecond_removes_nothing(scene: Scene):
-    """Maintenance removes messages from created + ttl on, like every other verb."""
     posted = scene.post(3, ttl=60)
     scene.tick(59.999)
     assert scene.reclaimed() == 0
@@ -191,7 +182,6 @@ def test_maintenance_at_the_last_millisecond_removes_nothing(scene: Scene):
 
 
 def test_maintenance_removes_thousands_of_messages(scene: Scene):
-    """Bounded rounds remove all expired messages, and neither extended nor living ones."""
     short = [id for _ in range(5) for id in scene.post(1000, ttl=60)]
     living = scene.post(10)
     claim = scene.take(3, ttl=3000)
@@ -220,7 +210,6 @@ def test_maintenance_removes_no_living_message(scene: Scene):
 
 
 def test_maintenance_keeps_a_dead_letter_past_its_first_expiry(scene: Scene):
-    """The expiry of the message's first life does not remove the dead letter."""
     posted = scene.post(1, ttl=600)
     scene.release(scene.take(ttl=60).id)
     grave = scene.at("dead")
@@ -233,7 +222,6 @@ def test_maintenance_keeps_a_dead_letter_past_its_first_expiry(scene: Scene):
 
 
 def test_maintenance_after_deletion_keeps_the_new_queue(scene: Scene):
-    """Reclaiming the contents of a deleted or purged queue does not change its successor."""
     scene.post(20, ttl=60)
     scene.take(5, ttl=600)
     scene.storage.queues.delete(scene.queue)

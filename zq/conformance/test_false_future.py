@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store that was used with a clock days ahead, which was then set right."""
+"""A store that was used while the clock was days ahead, after the clock was corrected."""
 
 import pytest
 
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.fresh_store
 
 
 def test_posts_after_a_false_future_can_be_claimed(scene: Scene):
-    """Messages posted in the false future keep their time; later messages do not wait for it."""
+    """Messages posted while the clock was ahead keep their available time. Later messages do not wait for it."""
     future = scene.now + 864_000
     scene.storage.messages.post(scene.queue, drafts(1, future, ttl=864_000 * 2), future)
     fresh = scene.post(2)

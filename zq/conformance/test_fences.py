@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fences: a holder of an epoch that is not the latest is refused (extensions 9)."""
+"""Fences: a request with another epoch than the latest is refused (extensions 9)."""
 
 import threading
 import time
@@ -28,7 +28,6 @@ def test_epochs_of_a_fence_rise_from_one(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_concurrently_issued_epochs_are_distinct(scene: Scene):
-    """Eight threads get different epochs, and none is skipped."""
     advance = scene.storage.transactions.advance_fence
 
     def some() -> list[int]:
@@ -40,7 +39,6 @@ def test_concurrently_issued_epochs_are_distinct(scene: Scene):
 
 
 def test_the_latest_epoch_is_accepted(scene: Scene):
-    """Every verb that takes a fence accepts the latest epoch any number of times."""
     posted = scene.post(3)
     fence = scene.fence()
     for there in (False, True):
@@ -79,7 +77,6 @@ def test_other_epochs_are_refused(scene: Scene, epoch: int):
 
 
 def test_a_fence_of_another_name_or_project_is_refused(scene: Scene):
-    """An epoch is good for its own fence only, and a fence for its own project."""
     scene.post(2)
     scene.named(NAME, 2)
     for _ in range(2):
@@ -96,7 +93,7 @@ def test_a_fence_of_another_name_or_project_is_refused(scene: Scene):
 
 
 def test_a_worker_with_an_old_epoch_is_refused_at_its_next_step(scene: Scene):
-    """A second job advances the fence: the first job's claim lives on, but only the second job can use it."""
+    """A second job advances the fence. The first job's claim continues, but only the second job can use it."""
     posted = scene.post(2)
     first = scene.fence()
     scene.named(NAME, 2, fence=first)
@@ -112,14 +109,14 @@ def test_a_worker_with_an_old_epoch_is_refused_at_its_next_step(scene: Scene):
 
 
 def renewing(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[], object]]:
-    """Renew for ever longer; the message's time shows the effect."""
+    """Return a step that renews a claim with a rising ttl, and a function that reads the message's available time."""
     [id] = scene.post(1)
     scene.named(NAME)
     return lambda at, fence: scene.renew(NAME, ttl=300 + at, fence=fence), lambda: scene.one(id).available
 
 
 def settling(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[], object]]:
-    """Settle one message after the other; the history shows the effect."""
+    """Return a step that settles a message, and a function that reads the history."""
 
     def step(at: int, fence: Fence) -> None:
         scene.post(1)
@@ -129,7 +126,7 @@ def settling(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[],
 
 
 def claiming(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[], object]]:
-    """Claim one message after the other; the number of claimed messages shows the effect."""
+    """Return a step that claims a message, and a function that reads the number of claimed messages."""
 
     def step(at: int, fence: Fence) -> None:
         scene.post(1)
@@ -139,7 +136,7 @@ def claiming(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[],
 
 
 def committing(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[], object]]:
-    """Commit one staged message after the other; the queue and the last batch show the effect."""
+    """Return a step that commits a staged message, and a function that reads the queue and the last batch."""
 
     def step(at: int, fence: Fence) -> None:
         scene.stage(f"s{at}", 1)
@@ -151,7 +148,7 @@ def committing(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[
 @ONE_OR_TWO_CONNECTIONS
 @pytest.mark.parametrize("work", [renewing, settling, claiming, committing], ids=lambda work: work.__name__)
 def test_a_request_racing_a_fence_has_no_effect_after_it(scene: Scene, work):
-    """A zombie changes nothing that the new holder has read after it got its epoch."""
+    """After the new holder has received its epoch, requests with the old epoch change nothing."""
     for turn in range(3):
         room = scene.at("jobs", project=f"{scene.queue.project}.{turn}")
         step, seen = work(room)

@@ -42,7 +42,6 @@ def send(scene: Scene, *groups: str, ttl: int = 3600, delay: int = 0) -> list[st
 
 
 def test_a_group_in_a_queue_without_groups_is_returned_without_effect(scene: Scene):
-    """The group is returned and has no effect; messages posted without a group have none."""
     [first, second, third] = send(scene, "a", "a", "")
     assert [message.group for message in scene.take(1).messages] == ["a"]
     assert scene.claimable() == [second, third]
@@ -50,7 +49,7 @@ def test_a_group_in_a_queue_without_groups_is_returned_without_effect(scene: Sce
 
 
 def test_a_group_is_busy_while_its_first_message_is_held(ordered: Scene):
-    """Other groups are not busy; messages claimed together are held together."""
+    """Other groups are not busy. Messages of a group that were claimed together are held together."""
     a1, b1, a2, a3, b2 = send(ordered, "a", "b", "a", "a", "b")
     first = ordered.take(2)
     assert ids_of(first.messages) == [a1, a2]
@@ -64,7 +63,7 @@ def test_a_group_is_busy_while_its_first_message_is_held(ordered: Scene):
 
 
 def test_a_claim_takes_one_group_before_the_next(ordered: Scene):
-    """Groups are claimed in the order in which they became free, and messages of a group in the order of posts."""
+    """A group that became free earlier is claimed first. Messages of a group are claimed in the order of posts."""
     a1, b1, a2, c1, b2 = send(ordered, "a", "b", "a", "c", "b")
     assert ids_of(ordered.take(3).messages) == [a1, a2, b1]
     assert ordered.claimable() == [c1]
@@ -72,7 +71,7 @@ def test_a_claim_takes_one_group_before_the_next(ordered: Scene):
 
 
 def test_groups_take_turns(ordered: Scene):
-    """A group whose message is finished comes after the groups that were free before."""
+    """A group whose message is finished takes its turn after the other free groups."""
     a1, a2, b1, c1 = send(ordered, "a", "a", "b", "c")
     claim = ordered.take(1)
     assert ids_of(claim.messages) == [a1]
@@ -91,7 +90,7 @@ def test_messages_behind_a_busy_group_are_not_ready(ordered: Scene):
 
 
 def test_hiding_the_second_of_three_messages_leaves_only_the_first_ready(ordered: Scene):
-    """A hidden message leaves only the ready messages in front of it; hiding the first one leaves none."""
+    """Messages behind a delayed one are not ready. Messages in front of it are."""
     a1, a2, a3 = send(ordered, "a", "a", "a")
     claim = ordered.take()
     ordered.settle(claim.id, release=[Release(a1, 0), Release(a3, 0)])
@@ -106,7 +105,6 @@ def test_hiding_the_second_of_three_messages_leaves_only_the_first_ready(ordered
 
 @pytest.mark.parametrize("way", ["release", "lapse"])
 def test_a_returned_message_keeps_its_position_in_its_group(ordered: Scene, way: str):
-    """The message returns to its place in its group, not to the end."""
     a1, a2 = send(ordered, "a", "a")
     claim = ordered.take(1, ttl=60)
     send(ordered, "b")
@@ -130,7 +128,7 @@ def test_a_renewed_claim_keeps_its_group_busy(ordered: Scene):
 
 
 def test_a_delayed_message_holds_up_its_group(ordered: Scene):
-    """Messages behind the delayed one wait for it, those in front do not."""
+    """Messages behind the delayed one wait for it. Messages in front of it do not."""
     [a1] = send(ordered, "a")
     [a2] = send(ordered, "a", delay=30)
     [a3] = send(ordered, "a")
@@ -144,7 +142,7 @@ def test_a_delayed_message_holds_up_its_group(ordered: Scene):
 
 @pytest.mark.fresh_store
 def test_an_expired_head_of_a_group_frees_the_next_message(ordered: Scene):
-    """The next message becomes ready, whether the expired head is removed yet or not, also if it was claimed."""
+    """The next message is ready before and after the removal of the expired head, even if the head was claimed."""
     [_a1] = send(ordered, "a", ttl=60)
     [a2] = send(ordered, "a", ttl=120)
     [a3] = send(ordered, "a")
@@ -205,7 +203,7 @@ def test_a_pop_respects_groups(ordered: Scene):
 
 
 def test_burying_a_group_head_keeps_its_group_and_frees_the_next_message(ordered: Scene):
-    """The dead-letter queue has groups too."""
+    """The dead-letter queue has groups, too."""
     dead = ordered.at("dead")
     assert dead.storage.queues.create(dead.queue, b"{}", Grouping.ORDERED)
     a1, a2, b1 = send(ordered, "a", "a", "b")
@@ -231,7 +229,7 @@ def test_moved_messages_join_the_end_of_their_group(ordered: Scene):
 
 
 def test_staged_messages_join_their_groups(ordered: Scene):
-    """Deletes and posts of a commit keep the order too."""
+    """Messages that a commit deletes and posts keep the order, too."""
     a1, a2 = send(ordered, "a", "a")
     ordered.stage("s", 2)
     ordered.commit(1, ["s"])
@@ -244,7 +242,6 @@ def test_staged_messages_join_their_groups(ordered: Scene):
 
 @pytest.mark.parametrize("limit", [1, 3, 10])
 def test_ready_counts_agree_with_claims_of_groups(grouped: Scene, limit: int):
-    """The count of ready messages and the next ready time agree with a claim."""
     send(grouped, "a", "a", "b", "c", "c", "c")
     send(grouped, "d", delay=45)
     assert [grouped.ready(most) for most in (0, 2, 100)] == [0, 2, 6]
@@ -304,7 +301,7 @@ def test_a_fair_group_is_served_while_its_messages_are_claimed(fair: Scene):
 
 
 def test_a_message_of_a_fair_group_is_ready_at_the_end_of_its_hold(fair: Scene):
-    """The message returns at its latest end, also if one request changes it and deletes another message or itself."""
+    """The last change to the hold applies, also if one request changes the same message twice."""
     a1, a2 = send(fair, "a", "a")
     [first, second] = fair.take(2).messages
     assert fair.handle([first, second], hold=100) == [HandleOutcome.DONE, HandleOutcome.DONE]
@@ -357,7 +354,7 @@ def test_a_claim_skips_a_busy_group_with_many_messages(ordered: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_many_consumers_keep_the_order_of_each_group(ordered: Scene):
-    """One claim at a time delivers a group, in the order of posts."""
+    """Each group is delivered by a single claim at a time, in the order of posts."""
     names = [f"g{at % 5}" for at in range(100)]
     ids = send(ordered, *names)
     done: dict[str, list[str]] = {name: [] for name in names}

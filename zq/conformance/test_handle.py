@@ -32,7 +32,7 @@ MANY = 30
 
 
 def nothing(scene: Scene, taken: Claim) -> None:
-    """Keep the claim."""
+    pass
 
 
 def lapses(scene: Scene, taken: Claim) -> None:
@@ -83,7 +83,6 @@ FATES: list[tuple[Callable[[Scene, Claim], None], HandleOutcome, HandleOutcome]]
 def test_a_receipt_works_until_another_claim_takes_the_message(
     scene: Scene, happens, soon: HandleOutcome, late: HandleOutcome
 ):
-    """A receipt works until another claim takes the message; afterwards it changes nothing."""
     scene.post(1)
     taken = scene.take(1, ttl=60)
     happens(scene, taken)
@@ -100,7 +99,7 @@ def test_a_receipt_works_until_another_claim_takes_the_message(
 
 
 def test_a_receipt_is_refused_after_its_longest_hold(scene: Scene):
-    """The limit counts from the creation or last renewal of the claim, also after its end, and for any claim id."""
+    """The limit counts from the creation or last renewal of the claim, even if the claim has lapsed."""
     scene.post(1)
     [message] = scene.take(1, ttl=60).messages
 
@@ -124,7 +123,7 @@ def test_a_receipt_is_refused_after_its_longest_hold(scene: Scene):
 
 
 def test_messages_of_a_claim_are_handled_separately(scene: Scene):
-    """Some are deleted, some are held longer or shorter, and the claim holds the rest until none is left."""
+    """Some messages are deleted, and some are held longer or shorter. The claim holds the others."""
     scene.post(5)
     taken = scene.take(5, name="a", ttl=60)
     [first, second, third, *rest] = taken.messages
@@ -165,7 +164,7 @@ def test_a_hold_of_zero_seconds_makes_a_message_ready_and_keeps_its_receipt(scen
 
 
 def test_a_handled_message_is_ready_after_its_redelivery_delay(scene: Scene):
-    """The claim's redelivery delay applies to any end of the hold."""
+    """The claim's redelivery delay applies however the hold ends."""
     scene.post(1)
     [taken] = scene.storage.claims.create(scene.queue, waiting(scene, 1), scene.now).claim.messages
     for hold in (600, 0):
@@ -183,7 +182,6 @@ def waiting(scene: Scene, limit: int) -> ClaimRequest:
 
 
 def test_a_hold_does_not_extend_the_ttl(scene: Scene):
-    """A message expires at the end that it had when it was hidden."""
     scene.post(1, ttl=100)
     [taken] = scene.take(1, ttl=60).messages
     assert scene.handle([taken], 1000) == [DONE]
@@ -193,7 +191,7 @@ def test_a_hold_does_not_extend_the_ttl(scene: Scene):
 
 
 def test_a_message_that_expires_while_held_leaves_its_claim(scene: Scene):
-    """A message that expires while it is held leaves its claim, whether the hold or the claim would end later."""
+    """It leaves the claim whether the hold or the claim would end later."""
     scene.post(2, ttl=100)
     longer = scene.take(1, name="a", ttl=60)
     lease = Lease("b", 600, 60, prolong=False)
@@ -230,7 +228,8 @@ def states(scene: Scene) -> tuple[int, int, int]:
 def test_a_commit_leaves_messages_whose_hold_has_ended(scene: Scene, commit: Callable[..., CommitResult]):
     """Small and large commits settle the messages that the claim still holds.
 
-    Messages whose hold has ended may belong to other claims: the commit leaves them alone, and expired ones too.
+    Messages whose hold has ended may belong to other claims, so the commit does not change them. It does not change
+    expired messages either.
     """
     scene.post(2)
     scene.post(1, ttl=30)
@@ -244,12 +243,12 @@ def test_a_commit_leaves_messages_whose_hold_has_ended(scene: Scene, commit: Cal
 
 
 def dying(scene: Scene, limit: int) -> ClaimRequest:
-    """Return a request for a claim that does not extend lives."""
+    """Return a request for a claim that does not extend ttls."""
     return ClaimRequest(Lease("a", 60, 0, prolong=False), limit)
 
 
 def test_a_message_held_again_is_listed_as_claimed(scene: Scene):
-    """A listing of claimed messages that was empty during the redelivery delay shows the message afterwards."""
+    """The listing shows the message, even if an earlier listing during the redelivery delay was empty."""
     scene.post(70)
     taken = scene.storage.claims.create(scene.queue, waiting(scene, 70), scene.now).claim.messages
     scene.tick(61)
@@ -263,7 +262,7 @@ def test_a_message_held_again_is_listed_as_claimed(scene: Scene):
 
 @pytest.mark.every_server
 def test_a_deletion_by_receipt_leaves_a_history_entry(scene: Scene):
-    """Early and late deletions leave a history entry where history is kept."""
+    """The entry exists for a live claim, and for a lapsed claim if late deletes are allowed."""
     scene.post(2)
     [one, other] = scene.take(2, ttl=60).messages
     assert scene.handle([one], history=600) == [DONE]
@@ -273,7 +272,7 @@ def test_a_deletion_by_receipt_leaves_a_history_entry(scene: Scene):
 
 
 def test_a_history_entry_has_the_last_hold(scene: Scene):
-    """The entry has the last hold, even if the next receipt of the same call deletes the message."""
+    """The entry has the last hold, even if the same call deletes the message."""
     scene.post(1)
     [taken] = scene.take(1, ttl=60).messages
     grips = [Grip(taken.id, taken.claim, 1, 400), Grip(taken.id, taken.claim, 1)]
@@ -324,7 +323,7 @@ def taken(scene: Scene, limit: int) -> list[str]:
 
 @ONE_OR_TWO_CONNECTIONS
 def test_concurrent_holds_of_one_message_leave_one_hold(scene: Scene):
-    """Two concurrent changes of one hold leave the index entries of one of them."""
+    """Two concurrent changes of a hold leave only the index entries of one change."""
     scene.post(4)
     held: list[Message] = scene.take(4, ttl=60).messages
     first, second = run_together(partial(scene.handle, held, 100), partial(scene.handle, held, 200))
@@ -336,7 +335,6 @@ def test_concurrent_holds_of_one_message_leave_one_hold(scene: Scene):
 
 
 def test_a_claim_of_zero_seconds_keeps_no_message(scene: Scene):
-    """The messages are ready again at the time of the claim, each time."""
     ids = scene.post(3)
     for count in range(1, 5):
         taken = scene.take(ttl=0).messages

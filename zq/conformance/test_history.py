@@ -81,7 +81,7 @@ WAYS: dict[Callable[[Scene, str, int], None], Outcome] = {
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_each_way_to_finish_leaves_a_history_entry(scene: Scene, way: Callable[[Scene, str, int], None]):
-    """The entry has the message's last state without its claim id; a queue without history keeps no entry."""
+    """The entry has the message's last state without the claim id. A queue without history keeps no entry."""
     [id] = scene.post(1, ttl=600, client="bob")
     scene.release(scene.take(ttl=60).id)
     scene.tick(5)
@@ -104,7 +104,7 @@ def test_each_way_to_finish_leaves_a_history_entry(scene: Scene, way: Callable[[
 
 @pytest.mark.fresh_store
 def test_only_finishing_leaves_a_history_entry(scene: Scene):
-    """Posts, claims, renewals, releases, lapses, expiry, purge and refused or missing deletes leave none."""
+    """Posts, claims, renewals, releases, lapses, expiries, purges and refused deletes leave no entry."""
     posted = scene.post(3, ttl=600)
     claim = scene.take(2)
     scene.renew(claim.id, ttl=60)
@@ -129,7 +129,6 @@ def test_only_finishing_leaves_a_history_entry(scene: Scene):
 
 
 def test_the_target_of_a_move_has_no_history_entry_of_it(scene: Scene):
-    """The message lives in the target queue; its history entry belongs to the source."""
     posted = scene.post(2)
     scene.move(posted, "next", history=KEPT)
     there = scene.at("next")
@@ -140,7 +139,7 @@ def test_the_target_of_a_move_has_no_history_entry_of_it(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_a_history_entry_expires_after_its_retention(scene: Scene):
-    """The entry lives to the last millisecond after finishing, independent of the message's own life."""
+    """The entry stays until its retention has passed since the finish, whatever the message's own expiry."""
     short, long = scene.post(1, ttl=60)[0], scene.post(1, ttl=9999)[0]
     scene.delete_many([short], history=KEPT)
     scene.delete_many([long], history=KEPT // 2)
@@ -177,7 +176,6 @@ def test_history_entries_are_not_messages(scene: Scene):
 
 
 def test_a_claim_among_many_history_entries_finds_living_messages(scene: Scene):
-    """History entries do not hide living messages from claims."""
     scene.post(1500)
     assert len(scene.pop(1500, KEPT)) == 1500
     living = scene.post(4)
@@ -188,7 +186,7 @@ def test_a_claim_among_many_history_entries_finds_living_messages(scene: Scene):
 
 
 def test_get_returns_the_latest_history_entry_of_a_message(scene: Scene):
-    """Entries come in the requested order, each once, of this queue only; the latest entry of an id is returned."""
+    """Get returns the latest entry of each id once, in the requested order. It ignores other queues."""
     posted = scene.post(3)
     scene.move(posted[:1], "next", history=KEPT)
     scene.at("next").move(posted[:1], "jobs", history=KEPT)

@@ -47,7 +47,7 @@ def test_history_entries_are_in_the_order_of_finishing(scene: Scene):
 
 
 def test_finish_times_never_fall_under_a_slower_clock(scene: Scene):
-    """Finish times never fall: a server whose clock is behind uses the last finish time."""
+    """A server whose clock is behind uses the last finish time."""
     posted = scene.post(3)
     delete = scene.storage.messages.delete
     delete(scene.queue, [posted[2]], scene.now + 0.05, history=KEPT)
@@ -61,7 +61,7 @@ def test_finish_times_never_fall_under_a_slower_clock(scene: Scene):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
 def test_pages_of_history_show_every_entry_once(scene: Scene, limit: int):
-    """Pages are full while there are enough entries, next is the last position, and an empty page has none."""
+    """Pages are full while there are enough entries. ``next`` is the last position, or None for an empty page."""
     posted = scene.post(7)
     finish_each(scene, posted[::-1])
     seen: list[HistoryEntry] = []
@@ -77,7 +77,7 @@ def test_pages_of_history_show_every_entry_once(scene: Scene, limit: int):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
 def test_newest_first_shows_every_entry_once_in_reverse(scene: Scene, limit: int):
-    """Pages continue below the marker; a range and a marker combine, and entries that finish later are not shown."""
+    """Pages continue below the marker. A range and a marker combine. Entries that finish later are not shown."""
     posted = scene.post(7)
     start = scene.now
     finish_each(scene, posted)
@@ -103,7 +103,7 @@ def test_newest_first_shows_every_entry_once_in_reverse(scene: Scene, limit: int
 
 
 def test_newest_first_skips_entries_that_expired(scene: Scene):
-    """Also where more of them follow each other than a driver reads at a time."""
+    """There are more expired entries than a page can have."""
     old = scene.post(3)
     for id in old:
         scene.delete(id, history=60)
@@ -151,7 +151,6 @@ def test_a_marker_outlives_its_history_entry(scene: Scene):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
 def test_living_and_finished_messages_are_listed_together_in_sequence(scene: Scene, limit: int):
-    """Each message is listed once in sequence, with its outcome or without one."""
     posted = scene.post(4) + scene.post(2, delay=900) + scene.post(3)
     claim = scene.take(3)
     scene.settle(claim.id, delete=posted[1:2], move=[Move(posted[2], "next")], history=KEPT)
@@ -179,7 +178,7 @@ def test_a_message_moved_into_its_own_queue_is_listed_at_both_positions(scene: S
 
 
 def test_messages_and_history_entries_that_expired_are_not_in_the_tail(scene: Scene):
-    """A thousand expired messages and entries make no page short."""
+    """A thousand expired messages and entries do not shorten a page."""
     scene.post(1000, ttl=60)
     scene.pop(500, history=60)
     kept = scene.post(3)
@@ -192,7 +191,7 @@ def test_messages_and_history_entries_that_expired_are_not_in_the_tail(scene: Sc
 def follow(
     read: Callable[[int], Page[HistoryEntry]], shift: RunningWorkers, marker_of: Callable[[HistoryEntry], int]
 ) -> list[HistoryEntry]:
-    """Read by marker until the workers have finished and nothing more comes."""
+    """Read by marker until the workers have finished and there are no more entries."""
     seen: list[HistoryEntry] = []
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:

@@ -12,7 +12,6 @@ pytestmark = pytest.mark.fresh_store
 
 
 def test_an_expired_message_is_hidden_from_other_verbs(scene: Scene):
-    """No view, history listing, count or move shows the message before its removal."""
     posted = scene.post(3, ttl=60)
     scene.post(2, ttl=60, delay=59)
     scene.tick(59.999)
@@ -36,7 +35,7 @@ def test_an_expired_message_is_hidden_from_other_verbs(scene: Scene):
 
 
 def test_a_message_that_expired_with_its_claim_is_hidden_from_claim_verbs(scene: Scene):
-    """Get, renew, settle and commit find an empty claim; a release succeeds."""
+    """Get, renew, settle and commit do not find the claim. A release succeeds."""
     [id] = scene.post(1, ttl=60)
     claim = scene.take(ttl=60, grace=0).id
     scene.tick(60)
@@ -66,7 +65,7 @@ def test_a_settlement_applies_to_messages_that_only_the_claim_keeps_alive(scene:
 @pytest.mark.needs_part("depths")
 @pytest.mark.parametrize("ttl", [1, MIN_TTL, MAX_LIFE])
 def test_the_shortest_and_the_longest_ttl_end_at_the_millisecond(scene: Scene, ttl: int):
-    """Both expire at created + ttl exactly; a round removes each then and not before."""
+    """The message expires exactly at created + ttl. A maintenance round then removes it, but not before."""
     posted = scene.post(2, ttl=ttl)
     scene.reclaimed()
     scene.tick(ttl - 0.001)
@@ -80,7 +79,7 @@ def test_the_shortest_and_the_longest_ttl_end_at_the_millisecond(scene: Scene, t
 
 
 def test_the_longest_claim_with_the_longest_grace_keeps_its_messages(scene: Scene):
-    """Lives beyond 32-bit clocks are kept unchanged."""
+    """Expiry times beyond 32 bits are kept unchanged."""
     posted = scene.post(1, ttl=MIN_TTL)
     claim = scene.take(ttl=MAX_LIFE, grace=MAX_LIFE)
     scene.tick(MAX_LIFE - 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A new claim counts its messages whose former claim lapsed (S-A3), without background work."""
+"""A new claim counts how many of its messages lapsed before (S-A3). No background work is needed."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from zq.core.redelivery import DeadLetters, Redelivery
 
 @pytest.fixture(params=["create", "create_named"])
 def lapsed(request: pytest.FixtureRequest, scene: Scene):
-    """Return a function that claims, by name or not, and returns the numbers of messages and of lapsed ones."""
+    """Return a function that claims with or without a name. It returns the numbers of messages and of lapsed ones."""
     numbers = iter(range(100))
 
     def claim(limit: int = 10, name: str = "", **terms) -> tuple[int, int]:
@@ -24,7 +24,6 @@ def lapsed(request: pytest.FixtureRequest, scene: Scene):
 
 
 def test_fresh_messages_have_not_lapsed(scene: Scene, lapsed):
-    """Ready messages and delayed messages that became ready have not lapsed."""
     scene.post(2)
     scene.post(3, delay=30)
     scene.tick(30)
@@ -32,7 +31,7 @@ def test_fresh_messages_have_not_lapsed(scene: Scene, lapsed):
 
 
 def test_messages_of_a_claim_that_ended_have_lapsed(scene: Scene, lapsed):
-    """Only these messages count, on every lapse, without a call in between."""
+    """Only these messages count, at each lapse, without any call between the lapse and the new claim."""
     scene.post(3)
     assert lapsed(2, ttl=60) == (2, 0)
     scene.tick(59.999)
@@ -47,7 +46,6 @@ def test_messages_of_a_claim_that_ended_have_lapsed(scene: Scene, lapsed):
 
 
 def test_a_lapse_counts_after_a_redelivery_delay(scene: Scene, lapsed):
-    """The lapse counts after a redelivery delay of any length."""
     scene.post(2)
     assert lapsed(ttl=60, redelivery=Redelivery(30, cap=60)) == (2, 0)
     scene.tick(89.999)
@@ -58,7 +56,6 @@ def test_a_lapse_counts_after_a_redelivery_delay(scene: Scene, lapsed):
 
 @pytest.mark.parametrize("delay", [None, 0, 20])
 def test_a_released_message_has_not_lapsed(scene: Scene, lapsed, delay: int | None):
-    """The holder returned the message in time."""
     scene.post(2)
     assert lapsed(name="first", ttl=60) == (2, 0)
     scene.release("first", delay)
@@ -67,7 +64,6 @@ def test_a_released_message_has_not_lapsed(scene: Scene, lapsed, delay: int | No
 
 
 def test_a_renewed_claim_lapses_once(scene: Scene, lapsed):
-    """A claim lapses once after any number of renewals."""
     scene.post(2)
     assert lapsed(name="first", ttl=60) == (2, 0)
     for _ in range(3):
@@ -80,7 +76,6 @@ def test_a_renewed_claim_lapses_once(scene: Scene, lapsed):
 
 
 def test_a_new_claim_of_a_lapsed_name_counts_the_lapse(scene: Scene, lapsed):
-    """A claim that reuses the name of a lapsed one counts the lapse."""
     scene.post(2)
     assert lapsed(name="first", ttl=60) == (2, 0)
     scene.tick(60)
@@ -88,7 +83,6 @@ def test_a_new_claim_of_a_lapsed_name_counts_the_lapse(scene: Scene, lapsed):
 
 
 def test_a_repeated_named_claim_reports_no_lapses(scene: Scene):
-    """A repeat of a named claim does not report the count again."""
     scene.post(2)
     scene.take(ttl=60)
     scene.tick(60)
@@ -100,7 +94,7 @@ def test_a_repeated_named_claim_reports_no_lapses(scene: Scene):
 
 
 def test_buried_messages_are_not_counted_as_lapsed(scene: Scene, lapsed):
-    """Messages that lapsed for the last time become dead letters; only the claim's messages count."""
+    """Lapsed messages that the claim returns count. Lapsed messages that it buries do not."""
     scene.post(3)
     assert lapsed(2, ttl=60) == (2, 0)
     scene.tick(60)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large commits: decided in one step, then carried out in slices by any server (extensions 9)."""
+"""Large commits: decided atomically, then executed in slices by any server (extensions 9)."""
 
 from functools import partial
 
@@ -78,7 +78,7 @@ def job(scene: Scene) -> Job:
 
 
 def test_a_large_commit_is_decided_and_then_carried_out(job: Job):
-    """The decided commit returns its counts and is open; slices carry it out."""
+    """The decided commit returns its counts and is open. Slices execute it."""
     assert job.decide() == CommitResult(1, 8, 6, open=True)
     assert job.scene.last() == CommitResult(1, 8, 6, open=True)
     assert job.scene.page() == job.other.page() == []
@@ -87,7 +87,7 @@ def test_a_large_commit_is_decided_and_then_carried_out(job: Job):
 
 
 def test_claims_of_a_decided_commit_are_not_listed(job: Job):
-    """The commit has taken over two claims; the list has the third claim of the queue only."""
+    """The commit has taken over two claims. The list has only the third claim of the queue."""
     other = job.source.take(1)
     job.decide()
     listed = job.scene.storage.claims.list(job.source.queue.project, "", 100, job.scene.now, job.source.queue.name)
@@ -96,7 +96,6 @@ def test_claims_of_a_decided_commit_are_not_listed(job: Job):
 
 @pytest.mark.parametrize("most", [1, 3, 4, 100])
 def test_slices_of_any_size_have_the_same_result(job: Job, most: int):
-    """Slices of one message, across stages and of everything have the same result."""
     job.decide()
     job.finish(most)
     job.assert_done()
@@ -121,7 +120,7 @@ def test_each_slice_is_bounded_and_in_order(job: Job):
 
 
 def test_messages_of_a_decided_commit_are_in_no_claim(job: Job):
-    """Its claims are unknown to their holder, and their messages stay claimed and never lapse."""
+    """The claims of the commit are unknown to their holder. Their messages stay claimed and never lapse."""
     job.decide()
     source = job.source
     for seconds in (0, 61, 100):
@@ -155,7 +154,7 @@ def test_messages_of_a_decided_commit_are_in_no_claim(job: Job):
 
 
 def test_the_name_of_a_settled_claim_is_free(job: Job):
-    """Another claim of that name has other messages, which the commit does not touch."""
+    """A new claim with the same name has other messages, which the commit does not change."""
     job.decide()
     assert job.source.named(CLAIMS[0], 5) == (job.posted[6:], False)
     job.finish()
@@ -163,7 +162,7 @@ def test_the_name_of_a_settled_claim_is_free(job: Job):
 
 
 def test_stages_of_a_decided_commit_are_safe(job: Job):
-    """A drop has no effect, the stages do not expire, and messages staged under their names form new stages."""
+    """A drop has no effect, the stages do not expire, and no other commit can use them."""
     job.decide()
     for stage in STAGES:
         job.scene.drop_stage(stage)
@@ -176,7 +175,6 @@ def test_stages_of_a_decided_commit_are_safe(job: Job):
 
 
 def test_the_ttl_of_published_messages_starts_at_their_publication(job: Job):
-    """Published messages live from their slice on."""
     job.decide()
     while job.scene.carry_on(1) and not job.scene.page():
         pass
@@ -201,7 +199,7 @@ def test_a_repeated_commit_finishes_the_open_one(job: Job):
 
 
 def test_the_next_batch_finishes_the_previous_commit(job: Job):
-    """Any attempt finishes the open batch first; a producer's batches take effect in order."""
+    """An attempt of the next batch finishes the open batch first, so a producer's batches take effect in order."""
     job.decide()
     more = job.scene.stage("next", 2)
     assert job.scene.commit(2, ["next"]) == CommitResult(2, 2, 0)
@@ -210,7 +208,7 @@ def test_the_next_batch_finishes_the_previous_commit(job: Job):
 
 
 def test_open_commits_are_listed_with_their_progress(job: Job):
-    """The listing covers all projects, shows another progress after each slice, and is empty in the end."""
+    """The listing covers all projects, shows progress after each slice, and is empty in the end."""
     transactions = job.scene.storage.transactions
     assert transactions.unfinished(job.scene.now) == []
     job.decide()
@@ -230,14 +228,13 @@ def test_open_commits_are_listed_with_their_progress(job: Job):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_concurrent_slices_of_a_commit_publish_each_message_once(job: Job):
-    """Concurrent slices publish each message once and in order."""
     job.decide()
     run_together(*[partial(job.finish, 1)] * 4)
     job.assert_done()
 
 
 def test_posts_and_claims_run_between_slices(job: Job):
-    """Posts come between published messages, claims take them, and nothing is lost or duplicated."""
+    """No message is lost or duplicated."""
     job.decide()
     mine, taken = [], []
     while job.scene.carry_on(1):
@@ -272,7 +269,7 @@ def test_messages_deleted_during_an_open_commit_do_not_block_it(job: Job):
 
 
 def test_a_commit_beyond_its_limits_is_refused_without_changes(job: Job):
-    """The error has both numbers; claims, stages and producer are unchanged."""
+    """The error has the limit and the actual number. Claims, stages and producer are unchanged."""
     with pytest.raises(CommitTooLarge, match="13 messages in total, not 14"):
         job.scene.commit(1, STAGES, HELD, bounds=Bounds(2, 13))
     with pytest.raises(ProducerNotFound):
@@ -284,7 +281,7 @@ def test_a_commit_beyond_its_limits_is_refused_without_changes(job: Job):
 
 @pytest.mark.parametrize("step", [1, 1000])
 def test_a_commit_with_another_staged_count_is_refused(job: Job, step: int):
-    """A.9: a commit that expects fewer or more messages changes nothing and can be repeated with the right number."""
+    """The commit changes nothing and can be repeated with the right number (A.9)."""
     bounds = Bounds(step, 1000)
     for expected in ({"s1": 3}, {"s1": 4, "s2": 5}):
         with pytest.raises(StageDiffers, match="has 4 messages"):
@@ -308,7 +305,6 @@ def test_a_large_commit_with_a_lapsed_claim_is_refused(job: Job):
 
 
 def test_a_large_commit_of_large_messages_is_carried_out(scene: Scene):
-    """A few messages with megabytes of bodies are carried out in slices too."""
     new = [Draft(id, b'"%b"' % (b"x" * 200_000), 600, 0, "alice") for id in new_ids(30, scene.now)]
     for first in range(0, 30, 10):
         scene.storage.transactions.stage("acme", "s1", scene.queue, new[first : first + 10], scene.now, 600, 1 << 28)
@@ -321,7 +317,7 @@ def test_a_large_commit_of_large_messages_is_carried_out(scene: Scene):
 
 
 def test_an_abandoned_commit_is_finished_by_the_second_round(job: Job):
-    """A round leaves a commit that progressed since the last round to others, and carries on one that did not."""
+    """A round skips a commit that has progressed since the last round, and continues a commit that has not."""
     looking = CommitExecutor(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
     job.decide()
     for _ in range(3):
@@ -337,7 +333,7 @@ def test_an_abandoned_commit_is_finished_by_the_second_round(job: Job):
 
 
 def test_a_round_does_not_wait_for_its_own_progress(job: Job, monkeypatch: pytest.MonkeyPatch):
-    """A round's own progress does not count as another server's: every round after the second carries on."""
+    """The round's own progress does not count, so every round after the second continues the commit."""
     monkeypatch.setattr(carrying, "MAINTENANCE_SECONDS", 0.0)  # one slice per round
     looking = CommitExecutor(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
     job.decide()

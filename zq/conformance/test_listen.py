@@ -44,7 +44,7 @@ Deed = Callable[[Scene], object]
 
 
 def nothing(scene: Scene) -> None:
-    """Prepare nothing."""
+    pass
 
 
 def posted(scene: Scene) -> None:
@@ -166,7 +166,7 @@ WAYS: dict[str, tuple[Preparation, Deed]] = {
 
 @pytest.fixture
 def prepared(storage: Storage) -> Storage:
-    """Prepare two queues for each action, in which no message is ready."""
+    """Return the store with two queues for each action. No message in them is ready."""
     for name, (prepare, _) in WAYS.items():
         for queue in (name, name + SPARE):
             prepare(Scene(storage, ManualClock(storage.now()), QueueRef("acme", queue)))
@@ -174,7 +174,7 @@ def prepared(storage: Storage) -> Storage:
 
 
 def check(listening: Storage, acting: Storage) -> None:
-    """Check that each action notifies the listener and that its message is ready then."""
+    """Check that each action notifies the listener, and that a message is ready at the notification."""
     ear = Listener()
     listening.listen(ear)
     for name, (_, deed) in WAYS.items():
@@ -197,14 +197,13 @@ def test_a_listener_is_notified_by_its_own_connection(prepared: Storage):
 
 @pytest.mark.shared
 def test_a_listener_is_notified_by_another_connection(open_store: OpenStore, prepared: Storage):
-    """A listener on one connection is notified of actions on another one."""
     acting = open_store()
     check(prepared, acting)
     acting.close()
 
 
 def test_a_listener_is_notified_of_a_next_head_after_a_claimed_one_expired(storage: Storage, scene: Scene):
-    """Either the listener is notified, or the store reports the time, so that a timer wakes the waiters."""
+    """Either the listener is notified, or the store reports when the next head becomes ready."""
     assert storage.queues.create(scene.queue, b"{}", Grouping.ORDERED)
     for ttl in (60, 3600):
         [draft] = drafts(1, scene.now, ttl=ttl)

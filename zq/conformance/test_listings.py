@@ -56,7 +56,6 @@ def test_a_marker_outlives_its_message(scene: Scene):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 10, 11])
 def test_pages_by_marker_show_every_message_once(scene: Scene, limit: int):
-    """Pages of any size together are the whole queue in sequence."""
     posted = scene.post(6) + scene.post(2, delay=60) + scene.post(2)
     scene.take(3)
     assert ids_of(scene.walk(EVERYTHING, limit)) == posted
@@ -67,13 +66,13 @@ CLIENTS = ["alice", "bob"]
 
 
 def one_of_each(scene: Scene, **terms: int) -> list[str]:
-    """Post a message of every client."""
+    """Post one message of each client."""
     return [scene.post(1, client=client, **terms)[0] for client in CLIENTS]
 
 
 @pytest.mark.parametrize("without", ["", "alice", "bob", "carol"])
 def test_each_view_shows_exactly_its_states(scene: Scene, without: str):
-    """Client, claimed and delayed filters combine; released, lapsed and due messages are ready."""
+    """Filters by client, claimed and delayed combine. Released, lapsed and formerly delayed messages are ready."""
     released = one_of_each(scene)
     scene.release(scene.take(2).id)
     lapsed = one_of_each(scene)
@@ -106,7 +105,7 @@ def test_pages_are_full_if_enough_messages_match(scene: Scene):
 
 
 def test_a_delayed_view_does_not_show_claimed_messages(scene: Scene):
-    """A claimed message with a future time is not delayed, and a lapsed one is neither claimed nor delayed."""
+    """A claimed message whose hold ends later is not delayed. A lapsed message is neither claimed nor delayed."""
     posted = scene.post(1)
     scene.take(ttl=60)
     assert scene.page(ListFilter(delayed=True)) == []
@@ -149,7 +148,6 @@ HIDDEN = pytest.mark.parametrize("hide", [claimed_in_front, lapsing_in_front, re
 
 @HIDDEN
 def test_messages_behind_thousands_of_hidden_ones_are_listed(scene: Scene, hide):
-    """A page is full behind any number of hidden messages, on the first and on later calls."""
     front, _ = hide(scene)
     behind = scene.post(5)
     for _ in range(3):
@@ -161,7 +159,6 @@ def test_messages_behind_thousands_of_hidden_ones_are_listed(scene: Scene, hide)
 
 @HIDDEN
 def test_hidden_messages_are_listed_again_when_they_are_ready(scene: Scene, hide):
-    """A listing that skipped messages shows them as soon as a release, lapse, renewal or due time frees them."""
     front, reveal = hide(scene)
     behind = scene.post(5)
     assert scene.page(ListFilter(), 5) == behind
@@ -173,7 +170,6 @@ def test_hidden_messages_are_listed_again_when_they_are_ready(scene: Scene, hide
 
 
 def test_one_message_in_a_hidden_block_is_listed_when_it_is_ready(scene: Scene):
-    """A listing shows one message that is freed between thousands of hidden ones."""
     front = scene.post(MANY)
     claims: dict[int, str] = {}
     for place in range(0, MANY, 500):
@@ -193,7 +189,7 @@ def test_one_message_in_a_hidden_block_is_listed_when_it_is_ready(scene: Scene):
 
 
 def test_a_longer_renewal_keeps_a_hidden_block_hidden(scene: Scene):
-    """A listing that used the first end of a claim shows its messages at the new end only."""
+    """The messages appear at the claim's new expiry, even if a listing has already used the first one."""
     front = scene.post(2500)
     first, second, third = (scene.take(1000, ttl=60).id for _ in range(3))
     behind = scene.post(2)
@@ -207,7 +203,6 @@ def test_a_longer_renewal_keeps_a_hidden_block_hidden(scene: Scene):
 
 
 def test_messages_skipped_by_one_view_are_visible_in_another(scene: Scene):
-    """Messages that one filter skipped are still visible to the other filters."""
     claimed = scene.post(2200)
     for _ in range(3):
         scene.take(1000)
@@ -224,7 +219,6 @@ def test_messages_skipped_by_one_view_are_visible_in_another(scene: Scene):
 
 
 def test_expired_messages_in_front_never_make_a_page_short(scene: Scene):
-    """Every view skips thousands of expired messages."""
     scene.post(MANY, ttl=60)
     behind = scene.post(5)
     scene.tick(60)
@@ -234,7 +228,6 @@ def test_expired_messages_in_front_never_make_a_page_short(scene: Scene):
 
 
 def test_a_large_page_holds_a_thousand_messages(scene: Scene):
-    """A driver returns pages of any requested size."""
     posted = scene.post(1500)
     assert scene.page(ListFilter(), 1000) == posted[:1000]
     assert ids_of(scene.walk(ListFilter(), 1000)) == posted

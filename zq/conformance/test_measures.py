@@ -50,7 +50,7 @@ def figure(scene: Scene, name: str) -> float:
 
 
 def test_every_metric_is_known_and_reported_once(scene: Scene):
-    """Names are those of dashboards and alerts; no name and labels occur twice; no value is negative."""
+    """Dashboards and alerts use these names. No name and labels occur twice, and no value is negative."""
     scene.post(3)
     told = list(scene.storage.measures(scene.now))
     names = {measure.name for measure in told}
@@ -65,7 +65,7 @@ def test_every_metric_is_known_and_reported_once(scene: Scene):
 
 
 def test_an_empty_store_has_nothing_to_remove(scene: Scene):
-    """The store reports no expired message and no lag, whatever it held before."""
+    """The store reports neither expired messages nor a lag."""
     scene.reclaimed()
     assert (figure(scene, "expired_waiting"), figure(scene, "sweep_lag_seconds")) == (0, 0)
     scene.post(3, ttl=60)
@@ -74,7 +74,7 @@ def test_an_empty_store_has_nothing_to_remove(scene: Scene):
 
 
 def test_expired_messages_are_reported_with_their_lag(scene: Scene):
-    """The lag grows with the clock from the first expiry on; a round ends it and counts the removed messages."""
+    """The lag grows from the first expiry on. A round ends it and counts the removed messages."""
     scene.post(10, ttl=60)
     scene.post(4, ttl=90)
     scene.post(2)
@@ -91,7 +91,6 @@ def test_expired_messages_are_reported_with_their_lag(scene: Scene):
 
 
 def test_a_store_that_does_not_sweep_reports_a_growing_lag(scene: Scene):
-    """The metrics that alerts watch grow while sweeping is off."""
     configure(scene.storage, Expiry(sweep=False, delete_on_read=False))
     scene.post(6, ttl=60)
     scene.tick(600)
@@ -101,7 +100,7 @@ def test_a_store_that_does_not_sweep_reports_a_growing_lag(scene: Scene):
 
 
 def test_deleted_purged_and_popped_messages_do_not_count_as_expired(scene: Scene):
-    """Only messages whose time ran out count as expired."""
+    """Only messages whose ttl has passed count as expired."""
     removed = figure(scene, "expired_removed_total")
     posted = scene.post(9)
     scene.delete(posted[0])

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.pools
 
 
 def test_a_message_is_returned_as_it_was_posted(scene: Scene):
-    """Every field of the draft is kept, and the times follow from post time, ttl and delay."""
+    """All fields of the draft are kept. The times follow from post time, ttl and delay."""
     [id] = new_ids(1, scene.now)
     scene.storage.messages.post(scene.queue, [Draft(id, b'{"a": 1}', 120, 30, "alice", "MD5:abc")], scene.now)
     found = scene.one(id)
@@ -43,7 +43,6 @@ def test_a_message_is_returned_as_it_was_posted(scene: Scene):
     ids=["null", "empty", "zero", "odd keys", "huge numbers", "odd text", "large"],
 )
 def test_a_body_is_returned_byte_for_byte(scene: Scene, body: bytes):
-    """No store decodes, reorders or rounds a body, in any verb."""
     [id] = new_ids(1, scene.now)
     scene.storage.messages.post(scene.queue, [Draft(id, body, 3600, 0, "alice")], scene.now)
     assert scene.one(id).body == body
@@ -56,7 +55,7 @@ def test_a_body_is_returned_byte_for_byte(scene: Scene, body: bytes):
 
 
 def test_the_client_id_is_returned_unchanged(scene: Scene):
-    """A client's name may hold any character and be empty."""
+    """A client id may have any characters or be empty."""
     clients = ["", "a/b", "\u00e9\x00\U0001f600", "x" * 36]
     posted = [scene.post(1, client=client)[0] for client in clients]
     assert [message.client for message in scene.get(posted)] == clients
@@ -86,7 +85,7 @@ def test_messages_of_one_post_keep_their_own_terms(scene: Scene):
 
 
 def test_messages_by_id_are_returned_once_in_the_requested_order(scene: Scene):
-    """Get follows the caller's order, ignores repeated ids and skips missing ones."""
+    """Get returns the messages in the order of the ids. It ignores repeated ids and skips missing ones."""
     a, b, c = scene.post(3)
     asked = [c, "nothing", a, c, "", a, "z" * 32, b]
     assert ids_of(scene.get(asked)) == [c, a, b]
@@ -94,7 +93,7 @@ def test_messages_by_id_are_returned_once_in_the_requested_order(scene: Scene):
 
 
 def test_ids_show_messages_in_every_living_state(scene: Scene):
-    """Reads by id return claimed, lapsed, delayed and own messages, and show a claim only while it lives."""
+    """Reads by id return claimed, lapsed and delayed messages, and show a claim only while it is live."""
     ready = scene.post(2)
     delayed = scene.post(1, delay=600)
     claim = scene.take(2, ttl=60)
@@ -106,7 +105,6 @@ def test_ids_show_messages_in_every_living_state(scene: Scene):
 
 
 def test_ids_of_another_queue_are_not_found(scene: Scene):
-    """A message is found only in its own queue."""
     [id] = scene.post()
     other = scene.at("other")
     other.post()
@@ -115,7 +113,7 @@ def test_ids_of_another_queue_are_not_found(scene: Scene):
 
 
 def test_a_pop_removes_the_oldest_messages(scene: Scene):
-    """Popped messages are whole and in order, and no verb shows them again."""
+    """Popped messages have all fields and are in order. No verb shows them again."""
     posted = scene.post(5)
     popped = scene.storage.messages.pop(scene.queue, 3, scene.now)
     assert ids_of(popped) == posted[:3]
@@ -128,7 +126,6 @@ def test_a_pop_removes_the_oldest_messages(scene: Scene):
 
 
 def test_a_pop_skips_claimed_and_delayed_messages(scene: Scene):
-    """A pop takes ready messages only."""
     posted = scene.post(2)
     claim = scene.take(1)
     delayed = scene.post(1, delay=60)
@@ -142,7 +139,6 @@ def test_a_pop_skips_claimed_and_delayed_messages(scene: Scene):
 
 
 def test_a_pop_takes_lapsed_messages(scene: Scene):
-    """The messages of a crashed consumer can be popped from the exact end of its claim on."""
     posted = scene.post(2)
     scene.take(ttl=60)
     scene.tick(59.999)
@@ -153,7 +149,7 @@ def test_a_pop_takes_lapsed_messages(scene: Scene):
 
 
 def test_a_pop_does_not_count_as_a_claim(scene: Scene):
-    """The claim count of a popped message is the number of claims."""
+    """A popped message has the same claim count as before."""
     scene.post(1)
     scene.release(scene.take().id)
     scene.post(1)
@@ -162,14 +158,12 @@ def test_a_pop_does_not_count_as_a_claim(scene: Scene):
 
 
 def test_a_thousand_messages_are_popped_at_once(scene: Scene):
-    """A large pop returns exactly its limit."""
     posted = scene.post(1100)
     assert scene.pop(1000) == posted[:1000]
     assert scene.counts() == (0, 100)
 
 
 def test_a_popped_message_leaves_the_rest_of_its_post(scene: Scene):
-    """Messages of one post are independent of each other."""
     a, b, c = scene.post(3)
     scene.delete(b)
     assert scene.pop(1) == [a]

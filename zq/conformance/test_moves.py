@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves: a message moves to another queue in one step, by the owner or the holder (extensions 3, 4, law L7)."""
+"""Moves: the owner or the holder moves a message to another queue atomically (extensions 3, 4, law L7)."""
 
 import json
 import threading
@@ -21,7 +21,7 @@ def way(request: pytest.FixtureRequest) -> str:
 
 
 def go(scene: Scene, way: str, moves: list[Move]) -> None:
-    """Move the messages in this order; for a settlement, claim the ready ones first."""
+    """Move the messages in this order. If ``way`` is a settlement, claim the ready messages first."""
     if way == "owner":
         assert scene.storage.messages.move(scene.queue, moves, scene.now) == [move.id for move in moves]
     else:
@@ -38,7 +38,7 @@ def posted_with(scene: Scene, checksum: str, ttl: int = 600) -> str:
 
 
 def test_a_moved_message_arrives_whole_ready_and_unclaimed(scene: Scene, way: str):
-    """Id, body, client and checksum are kept; age, life and claim count restart."""
+    """Id, body, client and checksum are kept. Age, ttl and claim count restart."""
     id = posted_with(scene, "MD5:x")
     scene.release(scene.take().id)
     scene.tick(100)
@@ -53,7 +53,6 @@ def test_a_moved_message_arrives_whole_ready_and_unclaimed(scene: Scene, way: st
 
 @pytest.mark.fresh_store
 def test_a_moved_message_leaves_nothing_in_its_former_queue(scene: Scene, way: str):
-    """The source no longer shows, counts, claims, pops, deletes or holds the message (L3)."""
     posted = scene.post(3)
     go(scene, way, [Move(id, "next") for id in posted])
     there = scene.at("next")
@@ -75,7 +74,7 @@ def test_a_moved_message_leaves_nothing_in_its_former_queue(scene: Scene, way: s
 @pytest.mark.fresh_store
 @pytest.mark.parametrize(("given", "lives"), [(9999, 9999), (60, 60), (None, 600)])
 def test_the_ttl_of_a_moved_message_starts_at_its_move(scene: Scene, way: str, given: int | None, lives: int):
-    """The ttl is that of the move, else the message's own, and restarts; maintenance uses the new end."""
+    """The ttl is that of the move, or else the message's own. It restarts, and maintenance uses the new expiry."""
     id = posted_with(scene, "")
     scene.tick(500)
     go(scene, way, [Move(id, "next", given)])
@@ -90,7 +89,7 @@ def test_the_ttl_of_a_moved_message_starts_at_its_move(scene: Scene, way: str, g
 
 @pytest.mark.parametrize("body", [None, b"[2]"])
 def test_a_move_can_keep_the_age(scene: Scene, way: str, body: bytes | None):
-    """The life restarts while repeated moves keep the age; a plain move restarts the age."""
+    """A move that keeps the age restarts only the ttl, also if it is repeated. Other moves restart both."""
     id, born = posted_with(scene, ""), scene.now
     source = scene
     for name, reason in (("next", ""), ("dead", "odd"), ("back", "")):
@@ -116,7 +115,7 @@ def test_a_move_can_keep_the_age(scene: Scene, way: str, body: bytes | None):
     ("body", "given", "shown"), [(None, "", "MD5:x"), (b"[2]", "MD5:y", "MD5:y"), (b"[2]", "", "")]
 )
 def test_a_move_can_replace_the_body(scene: Scene, way: str, body: bytes | None, given: str, shown: str):
-    """A new body has the move's checksum or none; a kept body keeps its own."""
+    """A new body has the move's checksum or none. A kept body keeps its own."""
     id = posted_with(scene, "MD5:x")
     go(scene, way, [Move(id, "next", body=body, checksum=given)])
     found = scene.at("next").one(id)
@@ -163,7 +162,6 @@ def test_a_move_by_a_slower_clock_keeps_its_place(scene: Scene, way: str):
 
 
 def test_a_moved_message_comes_after_every_issued_marker(scene: Scene, way: str):
-    """The move gives the message a new sequence in its new queue (L6)."""
     posted = scene.post(2)
     there = scene.at("next")
     seen = there.post(5)
@@ -174,7 +172,7 @@ def test_a_moved_message_comes_after_every_issued_marker(scene: Scene, way: str)
 
 
 def test_a_move_into_its_own_queue_gives_a_new_position(scene: Scene, way: str):
-    """The message exists once, with a new sequence, behind all others, and with its counts restarted."""
+    """The message has a new sequence, comes behind all others, and its counts restart."""
     posted = scene.post(3)
     marker = scene.one(posted[-1]).sequence
     scene.tick(10)
@@ -188,7 +186,7 @@ def test_a_move_into_its_own_queue_gives_a_new_position(scene: Scene, way: str):
 
 
 def test_a_move_creates_a_missing_queue(scene: Scene, way: str):
-    """The new queue has no metadata; an existing one keeps its own; a move of no message creates none."""
+    """The new queue has no metadata; an existing queue keeps its own. A move of no messages creates no queue."""
     assert scene.move(["unknown"], "next") == []
     assert not scene.at("next").exists()
     posted = scene.post(2)
@@ -216,7 +214,6 @@ def test_one_call_moves_into_several_queues(scene: Scene, way: str):
 
 
 def test_hundreds_of_messages_are_moved_at_once(scene: Scene, way: str):
-    """One call moves hundreds of messages in order."""
     posted = scene.post(700)
     go(scene, way, [Move(id, "next") for id in posted])
     assert scene.is_empty()
@@ -225,7 +222,7 @@ def test_hundreds_of_messages_are_moved_at_once(scene: Scene, way: str):
 
 
 def test_a_move_without_a_claim_moves_only_ready_messages(scene: Scene):
-    """Claimed, delayed, expired and unknown messages and those of other queues stay and are not in the result."""
+    """Claimed, delayed, expired and unknown messages, and messages of other queues, stay and are not in the result."""
     expired = scene.post(1, ttl=5)
     claimed = scene.post(1)
     scene.tick(5)
@@ -246,7 +243,7 @@ def test_a_move_without_a_claim_moves_only_ready_messages(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_concurrent_moves_in_both_directions_lose_and_duplicate_nothing(scene: Scene):
-    """Owners and holders move between two queues next to consumers: every message ends in exactly one place."""
+    """Owners and holders move messages between two queues while consumers claim and delete. No message is lost."""
     other = scene.at("other")
     posted = scene.post(40) + other.post(40)
 
@@ -286,7 +283,7 @@ def test_concurrent_moves_in_both_directions_lose_and_duplicate_nothing(scene: S
 
 @ONE_OR_TWO_CONNECTIONS
 def test_a_moving_message_is_in_exactly_one_queue(scene: Scene, way: str):
-    """A read of the source and then of the target finds the message; the reverse order never finds it twice."""
+    """A read of the source, then of the target, finds the message. The reverse order never finds it twice."""
     posted = scene.post(40)
     there = scene.at("next")
     stop = threading.Event()
@@ -314,7 +311,7 @@ def test_a_moving_message_is_in_exactly_one_queue(scene: Scene, way: str):
 
 
 def test_many_large_messages_move_together(scene: Scene):
-    """A move larger than a store command is still one move."""
+    """The move is atomic, although it is larger than a single store command."""
     body = b'"' + b"x" * 250_000 + b'"'
     for _ in range(7):
         drafts = [Draft(id, body, 3600, 0, "alice") for id in new_ids(10, scene.now)]

@@ -15,7 +15,7 @@ NAME = "etl-orders.17.0"
 
 
 def test_the_first_attempt_of_a_name_creates_a_claim(scene: Scene):
-    """The claim holds whole messages in order, with count and end, and did not exist before."""
+    """The claim holds complete messages in order, with claim count and expiry. It did not exist before."""
     posted = scene.post(5)
     made = scene.storage.claims.create(scene.queue, ClaimRequest(Lease(NAME, 300, 60), 3, named=True), scene.now)
     claim, there = made.claim, made.existing
@@ -28,7 +28,7 @@ def test_the_first_attempt_of_a_name_creates_a_claim(scene: Scene):
 
 
 def test_a_repeat_returns_only_messages_that_the_claim_still_holds(scene: Scene):
-    """The repeat returns no further messages for any limit and changes neither end, count nor terms."""
+    """The repeat returns no further messages, and keeps the claim's expiry, count and terms."""
     posted = scene.post(6)
     assert scene.named(NAME, 4, ttl=300) == (posted[:4], False)
     scene.delete(posted[1], NAME)
@@ -47,7 +47,7 @@ def test_a_repeat_returns_only_messages_that_the_claim_still_holds(scene: Scene)
 
 
 def test_an_empty_named_claim_is_not_created(scene: Scene):
-    """A missing queue is not created; a queue whose messages are claimed or delayed keeps the name free."""
+    """The claim does not create a missing queue. If all messages are claimed or delayed, the name stays unused."""
     assert scene.named(NAME) == ([], False)
     assert not scene.exists()
     scene.post(2)
@@ -85,7 +85,7 @@ def test_a_claim_name_can_be_reused_after_its_claim(scene: Scene, end: str):
 
 
 def test_lapsed_messages_are_not_held_by_the_next_claim_of_the_name(scene: Scene):
-    """The new claim deletes, renews and releases only messages that it took."""
+    """The new claim deletes, renews and releases only the messages that it has claimed itself."""
     posted = scene.post(3)
     scene.named(NAME, 3, ttl=60)
     scene.tick(60)
@@ -111,7 +111,6 @@ def test_get_returns_all_messages_of_a_named_claim(scene: Scene):
 
 
 def test_equal_claim_names_in_two_queues_are_independent(scene: Scene):
-    """Equal names in two queues or projects are two claims."""
     rooms = [scene, scene.at("other"), scene.rival]
     posted = [room.post(2) for room in rooms]
     assert [room.named(NAME) for room in rooms] == [(ids, False) for ids in posted]
@@ -120,7 +119,6 @@ def test_equal_claim_names_in_two_queues_are_independent(scene: Scene):
 
 
 def test_claim_names_that_differ_in_a_character_are_distinct(scene: Scene):
-    """Names that differ in one character are different claims."""
     names = ["a.b", "a.B", "a..b", "a.b.", ".a.b", "a.bb", "a-b.", "a_b.", "x" * 127 + "."]
     posted = scene.post(len(names))
     assert [scene.named(name, 1) for name in names] == [([id], False) for id in posted]
@@ -128,7 +126,7 @@ def test_claim_names_that_differ_in_a_character_are_distinct(scene: Scene):
 
 
 def test_a_named_claim_buries_and_delays_like_any_other(scene: Scene):
-    """Used-up messages move at the first attempt and redelivery counts; a repeat does neither."""
+    """The first attempt buries used-up messages and applies the redelivery delay. A repeat does neither."""
     old = scene.post(1)
     scene.release(scene.take().id)
     fresh = scene.post(2)
@@ -147,7 +145,7 @@ def test_a_named_claim_buries_and_delays_like_any_other(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_concurrent_claims_with_one_name_create_one_claim(scene: Scene):
-    """One of eight threads creates the claim; all get its messages, and no other message is claimed."""
+    """Eight threads claim: exactly one of them creates the claim, and all get its messages."""
     posted = scene.post(200)
     for turn in range(1, 21):
         name = f"{NAME}.{turn}"
@@ -161,7 +159,7 @@ def test_concurrent_claims_with_one_name_create_one_claim(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_concurrent_claims_with_many_names_share_no_message(scene: Scene):
-    """Two threads for each of four names race unnamed claims: each message has one holder."""
+    """Two threads for each of four names compete with unnamed claims. Each message has one holder."""
     posted = scene.post(60)
     works = [partial(scene.named, f"c.{at % 4}", 5) for at in range(8)]
     told = run_together(*works, *[partial(scene.claimable, 5)] * 3)
@@ -174,7 +172,6 @@ def test_concurrent_claims_with_many_names_share_no_message(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_a_repeat_racing_its_settlement_gets_the_old_claim_or_a_new_one(scene: Scene):
-    """An attempt next to the settlement of its claim gets the old claim's messages or creates a new claim."""
     for turn in range(10):
         room = scene.at(f"q{turn}")
         posted = room.post(4)

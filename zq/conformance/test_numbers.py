@@ -43,7 +43,7 @@ def plain(value: Any) -> Any:
 
 @pytest.mark.parametrize("number", LARGE)
 def test_a_batch_number_is_returned_unchanged(scene: Scene, number: int):
-    """The commit, its repeat and the lookup return the number; its neighbours are other numbers."""
+    """The commit, its repeat and the lookup return the number. Numbers next to it are different batches."""
     assert plain(scene.commit(number - 1)).batch == number - 1
     assert plain(scene.last()).batch == number - 1
     assert plain(scene.commit(number)) == scene.last()
@@ -55,7 +55,6 @@ def test_a_batch_number_is_returned_unchanged(scene: Scene, number: int):
 
 
 def test_the_figures_of_a_large_commit_are_numbers(scene: Scene):
-    """Counts of a commit that publishes and settles are plain numbers."""
     scene.post(3)
     claim = scene.take(3)
     scene.stage("s", 2)
@@ -89,7 +88,6 @@ def test_an_epoch_that_was_never_issued_is_refused(scene: Scene, number: int):
 
 @pytest.mark.parametrize("number", LARGE)
 def test_metadata_keep_their_numbers(scene: Scene, storage: Storage, number: int):
-    """Metadata of queues and values of documents keep their numbers."""
     value = b'{"limit":%d}' % number
     assert storage.queues.create(scene.queue, value)
     assert plain(storage.queues.get(scene.queue)).metadata == value
@@ -101,7 +99,7 @@ def test_metadata_keep_their_numbers(scene: Scene, storage: Storage, number: int
 
 
 def test_the_longest_ttls_and_delays_are_kept(scene: Scene, storage: Storage):
-    """Lives and delays beyond 32 bits are kept for messages, claims and extensions."""
+    """Ttls and delays beyond 32 bits are kept unchanged."""
     draft = Draft(new_ids(1, scene.now)[0], b"1", MAX_LIFE - 60, 0, "alice")
     later = Draft(new_ids(1, scene.now)[0], b"2", MAX_LIFE, MAX_LIFE - 60, "alice")
     storage.queues.create(scene.queue, b"{}")
@@ -120,7 +118,6 @@ def test_the_longest_ttls_and_delays_are_kept(scene: Scene, storage: Storage):
 
 
 def test_every_verb_returns_plain_numbers(scene: Scene):
-    """Sequences, positions, counts and times are plain numbers."""
     scene.post(1)
     scene.pop(1, history=600)
     Log(scene.storage, scene.clock).publish()

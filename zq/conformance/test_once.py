@@ -23,14 +23,13 @@ from zq.model import Copies, Draft, IdempotencyKey, Move, SettleResult
 
 
 def answer_of(verb: Callable[[], object]) -> object:
-    """Return the result of a request, or the first result that a repeat gets."""
+    """Return the result of a request. If it is a repeat, return the first result."""
     with pytest.raises(Repeated) as told:
         verb()
     return told.value.answer
 
 
 def test_a_repeated_post_stores_nothing_and_gets_the_first_ids(scene: Scene):
-    """Any number of repeats with any number of messages stores nothing."""
     posted = scene.post(3, once=make_key())
     for count in (3, 1, 5):
         assert answer_of(partial(scene.post, count, once=make_key())) == posted
@@ -39,7 +38,7 @@ def test_a_repeated_post_stores_nothing_and_gets_the_first_ids(scene: Scene):
 
 
 def test_a_repeat_returns_the_last_sequence(scene: Scene):
-    """The sequence is that of the last message of the first request, delayed or not, also after it was removed."""
+    """The result has the sequence of the first request's last message, even if it is delayed or removed."""
     scene.post(2)
     posted = scene.post(3, delay=60, once=make_key())
     scene.post(2)
@@ -58,20 +57,20 @@ def test_a_repeat_returns_the_last_sequence(scene: Scene):
 
 
 def keyed(scene: Scene, *names: str, **terms: int) -> list[Draft]:
-    """Return a draft for each name with the name as its key; "" means no key."""
+    """Return a draft for each name, with the name as its idempotency key; "" = no key."""
     made = drafts(len(names), scene.now, **terms)
     return [structs.replace(one, once=make_key(name)) if name else one for one, name in zip(made, names, strict=True)]
 
 
 def repeats(scene: Scene, some: list[Draft], **more: object) -> dict[str, tuple[list[str], int]]:
-    """Post drafts and return first id and sequence of those that were posted before, by id."""
+    """Post drafts. Return the first ids and the sequence of each repeated draft, by draft id."""
     with pytest.raises(DraftsRepeated) as told:
         scene.storage.messages.post(scene.queue, some, scene.now, **more)  # type: ignore[arg-type]
     return {id: (one.answer, one.last) for id, one in told.value.first.items()}
 
 
 def test_a_repeated_draft_refuses_the_whole_post(scene: Scene):
-    """Nothing is stored; the error names the repeated drafts, and the caller posts the other ones."""
+    """Nothing is stored. The error has the repeated drafts, so the caller can post the others."""
     first = keyed(scene, "a", "", "b")
     scene.storage.messages.post(scene.queue, first, scene.now)
     places = [scene.one(id).sequence for id in ids_of(first)]
@@ -89,7 +88,7 @@ def test_a_repeated_draft_refuses_the_whole_post(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_keys_of_drafts_have_separate_windows(scene: Scene):
-    """Each key ends after its own window; then one of the key's drafts is stored again."""
+    """Each key expires after its own window. Then a draft with this key is stored again."""
     some = keyed(scene, "a", "b")
     some[1] = structs.replace(some[1], once=make_key("b", window=60))
     scene.storage.messages.post(scene.queue, some, scene.now)
@@ -108,8 +107,8 @@ def test_keys_of_drafts_have_separate_windows(scene: Scene):
 def test_keys_of_drafts_combine_with_copies_and_other_keys(scene: Scene):
     """Keys of drafts combine with copies, the key of the post and expected metadata.
 
-    Copies are not stored either; the key of the post is checked first and expected metadata last. Another digest
-    refuses the whole post.
+    If a draft is a repeat, copies are not stored either. The key of the post is checked first, and expected metadata
+    last. A known key with another digest refuses the whole post.
     """
     beside = scene.at("beside")
     copies = Copies(beside.queue, drafts(2, scene.now))
@@ -162,7 +161,6 @@ def test_each_of_many_drafts_is_stored_once(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_a_key_outlives_its_messages(scene: Scene):
-    """A repeat is recognized after its messages were consumed, purged or expired."""
     posted = scene.post(2, ttl=60, once=make_key())
     assert scene.pop(1) == posted[:1]
     assert answer_of(partial(scene.post, once=make_key())) == posted
@@ -175,7 +173,7 @@ def test_a_key_outlives_its_messages(scene: Scene):
 
 
 def test_a_key_for_another_request_is_refused(scene: Scene):
-    """Another digest under a known key stores nothing, and the first request can still be repeated."""
+    """A known key with another digest stores nothing. The first request can still be repeated."""
     posted = scene.post(1, once=make_key(digest=b"one"))
     with pytest.raises(KeyReused):
         scene.post(1, once=make_key(digest=b"two"))
@@ -185,7 +183,7 @@ def test_a_key_for_another_request_is_refused(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_a_key_is_forgotten_after_its_window(scene: Scene):
-    """After its last millisecond the key is free for any digest, with a new window."""
+    """The key is kept to the last millisecond of its window. Then it is free for any digest."""
     first = scene.post(1, once=make_key(window=60))
     scene.tick(59.999)
     scene.reclaimed()
@@ -202,7 +200,6 @@ def test_a_key_is_forgotten_after_its_window(scene: Scene):
 
 
 def test_keys_that_differ_in_a_character_are_distinct(scene: Scene):
-    """Keys that differ in a character, in the queue or in the project are different."""
     keys = ["post:a", "post:A", "post:a ", "post:", "settle:a", "post:" + "x" * 255, "post:a/b", "post:a:", "a"]
     rooms = [scene, scene.at("other"), scene.rival]
     made = {(room.queue, key): room.post(1, once=make_key(key)) for room in rooms for key in keys}
@@ -213,7 +210,6 @@ def test_keys_that_differ_in_a_character_are_distinct(scene: Scene):
 
 
 def test_a_post_that_was_not_stored_is_not_remembered(scene: Scene):
-    """A post that was refused for its expected metadata is not a first attempt."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     new = drafts(1, scene.now)
     post = partial(scene.storage.messages.post, scene.queue, new, scene.now)
@@ -223,7 +219,6 @@ def test_a_post_that_was_not_stored_is_not_remembered(scene: Scene):
 
 
 def test_a_repeat_is_recognized_before_expected_metadata(scene: Scene):
-    """A repeat is recognized even if the metadata have changed since the first attempt."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     posted = scene.post(1, once=make_key())
     post = scene.storage.messages.post
@@ -233,7 +228,6 @@ def test_a_repeat_is_recognized_before_expected_metadata(scene: Scene):
 
 
 def test_keys_are_deleted_with_their_queue(scene: Scene):
-    """A queue that is deleted and created again has no keys; another queue keeps its own."""
     scene.post(1, once=make_key())
     other = scene.at("jobs2")
     kept = other.post(1, once=make_key())
@@ -244,7 +238,7 @@ def test_keys_are_deleted_with_their_queue(scene: Scene):
 
 
 def test_a_repeated_settlement_gets_the_first_answer(scene: Scene):
-    """The repeat does nothing while the claim lives, after its end, and under a later claim of released messages."""
+    """The repeat does nothing, while the claim is live and after its end."""
     posted = scene.post(4)
     claim = scene.take(4, name="c1")
     settlement = {"delete": [posted[0], "unknown"], "move": [Move(posted[1], "next")], "once": make_key("settle:k")}
@@ -270,7 +264,7 @@ def test_a_settlement_that_found_no_claim_is_not_remembered(scene: Scene):
 
 
 def test_a_settlement_with_only_lost_messages_is_remembered(scene: Scene):
-    """The claim existed, so the settlement was carried out."""
+    """The settlement counts as executed, because the claim existed."""
     posted = scene.post(1)
     claim = scene.take()
     told = scene.settle(claim.id, delete=["unknown"], once=make_key("settle:k"))
@@ -279,7 +273,7 @@ def test_a_settlement_with_only_lost_messages_is_remembered(scene: Scene):
 
 
 def test_a_repeated_staging_stages_nothing(scene: Scene):
-    """The repeat returns the first ids, and the stage has its messages once; another digest is refused."""
+    """The repeat returns the first ids and stores nothing. Another digest is refused."""
     staged = scene.stage("s1", 2, once=make_key())
     assert answer_of(partial(scene.stage, "s1", 2, once=make_key())) == staged
     with pytest.raises(KeyReused):
@@ -292,7 +286,7 @@ def test_a_repeated_staging_stages_nothing(scene: Scene):
 
 
 def test_a_key_of_a_staging_creates_no_queue(scene: Scene):
-    """The key belongs to the queue and is deleted with it, whether the queue exists or not."""
+    """Deleting the queue deletes the key, even if the queue does not exist."""
     staged = scene.stage("s1", 1, once=make_key())
     assert not scene.exists()
     assert scene.storage.queues.count(scene.queue.project) == 0
@@ -303,7 +297,6 @@ def test_a_key_of_a_staging_creates_no_queue(scene: Scene):
 
 
 def test_a_staging_that_found_no_room_is_not_remembered(scene: Scene):
-    """A later staging with this key succeeds when there is space."""
     with pytest.raises(StageFull):
         scene.stage("s1", 3, most_bytes=2, once=make_key())
     staged = scene.stage("s1", 3, most_bytes=3, once=make_key())
@@ -323,7 +316,7 @@ def tried(work: Callable[[], object]) -> object:
 
 @ONE_OR_TWO_CONNECTIONS
 def test_one_of_many_posts_with_one_key_is_stored(scene: Scene):
-    """Eight threads with one key race posts without keys: one request stores, and all get its ids."""
+    """Eight threads share a key and compete with posts without keys: one request stores, and all get its ids."""
     for turn in range(8):
         room = scene.at(f"q{turn % 4}")
         before = len(room.walk())
@@ -336,7 +329,7 @@ def test_one_of_many_posts_with_one_key_is_stored(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_one_of_two_requests_under_one_key_is_carried_out(scene: Scene):
-    """Eight threads use two digests: the first one is stored once, and others with its digest are repeats."""
+    """Eight threads use one key with two digests. The first digest is stored once; the other one is refused."""
     for turn in range(5):
         room = scene.at(f"q{turn}")
         works = [partial(room.post, once=make_key(digest=b"%d" % (at % 2))) for at in range(8)]

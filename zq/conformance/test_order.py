@@ -8,7 +8,6 @@ from zq.model import ListFilter
 
 
 def test_fresh_posts_are_claimed_in_posting_order(scene: Scene):
-    """The order holds within a post and across posts, at one time and at several."""
     posted = scene.post(3) + scene.post(2)
     scene.tick(0.001)
     posted += scene.post(3)
@@ -17,7 +16,7 @@ def test_fresh_posts_are_claimed_in_posting_order(scene: Scene):
 
 
 def test_a_pop_follows_the_order_of_claims(scene: Scene):
-    """Pops use (available, sequence) too: a delayed message is ordered by its time."""
+    """Pops sort by (available time, sequence), too: a delayed message is ordered by its available time."""
     late = scene.post(1, delay=10)
     early = scene.post(1)
     scene.tick(20)
@@ -26,7 +25,7 @@ def test_a_pop_follows_the_order_of_claims(scene: Scene):
 
 
 def test_delayed_messages_are_ordered_by_their_available_time(scene: Scene):
-    """Available = post time + delay; at equal times the lower sequence comes first."""
+    """The available time is post time + delay. At equal times, the lower sequence comes first."""
     delayed = scene.post(1, delay=10)
     longer = scene.post(1, delay=11)
     scene.tick(5)
@@ -39,7 +38,7 @@ def test_delayed_messages_are_ordered_by_their_available_time(scene: Scene):
 
 
 def test_a_post_by_a_slower_clock_keeps_its_place(scene: Scene):
-    """If its server's clock is behind, a fresh post is available no earlier than the post before it."""
+    """If the server's clock is behind, a post without delay is available no earlier than the post before it."""
     ahead = drafts(2, scene.now)
     behind = drafts(2, scene.now)
     scene.storage.messages.post(scene.queue, ahead, scene.now + 0.05)
@@ -51,7 +50,7 @@ def test_a_post_by_a_slower_clock_keeps_its_place(scene: Scene):
 
 
 def test_a_delayed_post_does_not_hold_up_the_next_one(scene: Scene):
-    """Only posts without a delay raise the earliest available time of the next one."""
+    """Only posts without a delay raise the earliest available time of later posts."""
     delayed = scene.post(1, delay=600)
     fresh = scene.post(1)
     assert scene.one(fresh[0]).available == pytest.approx(scene.now, abs=0.0005)
@@ -60,7 +59,7 @@ def test_a_delayed_post_does_not_hold_up_the_next_one(scene: Scene):
 
 
 def test_a_release_restores_the_former_position(scene: Scene):
-    """The message claimed first is claimed first again, also after renewals."""
+    """The message that was claimed first is claimed first again, even after renewals."""
     posted = scene.post(2)
     scene.tick(1)
     posted += scene.post(2)
@@ -76,7 +75,6 @@ def test_a_release_restores_the_former_position(scene: Scene):
 
 
 def test_releases_in_any_order_restore_the_whole_queue(scene: Scene):
-    """Claims released in reverse order restore the order of the queue."""
     posted = scene.post(9)
     claims = [scene.take(2).id for _ in range(4)]
     for claim in (claims[2], claims[0], claims[3], claims[1]):
@@ -86,7 +84,6 @@ def test_releases_in_any_order_restore_the_whole_queue(scene: Scene):
 
 
 def test_a_released_delayed_message_returns_to_its_available_time(scene: Scene):
-    """A released message that was delayed is ordered by the time at which it became due."""
     delayed = scene.post(1, delay=10)
     before = scene.post(1)
     scene.tick(15)
@@ -97,7 +94,7 @@ def test_a_released_delayed_message_returns_to_its_available_time(scene: Scene):
 
 
 def test_a_lapsed_message_is_ordered_by_the_end_of_its_claim(scene: Scene):
-    """Available is the claim's end: behind earlier posts, in front of later ones, equal times by sequence."""
+    """The available time is the claim's expiry. Messages with equal times are ordered by sequence."""
     lapsing, waiting = scene.post(2)
     scene.take(1, ttl=60)
     scene.tick(59)
@@ -111,7 +108,7 @@ def test_a_lapsed_message_is_ordered_by_the_end_of_its_claim(scene: Scene):
 
 
 def test_lapsed_messages_follow_the_ends_of_their_claims(scene: Scene):
-    """Messages of the claim that ended first are redelivered first, even if it was made last."""
+    """Messages of the claim that expired first are redelivered first, even if it was created last."""
     first, second, third = scene.post(3)
     scene.take(1, ttl=180)
     scene.take(1, ttl=120)
@@ -121,7 +118,7 @@ def test_lapsed_messages_follow_the_ends_of_their_claims(scene: Scene):
 
 
 def test_a_renewed_claim_lapses_at_its_new_end(scene: Scene):
-    """A lapsed message is ordered by the end that the last renewal set, longer or shorter."""
+    """A lapsed message is ordered by the expiry that the last renewal set, longer or shorter."""
     first, second, third = scene.post(3)
     longer, kept, shorter = scene.take(1, ttl=60), scene.take(1, ttl=90), scene.take(1, ttl=120)
     scene.renew(longer.id, ttl=120)
@@ -132,7 +129,6 @@ def test_a_renewed_claim_lapses_at_its_new_end(scene: Scene):
 
 
 def test_a_release_after_a_lapse_returns_to_the_lapse(scene: Scene):
-    """A released message that had lapsed before is ordered by its lapse."""
     lapsed, other = scene.post(2)
     scene.take(1, ttl=60)
     scene.tick(60)
@@ -145,7 +141,6 @@ def test_a_release_after_a_lapse_returns_to_the_lapse(scene: Scene):
 
 
 def test_a_late_release_does_not_restore_the_position(scene: Scene):
-    """Releasing a lapsed claim succeeds and changes nothing."""
     lapsed, other = scene.post(2)
     claim = scene.take(1, ttl=60)
     scene.tick(60)
@@ -166,7 +161,7 @@ def test_a_listing_is_in_sequence_and_not_by_available_time(scene: Scene):
 @pytest.mark.fresh_store
 @pytest.mark.parametrize("removal", ["delete", "pop", "purge", "expire"])
 def test_new_posts_sort_after_every_issued_marker(scene: Scene, removal: str):
-    """A marker misses no new message, even if the newest or all messages were removed and reclaimed (L6)."""
+    """A reader misses no new message, even if the newest or all messages were removed and reclaimed (L6)."""
     old = scene.post(3, ttl=60)
     marker = scene.one(old[2]).sequence
     if removal == "delete":
@@ -184,7 +179,6 @@ def test_new_posts_sort_after_every_issued_marker(scene: Scene, removal: str):
 
 
 def test_a_message_keeps_its_sequence(scene: Scene):
-    """Claim, renewal, release and lapse keep the sequence, so that a reader gets a message once."""
     [id] = scene.post()
     sequence = scene.one(id).sequence
     claim = scene.take(ttl=60)

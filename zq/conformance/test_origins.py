@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters keep their origin and reason, however they were buried, until they move on (extensions 4)."""
+"""Dead letters keep their origin and reason until they are moved again, however they were buried (extensions 4)."""
 
 import pytest
 
@@ -11,7 +11,7 @@ GRAVE = "dead.letters"
 
 
 def bury(scene: Scene, id: str, way: str, grave: str = GRAVE, ttl: int | None = None) -> None:
-    """Bury the message ``id``, which must be the only ready one, by one of three verbs."""
+    """Bury the message ``id`` by a claim, by the owner's move or by a settlement. No other message may be ready."""
     move = Move(id, grave, ttl, reason="max_claim_count")
     if way == "claim":
         assert scene.claim(dead_letters=DeadLetters(scene.at(grave).queue, 0, ttl)) is None
@@ -30,7 +30,7 @@ def story(message: Message) -> tuple[str, int, str]:
 
 @WAYS
 def test_a_dead_letter_remembers_origin_count_and_reason(scene: Scene, way: str):
-    """Get, listing, claim and pop return them; the age is kept, the life restarts, and the claim count is 0."""
+    """Every verb that reads the message returns them. The age is kept, the ttl restarts, and the claim count is 0."""
     [id] = scene.post(1, ttl=600)
     born = scene.now
     for _ in range(3):
@@ -52,7 +52,6 @@ def test_a_dead_letter_remembers_origin_count_and_reason(scene: Scene, way: str)
 
 @pytest.mark.parametrize("way", ["owner", "holder"])
 def test_the_reason_of_a_dead_letter_is_kept_unchanged(scene: Scene, way: str):
-    """The reason may be any text of any accepted length."""
     reason = 'schema "mismatch" \u00e9 \U0001f600 \x00 \n' + "x" * 1000
     [id] = scene.post(1)
     move = Move(id, GRAVE, reason=reason)
@@ -65,7 +64,7 @@ def test_the_reason_of_a_dead_letter_is_kept_unchanged(scene: Scene, way: str):
 
 @WAYS
 def test_a_dead_letter_buried_again_has_its_last_origin(scene: Scene, way: str):
-    """A dead letter that is buried again has its last queue as origin and keeps its first age."""
+    """The origin is the last queue that buried the message. The age still counts from the first post."""
     [id] = scene.post(1)
     born = scene.now
     scene.tick(10)
@@ -98,7 +97,6 @@ def test_a_dead_letter_that_moves_back_has_no_origin(scene: Scene, way: str):
 
 
 def test_plain_messages_have_no_origin(scene: Scene):
-    """Fresh, claimed, released and lapsed messages have neither origin nor reason."""
     posted = scene.post(3)
     scene.release(scene.take(1).id)
     scene.take(2, ttl=60)
@@ -107,7 +105,6 @@ def test_plain_messages_have_no_origin(scene: Scene):
 
 
 def test_claims_keep_origin_and_reason(scene: Scene):
-    """Claims, renewals, releases and lapses keep origin and reason."""
     [id] = scene.post(1)
     bury(scene, id, "owner")
     grave = scene.at(GRAVE)

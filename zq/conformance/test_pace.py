@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maintenance rounds follow their pace and report what they removed (law L9)."""
+"""Maintenance rounds keep to their pace (a bound per step and per round) and report removed messages (law L9)."""
 
 import threading
 from collections import Counter
@@ -19,7 +19,7 @@ SWEPT = Expiry(delete_on_read=False)
 
 
 class Account(Steps):
-    """Steps of one size with a common bound, and a record of each step."""
+    """A pace of equal steps with a total bound, which records each step."""
 
     def __init__(self, size: int, most: int = 100_000) -> None:
         super().__init__(size, most)
@@ -68,7 +68,7 @@ def test_no_step_removes_more_than_its_bound(scene: Scene, size: int):
 
 
 def test_a_round_stops_when_nothing_is_left(scene: Scene):
-    """The number of steps depends on the expired messages, not on the living ones."""
+    """The number of steps depends only on the expired messages."""
     scene.post(500, ttl=600)
     scene.at("other").post(500, ttl=600)
     expire(scene, 10)
@@ -83,7 +83,7 @@ def test_a_round_stops_when_nothing_is_left(scene: Scene):
 
 
 def test_a_round_stops_at_its_bound_and_the_next_one_continues(scene: Scene):
-    """The round removes exactly what the bound allows; the rest is invisible and left for later rounds."""
+    """The round removes exactly as many messages as the bound allows. The rest is left for later rounds."""
     expire(scene, 50)
     kept = scene.post(3)
     gone = []
@@ -94,7 +94,6 @@ def test_a_round_stops_at_its_bound_and_the_next_one_continues(scene: Scene):
 
 
 def test_a_pace_of_zero_ends_the_round_at_once(scene: Scene):
-    """The round removes nothing, and the next round does."""
     expire(scene, 5)
     account = Account(0)
     assert scene.storage.maintain(scene.now, None, account) == 0
@@ -103,7 +102,7 @@ def test_a_pace_of_zero_ends_the_round_at_once(scene: Scene):
 
 
 def test_each_queue_is_reported_with_its_number_of_removed_messages(scene: Scene):
-    """The report has each queue's own number, also of queues without expired messages, and the result is the sum."""
+    """The result of the round is the sum of these numbers."""
     lost = {scene: 30, scene.at("b"): 5, scene.at("jobs", project="acme/"): 12, scene.at("a/b", project=""): 1}
     for place, count in lost.items():
         place.post(count, ttl=60)
@@ -117,7 +116,7 @@ def test_each_queue_is_reported_with_its_number_of_removed_messages(scene: Scene
 
 
 def test_a_message_with_an_extended_ttl_is_not_removed(scene: Scene):
-    """The claim may come early, at the last millisecond, or be renewed, lapse and be made again."""
+    """The claim may be made early or at the last millisecond, be renewed, or lapse and be made again."""
     posted = scene.post(6, ttl=60)
     early = scene.take(2, ttl=120, grace=60)
     scene.tick(59.999)
@@ -138,7 +137,7 @@ def test_a_message_with_an_extended_ttl_is_not_removed(scene: Scene):
 
 
 def test_a_released_message_keeps_its_extended_ttl(scene: Scene):
-    """The entry of the first expiry removes nothing after any kind of release."""
+    """The first expiry time removes nothing, whether the release has a delay or not."""
     posted = scene.post(2, ttl=60)
     scene.release(scene.take(1, ttl=300, grace=60).id)
     scene.release(scene.take(2, ttl=300, grace=60).id, delay=100)
@@ -162,7 +161,6 @@ def test_removed_history_and_keys_are_reported_without_a_queue(scene: Scene):
 
 
 def test_no_verb_waits_while_the_round_pauses(scene: Scene):
-    """Verbs of the queue do not wait for a paused round, and the round then continues."""
     living = scene.post(100)
     expire(scene, 40)
     taken: list[str] = []
@@ -201,7 +199,6 @@ def test_a_queue_deleted_while_the_round_pauses_is_skipped(scene: Scene):
 
 
 def test_a_store_that_does_not_sweep_hides_expired_messages(scene: Scene):
-    """While sweeping is off, expired messages are invisible and stay; when it is on again, they are removed."""
     configure(scene.storage, UNSWEPT)
     kept = scene.post(4)
     expire(scene, 20)
@@ -218,7 +215,6 @@ def test_a_store_that_does_not_sweep_hides_expired_messages(scene: Scene):
 
 
 def test_a_store_that_does_not_sweep_reclaims_purged_queues(scene: Scene):
-    """Purged and deleted queues are reclaimed, with their expired messages, whether sweeping is on or off."""
     configure(scene.storage, UNSWEPT)
     other = scene.at("other")
     for place in (scene, other):
@@ -240,7 +236,6 @@ def test_a_store_that_does_not_sweep_reclaims_purged_queues(scene: Scene):
 
 @pytest.mark.parametrize("read", [True, False], ids=["by reading too", "by sweeps alone"])
 def test_readers_get_the_same_with_and_without_removal_on_read(scene: Scene, read: bool):
-    """Reads and the final state are the same, whichever layer removes expired messages."""
     configure(scene.storage, Expiry(delete_on_read=read, delete_queue_size=3))
     expire(scene, 20)
     kept = scene.post(4)
@@ -254,7 +249,7 @@ def test_readers_get_the_same_with_and_without_removal_on_read(scene: Scene, rea
 
 
 def test_options_change_while_verbs_and_rounds_run(scene: Scene):
-    """No verb fails, no living message is removed, and no expired one stays."""
+    """No call fails, no living message is removed, and no expired message is left."""
     expire(scene, 300)
     living = scene.post(200)
     options = [Expiry(), UNSWEPT, Expiry(delete_on_read=False), Expiry(delete_queue_size=1), Expiry(sweep_batch_size=1)]
@@ -282,7 +277,6 @@ def test_options_change_while_verbs_and_rounds_run(scene: Scene):
 
 
 def test_a_round_keeps_a_key_until_its_window_ends(scene: Scene):
-    """Rounds at any pace keep a key until its window ends."""
     key = make_key(window=600)
     scene.post(1, once=key)
     scene.tick(599)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paused claims: pops that expect certain metadata, and claims that may return no messages."""
+"""Paused queues: pops that expect certain metadata, and claims that may return no messages."""
 
 from contextlib import suppress
 from itertools import pairwise
@@ -23,14 +23,13 @@ def pop(scene: Scene, expected: bytes | None, limit: int = 1, history: int = 0) 
 def hand_out_nothing(
     scene: Scene, claim: str, expected: bytes | None = None, fence: Fence | None = None
 ) -> ClaimResult:
-    """Claim like a broker whose queue is paused."""
+    """Claim as a server does if the queue is paused: return no new messages."""
     lease = Lease(claim, 60, 60)
     request = ClaimRequest(lease, 1, named="." in claim, fence=fence, max_claims=0, most_bytes=0, expected=expected)
     return scene.storage.claims.create(scene.queue, request, scene.now)
 
 
 def test_a_pop_with_matching_expected_metadata_takes_messages(scene: Scene):
-    """The pop takes messages in a queue with metadata, in one without, and without an expectation in both."""
     scene.post(4)
     assert len(pop(scene, NONE)) == 1
     assert len(pop(scene, None)) == 1
@@ -41,7 +40,7 @@ def test_a_pop_with_matching_expected_metadata_takes_messages(scene: Scene):
 
 @pytest.mark.parametrize("history", [0, 600])
 def test_a_pop_that_expects_other_metadata_returns_them_and_takes_nothing(scene: Scene, history: int):
-    """The pop returns the current metadata; a second attempt that expects them gets the first message."""
+    """The pop returns the current metadata. A second attempt that expects these metadata gets the first message."""
     scene.storage.queues.create(scene.queue, SOME)
     posted = scene.post(2)
     for wrong in (NONE, SOME + b" "):
@@ -53,14 +52,12 @@ def test_a_pop_that_expects_other_metadata_returns_them_and_takes_nothing(scene:
 
 
 def test_a_pop_of_a_missing_queue_finds_nothing(scene: Scene):
-    """A missing queue has no metadata and no messages."""
     assert pop(scene, NONE) == []
     with suppress(OtherMetadata):
         assert pop(scene, SOME) == []
 
 
 def test_concurrent_pops_take_messages_only_under_current_metadata(scene: Scene):
-    """Only pops that expect the current metadata take messages."""
     scene.storage.queues.create(scene.queue, SOME)
     scene.post(40)
     taken: list[Messages] = []
@@ -113,7 +110,7 @@ def test_pops_racing_updates_take_only_under_expected_metadata(scene: Scene):
 
 @pytest.mark.parametrize("claim", ["c1", "job.1"])
 def test_a_claim_that_returns_no_messages_changes_nothing(scene: Scene, claim: str):
-    """After any number of such claims the messages are ready, in order, and with their claim count."""
+    """After any number of such claims, the messages are ready and in order, and the claim count is unchanged."""
     posted = scene.post(3)
     for _ in range(3):
         asked = hand_out_nothing(scene, claim, NONE)
@@ -125,14 +122,14 @@ def test_a_claim_that_returns_no_messages_changes_nothing(scene: Scene, claim: s
 
 @pytest.mark.parametrize("claim", ["c1", "job.1"])
 def test_a_claim_that_returns_no_messages_returns_other_metadata(scene: Scene, claim: str):
-    """A caller that expects a paused queue gets the metadata of the resumed one."""
+    """If the expected metadata differ, the claim returns the current metadata."""
     scene.storage.queues.create(scene.queue, SOME)
     scene.post(1)
     assert hand_out_nothing(scene, claim, NONE).metadata == SOME
 
 
 def test_a_claim_that_returns_no_messages_finds_the_named_claim(scene: Scene):
-    """The claim returns the messages that the named claim holds, and no more."""
+    """The claim returns the messages that the named claim holds, but claims no more."""
     posted = scene.post(3)
     lease = Lease("job.1", 60, 60)
     first = scene.storage.claims.create(scene.queue, ClaimRequest(lease, 2, named=True), scene.now)
@@ -142,7 +139,6 @@ def test_a_claim_that_returns_no_messages_finds_the_named_claim(scene: Scene):
 
 
 def test_a_claim_that_returns_no_messages_refuses_an_old_epoch(scene: Scene):
-    """A paused queue refuses an old epoch too."""
     scene.post(1)
     former, last = scene.fence(), scene.fence()
     with pytest.raises(Fenced):
@@ -151,7 +147,6 @@ def test_a_claim_that_returns_no_messages_refuses_an_old_epoch(scene: Scene):
 
 
 def test_a_post_refused_by_expected_metadata_does_not_affect_pops(scene: Scene):
-    """Posts and pops of a queue check the metadata separately."""
     scene.storage.queues.create(scene.queue, SOME)
     assert scene.storage.messages.post(scene.queue, drafts(1, scene.now), scene.now, NONE) == SOME
     assert pop(scene, SOME) == []

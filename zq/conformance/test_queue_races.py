@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Races of queue creation, update and removal: one caller wins, and a removal is atomic (extensions 1)."""
+"""Races of queue creation, update and removal: only one caller succeeds, and a removal is atomic (extensions 1)."""
 
 import json
 import threading
@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.every_server, ONE_OR_TWO_CONNECTIONS]
 
 
 def test_one_of_many_updates_wins(scene: Scene):
-    """Exactly one of eight concurrent updates of the same metadata succeeds, and its value is kept."""
     scene.storage.queues.create(scene.queue, b"{}")
     expected = b"{}"
     for turn in range(20):
@@ -30,7 +29,7 @@ def test_one_of_many_updates_wins(scene: Scene):
 
 
 def test_concurrent_counting_by_compare_and_set_loses_nothing(scene: Scene):
-    """Six writers that read, add one and retry make the sum."""
+    """Six writers increment a counter by compare-and-set with retries. No increment is lost."""
     scene.storage.queues.create(scene.queue, b'{"n": 0}')
 
     def count() -> None:
@@ -48,7 +47,7 @@ def test_concurrent_counting_by_compare_and_set_loses_nothing(scene: Scene):
 
 
 def test_one_of_many_creators_creates(scene: Scene):
-    """Creates race posts that create the queue: at most one create returns True, and the count is right."""
+    """Creates run concurrently with posts that create the queue: at most one create returns True."""
     for turn in range(10):
         room = scene.at(f"q{turn}")
         creators = [partial(room.storage.queues.create, room.queue, b'{"by": %d}' % at) for at in range(4)]
@@ -71,7 +70,7 @@ def stop_after(count: int, left: threading.Semaphore, stop: threading.Event) -> 
 
 @pytest.mark.parametrize("way", ["delete", "purge"])
 def test_a_post_racing_the_removal_of_its_queue_is_whole_or_gone(scene: Scene, way: str):
-    """After any interleaving each post exists with all or none of its messages, and all verbs agree."""
+    """Each post has either stored all of its messages or none, and all verbs agree."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     stop = threading.Event()
     left = threading.Semaphore(0)

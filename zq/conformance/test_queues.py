@@ -25,14 +25,12 @@ def metadata(scene: Scene) -> bytes:
 
 
 def test_a_queue_is_created_once_and_keeps_its_first_metadata(scene: Scene):
-    """Create returns whether it created the queue, and never overwrites metadata."""
     assert scene.storage.queues.create(scene.queue, b'{"a": 1}') is True
     assert scene.storage.queues.create(scene.queue, b'{"b": 2}') is False
     assert metadata(scene) == b'{"a": 1}'
 
 
 def test_a_missing_queue_has_no_metadata(scene: Scene):
-    """Get returns None, not an empty queue."""
     assert scene.storage.queues.get(scene.queue) is None
     assert scene.storage.queues.count(scene.queue.project) == 0
     assert names(scene) == []
@@ -49,7 +47,6 @@ def test_a_missing_queue_has_no_metadata(scene: Scene):
     ids=["empty", "operators", "odd text", "large"],
 )
 def test_metadata_are_returned_byte_for_byte(scene: Scene, document: bytes):
-    """The store neither parses nor changes the metadata."""
     scene.storage.queues.create(scene.queue, document)
     assert metadata(scene) == document
     [listed] = scene.storage.queues.list(scene.queue.project, "", 10).items
@@ -57,28 +54,26 @@ def test_metadata_are_returned_byte_for_byte(scene: Scene, document: bytes):
 
 
 def test_an_update_of_the_current_metadata_succeeds(scene: Scene):
-    """Compare-and-set succeeds on the current bytes."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     assert scene.storage.queues.update(scene.queue, b'{"a": 1}', b'{"a": 2}') is True
     assert metadata(scene) == b'{"a": 2}'
 
 
 def test_an_update_of_other_metadata_changes_nothing(scene: Scene):
-    """Compare-and-set fails on stale bytes, also on equal JSON with another spelling."""
+    """Compare-and-set fails if the bytes differ, even if the JSON values are equal."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     assert scene.storage.queues.update(scene.queue, b'{"a":1}', b'{"a": 2}') is False
     assert metadata(scene) == b'{"a": 1}'
 
 
 def test_an_update_does_not_create_a_queue(scene: Scene):
-    """A missing queue has no metadata to replace, whatever the caller expects."""
     assert scene.storage.queues.update(scene.queue, b"{}", b'{"a": 2}') is False
     assert scene.storage.queues.update(scene.queue, b"", b'{"a": 2}') is False
     assert not scene.exists()
 
 
 def test_a_post_creates_the_queue_without_metadata(scene: Scene):
-    """The queue counts and is listed like any other, and can be updated from what get returns."""
+    """The queue counts and is listed like any other, and its metadata can be updated."""
     scene.post()
     assert json.loads(metadata(scene)) == {}
     assert scene.storage.queues.count(scene.queue.project) == 1
@@ -89,14 +84,12 @@ def test_a_post_creates_the_queue_without_metadata(scene: Scene):
 
 
 def test_a_post_leaves_the_metadata_alone(scene: Scene):
-    """A post to an existing queue keeps the metadata of its owner."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     scene.post(3)
     assert metadata(scene) == b'{"a": 1}'
 
 
 def test_only_a_post_creates_a_queue(scene: Scene):
-    """Reading, claiming, popping, deleting and purging create no queue."""
     assert scene.page() == []
     assert scene.get(["ffff"]) == []
     assert scene.claim() is None
@@ -112,7 +105,7 @@ def test_only_a_post_creates_a_queue(scene: Scene):
 
 
 def test_queues_are_listed_in_byte_order(scene: Scene):
-    """Bytes order names: capitals, underscore, small letters; a prefix comes before longer names."""
+    """Capitals come before the underscore, then small letters. A prefix comes before longer names."""
     ordered = ["-x", ".x", "0", "09", "10", "9", "A", "Z", "_", "a", "a-", "a.", "a0", "aa", "b"]
     for name in reversed(ordered):
         scene.storage.queues.create(scene.at(name).queue, b"{}")
@@ -121,7 +114,7 @@ def test_queues_are_listed_in_byte_order(scene: Scene):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
 def test_pages_of_queues_show_every_queue_once(scene: Scene, limit: int):
-    """Pages are full while there are enough queues, next is the last name, and an empty page has none."""
+    """Pages are full while there are enough queues. ``next`` is the last name, or None for an empty page."""
     made = [f"q{at}" for at in range(7)]
     for name in made:
         scene.storage.queues.create(scene.at(name).queue, b"{}")
@@ -140,7 +133,7 @@ def test_pages_of_queues_show_every_queue_once(scene: Scene, limit: int):
 
 
 def test_a_listing_continues_after_a_name_that_is_no_queue(scene: Scene):
-    """The listing continues with strictly greater names, whether the marker exists or not."""
+    """The listing continues with greater names, whether the marker exists or not."""
     for name in ["a", "b", "b0", "c"]:
         scene.storage.queues.create(scene.at(name).queue, b"{}")
     assert names(scene, after="b") == ["b0", "c"]
@@ -176,7 +169,7 @@ def test_deleting_a_queue_removes_all_its_data(scene: Scene):
 
 
 def test_a_recreated_queue_is_empty(scene: Scene):
-    """Messages of the former queue do not return, also when their delays and claims end."""
+    """Messages of the former queue do not return, even when their delays and claims end."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     old = scene.post(3) + scene.post(2, delay=60)
     scene.take(2, ttl=60)
@@ -193,7 +186,7 @@ def test_a_recreated_queue_is_empty(scene: Scene):
 
 @pytest.mark.parametrize("way", ["delete", "purge"])
 def test_a_late_holder_changes_nothing_in_a_recreated_queue(scene: Scene, way: str):
-    """After a removal a holder's delete succeeds, its claim is unknown, and new messages are unchanged."""
+    """A delete by the holder succeeds, the claim is unknown, and new messages are unchanged."""
     old = scene.post(2)
     claim = scene.take()
     getattr(scene.storage.queues, way)(scene.queue)
@@ -226,7 +219,7 @@ def test_a_purge_keeps_only_the_metadata(scene: Scene):
 
 
 def test_a_purge_leaves_other_queues_alone(scene: Scene):
-    """Purge and deletion change neither a queue with the same name prefix nor its claims."""
+    """The other queue's name begins with the name of the purged queue."""
     other = scene.at("jobs2")
     scene.post(2)
     kept = other.post(3)
@@ -240,7 +233,6 @@ def test_a_purge_leaves_other_queues_alone(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_an_emptied_queue_stays(scene: Scene):
-    """Only its owner removes a queue; an empty queue stays."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     scene.post(2, ttl=60)
     scene.pop(1)
@@ -251,7 +243,7 @@ def test_an_emptied_queue_stays(scene: Scene):
 
 
 def test_stats_count_every_living_state(scene: Scene):
-    """Messages of a live claim are claimed; delayed, ready and lapsed ones are free; expired ones do not count."""
+    """Messages of a live claim count as claimed. Ready, delayed and lapsed messages count as free."""
     scene.post(2, ttl=100)
     scene.post(3, delay=120)
     assert scene.counts() == (0, 5)
@@ -276,7 +268,7 @@ def test_stats_follow_each_way_out_of_a_claim(scene: Scene):
 
 
 def test_stats_follow_a_renewal(scene: Scene):
-    """A longer renewal keeps messages claimed beyond the first end, a shorter one frees them earlier."""
+    """A longer renewal keeps messages claimed past the first expiry. A shorter one frees them earlier."""
     scene.post(2)
     longer, shorter = scene.take(1, ttl=100), scene.take(1, ttl=1000)
     scene.renew(longer.id, ttl=1000)
@@ -287,7 +279,7 @@ def test_stats_follow_a_renewal(scene: Scene):
 
 
 def test_stats_name_the_oldest_and_the_newest(scene: Scene):
-    """Oldest and newest are first and last by sequence, also claimed or delayed, and change as messages leave."""
+    """The oldest and newest message are the first and last by sequence, even if claimed or delayed."""
     first = scene.post(1, delay=500)[0]
     early = scene.now
     scene.tick(5)
@@ -307,7 +299,6 @@ def test_stats_name_the_oldest_and_the_newest(scene: Scene):
 
 
 def test_stats_skip_expired_messages_as_oldest_and_newest(scene: Scene):
-    """Neither the oldest nor the newest message is expired."""
     scene.post(2, ttl=60)
     kept = scene.post(1, ttl=600)[0]
     mark = Edge(kept, scene.now, scene.one(kept).sequence)
@@ -320,7 +311,6 @@ def test_stats_skip_expired_messages_as_oldest_and_newest(scene: Scene):
 
 @pytest.mark.parametrize("way", ["pop", "delete", "purge", "expire"])
 def test_an_empty_queue_next_to_others_has_neither_oldest_nor_newest(scene: Scene, way: str):
-    """Neighbouring queues of the same or another project do not provide its oldest or newest message."""
     project = scene.queue.project
     neighbours = [
         scene.at("jobs", project[:-1] + "d"),

@@ -13,7 +13,7 @@ DOUBLING = Redelivery(10, exponential=True, cap=60)
 
 
 def test_a_lapsed_message_waits_from_the_end_of_its_claim(scene: Scene):
-    """The message is available at the claim's end + the delay; between them it is delayed and has no holder."""
+    """The message is available at claim expiry + delay. Until then it is delayed and has no holder."""
     posted = scene.post(2)
     claim = scene.take(ttl=60, redelivery=AFTER_30)
     assert [message.available for message in claim.messages] == [near(scene.now + 90)] * 2
@@ -34,7 +34,7 @@ def test_a_lapsed_message_waits_from_the_end_of_its_claim(scene: Scene):
 
 @pytest.mark.parametrize("way", ["release", "settle"])
 def test_a_release_without_a_delay_starts_the_redelivery_delay(scene: Scene, way: str):
-    """With a redelivery delay the message does not return to its former place."""
+    """With a redelivery delay, the message does not return to its former position."""
     [id] = scene.post(1)
     claim = scene.take(ttl=60, redelivery=AFTER_30)
     scene.tick(10)
@@ -70,7 +70,6 @@ def test_the_delay_of_a_release_replaces_the_redelivery_delay(scene: Scene, dela
 
 
 def test_a_release_without_any_delay_restores_the_position(scene: Scene):
-    """A release with the delay ``None`` puts the message in front of later posts."""
     posted = scene.post(1)
     claim = scene.take()
     scene.tick(5)
@@ -96,7 +95,6 @@ def test_a_redelivery_delay_grows_with_the_claim_count(scene: Scene):
 
 
 def test_each_message_of_a_claim_is_delayed_by_its_own_count(scene: Scene):
-    """Messages of one claim with three different counts become ready at three times."""
     posted = scene.post(1)
     for _ in range(2):
         scene.release(scene.take(redelivery=Redelivery()).id)
@@ -113,7 +111,7 @@ def test_each_message_of_a_claim_is_delayed_by_its_own_count(scene: Scene):
 
 @pytest.mark.parametrize("ttl", [30, 600])
 def test_a_renewal_keeps_the_redelivery_delay(scene: Scene, ttl: int):
-    """The message is available at the new end + the same delay, although the renewal has no delay."""
+    """The message is available at the new expiry + the same delay."""
     posted = scene.post(1)
     claim = scene.take(ttl=60, redelivery=DOUBLING)
     scene.tick(20)
@@ -128,7 +126,6 @@ def test_a_renewal_keeps_the_redelivery_delay(scene: Scene, ttl: int):
 
 
 def test_a_message_keeps_its_redelivery_time_under_a_later_rule(scene: Scene):
-    """Later claims with another rule do not change an earlier redelivery time (L4)."""
     waiting = scene.post(1)
     scene.release(scene.take(redelivery=AFTER_30).id)
     other = scene.post(1)
@@ -142,7 +139,7 @@ def test_a_message_keeps_its_redelivery_time_under_a_later_rule(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_a_claim_extends_a_ttl_to_its_end_and_not_to_the_redelivery(scene: Scene):
-    """The extension covers claim end + grace: a message may expire during its redelivery delay."""
+    """The ttl covers claim expiry + grace, so a message may expire during its redelivery delay."""
     [id] = scene.post(1, ttl=60)
     scene.take(ttl=100, grace=20, redelivery=AFTER_30)
     found = scene.one(id)
@@ -158,7 +155,7 @@ def test_a_claim_extends_a_ttl_to_its_end_and_not_to_the_redelivery(scene: Scene
 
 
 def test_a_redelivery_delay_beyond_the_ttl_does_not_extend_it(scene: Scene):
-    """If the claim ends within the message's life, ttl and expiry stay, even if the redelivery delay ends later."""
+    """If the claim expires before the message, ttl and expiry stay unchanged."""
     [id] = scene.post(1, ttl=600)
     scene.take(ttl=590, redelivery=AFTER_30)
     found = scene.one(id)
@@ -166,7 +163,6 @@ def test_a_redelivery_delay_beyond_the_ttl_does_not_extend_it(scene: Scene):
 
 
 def test_a_redelivered_message_is_ordered_by_its_available_time(scene: Scene):
-    """Messages are ordered by their ready times, independent of their sequence (L5)."""
     first = scene.post(1)
     scene.take(ttl=60, redelivery=AFTER_30)
     scene.tick(80)
@@ -180,7 +176,6 @@ def test_a_redelivered_message_is_ordered_by_its_available_time(scene: Scene):
 
 
 def test_a_used_up_message_is_buried_after_its_redelivery_delay(scene: Scene):
-    """A claim that buries leaves the message alone until its redelivery delay is over."""
     posted = scene.post(1)
     rule = DeadLetters(scene.at("dead").queue, 1, None)
     assert scene.claim(ttl=60, dead_letters=rule, redelivery=AFTER_30) is not None
@@ -195,7 +190,7 @@ def test_a_used_up_message_is_buried_after_its_redelivery_delay(scene: Scene):
 
 
 def test_a_delayed_message_also_has_a_redelivery_delay(scene: Scene):
-    """The post's own delay comes first, then the redelivery delay; a release without one restores the first time."""
+    """A release without a redelivery delay restores the available time of the post."""
     posted = scene.post(1, delay=20)
     scene.tick(25)
     fresh = scene.post(1)
@@ -206,7 +201,6 @@ def test_a_delayed_message_also_has_a_redelivery_delay(scene: Scene):
 
 
 def test_ready_messages_behind_thousands_of_delayed_ones_are_found(scene: Scene):
-    """Listings, claims and pops skip lapsed messages that wait, and find them at their time."""
     front = scene.post(2500)
     for _ in range(3):
         scene.take(1000, ttl=60, redelivery=AFTER_30)
@@ -219,7 +213,6 @@ def test_ready_messages_behind_thousands_of_delayed_ones_are_found(scene: Scene)
 
 
 def test_a_thousand_messages_are_released_with_a_delay(scene: Scene):
-    """A large claim is released as a whole and becomes ready as a whole, in order."""
     posted = scene.post(1200)
     claim = scene.take(1200)
     scene.release(claim.id, 60)
@@ -231,7 +224,6 @@ def test_a_thousand_messages_are_released_with_a_delay(scene: Scene):
 
 
 def test_a_late_release_changes_no_available_time(scene: Scene):
-    """An ended claim cannot change when its former messages are ready."""
     posted = scene.post(2)
     late = scene.take(1, ttl=60, redelivery=AFTER_30)
     scene.tick(60)

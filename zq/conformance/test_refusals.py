@@ -74,7 +74,7 @@ REFUSALS: list[tuple[Refused, errors.ZqError]] = [
     ("refused", "error"), REFUSALS, ids=[f"{at}-{type(error).__name__}" for at, (_, error) in enumerate(REFUSALS)]
 )
 def test_a_refusal_has_the_message_of_its_class(scene: Scene, refused: Refused, error: errors.ZqError):
-    """The class is exactly this one, and its ``str`` is the same on every driver."""
+    """The exception is exactly of this class, and its text is the same in every driver."""
     with pytest.raises(type(error)) as raised:
         refused(scene)
     assert (type(raised.value), str(raised.value)) == (type(error), str(error))

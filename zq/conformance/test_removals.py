@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Purge and deletion of a queue: one step for every observer and any number of messages (contract 6)."""
+"""Purge and deletion of a queue, atomic for every observer and for any number of messages (contract 6)."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ def fill(scene: Scene, count: int = MANY) -> list[str]:
 def test_totals_during_a_removal_show_all_messages_or_none(scene: Scene, way: str):
     """Statistics, depths, listings and reads by id show the whole queue or an empty one.
 
-    No total shows the whole queue after another one has shown it empty.
+    After an empty result, no later result shows the whole queue.
     """
     posted = fill(scene)
     some = posted[:: MANY // 50]
@@ -61,7 +61,7 @@ def test_totals_during_a_removal_show_all_messages_or_none(scene: Scene, way: st
 @WAYS
 @pytest.mark.parametrize("verb", ["claim", "pop"])
 def test_a_consumer_during_a_removal_gets_only_the_queue_front_and_new_messages(scene: Scene, way: str, verb: str):
-    """No message comes from the middle of a queue that is being removed, and none after the removal has returned."""
+    """No message comes from the middle of the removed queue, and none after the removal has returned."""
     posted = fill(scene)
     shift = RunningWorkers(1)
     removed = threading.Event()
@@ -98,7 +98,7 @@ def test_a_consumer_during_a_removal_gets_only_the_queue_front_and_new_messages(
 @WAYS
 @pytest.mark.parametrize("grouping", [Grouping.NONE, Grouping.ORDERED])
 def test_no_verb_shows_a_removed_message(scene: Scene, way: str, grouping: Grouping):
-    """Before any maintenance, claims and ids are unknown, and names and groups are free."""
+    """Before any maintenance, claims and ids are unknown, and names and groups can be reused."""
     scene.storage.queues.create(scene.queue, b"{}", grouping)
     posted = scene.post(8)
     held = scene.take(2)
@@ -132,7 +132,7 @@ def test_no_verb_shows_a_removed_message(scene: Scene, way: str, grouping: Group
 
 
 def test_a_deletion_removes_history_and_keys_and_a_purge_keeps_them(scene: Scene):
-    """A deletion removes both in one step, and a queue that is created again has its own."""
+    """A deletion is a single step. A queue that is created again has its own history and keys."""
     scene.post(2, once=make_key())
     assert len(scene.pop(1, history=600)) == 1
     scene.storage.queues.purge(scene.queue)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Closing and opening a store: every acknowledged change is still there, in the same state (law L1)."""
+"""Closing and opening a store: every acknowledged change is still there (law L1)."""
 
 from collections.abc import Iterator
 
@@ -44,7 +44,7 @@ def test_an_empty_store_opens_again(scene: RestartableScene):
 
 
 def test_queues_and_metadata_survive(scene: RestartableScene):
-    """Created, updated, purged and deleted queues, and those created by a post, are unchanged."""
+    """Created, updated, purged and deleted queues are unchanged, and so are queues that a post created."""
     queues = scene.storage.queues
     for name in ["a", "b", "c", "d"]:
         queues.create(QueueRef("acme", name), b'{"name": "%s"}' % name.encode())
@@ -83,7 +83,7 @@ def test_messages_survive_whole_and_in_order(scene: RestartableScene):
 
 
 def test_claims_survive_with_their_holders_rights(scene: RestartableScene):
-    """Claimed messages stay claimed; only their claim can renew, delete and release them; they lapse in time."""
+    """Claimed messages stay claimed until the claim lapses. Only their claim can renew, delete and release them."""
     posted = scene.post(6)
     kept, released, lapsing = scene.take(2, ttl=600), scene.take(2, ttl=600), scene.take(2, ttl=60)
     scene.restart()
@@ -105,7 +105,6 @@ def test_claims_survive_with_their_holders_rights(scene: RestartableScene):
 
 
 def test_a_release_after_a_restart_restores_the_place(scene: RestartableScene):
-    """The former place of a claimed message survives."""
     posted = scene.post(3)
     claim = scene.take(2)
     scene.restart()
@@ -114,7 +113,6 @@ def test_a_release_after_a_restart_restores_the_place(scene: RestartableScene):
 
 
 def test_extended_ttls_survive(scene: RestartableScene):
-    """A message that a claim extended does not expire at its first expiry after a restart."""
     posted = scene.post(1, ttl=60)
     claim = scene.take(ttl=600, grace=10)
     scene.restart()
@@ -129,7 +127,6 @@ def test_extended_ttls_survive(scene: RestartableScene):
 
 
 def test_delays_survive(scene: RestartableScene):
-    """A delayed message becomes ready exactly at its time after a restart."""
     posted = scene.post(2, delay=60)
     scene.restart()
     scene.tick(59.999)
@@ -206,7 +203,7 @@ def test_removed_messages_do_not_return_after_a_restart(scene: RestartableScene)
 
 
 def test_dead_letters_survive_in_one_queue(scene: RestartableScene):
-    """A moved message is in its new queue only, and the counts of both queues survive."""
+    """A dead letter is in its new queue only, and the counts of both queues survive."""
     posted = scene.post(2)
     scene.release(scene.take(1).id)
     scene.restart()
@@ -236,7 +233,7 @@ def test_maintenance_continues_after_a_restart(scene: RestartableScene):
 
 
 def test_thousands_of_messages_in_many_queues_survive(scene: RestartableScene):
-    """Half of the messages of 20 queues with 200 messages each are claimed or popped."""
+    """20 queues have 200 messages each, half of them claimed or popped."""
     rooms = [scene.at(f"q{at}") for at in range(20)]
     expected = {}
     for room in rooms:
@@ -254,7 +251,7 @@ def test_thousands_of_messages_in_many_queues_survive(scene: RestartableScene):
 
 
 def test_an_open_commit_survives(scene: RestartableScene):
-    """The messages of the open commit are in no claim, its stages are safe, and any server finishes it."""
+    """The messages of the commit are in no claim, the stages stay, and any server finishes the commit."""
     source = scene.at("in")
     posted = source.post(4)
     source.named("etl.0", 3, ttl=60)
@@ -278,7 +275,7 @@ def test_an_open_commit_survives(scene: RestartableScene):
 
 
 def test_messages_entering_a_queue_are_counted(scene: RestartableScene):
-    """Messages count whichever way they entered, through restarts and purges; returned messages do not count again."""
+    """Messages count once, whichever way they entered the queue, also across restarts and purges."""
     assert scene.entered() is None
     ids = scene.post(3)
     begun = scene.entered()

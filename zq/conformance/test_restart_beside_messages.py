@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Closing and opening a store: the data besides messages is still there (law L1)."""
+"""Closing and opening a store: history, keys, fences, stages and producers are still there (law L1)."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ def scene(open_store: OpenStore, queue: QueueRef) -> Iterator[RestartableScene]:
 
 
 def test_redelivery_delays_and_moves_survive(scene: RestartableScene):
-    """A redelivery delay outlives its claim, and a settled message is whole in its target queue."""
+    """A redelivery delay outlives its claim. A message moved by a settlement is complete in its target queue."""
     posted = scene.post(4)
     claim = scene.take(4, ttl=60, redelivery=Redelivery(30, cap=600))
     scene.settle(claim.id, release=[Release(posted[0], 45)], move=[Move(posted[1], "next", body=b"[1]", reason="odd")])
@@ -58,7 +58,6 @@ def test_history_survives(scene: RestartableScene):
 
 
 def test_keys_of_requests_survive(scene: RestartableScene):
-    """A repeat after a restart returns the first result."""
     posted = scene.post(2, once=make_key("post:k"))
     claim = scene.take()
     told = scene.settle(claim.id, delete=[posted[0], "unknown"], once=make_key("settle:k"))

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.every_server
 
 
 def test_a_settlement_applies_each_action_to_its_messages(scene: Scene):
-    """One settlement deletes, releases, delays, moves and buries; two messages that it does not name stay claimed."""
+    """The settlement deletes, releases, delays, moves and buries. Two messages that it does not name stay claimed."""
     posted = scene.post(7)
     claim = scene.take(7)
     told = scene.settle(
@@ -55,7 +55,7 @@ def test_a_settlement_of_all_ends_the_claim(scene: Scene):
 
 
 def test_the_rest_is_every_unnamed_message_of_the_claim(scene: Scene):
-    """Named messages have their own action; messages of other claims and delayed ones stay."""
+    """Named messages have their own action. Messages of other claims and ready messages stay."""
     posted = scene.post(8)
     claim, other = scene.take(5), scene.take(1)
     told = scene.settle(claim.id, rest=True, release=[Release(posted[1])], move=[Move(posted[2], "next")])
@@ -66,7 +66,6 @@ def test_the_rest_is_every_unnamed_message_of_the_claim(scene: Scene):
 
 
 def test_a_thousand_messages_are_settled_at_once(scene: Scene):
-    """A large claim is settled by names and by the rest."""
     posted = scene.post(1500)
     claim = scene.take(1000)
     back = [Release(id) for id in posted[200:400]]
@@ -78,7 +77,7 @@ def test_a_thousand_messages_are_settled_at_once(scene: Scene):
 
 
 def test_messages_outside_the_claim_are_returned_as_lost_and_unchanged(scene: Scene):
-    """Removed, free, delayed, foreign and unknown messages are returned as lost, in the order of naming."""
+    """Removed, free, delayed and unknown messages, and messages of other claims, are lost, in the given order."""
     posted = scene.post(6)
     elsewhere = scene.at("elsewhere").post(1)
     claim, other = scene.take(4), scene.take(1)
@@ -100,7 +99,7 @@ def test_messages_outside_the_claim_are_returned_as_lost_and_unchanged(scene: Sc
 
 
 def test_a_repeat_while_the_claim_lives_is_harmless(scene: Scene):
-    """All named messages are lost; the claim keeps the messages that it still holds."""
+    """All named messages are lost. The claim keeps the messages that it still holds."""
     posted = scene.post(4)
     claim = scene.take()
     settlement = {"delete": posted[:1], "release": [Release(posted[1], 60)], "move": [Move(posted[2], "next")]}
@@ -111,7 +110,7 @@ def test_a_repeat_while_the_claim_lives_is_harmless(scene: Scene):
 
 
 def test_a_late_holder_settles_nothing(scene: Scene):
-    """From its end on the claim is unknown, whether another claim has taken its messages or not."""
+    """After its expiry, the claim is unknown, whether another claim has taken its messages or not."""
     posted = scene.post(2)
     late = scene.take(ttl=60)
     scene.tick(60)
@@ -125,7 +124,6 @@ def test_a_late_holder_settles_nothing(scene: Scene):
 
 
 def test_a_holder_settles_to_the_last_millisecond(scene: Scene):
-    """The settlement succeeds up to the end of the claim, also of a renewed one."""
     posted = scene.post(2)
     claim = scene.take(ttl=60)
     scene.renew(claim.id, ttl=100)
@@ -165,7 +163,6 @@ def test_a_message_released_by_a_settlement_returns_to_its_position(scene: Scene
 
 
 def test_a_message_released_by_a_settlement_with_a_delay_is_delayed(scene: Scene):
-    """Claims, pops and default listings hide the message to the last millisecond."""
     posted = scene.post(2)
     claim = scene.take(2)
     scene.settle(claim.id, release=[Release(posted[0], 30)])
@@ -179,7 +176,7 @@ def test_a_message_released_by_a_settlement_with_a_delay_is_delayed(scene: Scene
 
 @pytest.mark.fresh_store
 def test_settled_messages_are_not_delivered_again(scene: Scene):
-    """No verb shows deleted messages, after maintenance and after the end of the claim (L3)."""
+    """No verb shows deleted messages, even after maintenance and the end of the claim (L3)."""
     posted = scene.post(3)
     claim = scene.take(ttl=60)
     scene.settle(claim.id, delete=posted[:2])
@@ -192,7 +189,7 @@ def test_settled_messages_are_not_delivered_again(scene: Scene):
 
 
 def attempt(scene: Scene, claim: str, ids: list[str], back: bool = False) -> SettleResult:
-    """Delete or release all messages; if the claim is gone, all are lost."""
+    """Delete all messages, or release them if ``back``. If the claim is unknown, return all as lost."""
     try:
         return scene.settle(claim, delete=[] if back else ids, release=[Release(id, 60) for id in ids if back])
     except ClaimNotFound:
@@ -201,7 +198,7 @@ def attempt(scene: Scene, claim: str, ids: list[str], back: bool = False) -> Set
 
 @ONE_OR_TWO_CONNECTIONS
 def test_two_settlements_of_one_claim_share_no_message(scene: Scene):
-    """One of the two settles each message; the other one returns it as lost or finds no claim."""
+    """Each message is settled by one settlement. The other one returns it as lost or finds no claim."""
     for turn in range(20):
         room = scene.at(f"q{turn}")
         posted = room.post(6)
@@ -215,7 +212,7 @@ def test_two_settlements_of_one_claim_share_no_message(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_a_settlement_races_the_end_of_its_claim(scene: Scene):
-    """A holder settles at the last moment while others claim: each message is processed by one of them."""
+    """A holder settles at the last moment while others claim: each message is processed by only one consumer."""
     for turn in range(10):
         room = scene.at(f"q{turn}")
         posted = room.post(8)
@@ -233,7 +230,7 @@ def test_a_settlement_races_the_end_of_its_claim(scene: Scene):
 @ONE_OR_TWO_CONNECTIONS
 @pytest.mark.parametrize("rival", ["renew", "release"])
 def test_a_settlement_races_its_own_holder(scene: Scene, rival: str):
-    """Deleted messages stay deleted, and only messages that were released first are lost; the claim ends."""
+    """Deleted messages stay deleted, only released messages are lost, and the claim ends."""
     for turn in range(10):
         room = scene.at(f"q{turn}")
         posted = room.post(5)

@@ -34,7 +34,7 @@ def test_staged_messages_are_invisible_to_every_verb(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_the_ttl_of_staged_messages_starts_at_their_publication(scene: Scene):
-    """Created, expiry and delay start at the commit; id, body, client, ttl and checksum are the draft's."""
+    """Creation time, expiry and delay start at the commit. All other fields are those of the draft."""
     [at_once, later] = new_ids(2, scene.now)
     new = [Draft(at_once, b'{"a": 1}', 60, 0, "bob", "MD5:x"), Draft(later, b"[2]", 600, 30, "alice")]
     scene.storage.transactions.stage(scene.queue.project, "s1", scene.queue, new, scene.now, 3600, 1000)
@@ -56,7 +56,7 @@ def test_the_ttl_of_staged_messages_starts_at_their_publication(scene: Scene):
 
 
 def test_published_messages_are_ordered_like_new_ones(scene: Scene):
-    """They follow the queue's messages, in the order of the commit's stages and of each stage (L5, L6)."""
+    """Published messages follow the queue's messages, ordered by stage and by position in the stage (L5, L6)."""
     one = scene.stage("s1", 2)
     before = scene.post(2)
     two = scene.stage("s2", 2)
@@ -82,7 +82,7 @@ def test_a_commit_by_a_slower_clock_keeps_its_place(scene: Scene):
 
 
 def test_a_stage_may_hold_messages_for_several_queues(scene: Scene):
-    """The commit creates missing queues without metadata; existing queues keep theirs."""
+    """The commit creates missing queues without metadata. Existing queues keep their metadata."""
     other = scene.at("other")
     other.storage.queues.create(other.queue, b'{"a": 1}')
     here, there = scene.stage("s1", 2), other.stage("s1", 1)
@@ -96,7 +96,7 @@ def test_a_stage_may_hold_messages_for_several_queues(scene: Scene):
 
 
 def test_a_dropped_stage_is_gone(scene: Scene):
-    """The stage cannot be published; a repeated or unknown drop succeeds; the name can be used again."""
+    """The stage cannot be published. Another drop succeeds, and the name can be used again."""
     scene.stage("s1", 2)
     kept = scene.stage("s2", 1)
     for name in ("s1", "s1", "unknown"):
@@ -123,7 +123,7 @@ def test_a_published_stage_is_gone_and_its_messages_stay(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_a_stage_expires_after_its_first_messages(scene: Scene):
-    """A stage can be published to the last millisecond; later messages do not extend it; maintenance removes it."""
+    """The stage can be published to the last millisecond. Later messages do not extend it. Maintenance removes it."""
     scene.stage("s1", 1, lives=60)
     kept = scene.stage("s2", 1, lives=60)
     scene.tick(59)
@@ -147,7 +147,7 @@ def test_a_stage_expires_after_its_first_messages(scene: Scene):
 
 
 def test_a_full_stage_refuses_messages(scene: Scene):
-    """Bodies for all its queues count; a post that does not fit is refused as a whole, and the stage is unchanged."""
+    """Bodies for all queues count. A post that does not fit is refused as a whole and leaves the stage unchanged."""
     staged = scene.stage("s1", 4, most_bytes=10)
     other = scene.at("other")
     others = other.stage("s1", 5, most_bytes=10)
@@ -166,7 +166,7 @@ def test_a_full_stage_refuses_messages(scene: Scene):
 
 
 def test_a_stage_with_the_largest_number_of_messages_refuses_more(scene: Scene):
-    """S4: messages for all its queues count; a post that does not fit is refused and leaves the stage unchanged."""
+    """Messages for all queues count. A post that does not fit is refused and leaves the stage unchanged (S4)."""
     staged = scene.stage("s1", 4, most_messages=5)
     other = scene.at("other")
     with pytest.raises(StageFull):
@@ -181,7 +181,6 @@ def test_a_stage_with_the_largest_number_of_messages_refuses_more(scene: Scene):
 
 
 def test_stage_names_that_differ_in_a_character_are_distinct(scene: Scene):
-    """Names that differ in a character or in the project are different stages."""
     names = ["s", "S", "s.1", "s.", "s.10", "s-1", "x" * 128]
     staged = {name: scene.stage(name, 1) for name in names}
     rival = scene.rival
@@ -196,7 +195,6 @@ def test_stage_names_that_differ_in_a_character_are_distinct(scene: Scene):
 
 
 def test_thousands_of_messages_are_published_in_their_order(scene: Scene):
-    """All messages are in their queues, in order, when the commit returns."""
     other = scene.at("other")
     here, there = [], []
     for at in range(4):
@@ -209,7 +207,7 @@ def test_thousands_of_messages_are_published_in_their_order(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_concurrent_staging_keeps_every_message(scene: Scene):
-    """Eight threads stage for two queues: every message exists once, and messages of one call follow each other."""
+    """Eight threads stage for two queues. Each message exists once, and messages of one call are adjacent."""
     rooms = [scene, scene.at("other")]
 
     def some(room: Scene) -> list[list[str]]:
@@ -226,7 +224,7 @@ def test_concurrent_staging_keeps_every_message(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_concurrent_staging_cannot_overfill_a_stage(scene: Scene):
-    """The limit is checked in the step that stores."""
+    """The check and the write are one atomic change."""
 
     def some() -> int:
         with contextlib.suppress(StageFull):
@@ -240,7 +238,7 @@ def test_concurrent_staging_cannot_overfill_a_stage(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_staging_during_a_commit_loses_and_duplicates_nothing(scene: Scene):
-    """Messages staged too late for the commit form a new stage of that name; no call is published in part."""
+    """Messages staged too late for the commit form a new stage with the same name. Each call is published whole."""
     for turn in range(8):
         room = Scene(scene.storage, scene.clock, scene.at(f"q{turn}").queue)
         first = room.stage("s1", 3)
@@ -256,7 +254,7 @@ def test_staging_during_a_commit_loses_and_duplicates_nothing(scene: Scene):
 
 @pytest.mark.parametrize("step", [1000, 1])
 def test_side_stages_are_published_but_not_counted(scene: Scene, step: int):
-    """Side stages are published in the same step or by the same open commit; a missing one is accepted."""
+    """A commit publishes its side stages together with its other stages. A missing side stage is ignored."""
     other = scene.at("copies")
     main, copies = [scene.stage(name, 3) for name in ("s1", "s2")], other.stage("~s1", 5)
     committed = scene.commit(1, ["s1", "s2"], beside=["~s1", "~s2"], expected={"s1": 3}, bounds=Bounds(step, 1_000_000))
@@ -270,7 +268,7 @@ def test_side_stages_are_published_but_not_counted(scene: Scene, step: int):
 
 
 def test_a_refused_commit_publishes_no_side_stages(scene: Scene):
-    """A missing or different named stage refuses the commit; a side stage is left for the next one."""
+    """A missing or different named stage refuses the commit. The next commit can still publish the side stage."""
     other = scene.at("copies")
     copies = other.stage("~s1", 2)
     with pytest.raises(StageNotFound):

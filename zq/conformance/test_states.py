@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of one state, page by page, and the place of a message by its id."""
+"""Listings of the messages in one state, and lookup of a message's queue and state by its id."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,7 +41,6 @@ def every(scene: Scene, state: State, limit: int = SMALL) -> list[str]:
 
 
 def test_listings_of_a_missing_and_an_empty_queue_are_empty(scene: Scene):
-    """A missing queue and an empty one have no messages in any state."""
     for state in State:
         assert page(scene, state) == BrowsePage([], None)
     scene.storage.queues.create(scene.queue, b"{}")
@@ -50,7 +49,7 @@ def test_listings_of_a_missing_and_an_empty_queue_are_empty(scene: Scene):
 
 
 def test_each_message_is_in_one_state(scene: Scene):
-    """Pages show the same messages as reads by id, of this queue only."""
+    """Pages show the same messages as reads by id, and no messages of other queues."""
     scene.at("other").post(2)
     scene.at("other").post(2, delay=60)
     scene.at("other").take(1)
@@ -65,7 +64,7 @@ def test_each_message_is_in_one_state(scene: Scene):
 
 
 def mixed(scene: Scene) -> None:
-    """Post ready messages of all kinds: fresh, delayed before, released, lapsed and moved."""
+    """Post ready messages of all kinds: fresh, formerly delayed, released, lapsed and moved."""
     scene.post(7, delay=30)
     scene.post(9)
     scene.tick(10)
@@ -88,7 +87,7 @@ def mixed(scene: Scene) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 1000])
 def test_ready_messages_are_listed_in_the_order_of_claims(scene: Scene, limit: int):
-    """A claim then takes the messages in the listed order, whatever happened to them before."""
+    """A claim takes the messages in the listed order."""
     mixed(scene)
     listed = every(scene, READY, limit)
     assert len(listed) == 31
@@ -97,7 +96,7 @@ def test_ready_messages_are_listed_in_the_order_of_claims(scene: Scene, limit: i
 
 @pytest.mark.parametrize("limit", [1, 4, 1000])
 def test_delayed_messages_are_listed_by_available_time(scene: Scene, limit: int):
-    """Delayed posts, releases and redeliveries are listed in the order in which claims then take them."""
+    """Delayed posts, releases and redeliveries are listed in the order in which claims take them."""
     for delay in (50, 20, 90, 20):
         scene.post(3, delay=delay)
     scene.post(8)
@@ -114,7 +113,7 @@ def test_delayed_messages_are_listed_by_available_time(scene: Scene, limit: int)
 
 
 def test_claimed_messages_are_listed_in_sequence(scene: Scene):
-    """The end of their claims does not affect the order; messages that leave a claim are not listed."""
+    """The ends of the claims do not affect the order. Messages that leave a claim are not listed."""
     posted = scene.post(9)
     claims = [scene.take(3, ttl=ttl) for ttl in (300, 60, 200)]
     assert every(scene, CLAIMED) == posted
@@ -125,7 +124,6 @@ def test_claimed_messages_are_listed_in_sequence(scene: Scene):
 
 
 def test_thousands_of_claimed_messages_are_listed_in_sequence(scene: Scene):
-    """Thousands of ready messages between and behind them do not change the order."""
     posted = scene.post(7500)
     claims = [scene.take(limit, ttl=ttl) for limit, ttl in ((1500, 300), (1500, 120), (1500, 500), (1500, 200))]
     scene.release(claims[2].id)
@@ -136,7 +134,7 @@ def test_thousands_of_claimed_messages_are_listed_in_sequence(scene: Scene):
 
 
 def test_a_renewed_claim_moves_nothing(scene: Scene):
-    """A reader of claimed messages gets each message once while all claims are renewed."""
+    """A reader of claimed messages gets each message once, even if all claims are renewed meanwhile."""
     posted = scene.post(8)
     claims = [scene.take(2) for _ in range(4)]
     met = []
@@ -166,7 +164,6 @@ def test_pages_during_claims_posts_and_releases_repeat_nothing(scene: Scene):
 
 
 def test_pages_of_delayed_messages_during_posts_skip_nothing(scene: Scene):
-    """Messages that stay delayed are listed once and in order while others are added."""
     posted = [id for delay in range(100, 130) for id in scene.post(1, delay=delay)]
     scene.post(4)
     met = []
@@ -179,7 +176,6 @@ def test_pages_of_delayed_messages_during_posts_skip_nothing(scene: Scene):
 
 
 def test_pages_next_to_workers_show_untouched_messages_once(scene: Scene):
-    """Messages that no worker touches are listed exactly once while others are claimed, released and posted."""
     scene.post(20)
     scene.tick(1)
     kept, waiting = scene.post(40), scene.post(40, delay=200)
@@ -213,7 +209,6 @@ def test_pages_next_to_workers_show_untouched_messages_once(scene: Scene):
 
 @pytest.mark.parametrize("state", State)
 def test_expired_messages_are_in_no_state(scene: Scene, state: State):
-    """Expired messages are not listed, even if many are not removed yet."""
     scene.post(MANY, ttl=60)
     scene.post(MANY, ttl=60, delay=50)
     scene.tick(1)
@@ -223,7 +218,6 @@ def test_expired_messages_are_in_no_state(scene: Scene, state: State):
 
 
 def test_messages_of_a_lapsed_claim_are_ready(scene: Scene):
-    """The messages are ready at the end of the claim, without another claim."""
     posted = scene.post(3)
     scene.take(2, ttl=60)
     scene.tick(60)
@@ -232,7 +226,7 @@ def test_messages_of_a_lapsed_claim_are_ready(scene: Scene):
 
 
 def test_a_message_from_a_faster_clock_is_delayed_for_a_slower_one(scene: Scene):
-    """A message posted by a server with a faster clock is in one state for each clock."""
+    """If the clocks of two servers differ, a message can be delayed for one server and ready for the other."""
     early = scene.post(4)
     scene.tick(2)
     late = scene.post(5)
@@ -247,7 +241,7 @@ def test_a_message_from_a_faster_clock_is_delayed_for_a_slower_one(scene: Scene)
 
 @pytest.mark.parametrize("count", [4, MANY])
 def test_messages_of_a_decided_commit_are_not_ready(scene: Scene, count: int):
-    """The message is not ready, although its claim would have ended."""
+    """The messages stay claimed after the end of their claim."""
     posted = scene.post(count + 1)
     claim = scene.take(count, ttl=60)
     scene.decide(1, settle=[ClaimRef(scene.queue, claim.id)])
@@ -264,7 +258,6 @@ def test_messages_of_a_decided_commit_are_not_ready(scene: Scene, count: int):
 
 
 def test_a_page_of_a_state_respects_the_bytes_limit(scene: Scene):
-    """A page has at least one message; the next page continues after it."""
     posted = scene.post(12)
     for state, take in ((READY, False), (CLAIMED, True)):
         if take:
@@ -279,7 +272,6 @@ def test_a_page_of_a_state_respects_the_bytes_limit(scene: Scene):
 
 
 def test_positions_beyond_the_end_give_an_empty_page(scene: Scene):
-    """Any position beyond the end gives an empty page."""
     scene.post(2)
     scene.post(2, delay=60)
     scene.take(1)
@@ -320,7 +312,6 @@ def test_a_message_is_found_by_its_id_alone(scene: Scene):
 
 
 def test_a_message_is_not_found_in_another_project(scene: Scene):
-    """A message of another project and a missing one are not found."""
     [id] = scene.post(1)
     stranger = scene.at(scene.queue.name, scene.queue.project + "x")
     stranger.post(1)
@@ -330,7 +321,6 @@ def test_a_message_is_not_found_in_another_project(scene: Scene):
 
 
 def test_a_removed_message_without_history_is_not_located(scene: Scene):
-    """Purged, deleted and expired messages are not found."""
     [short], [deleted], [purged] = scene.post(1, ttl=60), scene.post(1), scene.post(1)
     scene.delete(deleted)
     scene.tick(60)
@@ -340,7 +330,7 @@ def test_a_removed_message_without_history_is_not_located(scene: Scene):
 
 
 def test_a_finished_message_is_found_in_history(scene: Scene):
-    """The latest history entry is found: after a move, that of the queue where the message finished."""
+    """The latest history entry is found: after a move, the entry of the queue where the message finished."""
     name, other = scene.queue.name, scene.at("other")
     assert scene.history() == []
     kept, moved = scene.post(2)

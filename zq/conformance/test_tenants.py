@@ -60,7 +60,6 @@ LOOKALIKES = [
 
 @pytest.mark.parametrize("pair", LOOKALIKES, ids=repr)
 def test_lookalike_queue_names_are_distinct(scene: Scene, pair: tuple[QueueRef, QueueRef]):
-    """Two queues with confusable full names share nothing, whatever is done to one of them."""
     for mine, theirs in (pair, pair[::-1]):
         here = scene.at(mine.name, project=mine.project)
         there = scene.at(theirs.name, project=theirs.project)
@@ -87,7 +86,6 @@ def test_lookalike_queue_names_are_distinct(scene: Scene, pair: tuple[QueueRef, 
 
 
 def test_every_project_sees_its_own_queues_only(scene: Scene):
-    """Each of 25 projects with hostile names lists and counts exactly its own queues, also after deletions."""
     assert len(set(PROJECTS)) == len(PROJECTS)
     for at, project in enumerate(PROJECTS):
         for name in NAMES[: 1 + at % len(NAMES)]:
@@ -108,7 +106,6 @@ def test_every_project_sees_its_own_queues_only(scene: Scene):
 
 
 def test_a_listing_of_queues_stops_at_the_project(scene: Scene):
-    """Neither a full page nor a marker beyond the last name lists queues of another project."""
     for project, name in itertools.product(["a", "a\x00", "a/", "b", "aa"], ["q1", "q2"]):
         scene.storage.queues.create(QueueRef(project, name), b"{}")
     for after, expected in [("", ["q1", "q2"]), ("q1", ["q2"]), ("q2", []), ("~", []), ("\U0010ffff", [])]:
@@ -117,7 +114,6 @@ def test_a_listing_of_queues_stops_at_the_project(scene: Scene):
 
 
 def test_every_project_has_its_own_messages(scene: Scene):
-    """One queue name in 25 hostile projects: each is listed, counted, claimed and popped by its own project only."""
     rooms = [scene.at("jobs", project=project) for project in PROJECTS]
     posted = [room.post(2 + at % 3) for at, room in enumerate(rooms)]
     for room, ids in zip(rooms, posted, strict=True):
@@ -132,7 +128,7 @@ def test_every_project_has_its_own_messages(scene: Scene):
 
 
 def test_ids_of_another_project_are_unknown(scene: Scene):
-    """Get, delete, bulk delete and claim verbs do not reach another project, even with the right ids."""
+    """Get, delete and claim verbs do not reach another project, even with the right ids."""
     rival = scene.rival
     posted = scene.post(3)
     claim = scene.take(1)
@@ -155,7 +151,7 @@ def test_ids_of_another_project_are_unknown(scene: Scene):
 
 
 def test_equal_ids_in_two_projects_are_two_messages(scene: Scene):
-    """Ids are unique within a project: changes in one project do not affect an equal id of another."""
+    """Changes in one project do not affect the message with the same id in another project."""
     rival = scene.rival
     ids = new_ids(3, scene.now)
     for room, body in [(scene, b'"mine"'), (rival, b'"theirs"')]:
@@ -173,7 +169,6 @@ def test_equal_ids_in_two_projects_are_two_messages(scene: Scene):
 
 
 def test_hostile_ids_find_nothing(scene: Scene):
-    """Separators, empty text and odd characters in ids are not found."""
     posted = scene.post(2)
     claim = scene.take(1)
     odd = ["", "/", "\x00", posted[0][:-1], posted[0] + "\x00", posted[0].upper() + "g", "\U0001f600", "*", "x" * 5000]
@@ -190,7 +185,6 @@ def test_hostile_ids_find_nothing(scene: Scene):
 
 
 def test_dead_letters_stay_in_their_project(scene: Scene):
-    """Dead-letter queues with the same name in two projects are two queues."""
     rival = scene.rival
     for room in (scene, rival):
         room.post(1)
@@ -204,7 +198,6 @@ def test_dead_letters_stay_in_their_project(scene: Scene):
 
 @pytest.mark.parametrize("neighbour", ["a", "z"])
 def test_statistics_of_an_empty_queue_have_nothing_of_other_projects(scene: Scene, neighbour: str):
-    """Statistics of an empty queue have no id and no time of other projects."""
     rival = scene.at("jobs", project=neighbour)
     rival.post(5)
     scene.post(2)
@@ -217,7 +210,6 @@ def test_statistics_of_an_empty_queue_have_nothing_of_other_projects(scene: Scen
 
 
 def test_every_project_has_its_own_history_keys_and_stages(scene: Scene):
-    """Names are used by 25 hostile projects: each has its own history, keys, claims, fences and commits."""
     rooms = [scene.at("jobs", project=project) for project in PROJECTS]
     posted = [room.post(3, once=make_key()) for room in rooms]
     staged = [room.stage("s1", 1 + at % 3) for at, room in enumerate(rooms)]
@@ -240,7 +232,6 @@ def test_every_project_has_its_own_history_keys_and_stages(scene: Scene):
 
 
 def test_settlements_moves_and_commits_do_not_reach_another_project(scene: Scene):
-    """Settle, move, history, stages and commits do not reach another project, even with the right names."""
     rival = scene.rival
     posted = scene.post(4)
     scene.named("etl.0", 2)

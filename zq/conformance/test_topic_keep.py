@@ -17,9 +17,10 @@ def log(storage: Storage, clock: ManualClock, project: str) -> Log:
 
 
 def publish_and_check(log: Log, keep: Retention, shapes: list[tuple[int, int]], most: int) -> None:
-    """Publish batches of (messages, bytes of each) to several topics and check the retained batches after each.
+    """Publish batches to several topics, and check the retained batches after each.
 
-    ``most`` is the number of bytes or messages that are kept, whichever limit ``shapes`` reach first.
+    ``shapes`` are pairs of message count and bytes per message. ``most`` is the number of bytes or messages that are
+    kept, whichever limit is reached first.
     """
     made: list[tuple[int, int]] = []
     dropped = 0
@@ -46,7 +47,7 @@ SHAPES = [(1 + at * 5 % 7, 10 + at * 11 % 40) for at in range(24)]
 
 
 def test_batches_are_trimmed_by_number_and_by_bytes(log: Log):
-    """Nothing is trimmed within the limit; everything older is trimmed at an eighth more; the newest batch stays."""
+    """A log within its limit is not trimmed. A log beyond 9/8 of the limit is. The newest batch always stays."""
     keeps = [
         (Retention(10**9, 40), SHAPES),
         (Retention(10**9, 1), SHAPES[:5]),
@@ -58,7 +59,6 @@ def test_batches_are_trimmed_by_number_and_by_bytes(log: Log):
 
 
 def test_a_batch_larger_than_the_retention_stays_until_the_next(log: Log):
-    """The batch alone is kept, whole, by number or by bytes, until the next one."""
     for keep in (Retention(10**9, 10), Retention(1000, 10**9)):
         old = log.publish("a", 2, size=40, keep=keep)
         large = log.publish("a", 30, size=200, keep=keep)
@@ -71,7 +71,7 @@ def test_a_batch_larger_than_the_retention_stays_until_the_next(log: Log):
 
 @pytest.mark.fresh_store
 def test_trimmed_batches_are_neither_read_nor_counted(log: Log):
-    """Reads by name, by glob and from any marker and statistics leave trimmed messages out; readers get the gap."""
+    """Reads and statistics omit trimmed messages, and readers get the gap."""
     made = [log.publish(f"t{at % 2}", 2, keep=Retention(10**9, 8)) for at in range(20)]
     dropped = log.read().dropped
     assert dropped == made[15][1]
@@ -91,7 +91,7 @@ def test_trimmed_batches_are_neither_read_nor_counted(log: Log):
 
 @pytest.mark.fresh_store
 def test_purged_and_expired_batches_count_towards_the_retention(log: Log):
-    """Purged and expired messages count until they are trimmed; ``dropped`` counts neither."""
+    """Purged and expired messages count until they are trimmed. ``dropped`` includes neither."""
     keep = Retention(10**9, 16)
     first = log.publish("kept", 4, keep=keep)
     log.publish("purged", 6, keep=keep)
@@ -119,7 +119,6 @@ def test_a_changed_retention_shrinks_or_grows_the_log(log: Log):
 
 @pytest.mark.fresh_store
 def test_a_trim_leaves_logs_of_other_projects_alone(log: Log):
-    """Trimming one log removes nothing from another."""
     neighbours = [log.of(project) for project in ("acm", "acme/", "acmf", "acme\x00")]
     kept = [room.publish("news", 3, keep=Retention(10**9, 8)) for room in neighbours]
     for _ in range(20):
@@ -130,7 +129,6 @@ def test_a_trim_leaves_logs_of_other_projects_alone(log: Log):
 
 
 def test_a_repeat_is_recognized_after_its_batch_was_trimmed(log: Log):
-    """Keys live for their window, independent of their messages."""
     [first] = log.publish(once=make_key())
     for _ in range(5):
         log.put("news", entries(9), Retention(10**9, 4))
@@ -141,7 +139,6 @@ def test_a_repeat_is_recognized_after_its_batch_was_trimmed(log: Log):
 
 
 def test_attributes_count_towards_the_retention(log: Log):
-    """A log keeps as many bytes of attributes as it would keep of bodies."""
     batches = [[Entry(b"1", 3600, attributes=b"a" * 99)] for _ in range(20)]
     made = [log.put("news", batch, Retention(1000, 10**9)) for batch in batches]
     log.reclaim()

@@ -74,7 +74,7 @@ def numbered(made: list[list[tuple[int, list[bytes]]]]) -> list[Numbered]:
 
 
 def test_readers_by_position_miss_nothing_while_publishers_publish(logs: list[Log]):
-    """Six publishers on two connections and three topics: all readers get every message once and in one order."""
+    """Six publishers use two connections and three topics. All readers get every message once and in one order."""
     shift = RunningWorkers(PUBLISHERS)
     readers = [partial(reader, log, shift, match, limit) for log in logs for match, limit in [("**", 5), ("t*", 100)]]
     readers += [partial(reader, logs[0], shift, f"t{at}", 7) for at in range(3)]
@@ -105,7 +105,7 @@ def test_a_returned_publish_is_readable_and_precedes_later_ones(logs: list[Log])
 
 
 def test_concurrent_repeats_are_published_once(logs: list[Log]):
-    """Four threads on two connections repeat the same requests: each takes effect once, in the reader's order."""
+    """Four threads on two connections repeat the same requests. Each request takes effect once."""
     shift = RunningWorkers(4)
 
     def repeater(log: Log) -> list[int]:
@@ -159,7 +159,6 @@ def test_concurrent_trims_keep_batches_whole(logs: list[Log]):
 
 
 def test_one_connection_sees_publishes_purges_and_trims_of_another(logs: list[Log]):
-    """No process caches the contents of a log."""
     mine, yours = logs
     first = mine.publish("a", 3)
     assert yours.messages() == mine.messages()

@@ -38,14 +38,13 @@ def expected(made: dict[str, list[int]], match: str, after: int = 0) -> list[int
 
 
 def test_a_reader_by_position_gets_each_batch_once(log: Log, mixed: dict[str, list[int]]):
-    """A name, a glob and everything return each batch once, for any limit."""
     for match in PATTERNS:
         for limit in (1, 4, 1000):
             assert log.sequences(match, limit=limit) == expected(mixed, match), (match, limit)
 
 
 def test_a_marker_may_be_any_sequence(log: Log, mixed: dict[str, list[int]]):
-    """0, within a batch, at its end, of another topic and beyond the end: a read returns exactly what follows."""
+    """The marker may be 0, within a batch, at its end, of another topic or beyond the end of the log."""
     last = log.read().last
     near = {0} | {sequence + off for its in mixed.values() for sequence in its for off in (-1, 0, 1, 2)}
     for match in ("a", "a.*", "**"):
@@ -57,7 +56,7 @@ def test_a_marker_may_be_any_sequence(log: Log, mixed: dict[str, list[int]]):
 
 
 def test_sequences_far_beyond_the_end_were_never_issued(log: Log, mixed: dict[str, list[int]]):
-    """A sequence an hour ahead, or beyond a driver's numbers, was never issued, even if the log has lost messages."""
+    """A sequence an hour ahead, or beyond a driver's number range, was never issued."""
     last = log.read().last
     for beyond in (last + 3600 * 512_000, 2**62):
         told = log.read("**", beyond)
@@ -74,7 +73,7 @@ def test_a_marker_within_a_batch_returns_the_whole_batch(log: Log):
 
 
 def test_a_read_ends_soon_after_its_limit(log: Log):
-    """A read has at most one batch more than the limit needs; it reports whether there is more, and its marker."""
+    """A read exceeds the limit by at most one batch. It returns its marker and whether there is more."""
     numbers = [number for _ in range(12) for number in log.publish("news", 3)]
     for match, limit in itertools.product(["news", "n*", "**"], [1, 2, 3, 4, 10, 33]):
         told = log.read(match, limit=limit)
@@ -89,7 +88,7 @@ def test_a_read_ends_soon_after_its_limit(log: Log):
 
 
 def test_an_empty_read_advances_the_marker(log: Log):
-    """Batches of other topics are skipped once: a reader of a silent topic reaches the end of the log."""
+    """A reader skips batches of other topics only once, so a reader of an empty topic reaches the end of the log."""
     [own] = log.publish("mine")
     for _ in range(30):
         last = log.publish("others", 3)[-1]
@@ -101,7 +100,7 @@ def test_an_empty_read_advances_the_marker(log: Log):
 
 
 def test_a_read_has_at_most_about_a_megabyte(log: Log):
-    """A read has at least one batch, however large, so that memory is bounded and every reader progresses."""
+    """A read has at least one batch, however large. Memory is bounded, and every reader progresses."""
     large = log.put("news", [Entry(b"1" * LOOK, 60)] * 2)
     for _ in range(10):
         log.put("news", [Entry(b"2" * 150_000, 60)])
@@ -116,7 +115,7 @@ def test_a_read_has_at_most_about_a_megabyte(log: Log):
 
 
 def test_a_reader_skips_thousands_of_batches_of_other_topics(log: Log):
-    """Reads by glob are bounded and reach the end; a topic needs few reads behind other topics' batches."""
+    """Reads by glob are bounded and reach the end. Reads by name need few calls."""
     own = log.publish("mine.a")
 
     def publisher() -> None:
@@ -130,7 +129,6 @@ def test_a_reader_skips_thousands_of_batches_of_other_topics(log: Log):
 
 
 def test_reads_of_a_topic_skip_purged_batches_of_others(log: Log, mixed: dict[str, list[int]]):
-    """Reads by name and by glob skip purged batches like those of other topics."""
     log.purge("a")
     log.purge("b")
     kept = {topic: numbers for topic, numbers in mixed.items() if topic not in ("a", "b")}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics: a project's own readers get published messages until they expire or are purged (extensions 8)."""
+"""Topics: every reader of the project gets published messages until they expire or are purged (extensions 8)."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -41,7 +41,7 @@ def test_a_batch_is_returned_whole(log: Log):
 
 
 def test_topics_of_a_project_share_one_order(log: Log):
-    """Every batch comes after all earlier ones of any topic, in the project and in its topic."""
+    """Every batch comes after all earlier ones, of the same and of other topics."""
     posted = [(topic, log.publish(topic, 1 + at % 3)) for at, topic in enumerate(["a", "b", "a.c", "b", "a"] * 4)]
     numbers = [number for _, batch in posted for number in batch]
     assert numbers == sorted(set(numbers))
@@ -59,7 +59,6 @@ def test_topics_of_a_project_share_one_order(log: Log):
 
 
 def test_every_project_has_a_log_of_its_own(log: Log):
-    """One topic name in 26 hostile projects: each log is read, counted and purged separately and has its own keys."""
     rooms = [log.of(project) for project in ["", *PROJECTS, "\udfff"]]
     made = [room.publish("news", 1 + at % 3, once=make_key()) for at, room in enumerate(rooms)]
     for at, (room, numbers) in enumerate(zip(rooms, made, strict=True)):
@@ -74,7 +73,6 @@ def test_every_project_has_a_log_of_its_own(log: Log):
 
 
 def test_topics_with_odd_names_are_distinct(log: Log):
-    """Each topic is read, counted and purged by its own name only, next to similar names in similar projects."""
     rooms = [log, *(log.of(log.project + end) for end in ("/b", "b", ":", "\x00"))]
     made = {(room.project, topic): room.publish(topic, 2) for room in rooms for topic in TOPICS if "*" not in topic}
     for room in rooms:
@@ -87,7 +85,6 @@ def test_topics_with_odd_names_are_distinct(log: Log):
 
 
 def test_a_name_with_a_star_is_a_name_to_verbs_without_patterns(log: Log):
-    """Only ``read`` accepts patterns."""
     kept = log.publish("news")
     assert log.stats("*") == Stats()
     log.purge("*")
@@ -96,7 +93,7 @@ def test_a_name_with_a_star_is_a_name_to_verbs_without_patterns(log: Log):
 
 
 def test_a_missing_log_reads_as_empty(log: Log):
-    """Reads of a missing project or topic are empty, do not fail and create nothing."""
+    """Reads of a missing project or topic return nothing and create nothing."""
     for after in (0, 7, 2**62):
         told = log.read("news", after)
         assert (told.batches, told.position, told.more, told.last, told.dropped) == ([], after, False, 0, 0)
@@ -126,7 +123,7 @@ def test_expired_messages_are_omitted_by_their_own_ttl(log: Log):
 
 @pytest.mark.fresh_store
 def test_a_purge_hides_earlier_batches_only(log: Log):
-    """A purge covers exactly one topic; later messages are readable until the next purge."""
+    """A purge hides the batches of one topic only. Later messages are readable until the next purge."""
     old, other = log.publish("news", 3), log.publish("news.a", 2)
     log.purge()
     told = log.read("news")
@@ -175,7 +172,7 @@ def test_reads_during_a_purge_show_all_batches_or_none(log: Log):
 
 
 def test_purges_during_publishes_hide_whole_batches(log: Log):
-    """A topic keeps its last batches whole; other topics lose nothing."""
+    """The purged topic keeps its last batches whole. Other topics lose nothing."""
 
     def publisher(topic: str) -> list[list[int]]:
         return [log.publish(topic, 3) for _ in range(15)]
@@ -197,7 +194,7 @@ def test_purges_during_publishes_hide_whole_batches(log: Log):
 
 @pytest.mark.fresh_store
 def test_a_repeated_publish_stores_nothing_and_gets_the_first_sequence(log: Log):
-    """The key covers the project and survives the batch; another digest is refused; after the window it is new."""
+    """The key is unique in the project and survives the batch. Another digest is refused until the window ends."""
     first = log.publish("news", 3, ttl=60, once=make_key())[0]
     for change in (
         lambda: None,
@@ -225,7 +222,7 @@ def test_a_repeated_publish_stores_nothing_and_gets_the_first_sequence(log: Log)
 
 
 def test_one_of_many_publishers_with_one_key_publishes(log: Log):
-    """The key is stored in the same step: the other publishers get its sequence."""
+    """The key is stored atomically with the batch. The other publishers get the sequence of the first."""
 
     def publisher(key: str) -> tuple[bool, object]:
         try:
@@ -260,7 +257,7 @@ REMOVALS: dict[str, Callable[[Log], object]] = {
 @pytest.mark.fresh_store
 @pytest.mark.durable
 def test_a_restart_keeps_logs_and_reuses_no_sequence(open_store: OpenStore, reopened: Log):
-    """Batches, floors, keys and gaps survive; new batches come after all earlier ones, even in an empty log."""
+    """Batches, purges, keys and gaps survive. New batches come after all earlier ones, even in an empty log."""
     rooms = [reopened.of(name) for name in REMOVALS]
     tops = [
         room.put("news", entries(3, ttl=60 if room.project == "expire" else 600), once=make_key()) + 2 for room in rooms

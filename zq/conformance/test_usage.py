@@ -161,8 +161,6 @@ def test_a_commit_in_slices_counts_each_message_once(scene: Scene):
 
 
 def test_concurrent_posts_and_removals_on_two_connections_keep_usage_exact(open_store: OpenStore, scene: Scene):
-    """Messages in one queue and in several count."""
-
     def worker(seed: int) -> Callable[[], None]:
         chance, own = random.Random(seed), scene.at(f"own-{seed}")
 

@@ -77,7 +77,7 @@ def test_a_move_does_not_change_estimated_usage(scene: Scene):
 
 
 def test_removed_messages_are_subtracted_by_the_next_count(scene: Scene):
-    """The estimate is right while many messages are left."""
+    """The estimate is right even if many messages are left."""
     fill(scene)
     wait_for_usage(scene)
     for name in "abc":

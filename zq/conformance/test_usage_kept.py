@@ -38,7 +38,7 @@ FINISH: list[Callable[[Scene, str], object]] = [
 
 @pytest.mark.parametrize("finish", FINISH)
 def test_a_history_entry_counts_as_much_as_its_message(scene: Scene, finish: Callable[[Scene, str], object]):
-    """The entry counts from the finish of the message until its removal after its time."""
+    """The entry counts from the finish of the message until the removal of the entry."""
     [message] = post(scene, 10)
     finish(scene, message)
     in_history(scene, 10)
@@ -83,7 +83,7 @@ def test_a_purge_leaves_history_and_a_deletion_does_not(scene: Scene):
 
 
 def remembered(scene: Scene, ids: int) -> int:
-    """Return the bytes that count for a remembered result with ``ids`` ids, without those of messages."""
+    """Return the bytes that count for a remembered result with ``ids`` ids, excluding messages."""
     messages, stored = figures(scene)
     bodies = [len(message.body) for message in scene.walk()]
     assert messages == len(bodies)
@@ -93,7 +93,7 @@ def remembered(scene: Scene, ids: int) -> int:
 
 
 def test_a_remembered_result_counts_until_its_window_ends(scene: Scene):
-    """The message's fate does not matter, and a repeat adds nothing."""
+    """The result counts even if its messages are removed, and a repeat adds nothing."""
     key = make_key(window=600)
     scene.post(10, once=key)
     before = remembered(scene, 10)
@@ -149,7 +149,7 @@ def staged_once(scene: Scene, key: IdempotencyKey) -> int:
 
 
 def test_the_remembered_result_of_staging_counts_without_a_queue(scene: Scene):
-    """The result counts the same after the queue is created, and ends with its window."""
+    """The result counts the same after the queue is created. It ends with its window."""
     before = staged_once(scene, make_key(window=60))
     assert OVERHEAD < before <= OVERHEAD + 200
     assert staged_once(scene.at("jobs", "other"), make_key(window=60)) == before

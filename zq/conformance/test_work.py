@@ -38,7 +38,6 @@ def count(scene: Scene, work: Work, name: str = "", project: str = "") -> tuple[
 
 @pytest.mark.parametrize("work", KINDS)
 def test_each_name_counts_once(scene: Scene, work: Work):
-    """Only names of this project and kind count, each once for any number of later uses."""
     assert count(scene, work, "a") == (0, False)
     for name in ("a", "b", "a"):
         make(scene, work, name)
@@ -53,7 +52,6 @@ def test_each_name_counts_once(scene: Scene, work: Work):
 @pytest.mark.fresh_store
 @pytest.mark.parametrize("work", [Work.STAGE, Work.PRODUCER])
 def test_expired_work_does_not_count(scene: Scene, work: Work):
-    """Expired work does not count, whether it is removed yet or not."""
     make(scene, work, "a", lives=60)
     make(scene, work, "b")
     scene.tick(60)
@@ -71,7 +69,6 @@ def test_a_stage_counts_until_it_is_dropped_or_committed(scene: Scene):
 
 
 def test_an_unknown_fence_in_a_claim_does_not_count(scene: Scene):
-    """A claim with an unknown fence is refused and leaves nothing."""
     scene.post()
     with pytest.raises(Fenced):
         scene.claim_named("c", fence=Fence("none", 3))
@@ -79,7 +76,7 @@ def test_an_unknown_fence_in_a_claim_does_not_count(scene: Scene):
 
 
 def test_a_listed_stage_has_its_contents_and_expiry(scene: Scene):
-    """Later messages do not change the end of the stage."""
+    """Later messages do not change the expiry of the stage."""
     scene.stage("night", 2, lives=60)
     ends, size = scene.now + 60, size_of(scene, "night")
     scene.tick(10)
@@ -128,7 +125,7 @@ def test_a_listed_producer_has_its_open_batch(scene: Scene):
 
 @pytest.mark.parametrize("work", KINDS)
 def test_listings_continue_after_a_name(scene: Scene, work: Work):
-    """The listing is in byte order, while work is made and dropped, for existing and missing markers."""
+    """The listing is in byte order, and the marker need not exist."""
     for name in ("b", "a", "C", "a.b", "ab", "a-"):
         make(scene, work, name)
     make(scene.rival, work, "c")
@@ -142,7 +139,7 @@ def test_listings_continue_after_a_name(scene: Scene, work: Work):
 @pytest.mark.fresh_store
 @pytest.mark.parametrize("work", [Work.STAGE, Work.PRODUCER])
 def test_expired_work_is_not_listed(scene: Scene, work: Work):
-    """Expired work is not listed and makes no page short, whether it is removed yet or not."""
+    """Expired work does not shorten a page, whether it is removed yet or not."""
     for name in ("a", "b", "d"):
         make(scene, work, name, lives=60)
     make(scene, work, "c")
@@ -171,7 +168,6 @@ def test_an_unknown_fence_in_a_claim_is_not_listed(scene: Scene):
 
 
 def test_work_is_listed_page_by_page(scene: Scene):
-    """Pages together list each name once."""
     made = sorted(f"fence-{number}" for number in range(450))
     for name in made:
         make(scene, Work.FENCE, name)

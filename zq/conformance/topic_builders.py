@@ -59,7 +59,7 @@ class Log:
     def put(
         self, topic: str, batch: Sequence[Entry], keep: Retention = ROOMY, once: IdempotencyKey | None = None
     ) -> int:
-        """Publish one batch; return its first sequence."""
+        """Publish one batch and return its first sequence."""
         return self.storage.topics.publish(TopicRef(self.project, topic), batch, self.now, keep, once)
 
     def read(self, match: str = EVERYTHING, after: int = 0, limit: int = 1000) -> LogSlice:
@@ -142,7 +142,6 @@ class Follower:
             self._positions[project] = max(batch.last, self._positions[project])
 
     def _catch_up(self) -> None:
-        """Read the batches up to the last notification."""
         for project, last in list(self._hints.items()):
             while self._positions[project] < last:
                 found = self._topics.read(project, self._positions[project], 1000, Pattern(EVERYTHING))
@@ -168,7 +167,7 @@ class Follower:
         return False
 
     def receives(self, sequence: int, project: str = "acme") -> bool:
-        """Return whether the batch that begins at ``sequence`` arrives. Like a server, read the log if it does not."""
+        """Return whether the batch that begins at ``sequence`` arrives. Like a server, read a lost one from the log."""
 
         def heard() -> bool:
             return any(name == project and batch and batch.sequence == sequence for name, batch in self.told)

@@ -146,7 +146,7 @@ class ConsoleDocument(_Static):
 
 
 class StaticFiles(_Static):
-    """``/console/{tree}/…``: a static file. If ``tree`` is another version, the file of this server's version."""
+    """``/console/{tree}/…``: a static file. The response is the current file, even if ``tree`` is another version."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree

@@ -109,9 +109,9 @@ class Counts(Events):
 
 
 def _counters(tally: Tally, name: tuple[str, str]) -> list[int]:
-    """Return the counters of a queue or topic; ``name`` is its project and name.
+    """Return the counters of the queue or topic ``name``, a pair of project and name.
 
-    If too many queues or topics have their own counters, return the counters of ``OTHERS``.
+    If ``tally`` is full, return the shared counters of the project's other queues or topics, ``OTHERS``.
     """
     found = tally.get(name)
     if found is None:

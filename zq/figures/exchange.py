@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchange of counts among the processes that share a store, so that each process can report total rates.
 
-Each process publishes a document, its record, with its counts of the last ten-second intervals. Intervals are aligned
-to the epoch, so they are the same in all processes. A record contains several intervals, so that a process that reads
-late misses none.
+Each process publishes its record: a document with its counts of the last ten-second intervals. A slot is the number of
+an interval since the epoch, so all processes agree on it. A record contains several intervals, so that a process that
+reads late misses none.
 """
 
 import os
@@ -34,10 +34,10 @@ MAX_PROCESSES: Final = 256
 
 
 class Span(Struct, frozen=True):
-    """The counts of one process in one interval.
+    """The counts of one process in one interval. ``seconds`` is the length of the interval.
 
-    A row contains the project, the name of the queue or topic, and the counters in the order of ``RATES``. ``seconds``
-    is the length of the interval.
+    A row of ``queues`` contains the project, the queue name, and the counters in the order of ``RATES``. A row of
+    ``topics`` contains the project, the topic name, and the number of published messages.
     """
 
     seconds: float
@@ -74,7 +74,7 @@ class Server(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """The published record of a process. ``spans`` maps slots of ``series.FINE`` to counts."""
+    """The published record of a process. ``spans`` maps slots to counts."""
 
     about: Server
     spans: dict[int, Span]
@@ -120,7 +120,7 @@ class Exchange:
     def publish(self, slot: int, drained: IntervalCounts, state: State, now: Seconds) -> None:
         """Write this process's record, with the counts ``drained`` for the interval ``slot``.
 
-        Raises ``Unavailable`` if the store is unavailable. The next call then also writes these counts.
+        Raises ``Unavailable`` if the store is unavailable. The next call then writes the unpublished counts, too.
         """
         seconds, self._published_at = max(1.0, now - self._published_at), now
         queues = [(*name, *figures) for name, figures in drained.queues.items()]

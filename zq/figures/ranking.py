@@ -145,7 +145,7 @@ class ProjectRows:
         return compute_ready_age(self.rows[name], self.as_of)
 
     def rate(self, name: str, way: str) -> float | None:
-        """Return the rate at which messages are posted or finished, per second, or None if it is unknown.
+        """Return the queue's rate in messages per second, or None if it is unknown.
 
         ``way`` is "in" for posted and "out" for finished messages.
         """
@@ -156,8 +156,7 @@ class ProjectRows:
     def sum(self, names: Iterable[str] | None, way: str) -> float | None:
         """Return the sum of the queues' rates, or None if the rates are unknown.
 
-        ``way`` is "in" or "out", as in ``rate``. If ``names`` is None, sum all rates of the project, including
-        ``OTHERS``.
+        ``way`` is "in" or "out", as in ``rate``. If ``names`` is None, return the total rate of the project.
         """
         if self._rates is None:
             return None
@@ -166,9 +165,9 @@ class ProjectRows:
         return round(sum(self.rate(name, way) or 0.0 for name in names), 3)
 
     def growth(self, name: str) -> float | None:
-        """Return the growth of the queue's depth, or None if it is unknown.
+        """Return the growth of the queue's depth in messages per second, or None if it is unknown.
 
-        The growth is the average over the last one to two minutes, in messages per second.
+        The growth is the average over the last one to two minutes.
         """
         before = self._former.get(name)
         return (
@@ -189,7 +188,7 @@ class ProjectRows:
         return {name: LOWEST if (value := figure(name)) is None else float(value) for name in names}
 
     def row(self, name: str) -> Json:
-        """Return the JSON object that describes a queue in a ranking."""
+        """Return the JSON object for a queue in a ranking."""
         dead_letter_queue, paused = self._summaries.get(name, MetadataSummary())
         rates = {way: _round(self.rate(name, way)) for way in ("in", "out")}
         return {
@@ -209,10 +208,10 @@ class ProjectRows:
         return count_messages(self.rows.get(dead_letter_queue, Depth()))
 
     def lists(self, names: Sequence[str], living: Sequence[str]) -> Json:
-        """Return the overview's four lists of top queues, as a mapping from list name to rows.
+        """Return the overview's lists of top queues, as a mapping from list name to rows.
 
-        The lists have the queues with the oldest ready messages, the deepest queues, the fastest growing queues, and
-        the deepest dead-letter queues.
+        The lists contain the queues with the oldest ready messages, the deepest and the fastest growing queues, and the
+        deepest dead-letter queues.
 
         Args:
             names: The visible queues.

@@ -132,7 +132,6 @@ class Figures:
         return points | self._cached_answer(project, lambda: self._overview(project, None))
 
     def _overview(self, project: str, visible: Visible) -> Json:
-        """Return the totals and the top lists of the visible queues."""
         view = ProjectRows(self.sampler, project, visible)
         names = [name for name in view.rows if visible is None or visible(name)]
         living = [name for name in names if name not in view.dead_letter_queues]
@@ -150,7 +149,6 @@ class Figures:
         }
 
     def _cached_answer(self, key: object, make: Callable[[], Json]) -> Json:
-        """Return a report of the current snapshot from the cache. On a miss, call ``make`` and cache the report."""
         snapshot, made = self._answers
         if snapshot is not self.sampler.snapshot or len(made) >= MAX_CACHED_ANSWERS:
             self._answers = _, made = self.sampler.snapshot, {}

@@ -62,7 +62,7 @@ Rows = Mapping[str, Mapping[str, Depth]]
 
 
 class Snapshot(Struct, frozen=True):
-    """The result of a sweep. ``complete`` is False if some queues are missing.
+    """The depths of all queues, read by one sweep. ``complete`` is False if some queues are missing.
 
     ``rows`` maps each project to a mapping from queue name to depth.
     """
@@ -80,7 +80,7 @@ NO_SNAPSHOT: Final = Snapshot({}, 0.0, True)
 
 
 class MetadataSummary(NamedTuple):
-    """The dead-letter queue and the paused operations in a queue's metadata."""
+    """A queue's dead-letter queue and paused operations, as stored in its metadata."""
 
     dead_letter_queue: str | None = None
     paused: str | None = None
@@ -97,7 +97,7 @@ class Rates(Struct, frozen=True):
 
 
 class Sampler:
-    """The sampler of one process. If ``start`` was not called, the thread of each request runs ``tick``."""
+    """The sampler of one process. Without ``start``, the threads of the requests sample."""
 
     def __init__(
         self,
@@ -163,9 +163,9 @@ class Sampler:
             self._thread.join()
 
     def register_viewer(self, project: str) -> None:
-        """Register a viewer of a project. Raises ``Unavailable`` if no snapshot exists or the store is unavailable.
+        """Register a client that views the statistics of a project. For the first viewer, wait briefly for a sweep.
 
-        If there was no viewer before, wait briefly for a new sweep.
+        Raises ``Unavailable`` if no snapshot exists or the store is unavailable.
         """
         now = self._monotonic()
         awake, self._viewed_at = now - self._viewed_at < VIEWER_TTL, now
@@ -342,9 +342,9 @@ class Sampler:
                 del self.spans[min(self.spans)]
 
     def _add_span(self, slot: int, span: Span) -> None:
-        """Add the counts that a process has published for an interval to the rates.
+        """Add the counts of one process in one interval to the rates.
 
-        If the interval has not ended yet, the clock of the process is ahead, and its counts are ignored.
+        If the interval has not ended yet, the other process's clock is ahead, and its counts are ignored.
         """
         if slot >= self.clock.now() // FINE.step:
             return

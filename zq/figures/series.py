@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time series in ring buffers of fixed size. The series of a queue takes 18 kB."""
+"""Time series in ring buffers of fixed size. The series of a queue takes 18 kB.
+
+A window is the length and resolution of a series, such as ten minutes in steps of ten seconds (``FINE``). A slot is the
+number of a point, counted in steps since the epoch.
+"""
 
 from array import array
 from collections.abc import Sequence
@@ -16,7 +20,7 @@ WIDTH: Final = len(DEPTHS) + len(RATES)
 
 
 class Window(NamedTuple):
-    """The resolution of a time series. ``step`` is the number of seconds between two points."""
+    """The resolution of a time series: ``points`` points at intervals of ``step`` seconds."""
 
     step: int
     points: int
@@ -32,14 +36,14 @@ WINDOWS: Final = {
     604_800: Window(3600, 168),
 }
 CLOSE, FINE, COARSE, DAY, WEEK = WINDOWS.values()
-# The windows that are longer than the server remembers which rates are known: it only counts them.
+# Windows for which only the number of ``FINE`` slots with known rates is stored, but not the slots themselves.
 LONG: Final = (DAY, WEEK)
-# Number of slots of ``FINE`` before the start of a series that count too, because rates arrive later than depths.
+# Number of ``FINE`` slots before the start of a series whose rates also count, because rates arrive later than depths.
 SLOTS_BEFORE_START: Final = 2
 
 
 class Ring:
-    """A ring buffer of points with several columns. A slot is the time of a point, counted in steps since the epoch."""
+    """A ring buffer of points, one per slot. Each point has several columns."""
 
     def __init__(self, window: Window, width: int) -> None:
         self._size, self._width = window.points, width
@@ -89,13 +93,13 @@ class Ring:
 
 
 class KnownCounts:
-    """The number of slots of ``FINE`` whose rates are known, for each slot of the windows in ``LONG``."""
+    """Number of ``FINE`` slots with known rates, for each slot of the windows in ``LONG``."""
 
     def __init__(self) -> None:
         self._counts: dict[Window, dict[int, int]] = {window: {} for window in LONG}
 
     def add(self, slot: int) -> None:
-        """Count a slot of ``FINE`` whose rates have become known."""
+        """Count a ``FINE`` slot whose rates have become known."""
         for window, counts in self._counts.items():
             at = slot * FINE.step // window.step
             counts[at] = counts.get(at, 0) + 1
@@ -103,7 +107,7 @@ class KnownCounts:
                 del counts[min(counts)]
 
     def count(self, slot: int, window: Window, began: int) -> int:
-        """Return the number of known slots of ``FINE`` within a slot of ``window``, from the slot ``began`` on."""
+        """Return the number of ``FINE`` slots with known rates in a slot of ``window``, from ``began`` on."""
         each = window.step // FINE.step
         return min(self._counts[window].get(slot, 0), max(0, (slot + 1) * each - began))
 
@@ -118,24 +122,24 @@ class Series:
         """The points of a watched queue, every two seconds; None = the queue has never been watched."""
 
     def record(self, depth: Depth, now: Seconds) -> None:
-        """Record the current depth."""
+        """Record the current depth in every window except ``CLOSE``."""
         values = _values(depth, now)
         for window, ring in self._rings.items():
             ring.put(int(now // window.step), 0, values)
 
     def record_watched(self, depth: Depth, now: Seconds) -> None:
-        """Record the current depth of a watched queue."""
+        """Record the current depth of a watched queue in the window ``CLOSE``."""
         if self.close is None:
             self.close = Ring(CLOSE, len(DEPTHS))
         self.close.put(int(now // CLOSE.step), 0, _values(depth, now))
 
     def add_rates(self, bucket: int, rates: Sequence[float]) -> None:
-        """Add rates in messages per second to the slot ``bucket`` of ``FINE``."""
+        """Add rates in messages per second to the ``FINE`` slot ``bucket``, in every window."""
         for window, ring in self._rings.items():
             ring.add(bucket * FINE.step // window.step, len(DEPTHS), rates)
 
     def depths(self, window: Window, now: Seconds) -> dict[str, list[float | None]]:
-        """Return a mapping from column name to values, oldest first. ``DEPTHS`` has the names."""
+        """Return the values of each column in ``DEPTHS``, oldest first."""
         end = int(now // window.step)
         ring = self.close if window is CLOSE else self._rings[window]
         columns = [[None] * window.points if ring is None else ring.column(i, end) for i in range(len(DEPTHS))]
@@ -144,9 +148,9 @@ class Series:
     def rates(
         self, window: Window, now: Seconds, known: frozenset[int], counts: KnownCounts
     ) -> dict[str, list[float | None]]:
-        """Return a mapping from column name to values, oldest first. ``RATES`` has the names.
+        """Return the values of each column in ``RATES`` in messages per second, oldest first.
 
-        ``known`` contains the slots of ``FINE`` whose rates are known, and ``counts`` their numbers in long windows.
+        ``known`` contains the ``FINE`` slots with known rates. ``counts`` has their number per slot of a long window.
         """
         kept = FINE if window is CLOSE else window
         end = int(now // kept.step)
@@ -165,7 +169,7 @@ class Series:
 
 
 def _count_known(slot: int, window: Window, known: frozenset[int], began: int) -> int:
-    """Count the ``FINE`` slots within a slot of ``window`` whose rates are known. Ignore slots before ``began``."""
+    """Count the ``FINE`` slots with known rates in a slot of ``window``. Ignore slots before ``began``."""
     each = window.step // FINE.step
     return sum(began <= fine and fine in known for fine in range(slot * each, (slot + 1) * each))
 

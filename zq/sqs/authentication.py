@@ -54,7 +54,8 @@ class SignedCallers:
     def __call__(self, req: Request) -> Callable[[bytes], Caller]:
         """Check the request head, and return a function that verifies the signature and returns the caller.
 
-        The returned function takes the raw body. Raises ``SqsError``, ``TooManyRequests`` or ``Unavailable``.
+        The function takes the raw body. Both raise ``SqsError``; the check also raises ``TooManyRequests`` and
+        ``Unavailable``.
         """
         head = read_head(req.env)
         with _translate_refusals():
@@ -86,7 +87,7 @@ class SignedCallers:
             return None
 
     def _parse_signature(self, env: Mapping[str, Any]) -> RequestSignature | None:
-        """Parse and check the signature without its key. Return None if the signature is invalid with any key."""
+        """Parse the signature and check its timestamp and signed headers. Return None if one of them is invalid."""
         head = read_head(env)
         try:
             parsed = sigv4.read(head)
@@ -121,7 +122,6 @@ def _verify(head: Head, parsed: RequestSignature, holder: ValidKey, body: bytes)
 
 @contextmanager
 def _translate_refusals() -> Iterator[None]:
-    """Translate ``Refusal`` into ``SqsError``; a context manager."""
     try:
         yield
     except Refusal as refusal:

@@ -84,7 +84,7 @@ class FailedEntry(Struct, rename="pascal"):
 
 
 class BatchResponse(Struct, omit_defaults=True, rename="pascal"):
-    """The response to a batch, with both lists in the order of the request."""
+    """The response to a batch. Both lists are in the order of the request."""
 
     successful: list[SentMessage | SuccessfulEntry] = []
     failed: list[FailedEntry] = []
@@ -94,7 +94,7 @@ class BatchResponse(Struct, omit_defaults=True, rename="pascal"):
         self.failed.append(FailedEntry(id, not refusal.receiver, refusal.entry_code, refusal.message))
 
     def sort_failed(self, given: Sequence[Entry]) -> "BatchResponse":
-        """Sort the failed entries in the order of the request ``given``, and return ``self``."""
+        """Sort the failed entries in the order of the request entries ``given``, and return ``self``."""
         if len(self.failed) > 1:
             ids = [entry.id for entry in given]
             self.failed.sort(key=lambda failed: ids.index(failed.id))
@@ -168,11 +168,9 @@ def _handle(
     """Delete or hide the messages of the valid entries, add the results to ``answer`` and return it.
 
     Args:
-        call: The context of the operation.
-        queue: The queue.
         given: All entries of the request.
-        made: The grips of the valid entries, by entry id.
-        answer: The response, which contains the invalid entries.
+        made: The delete or hide operations, by id of the valid entry.
+        answer: The response, which already contains the invalid entries.
         refusal: A function that returns the error for an outcome, or None if the entry succeeded.
     """
     handled = call.use_cases.messaging.handle(queue, list(made.values())) if made else ()

@@ -44,9 +44,10 @@ class Cooldowns:
         return True
 
     def delete(self, ref: QueueRef, seconds: int) -> int | None:
-        """Delete the queue and reserve its name for ``seconds``. Return the result of ``Queues.delete``.
+        """Delete the queue and reserve its name for ``seconds``.
 
-        The purge cooldown ends, so that a new queue with the same name can be purged immediately.
+        Return the number of deleted messages, or None if they could not be counted. The purge cooldown ends, so that a
+        new queue with the same name can be purged immediately.
         """
         now = self._clock.now()
         if seconds:  # written before the deletion, so that no queue of this name is created in between

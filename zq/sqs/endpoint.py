@@ -144,7 +144,6 @@ class Endpoint:
 
 
 def _note_queue(req: Request, url: str) -> None:
-    """Set the queue in the request's context for logs."""
     _, name, ref = names.parse_url(req.context.project, url)
     if ref is not None:
         req.context.queue = ref

@@ -267,7 +267,7 @@ class SqsKeyLookup:
     def known(self, id: str) -> bool | None:
         """Return whether the cached key is valid, or None if the key is not cached.
 
-        An invalid key does not count as a failure of the client.
+        The client's failure count stays the same, even if the key is invalid.
         """
         found = self._known.peek(id, NOT_CACHED)
         return None if found is NOT_CACHED else found is not None
@@ -276,7 +276,7 @@ class SqsKeyLookup:
         """Return a valid key from the cache or the store.
 
         Raises:
-            Refusal: The key is invalid. This counts as a failure of the client address ``peer``.
+            Refusal: The key is invalid. The failure counts against the client address ``peer``.
             TooManyRequests: The client address has too many failures.
             Unavailable: The store is unavailable.
         """
@@ -298,5 +298,4 @@ _decode: Final = msgspec.json.Decoder(StoredKey).decode
 
 
 def _aad(id: str, project: str) -> bytes:
-    """Return the associated data for the encryption of a secret."""
     return f"{id}\x00{project}".encode()

@@ -224,7 +224,10 @@ def find_queue(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
 
 
 def prepare_message(call: Call, terms: QueueAttributes, letter: MessageParams) -> tuple[OutgoingMessage, SentMessage]:
-    """Validate a message. Return the message to store and the client's result, without ids. Raises ``SqsError``."""
+    """Validate a message. Return the message to store, and the client's result without the message id.
+
+    Raises ``SqsError``.
+    """
     text, given = letter.message_body, letter.message_attributes
     if not text:
         raise errors.missing_parameter("MessageBody")
@@ -259,7 +262,7 @@ def prepare_message(call: Call, terms: QueueAttributes, letter: MessageParams) -
 
 
 def make_hiding_grip(queue: QueueRef, handle: str, seconds: int) -> Grip:
-    """Return the grip for hiding a received message for ``seconds``.
+    """Return the operation that hides a received message for ``seconds``.
 
     Raises ``SqsError`` for an invalid receipt handle or duration.
     """
@@ -284,7 +287,7 @@ def find_expiry_error(terms: QueueAttributes, became: HandleOutcome, handle: str
 
 
 def check_bounds(seconds: int, parameter: str, maximum: int) -> int:
-    """Return ``seconds``. Raises ``SqsError`` unless 0 <= ``seconds`` <= ``maximum``."""
+    """Return ``seconds`` if 0 <= ``seconds`` <= ``maximum``, else raise ``SqsError``."""
     if not 0 <= seconds <= maximum:
         raise errors.invalid_value(seconds, parameter, f"Must be >= 0 and <= {maximum}, if provided.")
     return seconds
@@ -346,7 +349,7 @@ def _format_ms(moment: float) -> str:
 
 
 def _format_messages(messages: Sequence[Message], handles: Sequence[str]) -> list[ReceivedMessage]:
-    """Return the messages in the form of the response, without attributes."""
+    """Convert messages to the form of the response, without attributes."""
     received = []
     for message, handle in zip(messages, handles, strict=True):
         body = message.body

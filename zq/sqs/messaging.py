@@ -191,12 +191,10 @@ class Messaging:
     ) -> ClaimReply:
         """Claim messages.
 
-        If a receive with the same ``attempt`` already claimed messages, return those that are still claimed, and
-        restart their visibility timeout.
+        A repeated ``attempt`` returns the messages of the first receive that are still claimed, and restarts their
+        visibility timeout.
 
         Args:
-            queue: The queue.
-            limit: The maximum number of messages.
             visibility: The visibility timeout in seconds; None = the queue's visibility timeout.
             holder: The consumer.
             attempt: The receive attempt id; "" = none.
@@ -219,8 +217,8 @@ class Messaging:
     def handle(self, queue: QueueRef, grips: Sequence[Grip]) -> Sequence[HandleOutcome]:
         """Delete or hide received messages, and return the outcomes in order.
 
-        A message that another consumer has received since stays unchanged. In a FIFO queue, a message whose visibility
-        timeout has expired stays unchanged, too.
+        A message stays unchanged if another consumer has received it since or, in a FIFO queue, if its visibility
+        timeout has expired.
         """
         rules = self._rules_cache.recent(queue)
         late, history = not read_attributes(rules.metadata).fifo, rules.history_ttl
@@ -295,6 +293,5 @@ def _make_idempotency_key(terms: QueueAttributes, outgoing: OutgoingMessage) -> 
 
 
 def _derive_claim_id(queue: QueueRef, attempt: str) -> str:
-    """Derive a claim id from a receive attempt id."""
     named = f"{queue.project}\0{queue.name}\0{attempt}".encode()
     return ATTEMPT_PREFIX + blake2b(named, digest_size=10).hexdigest()

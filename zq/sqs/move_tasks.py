@@ -81,7 +81,7 @@ class MoveTask(Struct, frozen=True, omit_defaults=True):
         destination: The target queue; "" = each message returns to its origin.
         rate: The maximum number of messages per second; 0 = unlimited.
         to_move: The number of ready messages when the task started. Counting may have stopped at a limit.
-        marker: The sequence after which the next step lists the source queue.
+        marker: The sequence of the last listed message of the source queue. The next step continues after it.
         reason: The reason for a failure.
         runner: The id of the server that holds the lease.
         lease: The expiry time of the lease.
@@ -144,7 +144,7 @@ class MoveTasks:
         return [*found, *(task for task in map(_read, ended) if task.id not in ids)][:limit]
 
     def cancel(self, queue: QueueRef, id: str) -> MoveTask:
-        """Ask the server that runs a task to cancel it before the next step, and return the task.
+        """Set the task's status to ``CANCELLING`` and return it. Its server stops it before the next step.
 
         Raises ``NotFound`` if the task does not exist or has ended.
         """
@@ -189,7 +189,6 @@ class MoveTasks:
             self._keep_if_ended(last, _decode(last.value))
 
     def _move_step(self, task: MoveTask) -> MoveTask:
-        """Move the messages of one step and return the updated task."""
         left = task.rate or DEFAULT_RATE
         while left > 0 and task.status is TaskStatus.RUNNING:
             now = self._clock.now()
@@ -215,7 +214,7 @@ class MoveTasks:
         return task
 
     def _plan_moves(self, task: MoveTask, messages: Sequence[Message]) -> tuple[list[Move] | None, Failure | None]:
-        """Return the moves for the messages, and the reason why the task fails after them, or None.
+        """Return the moves for the messages, and the failure that ends the task after these moves, or None.
 
         The moves end before the first message that has no target queue. If posts to a target queue are paused, return
         None instead of moves.

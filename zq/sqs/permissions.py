@@ -99,7 +99,7 @@ def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bo
 
 
 def _statements(policy: str) -> list[Any]:
-    """Return the statements of a policy. An invalid policy has the single statement None, which allows nothing."""
+    """Return the statements of a policy. For an invalid policy, return ``[None]``, which allows nothing."""
     try:
         found = wire.json_object(policy.encode()).get("Statement") if policy else []
     except InvalidBody:
@@ -110,8 +110,8 @@ def _statements(policy: str) -> list[Any]:
 def _matches(value: Any, matches: Callable[[str], bool | None], denies: bool) -> bool:
     """Return whether an entry of ``value`` matches. A value that is not a list is a single entry.
 
-    The function ``matches`` returns None for an unsupported entry. In a Deny statement (``denies``), an unsupported
-    entry counts as a match.
+    ``matches`` returns None for an unsupported entry. Such an entry counts as a match only in a Deny statement
+    (``denies``).
     """
     for entry in value if isinstance(value, list) else [value]:
         verdict = (entry == "*" or matches(entry)) if isinstance(entry, str) else None

@@ -72,9 +72,9 @@ Tree = dict[str, Any]
 
 
 def read(req: Request, body: bytes) -> tuple[str, dict[str, Any], None]:
-    """Return the operation's name, the raw parameters, and None. Raises ``SqsError``.
+    """Return the operation's name and the raw parameters. Raises ``SqsError``.
 
-    The JSON protocol returns decoded parameters in place of None.
+    The third result is always None; the JSON protocol returns decoded parameters there.
     """
     form = _fields(req.query_string) | _fields(body)
     operation = form.pop("Action", "")

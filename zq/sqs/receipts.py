@@ -51,7 +51,8 @@ def decode_handles(
 ) -> list[Grip | None]:
     """Decode receipt handles in order. The result is None for a handle that is invalid or belongs to another queue.
 
-    ``hold`` and ``max_hold`` are passed to ``Grip``.
+    ``hold`` is the new visibility timeout in seconds; None = delete the message. ``max_hold`` is the maximum duration
+    of the claim in seconds; 0 = no limit.
     """
     own, found = _prefix(queue), list[Grip | None]()
     for fields, total, padding in _HANDLE.iter_unpack(_decode_base64(texts)):

@@ -41,7 +41,7 @@ class SqsOptions(Struct, frozen=True, kw_only=True):
 
 
 def _complete(options: SqsOptions, _settings: object) -> SqsOptions:
-    """Return the options. Raises ``StartRefused`` for an invalid project."""
+    """Check the project and return the options. Raises ``StartRefused`` if the project is invalid."""
     try:
         project_id(options.project)
     except InvalidName as error:

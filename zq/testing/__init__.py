@@ -102,7 +102,7 @@ class Server:
         return self._tokens.create(grant).text
 
     def revoke(self, token: str) -> None:
-        """Revoke a token. The server rejects it after at most five seconds. Ignore a token that is not valid."""
+        """Revoke a token, if it exists. The server rejects it after at most five seconds."""
         self._tokens.revoke(token.split("_")[1], None)
 
     def client(self, project: str = PROJECT, **options: Any) -> Client:
@@ -225,4 +225,4 @@ class _Connection(WSGIRequestHandler):
         return {**super().get_environ(), "gunicorn.socket": self.connection}
 
     def log_message(self, *_: object) -> None:
-        """Log nothing."""
+        pass

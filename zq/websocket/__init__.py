@@ -5,9 +5,9 @@ Each action is executed as a request to the WSGI application, which enforces aut
 quotas. The modules of this package:
 
 - ``connections`` accepts and limits connections, and receives and sends frames.
-- ``session`` authenticates the client and answers its frames.
+- ``session`` authenticates the client, executes the requests in this process and answers frames.
 - ``actions`` converts actions to requests, and responses to answers.
-- ``calls`` executes the requests in this process.
+- ``frames`` decodes, validates and encodes frames.
 - ``pushes`` sends the messages of subscriptions.
 
 An answer is the frame that the server sends in response to a client's frame.

@@ -148,7 +148,7 @@ def _get_ids(body: Body, name: str) -> list[str]:
 
 
 def _get_drafts(body: Body) -> list[dict[str, Any]]:
-    """Return the messages to post, without their delays, which contract 14 ignores.
+    """Return the messages to post, without ``delay``, which contract 14 ignores.
 
     Raises ``Invalid`` if a message is not an object, has no body, or has a ``ttl`` that is not an integer.
     """

@@ -56,7 +56,7 @@ def build_answer(echoed: dict[str, Any], status: int, body: Any) -> dict[str, An
 
 
 def echo(document: Any) -> dict[str, Any]:
-    """Return the copy of the request that its answer contains, without the credential."""
+    """Return a copy of the request without its credential. The answer contains this copy."""
     if not isinstance(document, dict):
         return NO_REQUEST
     headers = document.get("headers") or {}

@@ -244,7 +244,10 @@ class Session:
             return 400, {"exception": str(error), "error": str(error)}
 
     def _authenticate(self, headers: Mapping[str, str]) -> tuple[int, Any]:
-        """Replace the connection's credential. If the new one is invalid, the connection has none."""
+        """Replace the connection's credential, and return the status and body of the answer.
+
+        If the new credential is invalid, the connection has none.
+        """
         if self._open:
             return 200, {"message": "Authentified: no credential is needed here."}
         token, project = headers["X-Auth-Token"], headers["X-Project-ID"]
@@ -314,7 +317,7 @@ class Session:
     def _is_new(self, project: str, body: dict[str, Any], reply: Reply) -> bool:
         """Return whether the action created a subscription.
 
-        If this connection is the subscriber, also store the subscription for ``start_pushing``.
+        If the subscriber is this connection, also store the subscription for ``start_pushing``.
         """
         if body.get("subscriber") is not None:
             return "secret" in reply.document
@@ -354,7 +357,6 @@ class Session:
 
 
 def _build_failure(reply: Reply) -> dict[str, Any]:
-    """Return the body of an error answer (contract 14)."""
     said = reply.document if isinstance(reply.document, dict) else {}
     sentence = said.get("description") or said.get("title") or "The request was rejected."
     return {"exception": sentence, "error": sentence}
