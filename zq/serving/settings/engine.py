@@ -15,8 +15,8 @@ MAX_STREAMS: Final = 16
 WAITERS_WITHOUT_THREADS: Final = 10_000
 # Default of max_streams with Granian.
 STREAMS_WITHOUT_THREADS: Final = 2_000
-# Default of threads with Granian. One caller uses up to three quarters. With 16 connections, MongoDB accepts 1.3 times as
-# many posts with 24 threads as with 16, and Redis up to 1.2 times as many. 32 threads are not faster.
+# Default of threads with Granian. One caller uses up to three quarters. With 16 connections, MongoDB accepts 1.3 times
+# as many posts with 24 threads as with 16, and Redis up to 1.2 times as many. 32 threads are not faster.
 THREADS: Final = 24
 # Default of threads with gunicorn.
 THREADS_WITH_WAITERS: Final = 64
