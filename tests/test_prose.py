@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wording of docstrings, comments and help texts in ``zq``; ``CONTRIBUTING.md`` has the style of prose.
+"""The wording of docstrings, comments and help texts in ``zq``, and of pages; ``CONTRIBUTING.md`` has the rules.
 
 Ruff checks the form of docstrings (D205, D400, D401).
 """
@@ -16,9 +16,16 @@ ROOT = Path(__file__).parent.parent
 
 FIRST_WORD = re.compile(r"(What|Who|Whoever|Those|That|Of|By|As|So|The same)\b")
 # Agents and verbs of people that hide which part of a program acts.
-BANNED_WORD = re.compile(r"\b(told|heard|asked|met|said|stands(?! for)|lies|nobody|somebody|whoever)\b", re.IGNORECASE)
+BANNED_WORD = re.compile(
+    r"\b(told|tells|heard|asked|met|said|stands(?! for)|lies|nobody|somebody|whoever|anew|so many|at last)\b",
+    re.IGNORECASE,
+)
 # Names in backquotes and the parameters of an ``Args`` section may be any word.
 NAME = re.compile(r"``[^`]*``|^ +\w+:", re.MULTILINE)
+# Code and link targets in Markdown.
+CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]*`|\]\([^)\n]*\)", re.MULTILINE | re.DOTALL)
+# The mark of a heading or a list item.
+BLOCK = re.compile(r" *(?:#+|[-*]|\d+\.) +")
 
 
 class Text(NamedTuple):
@@ -90,13 +97,58 @@ def faults(source: str) -> list[Fault]:
     return sorted(found)
 
 
+def page_faults(page: str) -> list[Fault]:
+    """Return the faults of a page in Markdown, ordered by line.
+
+    Words are banned at the beginning of headings, list items, table cells and paragraphs.
+    """
+    found = []
+    before = ""
+    for number, line in enumerate(CODE.sub(blank, page).splitlines(), 1):
+        is_block = BLOCK.match(line) is not None or not before.strip()
+        parts = line.split("|") if line.startswith("|") else [BLOCK.sub("", line, count=1)] if is_block else []
+        for part in parts:
+            if first := FIRST_WORD.match(part.strip(" *")):
+                found.append(Fault(number, f'begins with "{first[0]}"'))
+        found += [Fault(number, f'says "{word[0]}"') for word in BANNED_WORD.finditer(line)]
+        before = line
+    return sorted(found)
+
+
 def test_prose_follows_the_style() -> None:
+    modules = [*(ROOT / "zq").rglob("*.py"), ROOT / "api-ref" / "conf.py"]
+    pages = [*(ROOT / "api-ref").rglob("*.md"), *ROOT.glob("*.md")]
     found = [
         f"{path.relative_to(ROOT)}:{fault.line}: {fault.rule}"
-        for path in sorted((ROOT / "zq").rglob("*.py"))
-        for fault in faults(path.read_text())
+        for paths, check in ((modules, faults), (pages, page_faults))
+        for path in sorted(paths)
+        for fault in check(path.read_text())
     ]
     assert not found, "\n".join(["rewrite these texts (CONTRIBUTING.md, Style of prose):", *found])
+
+
+def test_each_part_of_a_page_is_checked() -> None:
+    page = """# What it is
+
+By default, `whoever` is a name.
+
+- a list
+- Those of a list: [as](said.md)
+
+| Cell | So it is |
+
+```
+nobody
+```
+Messages begin anew.
+"""
+    assert page_faults(page) == [
+        Fault(1, 'begins with "What"'),
+        Fault(3, 'begins with "By"'),
+        Fault(6, 'begins with "Those"'),
+        Fault(8, 'begins with "So"'),
+        Fault(13, 'says "anew"'),
+    ]
 
 
 def test_each_kind_of_text_is_checked() -> None:

@@ -40,7 +40,7 @@ RESTRICTIONS: Final = ("_paused", "_max_messages_post_size")
 SKIPPED_ERRORS: Final = (Conflict, QuotaExceeded)
 # Message members that an import restores.
 RESTORED: Final = frozenset({"raw", "ttl", "age", "expires", "available_at", "group", "attributes"})
-# Message members that the server sets anew for each post. Members in neither set are lost.
+# Message members that the server sets for each post. Members in neither set are lost.
 SET_BY_SERVER: Final = frozenset({"id", "href", "checksum", "sequence", "created", "body_start", "body_bytes"})
 Kind = Literal["queue", "topic"]
 

@@ -6,7 +6,7 @@ A receipt handle is the unpadded base64url encoding of these fields (lengths in 
     0x01, 1 | hash of project and queue, 8 | message id, 16 | claim id, 16 | claim count, 4 | CRC-32 of the others, 4
 
 Receipt handles are neither secret nor signed: the request's signature authenticates the caller. Receives with the same
-receive attempt id share a claim id, so the claim count tells them apart.
+receive attempt id share a claim id, so the claim count distinguishes them.
 """
 
 from binascii import Error as NotBase64
