@@ -77,7 +77,7 @@ def test_the_page_names_the_methods_that_a_first_driver_needs() -> None:
     needed["storage"] = methods(api.Storage) - methods(api.Defaults)
     assert told == needed
     total = sum(len(methods(kind)) for kind in (*CORE, *OPTIONAL, api.Storage))
-    assert f"That is {total} methods, of which a first one needs {sum(map(len, needed.values()))}" in text
+    assert f"A driver has {total} methods; a first version needs {sum(map(len, needed.values()))}." in text
 
 
 BOUNDED = """import pytest
