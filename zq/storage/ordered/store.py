@@ -65,8 +65,8 @@ class Store(Protocol):
     def prompt(self) -> bool:
         """Whether operations that read few entries may run on the event loop's thread.
 
-        If so, no method blocks on anything slower than the local disk, and ``wait_durable`` defers to
-        ``zq.storage.inline.current()`` instead of waiting.
+        If so, no method waits for anything slower than the local disk. ``wait_durable`` does not wait: it passes the
+        wait to ``zq.storage.inline.current()``, the ticket of the request.
         """
         return False
 
@@ -168,7 +168,10 @@ class Housekeeping:
         """
 
     def snapshot(self, moment: Seconds) -> AbstractContextManager[Snapshot]:
-        """Provide a snapshot; see ``capabilities.Snapshots``. The context may outlast the operation that entered it."""
+        """Provide a snapshot taken at ``moment``; see ``capabilities.Snapshots``.
+
+        The context may outlast the operation that entered it.
+        """
         raise NotBuilt("A store in memory has no backup: nothing of it outlives its server.")
 
     def measures(self) -> Iterator[Measure]:

@@ -175,7 +175,11 @@ class CommitAttempt:
         return [_producer_lock(self._producer_prefix), *names, *stages.fence_locks(commit.project, commit.fence)]
 
     def run(self) -> CommitResult:
-        """Decide the batch, and complete it if it is small. For a repeated batch, return the last batch's result."""
+        """Decide the batch, complete it if it is small, and return its result.
+
+        If an earlier batch of the producer is still open, or if the batch was already committed, nothing is published
+        or deleted, and the result of the producer's last batch is returned.
+        """
         commit, store = self._commit, self._session.store
         known = _find_last(store, self._producer_prefix, self._now)
         found, beside = (
@@ -296,7 +300,10 @@ def _producer_lock(producer: bytes) -> bytes:
 
 
 def _find_last(store: Store, producer: bytes, now: int) -> tuple[bytes, CommitResult] | None:
-    """Return the key of a producer's record and its last batch, or None if the producer is unknown."""
+    """Return the key of a producer's record and the result of its last batch, or None if the producer is unknown.
+
+    ``producer`` is the key without the expiry at its end.
+    """
     found = due.find_live(store, "producers", producer, now)
     if found is None:
         return None
@@ -326,7 +333,10 @@ def _process_slice(session: Session, producer: bytes, most: int, now: int) -> bo
 
 
 def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
-    """Delete the next reserved messages. Skip messages of queues that were purged or deleted in the meantime."""
+    """Delete up to ``most`` messages that the open commit still has to delete, and update the commit's entry.
+
+    Messages of queues that were purged or deleted in the meantime are skipped.
+    """
     store, registry = session
     first = commit.reserved[0]
     part, first.sequences = first.sequences[:most], first.sequences[most:]
