@@ -138,8 +138,8 @@ def is_active(path: Path, family: str) -> bool:
 def schedule(seconds: int) -> dict[str, str]:
     """Return options that make RocksDB compact files ``seconds`` after they were written.
 
-    An idle store never checks the age of its files. Setting these options, even to their current values, makes it check
-    all files immediately.
+    An idle store never checks the age of its files. Setting these options makes it check all files immediately, even if
+    the value is unchanged.
     """
     return {"periodic_compaction_seconds": str(seconds), "ttl": str(seconds)}
 
