@@ -149,14 +149,14 @@ class TransactionController(Protocol):
         A commit of up to ``bounds.step`` messages and a few megabytes is completed in one step. A larger commit is only
         decided: the result is ``open``, and ``carry_on`` completes the commit. Until then:
 
-        - The messages of its claims count as claimed, their claims do not lapse, and the claims' holders get
+        - The messages of its claims count as claimed, and their claims do not lapse. A holder of such a claim gets
           ``MessageClaimed``. If there are many such messages, metrics may count them as ready after the time at which
           their claims would have lapsed.
         - Its stages are invisible to all other operations.
 
         The operation publishes and deletes no messages in two cases:
 
-        - If a batch of the producer is open, the operation returns that batch.
+        - If a batch of the producer is open, the operation returns the result of that batch.
         - If the batch number is not above that of the producer's last batch, the operation deletes the stages as
           ``drop_stage`` does. It returns the counts of the last batch with ``replayed`` set.
 
@@ -181,7 +181,10 @@ class TransactionController(Protocol):
         ...
 
     def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
-        """Return the open commits of all projects. If there are very many, only some of them are returned."""
+        """Return the open commits (decided but not completed) of all projects.
+
+        If there are very many, some are left out.
+        """
         ...
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
@@ -200,7 +203,7 @@ class TransactionController(Protocol):
         ...
 
     def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
-        """Return the producer's last decided batch. Raises ``ProducerNotFound`` if it has none."""
+        """Return the result of the producer's last decided batch. Raises ``ProducerNotFound`` if there is none."""
         ...
 
 

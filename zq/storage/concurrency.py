@@ -158,7 +158,7 @@ class GroupCommit(Generic[Request, Answer]):
                 member.woken.release()
 
     def _wait_for_followers(self) -> None:
-        """Wait for at most ``linger`` seconds until the group is as large as the last one."""
+        """Wait until the group is as large as the last one, but for at most ``linger`` seconds."""
         with self._lock:
             if self._last_size <= 1 + len(self._waiting):
                 return

@@ -110,7 +110,7 @@ def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now:
 
 
 def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> list[Candidate]:
-    """Return the fresh messages after a position whose available-at is in the future, in order of sequence.
+    """Return the fresh messages after the position ``after`` that are not available yet, in order of sequence.
 
     A fresh message was posted without a delay, so its available-at is in the future only after the clock was set back.
     """

@@ -30,7 +30,7 @@ MAX_AHEAD: Final = FALSE_FUTURE * 1000
 
 
 class Completion(NamedTuple):
-    """The data of a removal of finished messages.
+    """The arguments of ``Change.finish`` that are the same for all messages that an operation finishes.
 
     Attributes:
         outcome: The outcome that history entries record.

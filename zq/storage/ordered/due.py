@@ -74,7 +74,7 @@ def size_note(size: int) -> bytes:
 
 
 def size_of(family: str, note: bytes) -> int:
-    """Return the size in bytes of a history entry or idempotency key from ``note``, its value in ``due``."""
+    """Decode the size in bytes of a history entry or idempotency key from ``note``, its value in ``due``."""
     return int.from_bytes(note if family == "keys" else note[8:].partition(b"\0")[2])
 
 

@@ -208,7 +208,10 @@ class LazyExpiry:
 
 
 def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moments]]:
-    """Group pairs (message key, time) by queue. Yield (queue number, times by message key) for each queue."""
+    """Group pairs (message key, time) by queue. Yield (queue number, times by message key) for each queue.
+
+    A time is one by which the message had expired, as Unix time in milliseconds.
+    """
     grouped: defaultdict[bytes, Moments] = defaultdict(dict)
     for key, moment in expired:
         grouped[key[:8]][key] = moment

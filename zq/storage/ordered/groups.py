@@ -75,8 +75,8 @@ def count_ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
 def count_depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
     """Count the messages of a grouped queue by state; see ``Storage.depth``.
 
-    Only the first ``most`` messages are read, and all later messages count as ready. The caller has counted the
-    ``expired`` messages.
+    Only the first ``most`` messages are read, and all later messages count as ready. ``expired`` is the caller's count
+    of expired messages, which becomes part of the result.
     """
     counts = dict.fromkeys(State, 0)
     oldest = seen = 0

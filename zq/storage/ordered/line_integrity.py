@@ -37,7 +37,8 @@ class LineIntegrity:
     def check(self) -> None:
         """Check the family ``lines``.
 
-        Each entry must have a message, and each group a valid head and an entry in ``available``.
+        Each entry must have a message. Each group must have a valid head (time and first message) and an entry in
+        ``available``.
         """
         line = head = b""
         for key, value in self._findings.entries("lines"):

@@ -99,7 +99,6 @@ class LineChanges:
         """The changed lines, by queue number and group."""
 
     def join(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
-        """Add a message to the index of its group."""
         self._line(state, record.line).slots[slot_of(state.grouping, record.available, sequence)] = record
 
     def leave(self, state: QueueState, sequence: int, group: str, available: int) -> None:

@@ -71,7 +71,6 @@ class StoredBatch(Header, array_like=True):
 
     @property
     def batch(self) -> Batch:
-        """The decoded batch."""
         topic = self.topic.decode("utf-8", "surrogatepass")
         return Batch(topic, self.sequence, self.created / 1000, decode_entries(self.entries))
 

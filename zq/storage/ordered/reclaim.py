@@ -31,7 +31,7 @@ class Removal(NamedTuple):
 
 
 class PendingDeletes:
-    """The removal of purged and deleted queues, of histories, and of stages."""
+    """The removal of the data of purged and deleted queues, and of removed histories and stages."""
 
     def __init__(self) -> None:
         self._next_keys: dict[tuple[str, bytes], bytes] = {}

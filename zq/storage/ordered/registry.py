@@ -95,14 +95,14 @@ class QueueState:
         """Sequences of messages that an open commit will delete. No other operation changes these messages."""
 
     def advance(self, head: bytes) -> None:
-        """Move the ready cursor to ``head``, because no message before it is ready."""
+        """Move the ready cursor to the key ``head`` of ``available``, because no message before it is ready."""
         self.ready_cursor = self.ready_cursor.move_to(head)
 
     def skip_unreadable(self, head: bytes, fresh_head: int) -> None:
-        """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head``, beyond unreadable messages.
+        """Move the ready cursor and the fresh cursor beyond unreadable messages.
 
-        Claims search the index ``available`` from the ready cursor, and messages without an index entry from the fresh
-        cursor.
+        Claims search the index ``available`` from the ready cursor, the key ``head``. They search messages without an
+        index entry from the fresh cursor, the sequence ``fresh_head``.
         """
         self.advance(head)
         self.tally = structs.replace(self.tally, fresh_head=max(self.tally.fresh_head, fresh_head))
@@ -245,7 +245,10 @@ class Registry:
                 self._hidden[ref] = QueueState(ref, record, Tally(), self.context)
 
     def purge(self, state: QueueState) -> None:
-        """Purge a locked queue atomically: give it a new number, which has no messages."""
+        """Purge a locked queue atomically: give it a new number, which has no messages.
+
+        Active expiry removes the messages of the old number later.
+        """
         with self._lock:
             record = QueueRecord(self._last_number + 1, state.metadata, state.history, state.grouping)
             empty = structs.replace(state.tally, count=0, bytes=0, fresh_head=state.tally.fresh_tail, fresh_gap=0)

@@ -54,7 +54,7 @@ def _read_texts(store: Store, queue: int, found: Sequence[Found]) -> Iterator[by
 
 
 def find_edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | None:
-    """Return the oldest or the newest unexpired message, or None."""
+    """Return (sequence, record) of the oldest or, if ``newest`` is true, the newest unexpired message, or None."""
     for key, value in store.scan("messages", *state.bounds(), backwards=newest, spare=True):
         record = layout.decode_record(value)
         if record.expires > now:

@@ -244,7 +244,7 @@ def list_names(store: Store, project: str, work: Work, now: int) -> set[str]:
 
 
 def find_reserved(store: Store) -> dict[int, set[int]]:
-    """Return the sequences that open commits have reserved, by queue number."""
+    """Return the sequences of the messages that open commits will delete, by queue number."""
     found: defaultdict[int, set[int]] = defaultdict(set)
     for _, value in scan_commits(store):
         for part in decode_commit(value).reserved:

@@ -62,7 +62,7 @@ class StorageClock:
         return self._offset or 0.0
 
     def trust(self, offset: Seconds) -> None:
-        """Trust the boot time ``offset``, which an earlier process has recorded as trusted."""
+        """Trust the boot time ``offset`` (Unix seconds), which an earlier process has recorded as trusted."""
         with self._lock:
             self._offset, self.latest = offset, 0.0
 

@@ -251,10 +251,11 @@ def _measure_messages(store: Store) -> Iterator[Measure]:
 
 
 def _count_depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
-    """Return the message counts of one queue. The caller has counted the ``expired`` messages.
+    """Return the message counts of one queue.
 
     Each state is counted up to ``most`` messages. If the other states were counted completely, the number of ready
-    messages is the rest of the queue's total.
+    messages is the rest of the queue's total. ``expired`` is the caller's count of expired messages, which becomes part
+    of the result.
     """
     if state.grouping:
         return groups.count_depth(store, state, expired, now, most)

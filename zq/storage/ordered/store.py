@@ -38,7 +38,7 @@ class Readable(Protocol):
     """A read-only store, for example for an integrity check."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key, or None."""
+        """Return the value of a key, or None if the key is missing."""
         ...
 
     def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -71,11 +71,14 @@ class Store(Protocol):
         return False
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key, or None."""
+        """Return the value of a key, or None if the key is missing."""
         ...
 
     def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
-        """Return the values of ``keys``, in the same order. With ``spare``, return ``b""`` for a damaged value."""
+        """Return the values of ``keys``, in the same order, with None for a missing key.
+
+        With ``spare``, a damaged value is returned as b"" instead of raising ``StoreDamaged``.
+        """
         ...
 
     def scan(
@@ -168,7 +171,7 @@ class Housekeeping:
         """
 
     def snapshot(self, moment: Seconds) -> AbstractContextManager[Snapshot]:
-        """Provide a snapshot taken at ``moment``; see ``capabilities.Snapshots``.
+        """Provide a snapshot that is labelled with the time ``moment``; see ``capabilities.Snapshots``.
 
         The context may outlast the operation that entered it.
         """

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fences, stages and commits.
 
-A commit is one batch of a producer. It is decided in one write. A small commit is completed in the same write, a large
-one in slices. Each slice is one write that also removes the slice's work from the open commit's entry.
+A commit is one batch of a producer. One write decides the commit, that is, records it so that it cannot fail any more.
+A small commit is completed in the same write, a large one in slices. Each slice is one write that also removes the
+slice's work from the open commit's entry.
 """
 
 from collections import defaultdict
@@ -177,8 +178,8 @@ class CommitAttempt:
     def run(self) -> CommitResult:
         """Decide the batch, complete it if it is small, and return its result.
 
-        If an earlier batch of the producer is still open, or if the batch was already committed, nothing is published
-        or deleted, and the result of the producer's last batch is returned.
+        If an earlier batch of the producer is still open, or if the batch was already committed, the result of the
+        producer's last batch is returned instead. The stages of a batch that was already committed are removed.
         """
         commit, store = self._commit, self._session.store
         known = _find_last(store, self._producer_prefix, self._now)
@@ -205,7 +206,7 @@ class CommitAttempt:
         return self._decide_large() or self._commit_small()
 
     def _decide_large(self) -> CommitResult | None:
-        """Decide a batch that is too large for one write, and return the result of the open commit.
+        """Decide (record) a batch that is too large for one write, and return the result of the open commit.
 
         If one write suffices, do nothing and return None.
         """

@@ -60,7 +60,10 @@ def describe(pool: str) -> str:
 
 
 class BindingLookup(NamedTuple):
-    """The stored binding of a queue. ``pool`` is None if the queue is unbound or deleted."""
+    """The stored binding of a queue, or None if there is none, and the pool.
+
+    ``pool`` is None if the queue is unbound or deleted.
+    """
 
     document: Document | None
     pool: str | None

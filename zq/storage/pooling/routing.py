@@ -52,7 +52,7 @@ _metadata: Final = msgspec.json.Decoder(_PoolMetadata)
 
 
 class Controller:
-    """A controller of the storage interface over several stores."""
+    """The base class of the controllers of a pooled store."""
 
     def __init__(self, catalogue: Storage, bindings: Bindings, stores: Stores) -> None:
         self._catalogue = catalogue

@@ -179,8 +179,8 @@ class Backups:
     def verify(folder: Path) -> Report:
         """Check the checksums of a backup and the integrity of its store. The backup is not changed.
 
-        If a checksum is wrong, the report has only this damage. Raises ``StartRefused`` if the folder is not a complete
-        backup.
+        If files are missing or changed, the report has only this damage. Raises ``StartRefused`` if the folder is not a
+        complete backup.
         """
         manifest = backups.read(folder)
         if found := backups.find_damage(folder, manifest):

@@ -61,7 +61,7 @@ class Tuning:
         return options
 
     def family(self, options: Options) -> Options:
-        """Set the common options of a family, and return ``options``."""
+        """Set the options that all families have in common on ``options``, and return ``options``."""
         table = BlockBasedOptions()
         table.set_block_cache(self._cache)
         table.set_bloom_filter(10, False)
