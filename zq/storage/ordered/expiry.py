@@ -42,7 +42,7 @@ PAUSE_FACTOR: Final = 4
 # Maximum pause of lazy expiry in seconds.
 MAX_PAUSE: Final = 0.5
 
-# Expiries by key in ``messages``. A message is not removed if its expiry has been extended in the meantime.
+# Unix times in milliseconds by key in ``messages``. A message is removed only if it expires at or before its time.
 Moments = dict[bytes, int]
 
 

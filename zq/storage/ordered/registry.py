@@ -25,7 +25,7 @@ from zq.storage.ordered.logs import Logs
 from zq.storage.ordered.store import Housekeeping, Store, Write
 
 NO_METADATA = b"{}"
-# The end of the claim that readers see on a message that a commit has reserved: later than any other time.
+# The claim end that readers see on messages that an open commit will delete. It is later than any other time.
 RESERVED = 1 << 62
 
 

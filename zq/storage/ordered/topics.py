@@ -136,7 +136,7 @@ class Feed:
             listener(batch, batch.sequence - 1 if batch else 0)
 
 
-# Maximum number of batches that one call reads, including batches of other topics.
+# Maximum number of batches that one call of ``read_log`` reads, including batches of other topics.
 MAX_READ: Final = 1000
 # Maximum size in bytes of the bodies in one slice, unless its first batch is larger.
 MAX_SIZE: Final = 1 << 20

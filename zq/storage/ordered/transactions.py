@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fences, stages and commits.
 
-A commit is one batch of a producer. One write decides the commit, that is, records it so that it cannot fail any more.
-A small commit is completed in the same write, a large one in slices. Each slice is one write that also removes the
-slice's work from the open commit's entry.
+A commit is one batch of a producer. One write decides the commit, that is, records that it will be completed. A small
+commit is completed in the same write, a large one in slices. Each slice is one write that also removes the slice's work
+from the open commit's entry.
 """
 
 from collections import defaultdict

@@ -44,7 +44,7 @@ SNAPSHOT: Final = ".zq-snapshot-"
 BACKED_UP: Final = ".zq-backed-up"
 # Seconds between two checks for due compactions.
 CHECK_INTERVAL: Final = 60.0
-# Seconds of compactions after which a check begins no further one.
+# Seconds after which a check begins no further compaction.
 MAX_COMPACTING: Final = 1.0
 
 

@@ -35,7 +35,7 @@ MISSING: Final = ("No such file", "Input/output error")
 OWNER_ONLY: Final = 0o700
 # Seconds between two attempts to lock a directory that another process has open.
 LOCK_PAUSE: Final = 0.1
-# Seconds after which the attempts end. A worker whose master was killed keeps the lock for about one second.
+# Seconds after which the attempts to lock end. A worker whose master was killed keeps the lock for about one second.
 LOCK_PATIENCE: Final = 3.0
 # A flush that takes fewer seconds leaves few new writes in the write buffers.
 QUICK: Final = 0.1

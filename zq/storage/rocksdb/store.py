@@ -348,8 +348,8 @@ class Store(ordered.Store):
     def totals(self) -> Counter[str]:
         """Return counters since the store was opened, by name.
 
-        The names are those in ``COUNTED``, ``stalled_ms`` (milliseconds of write stalls), and ``background_errors``.
-        After ``close``, the last values are returned.
+        The names are the values of ``COUNTED``, ``stalled_ms`` (milliseconds of write stalls), and
+        ``background_errors``. After ``close``, the last counters are returned.
         """
         if self._ended is not None:
             return self._ended
