@@ -15,7 +15,10 @@ from zq.storage.api import Storage
 
 
 class NewBackup(Protocol):
-    """A new backup. ``copied`` is the size in bytes of the files that are not linked to earlier backups."""
+    """A new backup.
+
+    ``size`` is its total size in bytes. ``copied`` is the size of those files that are not linked to earlier backups.
+    """
 
     @property
     def folder(self) -> Path: ...
@@ -45,11 +48,11 @@ class Backups(Protocol):
     def restore(
         self, folder: Path, uri: str, shift: Postpone | None, force_clock: bool, use: Callable[[Storage], int]
     ) -> RestoreResult:
-        """Restore a backup to a new store.
+        """Restore a backup to a new store at ``uri``.
 
         Args:
             shift: If given, all expiry times are postponed by the age of the backup. ``shift`` is called with each
-                document that expires, and returns the document's new value.
+                document that expires, and returns the document's new value, or None to keep its expiry.
             force_clock: Whether to trust the machine's clock even if its time is implausible.
             use: Called with the restored store. Returns the number of access tokens in the store.
         """
@@ -98,7 +101,7 @@ def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
 def check(uri: str) -> Report | None:
     """Check the integrity of the whole store without changing it. No server may have the store open.
 
-    Return None if the driver has no such check. Raises the errors of ``connect``.
+    Return the report, or None if the driver has no such check. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.check").get(_scheme(uri))
     report: Report | None = _load(driver)(uri) if driver else None
@@ -108,7 +111,8 @@ def check(uri: str) -> Report | None:
 def salvage(uri: str, to: str) -> SalvageResult | None:
     """Copy all readable data of a damaged store to a new store. No server may have the damaged store open.
 
-    The damaged store is not changed. Return None if the driver does not support this. Raises the errors of ``connect``.
+    The damaged store is not changed. Return what was saved and lost, or None if the driver does not support this.
+    Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.salvage").get(_scheme(uri))
     salvaged: SalvageResult | None = _load(driver)(uri, to) if driver else None
@@ -116,10 +120,14 @@ def salvage(uri: str, to: str) -> SalvageResult | None:
 
 
 def restore(uri: str, to: str, at: Seconds | None, position: int | None) -> tuple[int, Seconds] | None:
-    """Restore a store from an object store to a new embedded store, as of a time or a log position.
+    """Restore a store from an object store to a new embedded store at ``to``.
 
-    A server may continue to use the store in the object store. Return the restored log position and its time, or None
-    if the driver does not support this. Raises the errors of ``connect``.
+    Args:
+        at: Restore the state at this Unix time in seconds.
+        position: Restore the state at this log position. If ``at`` is None too, the latest state is restored.
+
+    A server may continue to use the store in the object store. Return the log position and the Unix time in seconds of
+    the restored state, or None if the driver does not support this. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.restore").get(_scheme(uri))
     restored: tuple[int, Seconds] | None = _load(driver)(uri, to, at, position) if driver else None
@@ -134,9 +142,10 @@ def backups(uri: str) -> Backups | None:
 
 
 def ship(uri: str, to: str) -> int | None:
-    """Upload an embedded store to an object store. No server may have the embedded store open.
+    """Upload an embedded store to the object store at ``to``. No server may have the embedded store open.
 
-    Return the number of files, or None if the driver of ``to`` does not support this. Raises the errors of ``connect``.
+    Return the number of files in the embedded store, or None if the driver of ``to`` does not support this. Raises the
+    errors of ``connect``.
     """
     driver = _drivers("zq.storage.ship").get(_scheme(to))
     shipped: int | None = _load(driver)(uri, to) if driver else None
@@ -144,9 +153,9 @@ def ship(uri: str, to: str) -> int | None:
 
 
 def owner(uri: str) -> Mapping[str, str | int] | None:
-    """Return the server that owns a store in an object store, with its progress, as a mapping from label to value.
+    """Return the server that owns a store in an object store, and its progress, as a mapping from label to value.
 
-    Return None if stores of this driver have no owner. Raises the errors of ``connect``.
+    The mapping is for operators. Return None if stores of this driver have no owner. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.owner").get(_scheme(uri))
     known: Mapping[str, str | int] | None = _load(driver)(uri) if driver else None

@@ -70,16 +70,25 @@ class QueueController(Protocol):
     """The operations on queues and their metadata."""
 
     def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
-        """Create the queue. If it exists, change nothing and return False. The message group mode never changes."""
+        """Create the queue, and return True. If it exists, change nothing and return False.
+
+        ``grouping`` is the message group mode. It cannot be changed later.
+        """
 
     def get(self, queue: QueueRef) -> Queue | None:
         """Return the queue, or None if it does not exist."""
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
-        """Replace the metadata if it equals ``expected``. Return False if it differs or the queue does not exist."""
+        """Replace the metadata if it equals ``expected``, and return True.
+
+        Return False if the metadata differs or the queue does not exist.
+        """
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]:
-        """Return queues with names greater than ``after``, in ascending byte order; ``next`` is the last name."""
+        """Return up to ``limit`` queues with names greater than ``after``, in ascending byte order of names.
+
+        ``next`` is the last name.
+        """
 
     def count(self, project: str) -> int:
         """Return the number of queues of the project. The default implementation lists all queues."""
@@ -88,21 +97,25 @@ class QueueController(Protocol):
     def delete(self, queue: QueueRef) -> None:
         """Delete the queue with its messages, claims, history and idempotency keys. Ignore a missing queue.
 
-        The deletion takes effect in one step: a concurrent post takes effect either before or after it. Until the
-        operation returns, readers may see some of the messages; afterwards, they see none.
+        The deletion takes effect in one step: a concurrent post takes effect either before or after it. Until this
+        method returns, readers may see some of the messages; afterwards, they see none.
         """
 
     def purge(self, queue: QueueRef) -> None:
         """Remove all messages and claims as ``delete`` does, but keep metadata and history. Ignore a missing queue."""
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
-        """Return the message counts and the oldest and newest message. For a missing queue, return zeros."""
+        """Return the counts of unexpired messages, and the oldest and newest message.
+
+        For a missing queue, the counts are 0 and there are no such messages.
+        """
 
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
         """Return the number of ready messages, counted up to ``most``, and the time when the next one becomes ready.
 
-        If ``most`` is 0, only the time is determined. In a grouped queue, only messages that a claim would return count
-        as ready. The time is a hint for waiting consumers, because the message may expire earlier.
+        The time is None if there is no delayed or claimed message. It is a hint for waiting consumers, because the
+        message may expire earlier. If ``most`` is 0, only the time is determined. In a grouped queue (with message
+        groups), only messages that a claim would return count as ready.
         """
 
 
@@ -121,7 +134,8 @@ class MessageController(Protocol):
     ) -> bytes | None:
         """Store all drafts atomically, in the given order.
 
-        A message without a delay becomes available at ``now``, but not before earlier messages without a delay (L5).
+        A message without a delay becomes available at ``now``, but not before earlier messages without a delay (law
+        L5).
 
         Args:
             expected: The queue's metadata that the caller expects. If the metadata differs, no message is stored, and
@@ -150,27 +164,28 @@ class MessageController(Protocol):
         most_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Page[Message]:
-        """Return messages that match the filter and have sequences above ``marker``, in order of sequence.
+        """Return up to ``limit`` messages that match the filter and have sequences above ``marker``.
 
-        ``next`` is the sequence of the last message. If the queue's metadata differs from ``expected``, the page has no
-        messages, and ``Page.metadata`` is the queue's metadata.
+        The messages are in order of sequence; ``next`` is the last sequence. If the queue's metadata differs from
+        ``expected``, the page has no messages, and ``Page.metadata`` is the queue's metadata. ``expected`` None accepts
+        any metadata.
         """
 
     def browse(
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
     ) -> BrowsePage:
-        """Return messages in one state after a position.
+        """Return messages in one state that follow the position ``after``.
 
-        Ready and delayed messages are in claim order, claimed messages in order of sequence. A message that stays in
-        its state is neither skipped nor repeated. A page may have fewer messages than ``limit``, but it is empty only
-        if there are no more messages. The default implementation scans the whole queue.
+        Ready and delayed messages are in claim order (by available-at, then by sequence), claimed messages in order of
+        sequence. A message that stays in its state is neither skipped nor repeated. A page may have fewer messages than
+        ``limit``, but it is empty only if there are no more messages. The default implementation scans the whole queue.
         """
         return browsing.browse(self, queue, state, after, limit, now, most_bytes)
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
     ) -> None:
-        """Delete messages by id, and ignore missing ones (contract 7.6).
+        """Delete messages by id, and ignore missing ones.
 
         ``claims`` has the ids of the caller's claims:
 
@@ -191,14 +206,14 @@ class MessageController(Protocol):
         most_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Messages:
-        """Remove and return up to ``limit`` ready messages, in order of (available, sequence).
+        """Remove and return up to ``limit`` ready messages, in order of (available-at, sequence).
 
         If the queue's metadata differs from ``expected``, nothing is removed, and ``OtherMetadata`` is raised. If no
-        message is ready, the driver may skip this comparison.
+        message is ready, the driver may skip this comparison. ``expected`` None accepts any metadata.
         """
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
-        """Move the messages that are ready, each atomically (L7). Return their ids in the order of ``moves``.
+        """Move those messages that are ready, each atomically (law L7). Return their ids in the order of ``moves``.
 
         The messages are appended to their target queues in the order of ``moves``, like new posts. A missing target
         queue is created without metadata. A message that is moved to its own queue gets a new position there.
@@ -206,14 +221,15 @@ class MessageController(Protocol):
 
 
 class ClaimController(Protocol):
-    """The operations on claims. At most one live claim holds a message (L2)."""
+    """The operations on claims. At most one live claim holds a message (law L2)."""
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
-        """Claim up to ``request.limit`` ready messages, in order of (available, sequence).
+        """Claim up to ``request.limit`` ready messages, in order of (available-at, sequence).
 
-        - The claim count of each claimed message increases by one, and ``Lease.extend`` determines its new expiry.
-        - A message becomes available again ``request.redelivery_delay(count)`` seconds after its claim expires.
-          Renewing the claim keeps this back-off.
+        - The claim count of each claimed message increases by one. ``Lease.extend`` determines the expiry of a message
+          that would otherwise expire before its claim.
+        - A message becomes available again ``request.redelivery_delay(count)`` seconds after its claim expires, where
+          ``count`` is its claim count. Renewing the claim keeps this back-off.
         - Messages that were already claimed ``request.max_claims`` times are not changed; ``ClaimResult.spent`` has
           their ids.
         - If ``request.named`` is set, all callers with the same claim id share one claim.
@@ -228,21 +244,25 @@ class ClaimController(Protocol):
         """
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
-        """Return live claims of a project, or of one queue, in the driver's order.
+        """Return up to ``limit`` live claims of a project or, if ``queue`` is not "", of one queue.
 
-        ``after`` is the ``next`` of the previous page. The work per page is limited, so a page may be short or empty
-        although more claims follow. The default implementation raises ``NotBuilt``.
+        The order depends on the driver. ``after`` is the ``next`` of the previous page. The work per page is limited,
+        so a page may be short or empty although more claims follow. The default implementation raises ``NotBuilt``.
         """
         return capabilities.NO_CLAIM_LISTS.list()
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
-        """Renew the claim ``lease.claim`` with the terms of the lease.
+        """Renew the claim ``lease.claim``: it ends ``lease.ttl`` seconds after ``now``.
 
         Raises ``ClaimNotFound`` if the claim holds no message, for example because it has expired.
         """
 
     def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
-        """Release all messages of the claim; see ``Release`` for ``delay``. Ignore an unknown claim."""
+        """Release all messages of the claim, to become available after ``delay`` seconds. Ignore an unknown claim.
+
+        If ``delay`` is None, the redelivery delay of the claim applies; if that is 0, the messages return to their
+        previous positions.
+        """
 
     def settle(
         self,
@@ -273,6 +293,7 @@ class ClaimController(Protocol):
 
         In these cases, the message is unchanged:
 
+        - ``GONE``: the message does not exist.
         - ``LOST``: the grip's claim or claim count is not the current one of the message.
         - ``EXPIRED``: the claim has lapsed.
         - ``TOO_LONG``: the new expiry would exceed ``Grip.max_hold``.
@@ -295,23 +316,26 @@ class DocumentController(Protocol):
     def put(
         self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
     ) -> bool:
-        """Store the value under a new version, in one step.
+        """Store the value under a new version, in one step, and return True.
 
         If the stored version is not ``expected``, change nothing and return False.
 
         Args:
             expected: "" if the document must not exist; None to store unconditionally.
-            expires: None if the document never expires.
+            expires: The Unix time in seconds at which the document expires; None if it never expires.
         """
 
     def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
-        """Return documents of a kind whose names begin with ``prefix`` and are greater than ``after``.
+        """Return up to ``limit`` documents of a kind whose names begin with ``prefix`` and are greater than ``after``.
 
         The documents are in ascending byte order of names; ``next`` is the last name.
         """
 
     def delete(self, ref: DocumentRef, now: Seconds, expected: str | None = None) -> bool:
-        """Delete the document. Return False if it does not exist or its version is not ``expected``."""
+        """Delete the document, and return True. Return False if it does not exist or its version is not ``expected``.
+
+        ``expected`` None accepts any version.
+        """
 
 
 class Storage(Protocol):
@@ -342,17 +366,17 @@ class Storage(Protocol):
     def prompt(self) -> bool:
         """Whether short operations may currently run on the event loop's thread.
 
-        If so, these operations access memory only. A ``zq.storage.inline.Ticket`` waits for the disk after the
-        operation returns.
+        If so, these operations access memory only, and a ``zq.storage.inline.Ticket`` waits for the disk after the
+        operation has returned.
         """
 
     def now(self) -> Seconds:
-        """Return the store's time, which all servers of the store use."""
+        """Return the store's Unix time in seconds. All servers of the store use this time."""
 
     def clock_lead(self) -> Seconds:
-        """Return the seconds by which the clock of the store's machine is ahead of ``now``, or 0.
+        """Return the seconds by which the clock of the store's machine is ahead of ``now``, or 0 if it is not ahead.
 
-        If the clock leaps forward, ``now`` does not follow it immediately.
+        The clock is ahead while ``now`` ignores a sudden leap of the clock.
         """
 
     def ping(self) -> None:
@@ -364,9 +388,9 @@ class Storage(Protocol):
         One thread of each server calls this method every few seconds. Servers that share a store share the work.
 
         Args:
-            expiry: New expiry settings, which also apply to lazy expiry; None keeps the current ones. A change does not
-                make operations in progress fail.
-            pace: Divides the round into steps; None for ``Steps()``.
+            expiry: New expiry settings, which also apply to lazy expiry (removal when readers find expired messages);
+                None keeps the current ones. A change does not make operations in progress fail.
+            pace: Divides the round into steps and may end it early; None for ``Steps()``.
         """
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
@@ -384,15 +408,15 @@ class Storage(Protocol):
         """
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        """Return the message counts by state of one queue. Each state is counted at least up to ``most`` messages.
+        """Return the message counts of one queue by state. Each state is counted at least up to ``most`` messages.
 
         For a missing queue, all counts are 0. A driver that does not count expired messages returns 0 for ``expired``.
         """
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
-        """Return the message with its queue. If it is in no queue of the project, return its latest history entry.
+        """Find a message of the project by its id, and return it with its queue.
 
-        If there is no entry either, return None.
+        If the message is in no queue, return its latest history entry, or None if it has none.
         """
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
@@ -433,7 +457,7 @@ class Defaults:
         return ()
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        """Compute the message counts from ``stats`` and ``ready``, without ``oldest_ready``.
+        """Compute the message counts of one queue from ``stats`` and ``ready``, without ``oldest_ready``.
 
         The cost grows with the number of messages.
         """
@@ -442,7 +466,7 @@ class Defaults:
         return Depth(ready, max(0, stats.free - ready) if ready < most else 0, stats.claimed)
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
-        """Search all queues of the project."""
+        """Find the message with this id by a search of all queues of the project."""
         return browsing.locate(cast(Storage, self), project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:

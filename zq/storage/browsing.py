@@ -77,9 +77,9 @@ def browse(
 
 
 def position_of(message: Message, state: State, now: Seconds) -> Position:
-    """Return the message's position in a listing of messages in ``state``.
+    """Return the message's position in a listing of messages in ``state``, for comparison with a listing's cursor.
 
-    If the message is in another state, return the position before the first message.
+    If the message is in another state, return ``Position()``, which precedes all messages.
     """
     if message.state(now) != state:
         return Position()
@@ -102,7 +102,7 @@ def locate(storage: SearchableStorage, project: str, message: str, now: Seconds)
 
 
 def find_latest(storage: SearchableStorage, project: str, message: str, now: Seconds) -> LocatedMessage | None:
-    """Return the message's latest history entry in any queue of the project, or None if there is none."""
+    """Return the latest history entry of the message id in any queue of the project, or None if there is none."""
     if isinstance(storage.history, MissingCapability):
         return None
     return select_latest(

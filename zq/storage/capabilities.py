@@ -35,7 +35,7 @@ BOUNDS: Final = Bounds()
 
 
 def check_stage(commit: Commit, stage: str, count: int) -> None:
-    """Raise ``StageDiffers`` if the commit expects another message count than ``count`` for the stage."""
+    """Raise ``StageDiffers`` if the commit expects another message count for the stage than ``count``."""
     expected = commit.expected.get(stage, count)
     if expected != count:
         raise StageDiffers.of(stage, count, expected)
@@ -53,7 +53,7 @@ class Snapshots(Protocol):
     """A storage whose files can be backed up while it is open."""
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """Provide a snapshot of the store's files for a backup; a context manager.
+        """Provide a snapshot of the store's files for a backup; a context manager that removes it at the end.
 
         The snapshot includes all acknowledged changes. Raises ``NotBuilt`` if the store has no snapshots.
         """
@@ -76,7 +76,7 @@ class HistoryController(Protocol):
         most_bytes: int = UNBOUNDED,
         newest_first: bool = False,
     ) -> Page[HistoryEntry]:
-        """Return history entries of messages that finished within the span, in the order in which they finished.
+        """Return history entries of messages that finished within the time span ``span``, in order of finishing.
 
         Only entries with positions above ``marker`` are returned, and ``next`` is the last position.
 
@@ -86,7 +86,7 @@ class HistoryController(Protocol):
           sequence. ``marker`` and ``next`` are sequences. Each message is listed once, even if it finishes during the
           listing.
 
-        L6 (a marker misses nothing) applies to both orders.
+        Law L6 (a marker misses nothing) applies to both orders.
         """
         ...
 
@@ -99,7 +99,7 @@ class HistoryController(Protocol):
 
 
 class TransactionController(Protocol):
-    """The operations on fences, stages and commits (extensions 9).
+    """The operations on fences, stages and commits.
 
     A fence issues fencing tokens. A stage holds invisible messages until a commit publishes them. A producer's commits
     are numbered; each one is a *batch*.
@@ -129,8 +129,8 @@ class TransactionController(Protocol):
     ) -> None:
         """Store all drafts for the queue atomically in an invisible stage.
 
-        A missing stage is created, and expires after ``ttl`` seconds. The idempotency key is stored with the queue; its
-        stored result is the list of message ids.
+        A missing stage is created, and expires ``ttl`` seconds after ``now``. The idempotency key belongs to the queue;
+        its stored result is the list of message ids.
 
         Raises:
             StageFull: The stage would exceed ``most_messages`` messages, or ``most_bytes`` bytes in total.
@@ -149,14 +149,14 @@ class TransactionController(Protocol):
         A commit of up to ``bounds.step`` messages and a few megabytes is completed in one step. A larger commit is only
         decided: the result is ``open``, and ``carry_on`` completes the commit. Until then:
 
-        - The messages of its claims count as claimed, their claims do not lapse, and the claims' holders get
+        - The messages of its claims count as claimed, and their claims do not lapse. A holder of such a claim gets
           ``MessageClaimed``. If there are many such messages, metrics may count them as ready after the time at which
           their claims would have lapsed.
         - Its stages are invisible to all other operations.
 
         The operation publishes and deletes no messages in two cases:
 
-        - If a batch of the producer is open, the operation returns that batch.
+        - If a batch of the producer is open, the operation returns the result of that batch.
         - If the batch number is not above that of the producer's last batch, the operation deletes the stages as
           ``drop_stage`` does. It returns the counts of the last batch with ``replayed`` set.
 
@@ -174,32 +174,36 @@ class TransactionController(Protocol):
     def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
         """Process one slice of the producer's open commit. Return whether the commit is still open.
 
-        A slice deletes or publishes up to ``most`` messages in one step. All claimed messages are deleted before the
-        first message is published, and stages are published in order. Each message is published once, even if several
-        callers process the commit concurrently.
+        A slice deletes or publishes up to ``most`` messages in one step. All messages of the claims are deleted before
+        the first message is published, and stages are published in order. Each message is published once, even if
+        several callers process the commit concurrently.
         """
         ...
 
     def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
-        """Return the open commits of all projects. If there are very many, only some of them are returned."""
+        """Return the open commits (decided but not completed) of all projects.
+
+        If there are very many, some are left out.
+        """
         ...
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
-        """Count the project's live stages, fences or producers, and check whether ``name`` is among them.
+        """Count the project's live stages, fences or producers (``work``), and check whether ``name`` is among them.
 
         The server calls this method before it creates a stage, fence or producer. The cost may grow with the count.
         """
         ...
 
     def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
-        """Return live stages, fences or producers with names greater than ``after``, in ascending byte order.
+        """Return live stages, fences or producers (``work``) with names greater than ``after``.
 
-        ``next`` is the last name. Items that an older version of the driver stored may lack times.
+        They are in ascending byte order of names; ``next`` is the last name. Items that an older version of the driver
+        stored may lack times.
         """
         ...
 
     def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
-        """Return the producer's last decided batch. Raises ``ProducerNotFound`` if it has none."""
+        """Return the result of the producer's last decided batch. Raises ``ProducerNotFound`` if there is none."""
         ...
 
 
@@ -221,8 +225,8 @@ class TopicController(Protocol):
 
         - The other entries have the following sequences, without gaps.
         - Batches become visible in order of their sequences: once a reader has seen a batch, no earlier batch appears
-          (L6).
-        - The oldest batches are trimmed according to ``retention``.
+          (law L6).
+        - The oldest batches are trimmed to the limits ``retention`` of the log.
         - The idempotency key is valid for the whole project. Its stored result is the first sequence.
         """
         ...
@@ -242,7 +246,7 @@ class TopicController(Protocol):
         ...
 
     def stats(self, topic: TopicRef, now: Seconds) -> Stats:
-        """Return the topic's message count (``free``), and its oldest and newest message in order of sequence."""
+        """Return the number of unexpired messages (``free``), and the oldest and newest message by sequence."""
         ...
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:

@@ -40,7 +40,7 @@ class StripedLocks:
 
 
 class _Member(Generic[Request, Answer]):
-    """A submitted request, and the lock on which its thread waits for the result or for the leadership of a group."""
+    """A submitted request. Its thread waits on ``woken`` until it has the result or must lead the next group."""
 
     __slots__ = ("answer", "failure", "is_leader", "request", "woken")
 
@@ -76,14 +76,13 @@ class GroupCommit(Generic[Request, Answer]):
     ) -> None:
         """Create a group commit.
 
-        ``execute`` returns the results of a group in order. An exception among the results is raised for its own
-        request only. If ``execute`` raises an exception, it is raised for all requests of the group.
-
         Args:
+            execute: Returns the results of a group in order. An exception among the results is raised for its own
+                request only. If ``execute`` raises an exception, it is raised for all requests of the group.
             weigh: Returns the weight of a request.
             capacity: Maximum total weight of a group with several requests.
-            timeout: Maximum seconds for which a request waits for its group to start.
-            linger: Maximum seconds for which a leader waits for followers.
+            timeout: Maximum seconds for which a request waits for its group to start; None = no limit.
+            linger: Maximum seconds for which a leader waits for followers; 0 = no wait.
             keys: Returns a request's keys. If two requests of a group share a key, the group's requests are executed
                 one by one.
             one_by_one_after: Errors of ``execute`` after which the group's requests are executed again one by one, so
@@ -159,7 +158,7 @@ class GroupCommit(Generic[Request, Answer]):
                 member.woken.release()
 
     def _wait_for_followers(self) -> None:
-        """Wait for at most ``linger`` seconds until the group is as large as the last one."""
+        """Wait until the group is as large as the last one, but for at most ``linger`` seconds."""
         with self._lock:
             if self._last_size <= 1 + len(self._waiting):
                 return
@@ -169,7 +168,7 @@ class GroupCommit(Generic[Request, Answer]):
         self._awaited = 0
 
     def _take_followers(self, weight: int) -> list[_Member[Request, Answer]]:
-        """Remove and return the longest-waiting members that fit in a group with a leader of this weight."""
+        """Remove and return the longest-waiting members that fit into a group whose leader has this weight."""
         with self._lock:
             count = 0
             for member in self._waiting:

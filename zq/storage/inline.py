@@ -47,7 +47,8 @@ class Ticket:
     def keep_open(self, release: Callable[[], object]) -> bool:
         """Prevent the store from closing until the ticket is released. The ticket then calls ``release``.
 
-        Return False, and ignore ``release``, if there is nothing to wait for or the ticket already has such a function.
+        Return True. If there is nothing to wait for or the ticket already keeps the store open, return False and ignore
+        ``release``.
         """
         if self.wait is None or self._release is not None:
             return False

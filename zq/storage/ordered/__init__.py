@@ -6,6 +6,9 @@
 - ``changes`` writes messages, ``scans`` finds them, and ``hints`` has caches that speed up the search.
 - ``logs`` has the logs of topics.
 
+In this package, a time of type ``int`` is a Unix time in milliseconds, and a time of type ``Seconds`` is a Unix time in
+seconds.
+
 A thread acquires locks in this order: striped locks, queue locks, the registry's lock. A thread that holds a log's lock
 holds no other lock.
 """

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages of messages in one state, read without locks.
 
-Ready and delayed messages are listed in claim order, claimed messages by sequence. The claim order merges the index
-``available`` with the fresh messages, which are not in this index. A message is fresh if it was posted without a delay
-and is not yet claimed. A ``Position`` is the cursor of either order.
+Ready and delayed messages are listed in claim order: by available-at (the time from which a message can be claimed),
+then by sequence. Claimed messages are listed by sequence. A ``Position`` is the cursor of a listing in either order.
+
+A listing in claim order merges two sources: the index ``available``, and the fresh messages, which are not in this
+index. A message is fresh if it was posted without a delay and is not yet claimed.
 """
 
 from collections.abc import Iterator
@@ -30,7 +32,7 @@ Candidate = tuple[int, int, StoredMessage]
 
 
 class Match(NamedTuple):
-    """A message in the requested state, and the position after which the next page begins."""
+    """A message in the requested state, and its position. The next page begins after this position."""
 
     position: Position
     record: StoredMessage
@@ -39,9 +41,10 @@ class Match(NamedTuple):
 def page(
     store: Store, state: QueueState, wanted: State, after: Position, limit: int, now: int, most_bytes: int
 ) -> BrowsePage:
-    """Return up to ``limit`` messages in the state ``wanted`` after a position.
+    """Return up to ``limit`` messages of a queue that are in the state ``wanted``, after the position ``after``.
 
-    The page ends before its messages exceed ``most_bytes`` in total, but it has at least one message if any exists.
+    The page ends before the bodies and attributes exceed ``most_bytes`` in total, but it has at least one message if
+    any exists.
     """
     matches = (
         _claimed(store, state, after, now) if wanted is State.CLAIMED else _unclaimed(store, state, wanted, after, now)
@@ -107,7 +110,10 @@ def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now:
 
 
 def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> list[Candidate]:
-    """Return unindexed messages whose available-at is in the future. They exist only after the clock was set back."""
+    """Return the fresh messages after the position ``after`` that are not available yet, in order of sequence.
+
+    A fresh message was posted without a delay, so its available-at is in the future only after the clock was set back.
+    """
     first, last = max(state.tally.fresh_head, after.lane) + 1, state.tally.fresh_tail + 1
     found: list[Candidate] = []
     if first < last:
@@ -124,7 +130,10 @@ def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> 
 
 
 def _records(store: Store, state: QueueState, positions: Iterator[tuple[int, ...]], now: int) -> Iterator[Candidate]:
-    """Yield the unexpired messages at these positions. A message that a commit has reserved appears as claimed."""
+    """Yield (available-at, sequence, record) of each unexpired message, given positions as (available-at, sequence).
+
+    A message that an open commit will delete appears as claimed.
+    """
     count = FIRST_RECORDS
     while some := list(islice(positions, count)):
         values = store.get_many(

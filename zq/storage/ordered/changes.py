@@ -30,7 +30,13 @@ MAX_AHEAD: Final = FALSE_FUTURE * 1000
 
 
 class Completion(NamedTuple):
-    """The outcome and time of finished messages, and the history retention of the queue in seconds (0 = no history)."""
+    """The arguments of ``Change.finish`` that are the same for all messages that an operation finishes.
+
+    Attributes:
+        outcome: The outcome that history entries record.
+        history: The history retention of the queue in seconds; 0 = no history entries.
+        now: The time of the removal, as Unix time in milliseconds.
+    """
 
     outcome: Outcome
     history: int
@@ -68,16 +74,16 @@ class Change:
 
     @property
     def lines(self) -> LineChanges:
-        """The changes to the message groups of grouped queues."""
+        """The changes to the indexes of message groups. Only grouped queues have such indexes."""
         if self._lines is None:
             self._lines = LineChanges(self._store)
         return self._lines
 
     def insert(self, state: QueueState, record: NewMessage, body: bytes, now: int, delay: int = 0) -> None:
-        """Append a message to the queue.
+        """Append a message to the queue. It becomes available ``delay`` milliseconds after ``now``.
 
-        Messages without a delay become available in the order of their insertion (L5). The method adds the size of the
-        body and ``OVERHEAD`` to ``record.size``.
+        Messages without a delay become available in the order of their insertion (law L5 in ``api-ref/laws.md``). The
+        method adds the size of the body and ``OVERHEAD`` bytes to ``record.size``.
         """
         tally, lane = self._tally(state), not state.grouping
         size = record.size = record.size + len(body) + OVERHEAD
@@ -103,7 +109,7 @@ class Change:
             self.lines.join(state, sequence, record)
 
     def post(self, state: QueueState, draft: Draft, now: int) -> None:
-        """Append a new message and store its idempotency key, if any."""
+        """Append a new message to the queue, and store the message's idempotency key if it has one."""
         attributes, group, ttl, expires = draft.attributes, draft.group, draft.ttl, now + draft.ttl * 1000
         if attributes or group or state.grouping:
             terms = draft.id, now, expires, now, ttl, draft.client, draft.checksum
@@ -125,7 +131,7 @@ class Change:
             self.lines.leave(state, sequence, record.line, record.available)
 
     def finish(self, state: QueueState, sequence: int, record: StoredMessage, end: Completion) -> None:
-        """Remove a message. If ``end`` has a history retention, add a history entry."""
+        """Remove a message from the queue. If ``end.history`` is not 0, also add a history entry."""
         if end.history:
             self._add_history(state, sequence, record, end)
         self.remove(state, sequence, record)
@@ -133,13 +139,15 @@ class Change:
     def rewrite(
         self, state: QueueState, sequence: int, old: IndexFields, new: StoredMessage, body: bytes | None = None
     ) -> None:
-        """Replace a message's record and update its index entries.
+        """Replace the stored record of a message, and update its index entries.
 
-        Claims then find the message through its index entry. If the expiry changes, the body is rewritten too.
+        Afterwards, claims find the message through an index, even if it was fresh (not indexed) before. If the expiry
+        changes, a body that is stored apart from the record is rewritten too.
 
         Args:
-            old: The index fields of the old record.
-            body: The message's body, if the caller has already read it. Otherwise it is read when needed.
+            old: The index fields of the record that is replaced.
+            body: The message's body, or None if the caller has not read it. The method then reads the body if
+                necessary.
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
         new.indexed = lane = not state.grouping
@@ -162,14 +170,17 @@ class Change:
             self.invalidate_visibility(state, sequence)
 
     def invalidate_visibility(self, state: QueueState, sequence: int) -> None:
-        """Discard the recorded times at which the message becomes visible, because it may become visible earlier."""
+        """Discard the hints by which listings skip the message, because it may become visible earlier.
+
+        The hints are discarded when the change is committed; see ``VisibilityIndex``.
+        """
         self._lowered.setdefault(state, set()).add(sequence)
 
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
-        """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head`` when the change is committed.
+        """Move the ready cursor to the key ``head`` and the fresh cursor to the sequence ``fresh_head``, on commit.
 
         Claims search the index ``available`` from the ready cursor, and the fresh messages (posted without a delay and
-        not yet claimed) from the fresh cursor. Entries that this change adds before ``head`` are still found. If only
+        not yet claimed) from the fresh cursor. Claims still find entries that this change adds before ``head``. If only
         the fresh cursor moves, nothing is written to the store.
         """
         self._heads[state] = head
@@ -177,7 +188,7 @@ class Change:
             self._tally(state).fresh_head = fresh_head
 
     def keep_ready_cursor(self, state: QueueState) -> None:
-        """Leave the ready cursor unchanged, because the claim has skipped entries that are still ready.
+        """Cancel the move of the ready cursor by ``advance``: the claim has skipped entries that are still ready.
 
         The fresh cursor, which is for messages without an index entry, still moves: the claim has indexed the messages
         that it skipped.
@@ -185,9 +196,10 @@ class Change:
         self._heads.pop(state, None)
 
     def remember(self, state: QueueState, key: IdempotencyKey | None, answer: Any, now: int, posted: bool) -> None:
-        """Store an idempotency key with the request's result. Do nothing if ``key`` is None.
+        """Store an idempotency key with ``answer``, the result of its request. Do nothing if ``key`` is None.
 
-        ``posted``: whether the request is a post whose messages this change has already appended.
+        ``posted``: whether the request is a post whose messages this change has already appended. If so, the sequence
+        of the last message is stored with the key.
         """
         if key is not None:
             last = self._tally(state).sequence if posted else 0
@@ -200,6 +212,8 @@ class Change:
 
     def commit(self) -> None:
         """Apply all writes in one batch, update the queue states in memory, and notify the listener.
+
+        The listener is called with each queue in which a message was added or may have become available earlier.
 
         Raises:
             Unavailable: The store cannot write. Nothing has changed.
@@ -252,7 +266,7 @@ class Change:
         self._writes += due.history_writes(state.history, tally.position, kept)
 
     def _rewrite_body(self, state: QueueState, key: bytes, record: StoredMessage, body: bytes | None) -> None:
-        """Rewrite the body with the new expiry. Otherwise the compaction filter would drop it after the old expiry."""
+        """Rewrite the body with the record's expiry. Otherwise the compaction filter would drop it too early."""
         stored = None if body is not None else self._store.get("bodies", key)
         if stored is not None:
             body = layout.unseal_body(stored)
@@ -263,7 +277,10 @@ class Change:
         return layout.seal_body(body, record.expires, state.context.expiry.compaction_filter_grace)
 
     def _add_to_group(self, state: QueueState, sequence: int, claim: str, until: int) -> int:
-        """Add a message to a claim group (messages of one claim with the same end), and return the group's number."""
+        """Add a message to a claim group, and return the group's number.
+
+        A claim group lists messages of one claim that have the same end ``until`` (Unix time in milliseconds).
+        """
         place = state, claim, until
         group, sequences = self._groups.get(place, (0, []))
         if not sequences or len(sequences) == layout.GROUP:
@@ -292,11 +309,11 @@ class Change:
 
 
 def _set_available(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
-    """Set the available-at of a message without a delay.
+    """Set the available-at of a message that was posted without a delay.
 
-    If ``lane`` is true, also decide whether the message is fresh, so that claims find it without an index entry. It is
-    indexed instead if a claim would have to skip too many other messages to reach it. ``lane`` is false in a grouped
-    queue.
+    In a queue without message groups (``lane`` is true), also decide whether the message gets an entry in the index
+    ``available``. It gets none (it is fresh) unless a claim would have to skip more than ``MAX_GAP`` other messages to
+    reach it.
     """
     fresh = tally.fresh
     if fresh > now + MAX_AHEAD:
@@ -314,10 +331,10 @@ def _set_available(tally: Tally, record: NewMessage, now: int, lane: bool) -> No
 
 
 def read_bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
-    """Return the bodies of the messages ``found``, in the same order.
+    """Return the bodies of the messages ``found`` in the queue with the number ``queue``, in the same order.
 
-    A body is None if the message was removed or has expired since its record was read. With ``spare``, a damaged body
-    is returned as b"".
+    A body is None if the message was removed or has expired since its record was read. A damaged body raises
+    ``StoreDamaged``; with ``spare``, it is returned as b"".
     """
     apart = [layout.pair.pack(queue, sequence) for sequence, record in found if record.body is None]
     if not apart:
@@ -335,11 +352,12 @@ Targets = dict[str, QueueState | None]
 
 
 class Routes(NamedTuple):
-    """The source and target queues of moves.
+    """The source queue and the target queues of moves.
 
     Attributes:
-        history: The history retention of the source queue in seconds; 0 for no history.
-        now: The time of the moves.
+        targets: The target queues by name; None for a missing queue.
+        history: The history retention of the source queue in seconds; 0 = no history entries.
+        now: The time of the moves, as Unix time in milliseconds.
     """
 
     source: QueueState
@@ -351,9 +369,9 @@ class Routes(NamedTuple):
         return [ref for ref in target_queues(self.source.ref, moves) if self.targets[ref.name] is None]
 
     def move_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> list[Move]:
-        """Move messages to their target queues in the given order, and return the moves that were made.
+        """Move messages to their target queues, in the order of ``moves``, and return the moves that were made.
 
-        A message that has just expired has no body and is not moved.
+        ``found`` maps message ids to (sequence, record). A message that has just expired has no body and is not moved.
         """
         carried = []
         values = read_bodies(store, self.source.number, [found[move.id] for move in moves])
@@ -373,17 +391,20 @@ class Routes(NamedTuple):
 
 
 def target_queues(queue: QueueRef, moves: Iterable[Move]) -> list[QueueRef]:
-    """Return the target queues of the moves without duplicates."""
+    """Return the target queues of the moves without duplicates. They are in the project of ``queue``."""
     return [QueueRef(queue.project, name) for name in dict.fromkeys(move.to for move in moves)]
 
 
 def map_states(refs: Sequence[QueueRef], states: Sequence[QueueState | None]) -> Targets:
-    """Return a mapping from queue name to queue state. The state of a missing queue is None."""
+    """Map the name of each queue in ``refs`` to its state in ``states``. The state of a missing queue is None."""
     return {ref.name: state for ref, state in zip(refs, states, strict=True)}
 
 
 def _build_moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMessage:
-    """Build the record of a moved message, without its available-at and index fields."""
+    """Build the record that a moved message gets in its target queue. ``origin`` is the name of the source queue.
+
+    ``Change.insert`` sets the available-at and the index fields.
+    """
     ttl = record.ttl if move.ttl is None else move.ttl
     return StoredMessage(
         id=record.id,

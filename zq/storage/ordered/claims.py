@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims. A claim has no record of its own: it is stored in the records of its messages and in the claim index."""
+"""Claims. A claim has no record of its own: it is stored in its messages' records and in the family ``claims``."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
@@ -162,7 +162,12 @@ class ClaimAttempt:
         self._lapsed = 0
 
     def run(self) -> ClaimResult:
-        """Create the claim in one change. If the claim is named and exists, return the existing claim."""
+        """Create the claim in one change and return it. The result has no claim if no message is ready.
+
+        - If the queue's metadata differs from ``request.expected``, nothing is claimed, and the result has the
+          metadata.
+        - If ``request.named`` is set and a live claim with this id exists, that claim is returned.
+        """
         store, registry = self._session
         request, now = self._request, self._now
         with registry.locked(self._queue) as (state,):
@@ -206,9 +211,11 @@ class ClaimAttempt:
 def claim_message(
     change: Change, state: QueueState, found: Found, lease: Lease, wait: int, now: int, body: bytes | None = None
 ) -> None:
-    """Claim a message, or renew its claim. The ttl of the claim starts at ``now``.
+    """Claim a message, or renew its claim. The claim ends ``lease.ttl`` seconds after ``now``.
 
-    ``wait`` is the redelivery delay after the end of the claim, in milliseconds. See ``Change.rewrite`` for ``body``.
+    Args:
+        wait: The redelivery delay: milliseconds from the end of the claim until the message is available again.
+        body: The message's body, or None if the caller has not read it; see ``Change.rewrite``.
     """
     sequence, record = found
     place = record.index_fields()
@@ -223,10 +230,10 @@ def claim_message(
 
 
 def release_message(change: Change, state: QueueState, found: Found, delay: int | None, now: int) -> None:
-    """Release a message from its claim, to become available after ``delay`` seconds.
+    """Release a message from its claim. It becomes available ``delay`` seconds after ``now``.
 
-    If ``delay`` is None, the claim's redelivery delay applies. If the redelivery delay is 0, the available-at before
-    the claim is restored.
+    If ``delay`` is None, the redelivery delay of the claim applies. If the redelivery delay is 0, the message gets back
+    the available-at that it had before the claim.
     """
     sequence, record = found
     place = record.index_fields()
@@ -240,7 +247,7 @@ def release_message(change: Change, state: QueueState, found: Found, delay: int 
 
 
 def find_claim(store: Store, state: QueueState | None, claim: str, now: int) -> Claim | None:
-    """Return the live claim with this id and the messages of the claim, or None."""
+    """Return the live claim with this id and all its messages, or None if it does not exist or holds no messages."""
     held = find_held(store, state, claim, now)
     if state is None or not held:
         return None
@@ -281,7 +288,8 @@ class ClaimPage:
     def read(self, project: str, after: str, queue: str) -> Page[ClaimSummary]:
         """Return the claims after the marker ``after``, in one queue or, if ``queue`` is "", in the whole project.
 
-        A page ends after ``MAX_STEPS`` queues and entries in ``claims``, but never within a claim.
+        A page ends after ``limit`` claims, or when ``MAX_STEPS`` queues and entries of the family ``claims`` have been
+        read. It never ends within a claim.
         """
         name, _, claim = after.rpartition("/")
         names = [queue] if queue else self._names(project, name)
@@ -305,7 +313,7 @@ class ClaimPage:
             yield key[len(prefix) :].decode("utf-8", "surrogatepass")
 
     def _add(self, state: QueueState, after: str) -> str | None:
-        """Add the queue's claims with ids above ``after``.
+        """Add the queue's claims with ids above ``after`` to the page.
 
         Return the id of the last claim if the page ends within the queue, otherwise None.
         """
@@ -335,9 +343,10 @@ class ClaimPage:
 
 
 def find_held(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:
-    """Return the messages of a live claim in order of sequence, without messages that a commit has reserved.
+    """Return (sequence, record) of each message that a live claim holds, in order of sequence.
 
-    The list is empty if the queue is missing. Raises ``LongScan`` for a large claim on the event loop's thread.
+    Messages that an open commit will delete are left out. The list is empty if the queue or the claim does not exist.
+    Raises ``LongScan`` on the event loop's thread if the claim has more than ``MAX_INLINE`` messages.
     """
     if state is None:
         return []
@@ -355,7 +364,7 @@ def find_held(store: Store, state: QueueState | None, claim: str, now: int) -> l
 
 
 def find_sequences(store: Store, state: QueueState | None, claim: str, now: int) -> list[int]:
-    """Return the sequences of the messages that ``find_held`` returns, without reading records."""
+    """Return the sequences of the messages that ``find_held`` returns, without reading their records."""
     if state is None:
         return []
     prefix = layout.claim_prefix(state.number, claim)
@@ -367,7 +376,10 @@ def find_sequences(store: Store, state: QueueState | None, claim: str, now: int)
 def settle_messages(
     store: Store, change: Change, routes: Routes, held: dict[str, Found], settlement: Settlement
 ) -> SettleResult:
-    """Settle messages of a claim. ``held`` maps the id of each claimed message to (sequence, record)."""
+    """Settle messages of a claim as part of ``change``, and return the result.
+
+    ``held`` maps the ids of the messages that the claim holds to (sequence, record).
+    """
     named = [*settlement.delete, *(r.id for r in settlement.release), *(move.id for move in settlement.move)]
     deleted = [message for message in settlement.delete if message in held]
     if settlement.rest:
@@ -389,7 +401,8 @@ def settle_messages(
 def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: Completion) -> list[HandleOutcome]:
     """Apply the operations ``grips`` on claimed messages in one change, and return their outcomes in the same order.
 
-    Each grip must be for a different message.
+    Each grip must be for a different message. ``late``: whether to accept a grip of an expired claim if the message has
+    not been claimed since. ``end`` applies to the grips that delete messages.
     """
     found = {record.id: (at, record) for at, record in locate(store, state, [grip.id for grip in grips], end.now)}
     change, handled = Change(store, end.now), []

@@ -14,7 +14,10 @@ from zq.storage.ordered.store import Store, Write
 
 
 class StoredDocument(Struct, array_like=True):
-    """A document's entry in ``records``."""
+    """A document's entry in ``records``.
+
+    ``expires`` is a Unix time in milliseconds, or None if the document never expires.
+    """
 
     value: bytes
     version: str
@@ -60,7 +63,11 @@ class DocumentController:
         return self._change(ref, now, expected, None)
 
     def _change(self, ref: DocumentRef, now: Seconds, expected: str | None, new: StoredDocument | None) -> bool:
-        """Replace a document, or delete it if ``new`` is None. Return False if its version is not ``expected``."""
+        """Replace a document, or delete it if ``new`` is None. Return whether this was done.
+
+        Nothing is changed if the stored version is not ``expected``, or if there is no document to delete. If
+        ``expected`` is None, any version is accepted; if it is "", the document must not exist.
+        """
         key = _key(ref)
         with self._handle as (store, _):
             with self._stripes.locked(lock_name(key)):
@@ -78,7 +85,7 @@ def lock_name(key: bytes) -> bytes:
 
 
 def document_writes(key: bytes, document: StoredDocument) -> list[Write]:
-    """Return the writes that store a document and its entry in ``due``."""
+    """Return the writes that store a document and, if it expires, its entry in the index ``due``."""
     value = layout.encode(document)
     return (
         [("records", key, value)] if document.expires is None else due.writes("records", key, value, document.expires)
@@ -86,7 +93,7 @@ def document_writes(key: bytes, document: StoredDocument) -> list[Write]:
 
 
 def has_expiry(store: Store, key: bytes, moment: int) -> bool:
-    """Return whether the document still has the expiry ``moment``."""
+    """Return whether the document with this key exists and expires at ``moment`` (Unix time in milliseconds)."""
     stored = _find(store, key)
     return stored is not None and stored.expires == moment
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The index ``due``: the expiry of history entries, idempotency keys, stages, producers, documents and batches.
 
-An entry has the expiry, the family and the key of one record. It also has a *note*: the data with which active expiry
-removes the record without reading it.
+The key of an entry has the expiry, the family and the key of one record. The value of the entry is called its *note*.
+With the note, active expiry removes the record without reading it.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ KIND: Final = 8
 
 
 def writes(family: str, key: bytes, value: bytes, expires: int, note: bytes = b"") -> list[Write]:
-    """Return the writes that store an expiring record and its entry in ``due``."""
+    """Return the writes that store an expiring record and its entry in ``due`` with the value ``note``."""
     return [(family, key, value), ("due", _entry(family, key, expires), note)]
 
 
@@ -26,17 +26,17 @@ def removals(family: str, key: bytes, expires: int) -> list[Write]:
 
 
 def find_live(store: Store, family: str, prefix: bytes, now: int) -> tuple[bytes, bytes] | None:
-    """Return the unexpired record (key, value) whose key consists of ``prefix`` and an expiry, or None."""
+    """Find the unexpired record whose key is ``prefix`` followed by the expiry. Return its key and value, or None."""
     return next(store.scan(family, prefix + layout.number.pack(now + 1), layout.prefix_end(prefix)), None)
 
 
 def expiry_of(key: bytes) -> int:
-    """Return the expiry at the end of a record's key."""
+    """Return the expiry in the last 8 bytes of a record's key, as Unix time in milliseconds."""
     return int.from_bytes(key[-8:])
 
 
 def parse_entry(entry: bytes) -> tuple[str, bytes]:
-    """Return the family and the key of the record to which a key of ``due`` refers."""
+    """Return (family, key) of the record to which an entry of ``due`` belongs. ``entry`` is the key of the entry."""
     return layout.FAMILY_OF[entry[KIND : KIND + 1]], entry[KIND + 1 :]
 
 
@@ -54,24 +54,27 @@ def history_writes(history: int, position: int, kept: StoredEntry) -> list[Write
 
 
 def history_note(kept: StoredEntry) -> bytes:
-    """Build the value of a history entry's entry in ``due``: sequence, message id, and size."""
+    """Build the value that ``due`` stores for a history entry: the sequence, the message id, and the size in bytes."""
     told = b"\0" + size_note(kept.size) if kept.size else b""
     return layout.number.pack(kept.sequence) + kept.record.id.encode("utf-8", "surrogatepass") + told
 
 
 def history_traces(key: bytes, note: bytes) -> list[Write]:
-    """Return the writes that remove the index entries of a history entry, given its key and its note in ``due``."""
+    """Return the writes that remove a history entry from the indexes ``sequences`` and ``endings``.
+
+    ``key`` is the key of the history entry, and ``note`` is the value that ``due`` stores for it.
+    """
     ids = layout.name_prefix(key[:8], note[8:].partition(b"\0")[0].decode("utf-8", "surrogatepass"))
     return [("sequences", key[:8] + note[:8], None), ("endings", ids + key[8:], None)]
 
 
 def size_note(size: int) -> bytes:
-    """Build the value of an idempotency key's entry in ``due``: the size of its result, or b"" if it is not usage."""
+    """Build the value that ``due`` stores for an idempotency key: the size of its result in bytes; b"" if it is 0."""
     return layout.number.pack(size) if size else b""
 
 
 def size_of(family: str, note: bytes) -> int:
-    """Return the size in the note, in ``due``, of a record in ``history`` or ``keys``."""
+    """Decode the size in bytes of a history entry or idempotency key from ``note``, its value in ``due``."""
     return int.from_bytes(note if family == "keys" else note[8:].partition(b"\0")[2])
 
 

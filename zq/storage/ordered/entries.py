@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The index entries of each type of record.
+"""The index entries of each type of record. All code that writes, removes or checks index entries uses these functions.
 
-All code that writes, removes or checks index entries uses these functions. They perform no I/O.
+The functions perform no I/O.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +33,7 @@ HISTORY_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
 def message_entries(project: bytes, key: bytes, record: NewMessage, gone: bool = False) -> list[Write]:
     """Return the writes that store the index entries of a message, or remove them if ``gone`` is true.
 
-    The entries in ``lines`` and ``claims`` are not included. ``project`` is the project's key prefix; see
+    The indexes ``lines`` (message groups) and ``claims`` are not included. ``project`` is the project's key prefix; see
     ``layout.project_prefix``.
     """
     expires = _pack(record.expires)
@@ -48,7 +48,7 @@ def message_entries(project: bytes, key: bytes, record: NewMessage, gone: bool =
 
 
 def message_removal(project: bytes, key: bytes, record: NewMessage) -> list[Write]:
-    """Return the writes that remove a message, its body and its index entries; see ``message_entries``."""
+    """Return the writes that remove a message, its body, and the index entries that ``message_entries`` returns."""
     writes = message_entries(project, key, record, gone=True)
     if record.body is None:
         writes.append(("bodies", key, None))
@@ -76,9 +76,10 @@ def message_changes(key: bytes, old: IndexFields, new: NewMessage) -> list[Write
 
 
 def record_entries(family: str, key: bytes, value: bytes) -> list[Write]:
-    """Return the writes that store a record and its index entries. ``family`` must not be ``messages``.
+    """Return the writes that store a record other than a message, together with its index entries.
 
-    Raises ``MsgspecError`` or ``ValueError`` if the value is damaged.
+    ``key`` and ``value`` are the record's entry in ``family``. Raises ``MsgspecError`` or ``ValueError`` if the value
+    is damaged.
     """
     return _RECORD_ENTRIES[family](key, value)
 

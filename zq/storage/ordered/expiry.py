@@ -42,12 +42,12 @@ PAUSE_FACTOR: Final = 4
 # Maximum pause of lazy expiry in seconds.
 MAX_PAUSE: Final = 0.5
 
-# Expiries by key in ``messages``. A message is not removed if its expiry has been extended in the meantime.
+# Unix times in milliseconds by key in ``messages``. A message is removed only if it expires at or before its time.
 Moments = dict[bytes, int]
 
 
 class ActiveExpiry:
-    """Active expiry. Only one thread at a time may run a round."""
+    """The removal of expired data in regular rounds. Only one thread at a time may run a round."""
 
     def __init__(self, handle: StoreHandle, stripes: StripedLocks) -> None:
         self._handle = handle
@@ -68,10 +68,10 @@ class ActiveExpiry:
         self.removed = 0
 
     def sweep(self, now: int, pace: Pace) -> int:
-        """Run one round and return the number of removed messages.
+        """Run one round, and return the number of expired messages that it has removed.
 
-        If ``pace`` ends a round early, the next round begins with another type of data, so that every type is removed
-        eventually.
+        ``pace`` may end the round before all expired data is removed. The next round then begins with another type of
+        data, so that every type is removed eventually.
         """
         before = self.removed
         if time.monotonic() > self._rescan_at:
@@ -94,7 +94,11 @@ class ActiveExpiry:
         return self.removed - before
 
     def _repeat(self, pace: Pace, step: Callable[[Session, int], int]) -> bool:
-        """Repeat ``step`` until no data is left, and return True. If ``pace`` ends the round first, return False."""
+        """Call ``step`` until no data of its type is left or damage stops it, and return True.
+
+        If ``pace`` ends the round first, return False. ``step`` receives the maximum number of removals and returns the
+        actual number.
+        """
         while left := pace.step():
             while left:
                 asked = min(left, SLICE)
@@ -158,9 +162,9 @@ class ActiveExpiry:
 
 
 def _counter_writes(store: Store, removed: Counter[bytes]) -> list[Write]:
-    """Return the writes that add the removed bytes to the counters under ``layout.REMOVED``, by history number.
+    """Return the writes that add ``removed``, bytes by history number, to the counters of removed bytes.
 
-    Only active expiry writes these counters, so no lock is needed.
+    Only active expiry writes these counters (prefix ``layout.REMOVED``), so no lock is needed.
     """
     keys = [layout.REMOVED + number for number, size in removed.items() if size]
     before = store.get_many("default", keys)
@@ -169,7 +173,7 @@ def _counter_writes(store: Store, removed: Counter[bytes]) -> list[Write]:
 
 
 class LazyExpiry:
-    """Lazy expiry on a thread that runs from ``start`` to ``close``."""
+    """The removal of expired messages that readers have found, on a thread that runs from ``start`` to ``close``."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
@@ -181,7 +185,7 @@ class LazyExpiry:
         self._thread.start()
 
     def close(self) -> None:
-        """Discard the queued keys, and wait until the current removal ends."""
+        """Discard the queued message keys, and wait until the current removal ends."""
         self._queue.close()
         if self._thread.is_alive():
             self._thread.join()
@@ -204,7 +208,10 @@ class LazyExpiry:
 
 
 def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moments]]:
-    """Group pairs of (message key, time) by queue. Yield (queue number, mapping from message key to time)."""
+    """Group pairs (message key, time) by queue. Yield (queue number, times by message key) for each queue.
+
+    A time is one by which the message had expired, as Unix time in milliseconds.
+    """
     grouped: defaultdict[bytes, Moments] = defaultdict(dict)
     for key, moment in expired:
         grouped[key[:8]][key] = moment
@@ -212,11 +219,13 @@ def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, 
 
 
 def remove_expired(session: Session, number: int, moments: Moments, sweeping: bool) -> tuple[int, QueueRef | None]:
-    """Remove expired messages of one queue in one change, except for those whose expiry has been extended.
+    """Remove expired messages of the queue with this number in one change.
 
-    Return the number of removed messages, and the queue (None if it is missing).
+    Return the number of removed messages, and the queue, or None instead of the queue if it does not exist.
 
     Args:
+        moments: A time for each message key, as Unix time in milliseconds. A message is removed only if it expires at
+            or before this time, that is, if its expiry has not been extended since it was found.
         sweeping: Whether ``moments`` comes from the index ``expiry``. If so, index entries that no longer match their
             messages are also removed.
     """

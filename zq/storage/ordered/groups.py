@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for ready messages in grouped queues, one message group after another; see the module ``lines``.
+"""The search for ready messages in grouped queues, which have message groups; see the module ``lines``.
 
 The caller of ``take`` holds the queue's lock.
 """
@@ -21,10 +21,13 @@ from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
 def take(
     store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
 ) -> list[ReadyMessage]:
-    """Return up to ``limit`` ready messages, which the caller must claim or remove in ``change``.
+    """Return up to ``limit`` ready messages. The caller must claim or remove all of them in ``change``.
 
     The search takes as many messages as possible from a group before it proceeds to the next group. The search ends
-    before the messages exceed ``most_bytes`` in total, but it returns at least one message if it can.
+    before the bodies and attributes exceed ``most_bytes`` in total, but it returns at least one message if it can.
+
+    Raises:
+        StoreDamaged: There are unreadable messages and no readable ones.
     """
     taken: list[ReadyMessage] = []
     scan = LineScan(store, state, now)
@@ -54,7 +57,10 @@ def take(
 
 
 def count_ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
-    """Count the ready messages and find the next delayed one; see ``QueueController.ready``."""
+    """Count up to ``most`` ready messages, and find the time at which the next delayed message becomes ready.
+
+    See ``QueueController.ready``.
+    """
     scan = LineScan(store, state, now)
     count = 0
     for _, line, head in scan.entries() if most else ():
@@ -67,9 +73,10 @@ def count_ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
 
 
 def count_depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
-    """Count the messages by state; see ``Storage.depth``.
+    """Count the messages of a grouped queue by state; see ``Storage.depth``.
 
-    Only the first ``most`` messages are read. All later messages count as ready.
+    Only the first ``most`` messages are read, and all later messages count as ready. ``expired`` is the caller's count
+    of expired messages, which becomes part of the result.
     """
     counts = dict.fromkeys(State, 0)
     oldest = seen = 0
@@ -102,9 +109,12 @@ class LineScan:
         self.damaged = False
 
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield (key of the entry in ``available``, index key, head) for each group, in claim order.
+        """Yield three values for each message group that may have ready messages, in claim order.
 
-        The head identifies the first message of the group; see the module ``lines``.
+        - The key of the group's entry in the index ``available``.
+        - The group's key in the family ``lines``.
+        - The group's head, or b"" if it is missing: the time of that entry, and the position of the group's first
+          message.
         """
         number, size = layout.number.pack(self._state.number), layout.number.size
         upper = layout.pair.pack(self._state.number, self._now + 1)
@@ -118,9 +128,10 @@ class LineScan:
             yield key, line, head
 
     def ready(self, line: bytes, scanned: ScannedRecords, want: int) -> Iterator[Found]:
-        """Yield the first ready messages of a message group, and add each record that is read to ``scanned``.
+        """Yield (sequence, record) of the first ready messages of a group. Add each record that is read to ``scanned``.
 
-        The caller uses at most ``want`` messages.
+        ``line`` is the group's key in the family ``lines``. The caller uses at most ``want`` messages, so few more are
+        read.
         """
         state, now = self._state, self._now
         lower = line + (scanned.head[layout.number.size :] or b"\0")

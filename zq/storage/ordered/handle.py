@@ -37,7 +37,10 @@ class StoreHandle:
     """A handle that reopens the store after failures. Operations run within ``with handle as (store, registry):``."""
 
     def __init__(self, open_store: Callable[[], Store], context: EngineContext, admit: Callable[[Store], None]) -> None:
-        """Open the store. ``admit`` checks it before any operation runs."""
+        """Open the store with ``open_store``. Before any operation runs, ``admit`` checks the store.
+
+        ``admit`` raises ``StartRefused`` if the store must not be used.
+        """
         self._open_store = open_store
         self._gate = threading.Condition(threading.Lock())
         self._active = 0
@@ -96,7 +99,8 @@ class StoreHandle:
     def reopen(self) -> None:
         """Wait until no operation is running, then close and reopen the store. New operations wait.
 
-        Must not be called within an operation.
+        If the store cannot be reopened, the next operation tries again. The method must not be called within an
+        operation.
         """
         with self._gate:
             self._gate.wait_for(lambda: not self._reopening)

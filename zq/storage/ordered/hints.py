@@ -38,7 +38,7 @@ class LazyExpiryQueue:
         self.capacity = capacity
 
     def offer(self, keys: Iterable[bytes], now: int) -> None:
-        """Add the keys of messages that had expired by ``now``. Count and drop the keys that do not fit."""
+        """Add the keys of messages that had expired by ``now``. Drop and count the keys that do not fit."""
         if not self.capacity:
             return
         with self._changed:
@@ -56,7 +56,10 @@ class LazyExpiryQueue:
             return not self._closed
 
     def take(self, most: int) -> dict[bytes, int]:
-        """Remove up to ``most`` keys, oldest first. Return a mapping from key to a time after the message's expiry."""
+        """Remove and return up to ``most`` keys, oldest first.
+
+        Each key is mapped to a Unix time in milliseconds by which the message had expired.
+        """
         with self._changed:
             taken = dict(islice(self._keys.items(), most))
             for key in taken:
@@ -74,9 +77,9 @@ class LazyExpiryQueue:
 class ReadyCursor(NamedTuple):
     """The ranges of the index ``available`` in which claims search for ready messages, so that no entry is read twice.
 
-    Only entries from ``head`` to ``low`` and entries at or above ``high`` may be ready. Claims have passed all other
-    entries, which belong to expired messages that are not removed yet. The first range is empty unless a message became
-    available before entries that claims had passed.
+    The attributes are keys. Only entries from ``head`` to ``low`` and entries at or above ``high`` may be ready. All
+    other entries belong to expired messages that claims have passed and that are not removed yet. The first range is
+    empty unless a message became available before entries that claims had passed.
     """
 
     head: bytes
@@ -101,7 +104,7 @@ class ReadyCursor(NamedTuple):
         )
 
     def extend(self, keys: Sequence[bytes]) -> "ReadyCursor":
-        """Return the cursor with its ranges extended to include new entries."""
+        """Return the cursor with its ranges extended to include new entries of ``available`` with these keys."""
         early = [key for key in keys if key < self.high]
         if not early:
             return self
@@ -134,9 +137,10 @@ FilterKind = tuple[bool, bool, str]
 
 
 class VisibilityIndex:
-    """An index of the blocks of sequences in which a listing will find no visible message for some time.
+    """An index of blocks of sequences without visible messages, which a listing skips.
 
-    Without the index, a listing might read a million claimed or delayed messages to find the ten messages of a page.
+    A message is visible if it matches the filter of the listing. Without the index, a listing might read a million
+    claimed or delayed messages to find the ten messages of a page.
 
     - Sequences are grouped into blocks, and blocks into larger blocks.
     - For each kind of filter, a block may have a time before which none of its messages becomes visible. A filter that
@@ -174,11 +178,11 @@ class VisibilityIndex:
     def record(self, list_filter: ListFilter, moments: Mapping[int, int], own: Mapping[int, int]) -> None:
         """Record, for blocks of sequences, the time before which none of their messages becomes visible.
 
-        Args:
-            moments: The times that apply to every client, by block number.
-            own: The times that apply only to the client whose messages the filter hides, by block number.
-
         If there are too many times, the oldest are dropped.
+
+        Args:
+            moments: The times that apply to every client, as Unix times in milliseconds by block number.
+            own: The times that apply only to the client whose messages the filter hides, in the same form.
         """
         if moments:
             self._note((list_filter.claimed, list_filter.delayed, ""), moments, MAX_BLOCKS)
@@ -205,7 +209,10 @@ class VisibilityIndex:
                     del blocks[block]
 
     def invalidate(self, sequences: Iterable[int]) -> None:
-        """Discard the recorded times of the blocks with these messages, which may become visible earlier."""
+        """Discard the recorded times of all blocks that contain these sequences.
+
+        Their messages may become visible earlier.
+        """
         self.invalidations += 1
         for levels in self._kinds.values():
             for size, blocks in zip(SIZES, levels, strict=True):

@@ -108,10 +108,10 @@ def _first_since(store: Store, state: QueueState, start: int, since: Seconds) ->
 def _read_stretch(
     store: Store, state: QueueState, start: int, want: int, most_bytes: int, now: int
 ) -> tuple[list[HistoryEntry], int]:
-    """Return messages and history entries in order of sequence, and the sequence from which to continue.
+    """Read live messages and history entries with sequences of at least ``start``, in order of sequence.
 
-    The caller holds the queue's lock. The list ends after ``want`` items, or before the items exceed ``most_bytes`` in
-    total. It has at least one item if there is any.
+    Return the items, and the sequence from which to continue. The list ends after ``want`` items, or before the items
+    exceed ``most_bytes`` in total, but it has at least one item if there is any. The caller holds the queue's lock.
     """
     most = max(want, STRETCH)
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)

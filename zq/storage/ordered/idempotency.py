@@ -18,14 +18,16 @@ from zq.storage.ordered.store import Store, Write
 
 
 class Owner(Protocol):
-    """The owner of idempotency keys: a queue or a log. The keys in the store begin with the number ``history``."""
+    """A queue or log that owns idempotency keys. The number ``history`` is the prefix of its keys in the store."""
 
     @property
     def history(self) -> int: ...
 
 
 def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
-    """Check that the owner has not stored the key yet.
+    """Check that the idempotency key of a request is not in use in the queue or log ``owner``.
+
+    Without a key or an owner, the check succeeds.
 
     Args:
         answer: The type of the stored result.
@@ -48,7 +50,7 @@ def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey
 def check_keys(
     store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, drafts: Sequence[Draft], now: int
 ) -> None:
-    """Check that the owner has not stored the idempotency keys of a post and of its drafts yet.
+    """Check that the idempotency keys of a post and its drafts are not in use in the queue or log ``owner``.
 
     Raises:
         Repeated: The post was already applied. The error contains its result.
@@ -71,9 +73,11 @@ def check_keys(
 def key_writes(
     owner: Owner, idempotency_key: IdempotencyKey, answer: Any, now: int, counts: bool = True, last: int = 0
 ) -> tuple[list[Write], int]:
-    """Return the writes that store a key with the request's result, and the size that counts towards the quota.
+    """Return the writes that store a key with ``answer``, the request's result, and the size in bytes that they use.
 
-    If ``counts`` is false, the returned size is 0. See ``Known`` for ``last``.
+    Args:
+        counts: Whether the size counts towards the project's quota. If not, the returned size is 0.
+        last: For a post, the sequence of its last message; otherwise 0.
     """
     encoded = layout.encode(answer)
     size = len(encoded) + OVERHEAD if counts else 0

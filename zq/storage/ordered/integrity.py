@@ -155,7 +155,10 @@ class Integrity(Findings):
                     self.contradict(f"claims: {key.hex()} lists {sequence}, which is no message of that group")
 
     def _check_index(self, family: str, message_of: Callable[[bytes, bytes], bytes]) -> None:
-        """Check that each entry of an index family belongs to a message. ``message_of`` returns the message's key."""
+        """Check that each entry of an index family belongs to a message.
+
+        ``message_of`` maps the key and the value of an entry to the message's key in ``messages``.
+        """
         for key, value in self.entries(family):
             message = message_of(key, value)
             if self._is_pending_queue(message[:8], family):

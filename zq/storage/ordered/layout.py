@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keys and values of a store. Numbers are big-endian, times are in milliseconds, and q is a queue's 8-byte number.
+"""The keys and values of a store. Numbers are big-endian, times are Unix milliseconds, and q is the number of a queue.
 
 ========= ==================================== ======================================================================
 family    key                                  value
@@ -19,8 +19,8 @@ tallies   q                                    Tally: the queue's counters
 messages  q sequence                           StoredMessage, including a short body; the order of listings
 bodies    q sequence                           longer raw JSON body, followed by a 4-byte stamp, see ``seal_body``
 available q available-at sequence              expires: the order of claims, of all messages except fresh ones;
-                                               in a grouped queue a line's hash: one entry per line
-lines     q hash                               time, order, sequence: the head of a group's line, see ``lines``
+                                               in a grouped queue a message group's hash: one entry per group
+lines     q hash                               time, order, sequence: the head of a message group, see ``lines``
 lines     q hash order sequence                empty: a message of the group, in a grouped queue
 expiry    expires q sequence                   empty: the order of active expiry
 ids       len(project) project id              q sequence
@@ -130,7 +130,7 @@ triple = Packing(">QQQ")
 
 
 class QueueRecord(Struct, array_like=True):
-    """A queue's entry in ``queues``."""
+    """A queue's entry in ``queues``: its number, metadata, history number, and message group mode."""
 
     number: int
     metadata: bytes
@@ -143,19 +143,19 @@ class Tally(Struct, array_like=True):
 
     Attributes:
         sequence: The last sequence.
-        fresh: The available-at of the last message that was appended without a delay.
+        fresh: The available-at of the last message that was appended without a delay, in Unix milliseconds.
         count: The number of messages.
         position: The position of the last history entry.
-        finished: The time of the last history entry.
+        finished: The time of the last history entry, in Unix milliseconds.
         start: The boot epoch (number of starts) in which the counters were written; see ``startup.count_start``.
         bytes: The total size of the messages.
-        kept: The total size of all history entries and idempotency results ever added. Subtract the size stored under
-            ``REMOVED`` to get the current size.
+        kept: The total size in bytes of all history entries and idempotency results ever added. Subtract the size
+            stored under ``REMOVED`` to get the current size.
         fresh_head: The sequence up to which claims have passed all fresh messages. A fresh message was posted without a
             delay and has no entry in ``available``.
         fresh_tail: The sequence of the last fresh message.
         fresh_gap: The number of messages that were appended after the last fresh message.
-        group: The number of the last claim group.
+        group: The number of the last claim group (messages of one claim that have the same end).
     """
 
     sequence: int = 0
@@ -173,7 +173,7 @@ class Tally(Struct, array_like=True):
 
 
 class IndexFields(NamedTuple):
-    """The fields of a record that determine the message's index entries."""
+    """The fields of a record that determine the message's index entries; see ``NewMessage``."""
 
     indexed: bool
     available: int
@@ -184,11 +184,15 @@ class IndexFields(NamedTuple):
 
 
 class NewMessage(Struct, array_like=True):
-    """The stored form of a new message without attributes or a group.
+    """The stored form of a new message without attributes or a message group.
+
+    Times are Unix times in milliseconds; ``ttl`` and ``lease`` are in seconds.
 
     Attributes:
         claim: The id of the last claim, which is live until ``ends``.
-        former: The available-at before the claim.
+        claimed: The time at which the last claim was created or renewed.
+        lease: The ttl of the last claim.
+        former: The available-at before the last claim.
         count: The number of claims.
         size: The number of bytes that the message adds to the queue's counters.
         indexed: Whether the message has an entry in ``available``. A message that was posted without a delay may have
@@ -220,7 +224,7 @@ class NewMessage(Struct, array_like=True):
 
     @property
     def until(self) -> int:
-        """The end of the claim or the message's expiry, whichever is earlier."""
+        """The end of the claim or the message's expiry, whichever is earlier, as Unix time in milliseconds."""
         return self.ends if self.ends < self.expires else self.expires
 
     def is_held(self, now: int) -> bool:
@@ -236,8 +240,8 @@ class StoredMessage(NewMessage):
     """The stored form of any message.
 
     Attributes:
-        first: The time of the first claim, or 0 if there was none.
-        line: The name of the message's group.
+        first: The time of the first claim in Unix milliseconds, or 0 if there was none.
+        line: The name of the message group, or "" if there is none.
     """
 
     first: int = 0
@@ -250,7 +254,10 @@ Found = tuple[int, StoredMessage]
 
 
 class StoredEntry(Struct, array_like=True):
-    """The stored form of a history entry. ``size`` is the number of bytes that the entry adds to the queue's size."""
+    """The stored form of a history entry. ``size`` is the number of bytes that the entry adds to the queue's size.
+
+    ``finished`` and ``expires`` are Unix times in milliseconds.
+    """
 
     record: StoredMessage
     body: bytes
@@ -278,7 +285,7 @@ class Known(Struct, array_like=True):
 
 
 class Stage(Struct, array_like=True):
-    """A stage: its number in ``staged``, its message count, and the total size of the message bodies in bytes."""
+    """A stage: its number (the key prefix of its messages in ``staged``), its message count, and its size in bytes."""
 
     number: int
     count: int = 0
@@ -293,7 +300,10 @@ class Staged(Struct, array_like=True):
 
 
 class Batch(Struct, array_like=True):
-    """A producer's last commit. ``decided`` is the time of the commit; 0 in records of older versions of zq."""
+    """A producer's last commit: its batch number, and how many messages it has published and deleted.
+
+    ``decided`` is the time of the commit in Unix milliseconds; 0 in records of older versions of zq.
+    """
 
     batch: int
     published: int
@@ -338,7 +348,7 @@ def decode_queue_key(key: bytes) -> QueueRef:
 
 
 def id_key(project: bytes, message: str) -> bytes:
-    """Return the key of a message id in ``ids``. ``project`` is the project's key prefix."""
+    """Return the key in ``ids`` for a message id. ``project`` is the project's key prefix."""
     return project + message.encode("utf-8", "surrogatepass")
 
 
@@ -348,7 +358,7 @@ def decode_project(key: bytes) -> str:
 
 
 def prefix_of(key: bytes) -> bytes:
-    """Return the ``project_prefix`` at the beginning of a key."""
+    """Return the project's key prefix, with which the given key begins; see ``project_prefix``."""
     return key[: LENGTH + int.from_bytes(key[:LENGTH])]
 
 
@@ -366,7 +376,7 @@ def claim_prefix(queue: int, claim: str) -> bytes:
 
 
 def claim_key(queue: int, claim: str, group: int) -> bytes:
-    """Return the key of a claim group: messages of one claim that have the same end."""
+    """Return the key in ``claims`` of a claim group: messages of one claim that have the same end."""
     return claim_prefix(queue, claim) + number.pack(group)
 
 
@@ -376,13 +386,16 @@ HELD: Final = 1 << 63
 
 
 def encode_group(ends: int, sequences: Iterable[int], holder: bytes = b"") -> bytes:
-    """Encode a claim group. ``holder`` is b"" if the holder is unknown."""
+    """Encode a claim group: its end in Unix milliseconds, the sequences of its messages, and the encoded claim holder.
+
+    ``holder`` is b"" if the holder is unknown.
+    """
     listed = b"".join(map(number.pack, (ends, *sorted(sequences))))
     return listed + holder + bytes(-len(holder) % number.size) + number.pack(HELD | len(holder)) if holder else listed
 
 
 def decode_group(value: bytes) -> tuple[int, list[int]]:
-    """Decode the end and the sequences of a claim group."""
+    """Return the end of a claim group in Unix milliseconds, and the sequences of its messages."""
     ends, *sequences = Packing(f">{len(value) // number.size}Q").unpack(value)
     if sequences and sequences[-1] >= HELD:
         del sequences[-1 - -(-(sequences[-1] - HELD) // number.size) :]
@@ -390,7 +403,7 @@ def decode_group(value: bytes) -> tuple[int, list[int]]:
 
 
 def decode_group_holder(value: bytes) -> bytes:
-    """Decode the holder of a claim group. Return b"" if the holder is unknown."""
+    """Return the encoded holder of a claim group's claim, or b"" if the holder is unknown."""
     last = number.unpack(value[-number.size :])[0]
     if last < HELD:
         return b""
@@ -407,7 +420,10 @@ def prefix_end(prefix: bytes) -> bytes:
 
 
 def seal_body(body: bytes, expires: int, grace: int) -> bytes:
-    """Encode a body for ``bodies``. The compaction filter may drop the entry ``grace`` seconds after ``expires``."""
+    """Encode a body for ``bodies``. The compaction filter may drop it ``grace`` seconds after ``expires``.
+
+    ``expires`` is a Unix time in milliseconds.
+    """
     seconds = -(-expires // 1000) + grace - 1
     return body + stamp.pack(min(max(seconds, 0), LATEST_STAMP))
 
@@ -417,7 +433,7 @@ def unseal_body(value: bytes) -> bytes:
 
 
 def build_message(sequence: int, record: StoredMessage, body: bytes, now: int) -> Message:
-    """Build a message from its record and body. ``now`` determines whether its claim is live."""
+    """Build a message from its record and body. ``now`` (Unix milliseconds) determines whether its claim is live."""
     return Message(  # positional arguments, because keywords would take three times as long
         record.id,
         body,

@@ -12,13 +12,13 @@ from zq.storage.ordered.store import Write
 
 
 def slot(grouping: Grouping, key: bytes, record: StoredMessage) -> bytes:
-    """Return a message's key in ``lines``. ``key`` is the message's key in ``messages``."""
+    """Return a message's key in ``lines``, the message group index. ``key`` is the message's key in ``messages``."""
     number, sequence = layout.pair.unpack(key)
     return line_key(number, record.line) + slot_of(grouping, record.available, sequence)
 
 
 def grouping_of(key: bytes) -> Grouping:
-    """Determine the grouping of a queue from the key of one of its messages in ``lines``."""
+    """Determine whether a queue is ordered or fair from the key of one of its messages in ``lines``."""
     return Grouping.FAIR if layout.pair.unpack(key[LINE:])[0] else Grouping.ORDERED
 
 
@@ -35,7 +35,11 @@ class LineIntegrity:
         return Grouping.NONE if record is None else record.grouping
 
     def check(self) -> None:
-        """Check that index entries have messages, and that groups have valid heads and entries in ``available``."""
+        """Check the family ``lines``.
+
+        Each entry must have a message. Each group must have a valid head (time and first message) and an entry in
+        ``available``.
+        """
         line = head = b""
         for key, value in self._findings.entries("lines"):
             if not self.grouping(key[: layout.number.size]):
@@ -50,7 +54,7 @@ class LineIntegrity:
                 self._check_place(key, has_head=bool(head) and key.startswith(line))
 
     def check_entry(self, key: bytes, value: bytes) -> None:
-        """Check that an entry in ``available`` matches the head of its message group."""
+        """Check that an entry of a grouped queue in ``available`` matches the head (first message) of its group."""
         line = key[: layout.number.size] + value
         head = self._store.get("lines", line) or b""
         if len(head) != layout.triple.size or line_entry(line, head)[0] != key:
@@ -75,7 +79,11 @@ class RebuiltLines:
     """The message group indexes that a salvage rebuilds from the messages; see the module ``lines``."""
 
     def __init__(self, former: Callable[[bytes], bytes]) -> None:
-        """Create an empty collection. ``former`` returns a group's head in the damaged store, or b"" if unknown."""
+        """Create an empty collection.
+
+        ``former`` maps a group's key to its head (time and first message) in the damaged store, or to b"" if it is
+        unknown.
+        """
         self._former = former
         self._heads: dict[bytes, tuple[bytes, int]] = {}
 
@@ -88,7 +96,7 @@ class RebuiltLines:
         return "lines", where, b""
 
     def heads(self) -> Iterator[Write]:
-        """Yield the writes that store the head of each group and the head's entry in ``available``."""
+        """Yield the writes that store the head (time and first message) and the ``available`` entry of each group."""
         for line, (within, available) in self._heads.items():
             head = self._former(line)
             if head[layout.number.size :] != within:

@@ -5,8 +5,8 @@ A *line* is the index of one group: its messages in claim order. Its key consist
 hash. The position of a message in its line is its *slot* (order, sequence). The order is 0 in an ordered queue, and the
 message's available-at in a fair queue.
 
-A line with live messages has one entry in ``available``, and a *head*: the time of that entry and the slot of the first
-message. The module ``groups`` searches the lines for ready messages.
+A line with live messages has a *head* and one entry in ``available``. The head consists of the time of that entry and
+the slot of the first message. The module ``groups`` searches the lines for ready messages.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,20 +35,27 @@ def line_key(queue: int, group: str) -> bytes:
 
 
 def slot_of(grouping: Grouping, available: int, sequence: int) -> bytes:
-    """Encode the slot of a message: its position in the index of its group."""
+    """Encode the position (slot) of a message in the index of its group."""
     return layout.pair.pack(available if grouping == Grouping.FAIR else 0, sequence)
 
 
 def line_entry(line: bytes, head: bytes) -> tuple[bytes, bytes]:
-    """Return the entry (key, value) in ``available`` of a message group with this head."""
+    """Return (key, value) of the entry in ``available`` of a message group.
+
+    ``line`` is the key of the group's index, and ``head`` consists of the time of the entry and the first message's
+    position.
+    """
     moment, _, sequence = layout.triple.unpack(head)
     return line[: layout.number.size] + layout.pair.pack(moment, sequence), line[layout.number.size :]
 
 
 class ScannedRecords:
-    """The records of a message group that a claim has read, in the order of the group.
+    """The records of a message group that a claim has read, by position (slot), in the order of the group.
 
-    A record is None if the message was removed or is unreadable. ``is_all`` is true if the whole group was read.
+    Attributes:
+        head: The head of the group before the claim.
+        records: None for a message that was removed or is unreadable.
+        is_all: Whether the whole group was read.
     """
 
     __slots__ = ("head", "is_all", "records")
@@ -59,7 +66,7 @@ class ScannedRecords:
         self.is_all = False
 
     def extend(self, records: Iterable[tuple[bytes, StoredMessage | None]], is_all: bool) -> None:
-        """Add the next records of the group. ``is_all`` means that the group has no further records."""
+        """Add (slot, record) of the next messages of the group. ``is_all``: whether the group has no more messages."""
         self.records.update(records)
         self.is_all = is_all
 
@@ -92,7 +99,6 @@ class LineChanges:
         """The changed lines, by queue number and group."""
 
     def join(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
-        """Add a message to the index of its group."""
         self._line(state, record.line).slots[slot_of(state.grouping, record.available, sequence)] = record
 
     def leave(self, state: QueueState, sequence: int, group: str, available: int) -> None:
@@ -106,11 +112,17 @@ class LineChanges:
         line.slots[slot_of(grouping, record.available, sequence)] = record
 
     def add_scanned(self, state: QueueState, key: bytes, scanned: ScannedRecords) -> None:
-        """Add the records that a claim has read. They provide the group's new head if its head was removed."""
+        """Add the records that a claim has read in the group with this key.
+
+        They provide the group's new head (first message) if its old one was removed.
+        """
         self._lines.setdefault(key, _LineChange(state, key)).scanned = scanned
 
     def writes(self, now: int) -> Iterator[tuple[QueueState, list[Write], bytes]]:
-        """Yield (queue, writes, new key in ``available``) for each changed group. The key is b"" if it is unchanged."""
+        """Yield (queue, writes, key) for each changed group.
+
+        The key is that of the group's new entry in ``available``, or b"" if there is no new entry.
+        """
         for key, line in self._lines.items():
             writes: list[Write] = [
                 ("lines", key + slot, None if record is None else b"")
@@ -132,7 +144,8 @@ class LineChanges:
     def _head(self, line: _LineChange, head: bytes, now: int) -> bytes:
         """Return the head of a group after the change, or b"" if the group has no live messages.
 
-        ``head`` is the old head. No stored message of the group precedes it.
+        A head consists of a time and the position of the first message. ``head`` is the old head; no stored message of
+        the group precedes it.
         """
         kept, scanned = head[layout.number.size :], line.scanned
         joined = sorted(slot for slot, record in line.slots.items() if record is not None)

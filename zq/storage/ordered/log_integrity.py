@@ -69,7 +69,10 @@ class Findings:
             return None
 
     def check_wanted(self, family: str, key: bytes, wanted: Sequence[Write]) -> None:
-        """Report each missing entry. ``wanted`` has the entries that the record ``key`` in ``family`` must have."""
+        """Report each entry of ``wanted`` that is missing or different.
+
+        ``wanted`` has the entries that the record ``key`` in ``family`` must have.
+        """
         for other, place, value in wanted:
             stored = self.store.get(other, place)
             if stored is None:
@@ -85,7 +88,7 @@ class Findings:
         return self.decode(lambda stored: entries.record_entries(family, key, stored), family, key, value) or []
 
     def read_numbers(self, kind: bytes) -> set[bytes]:
-        """Return the numbers that follow the prefix ``kind`` in the keys of ``default``."""
+        """Return the numbers (of queues, histories or logs) that follow the prefix ``kind`` in keys of ``default``."""
         return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.prefix_end(kind))}
 
     def report(self) -> Report:
@@ -121,7 +124,10 @@ class LogIntegrity:
         return set(self._logs)
 
     def check_due(self, key: bytes, note: bytes) -> None:
-        """Check that a batch exists or was trimmed, and that the batch's entries in ``due`` and ``topics`` match."""
+        """Check a batch's entry in ``due``: the batch exists or was trimmed, and its entry in ``topics`` matches.
+
+        ``key`` and ``note`` are the key and the value of the entry in ``due``.
+        """
         batch = due.parse_entry(key)[1]
         value = self._findings.store.get(*logs.topic_removal(batch, note)[:2])
         if value is None or value[:8] != key[:8]:

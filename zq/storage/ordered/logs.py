@@ -26,6 +26,7 @@ class LogRecord(Struct, array_like=True, frozen=True):
     """A log's entry in ``logs``.
 
     Attributes:
+        number: The log's number, with which the keys of its batches begin.
         last: The last sequence.
         size: The total size of all batches ever published to the log, in bytes.
         messages: The number of all messages ever published to the log.
@@ -48,8 +49,12 @@ class LogRecord(Struct, array_like=True, frozen=True):
 class Header(Struct, array_like=True):
     """The fields that precede the entries of a stored batch.
 
-    ``size`` and ``messages`` are the log's totals before this batch. ``topic`` is bytes, because msgpack cannot encode
-    surrogates in text.
+    Attributes:
+        topic: The topic's name in UTF-8; not a ``str``, because msgpack cannot encode surrogates in text.
+        sequence: The sequence of the first entry.
+        created: The time of the publish operation, in Unix milliseconds.
+        size: The log's total size in bytes before this batch.
+        messages: The log's total message count before this batch.
     """
 
     topic: bytes
@@ -66,7 +71,6 @@ class StoredBatch(Header, array_like=True):
 
     @property
     def batch(self) -> Batch:
-        """The decoded batch."""
         topic = self.topic.decode("utf-8", "surrogatepass")
         return Batch(topic, self.sequence, self.created / 1000, decode_entries(self.entries))
 
@@ -88,7 +92,7 @@ def decode_topic(key: bytes) -> str:
 
 
 def batch_writes(batch: Batch, before: LogRecord) -> list[Write]:
-    """Return the writes that store a batch and its index entries. ``before`` is the log's record without the batch."""
+    """Return the writes that store a batch and its index entries. ``before`` is the log's record before the batch."""
     topic = batch.topic.encode("utf-8", "surrogatepass")
     entries = Raw(layout.encode(batch.entries))
     created = layout.ms(batch.created)
@@ -103,7 +107,7 @@ def batch_writes(batch: Batch, before: LogRecord) -> list[Write]:
 
 
 def batch_entries(key: bytes, value: bytes) -> list[Write]:
-    """Return the writes that store a batch and its index entries, given its entry in ``batches``.
+    """Return the writes that store a batch and its index entries. ``key`` and ``value`` are its entry in ``batches``.
 
     The value is not encoded again, because other versions of zq encode a batch differently.
     """
@@ -114,13 +118,16 @@ def batch_entries(key: bytes, value: bytes) -> list[Write]:
 
 
 def batch_removal(key: bytes, value: bytes) -> list[Write]:
-    """Return the writes that remove a batch, given its entry in ``topics``."""
+    """Return the writes that remove a batch and its index entries. ``key``, ``value`` are its entry in ``topics``."""
     batch = key[:8] + key[-8:]
     return [("topics", key, None), *due.removals("batches", batch, layout.number.unpack_from(value)[0])]
 
 
 def topic_removal(batch: bytes, note: bytes) -> Write:
-    """Return the write that removes a batch's entry in ``topics``, given the batch's key and its note in ``due``."""
+    """Return the write that removes a batch's entry in ``topics``.
+
+    ``batch`` is the batch's key, and ``note`` is the value that ``due`` stores for the batch.
+    """
     return ("topics", batch[:8] + note + batch[8:], None)
 
 
@@ -144,7 +151,8 @@ class Log:
     """The log of a project.
 
     Attributes:
-        pending: Notifications for subscribers, each with the sequence that must be durable before it is sent.
+        pending: Notifications for subscribers: (sequence that must be durable first, batch). For a purge, the batch is
+            None.
         notifying: The lock that a thread holds while it sends notifications.
     """
 
@@ -188,7 +196,7 @@ class Log:
         return max(self._trimming, self.view.record.dropped)
 
     def cache_head(self, topic: str | None, head: int) -> None:
-        """Record the result of ``head``: the topic has no batches up to the sequence ``head``."""
+        """Record that a topic has no batches up to the sequence ``head``. The topic None stands for the whole log."""
         with self._heads_lock:
             self._heads[topic] = head
 
@@ -203,7 +211,10 @@ class Log:
             return 0
 
     def append(self, store: Store, batch: Batch, keep: Retention, also: Sequence[Write]) -> None:
-        """Store a batch, apply the writes ``also``, and trim the log to the retention ``keep``, all in one write."""
+        """Store a batch, apply the writes ``also``, and trim the log to the retention ``keep``, all in one write.
+
+        ``keep`` limits the log's bytes and messages. Raises ``Unavailable`` if the store cannot write.
+        """
         old, floors = self.view
         grown = structs.replace(
             old, last=batch.last, size=old.size + batch.size, messages=old.messages + len(batch.entries)
@@ -223,10 +234,10 @@ class Log:
         self.view = LogView(record, floors)
 
     def trimmed(self) -> Range | None:
-        """Return the key range of the batches that were trimmed since the last returned range, or None.
+        """Return the key range of the batches that were trimmed since the last returned range. The caller compacts it.
 
-        The caller compacts this range. The result is None if the range is small. It is also None if the log was trimmed
-        since the last call: while trims continue, the store compacts by itself. Not thread-safe.
+        Return None if the range is small, or if the log was trimmed since the last call: while trims continue, the
+        store compacts by itself. Not thread-safe.
         """
         record, seen, former = self.view.record, self._seen, self._compacted
         self._seen = record
@@ -240,7 +251,7 @@ class Log:
         return "batches", lower, upper
 
     def set_floor(self, store: Store, topic: str, floor: int) -> None:
-        """Hide the topic's messages up to the sequence ``floor`` from readers."""
+        """Hide the topic's messages up to the sequence ``floor`` from readers, and store this sequence."""
         key = topic_key(self.history, topic)
         store.write([("floors", key, layout.number.pack(floor) + self.key)])
         self.view.floors[topic] = floor
@@ -281,7 +292,7 @@ class Logs:
         return self.ensure(project) if known else None
 
     def trimmed(self) -> Iterator[Range]:
-        """Yield the trimmed key ranges that need a compaction; see ``Log.trimmed``."""
+        """Yield the key ranges of trimmed batches that need a compaction; see ``Log.trimmed``."""
         return filter(None, (log.trimmed() for log in list(self._logs.values())))
 
     def ensure(self, project: str) -> Log:
@@ -310,10 +321,10 @@ class Logs:
 
 
 def _trim(store: Store, grown: LogRecord, old: LogRecord, keep: Retention) -> LogRecord:
-    """Return the log record after a trim to the retention ``keep``. Nothing is written.
+    """Return the log record after a trim to ``keep``, the limits in bytes and messages. Nothing is written.
 
     ``grown`` is the record with the new batch, and ``old`` is the record without it. The log is trimmed only when it
-    exceeds its limit by an eighth, so that one range removal covers many batches.
+    exceeds a limit by an eighth, so that one range removal covers many batches.
     """
     size, messages = grown.size - old.gone_size, grown.messages - old.gone_messages
     if 8 * size <= 9 * keep.size and 8 * messages <= 9 * keep.messages:

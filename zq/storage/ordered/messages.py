@@ -189,9 +189,10 @@ class MessageController:
 
 
 def _check_holders(state: QueueState, found: Sequence[Found], claims: Sequence[str], now: int) -> None:
-    """Raise the errors of ``zq.storage.api.MessageController.delete`` unless ``claims`` permits the deletion.
+    """Raise the errors of ``zq.storage.api.MessageController.delete`` unless the caller may delete all messages.
 
-    A message that a commit has reserved counts as claimed by another consumer.
+    ``claims`` has the ids of the caller's claims. A message that an open commit will delete counts as claimed by
+    another consumer.
     """
     for sequence, record in found:
         if not record.is_held(now):

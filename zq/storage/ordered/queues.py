@@ -109,14 +109,14 @@ class QueueController:
 
 
 def _count_expired(store: Store, state: QueueState, now: int) -> int:
-    """Count the queue's expired messages that are not removed yet, by a scan of all such messages in the store."""
+    """Count the queue's expired messages that are not removed yet. The scan covers those of all queues."""
     due = store.scan("expiry", layout.number.pack(0), layout.number.pack(now + 1), spare=True)
     number = layout.number.pack(state.number)
     return sum(1 for key, _ in due if key[8:16] == number)
 
 
 def _count_claimed(store: Store, state: QueueState, now: int) -> int:
-    """Count the messages that have a live claim or are reserved by a commit, by a scan of the claim index."""
+    """Count the messages that have a live claim or that an open commit will delete. The scan reads ``claims``."""
     groups = (layout.decode_group(value) for _, value in store.scan("claims", *state.bounds(), spare=True))
     return sum(
         len(sequences) if ends > now else len(state.reserved.intersection(sequences)) for ends, sequences in groups

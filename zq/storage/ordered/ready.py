@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search for ready messages in claim order, for claims and pops.
 
-A message is ready if available <= now < expires and no commit has reserved it. The available-at of a claimed message is
-the end of the claim plus the redelivery delay. When a claim lapses, its messages therefore become ready without a
-write.
+A message is ready if available <= now < expires and no open commit will delete it. The available-at of a claimed
+message is the end of the claim plus the redelivery delay. When a claim lapses, its messages therefore become ready
+without a write.
 
 Fresh messages were posted without a delay and are not yet claimed. They need no index, because their available-at
 increases with their sequences. The search merges them with the index ``available``, which has all other messages. The
@@ -47,8 +47,9 @@ def take(
 ) -> list[ReadyMessage]:
     """Return up to ``limit`` ready messages in claim order. The caller must claim or remove all of them in ``change``.
 
-    - The search ends before the messages exceed ``most_bytes`` in total, but it returns at least one message if it can.
-    - A bounded number of expired messages is skipped (L10) and offered to lazy expiry.
+    - The search ends before the bodies and attributes exceed ``most_bytes`` in total, but it returns at least one
+      message if it can.
+    - A bounded number of expired messages is skipped and offered to lazy expiry (law L10 in ``api-ref/laws.md``).
     - Unreadable messages are skipped, so that a damaged block does not stop the queue.
 
     Raises:
@@ -97,9 +98,9 @@ def _read_messages(
 def _read_contents(
     store: Store, queue: int, candidates: Sequence[Candidate]
 ) -> Iterator[tuple[int, StoredMessage | None, bytes | None]]:
-    """Yield the sequence, record and body of each candidate.
+    """Yield (sequence, record, body) of each candidate.
 
-    A removed message has no body. An unreadable message has no record.
+    If the message is unreadable, the record is None and the body is b"". If the message was removed, the body is None.
     """
     for start in range(0, len(candidates), AHEAD):
         some = candidates[start : start + AHEAD]
@@ -123,7 +124,7 @@ class _Scan:
     Attributes:
         live: Up to ``limit`` ready messages.
         expired: The keys of the expired messages that were skipped.
-        head: The ready cursor after the scan.
+        head: The key in the index ``available`` from which the next claim searches.
         fresh_head: The sequence after which the next claim searches for messages without an index entry.
     """
 
@@ -189,7 +190,7 @@ class _Scan:
 def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate]:
     """Yield the fresh messages (posted without a delay and not yet claimed) above the sequence ``after``, in order.
 
-    An unreadable message has no record.
+    The record of an unreadable message is None.
     """
     tally, pack, decode, available = state.tally, layout.pair.pack, layout.decode_record, 0
     at, last = max(tally.fresh_head, after) + 1, tally.fresh_tail
@@ -215,5 +216,8 @@ def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Cand
 
 
 def scan_fresh_times(store: Store, state: QueueState, now: int) -> Iterator[int]:
-    """Yield the available-at of each unexpired fresh message (posted without a delay and not yet claimed), in order."""
+    """Yield the available-at in Unix milliseconds of each unexpired fresh message, in order of sequence.
+
+    A fresh message was posted without a delay and is not yet claimed.
+    """
     return (available for available, _, expires, _, record in scan_fresh(store, state) if record and expires > now)

@@ -6,7 +6,7 @@
 - The batches of purged topics.
 
 The data is removed in steps. Each step begins at the key where the last one ended, because a scan from the beginning
-would read the store's tombstones of earlier steps.
+would read the store's tombstones of earlier steps. The removals are reported to ``pace``.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ class Removal(NamedTuple):
 
 
 class PendingDeletes:
-    """The removal of purged and deleted queues, of histories, and of stages."""
+    """The removal of the data of purged and deleted queues, and of removed histories and stages."""
 
     def __init__(self) -> None:
         self._next_keys: dict[tuple[str, bytes], bytes] = {}
@@ -136,8 +136,8 @@ class BatchReclaim:
     def clear_trimmed(self, session: Session, size: int, pace: Pace) -> int:
         """Remove index entries of trimmed batches in up to ``size`` steps. Return the number of steps.
 
-        A step removes the entries of one batch or proceeds to the next topic. The logs take turns, and each log is read
-        once per round.
+        A step removes the entries of one batch or proceeds to the next topic. The logs take turns, and each log is
+        scanned once per round.
         """
         scan, middle = session.store.scan, self._last_note + b"\0"
         notes = chain(

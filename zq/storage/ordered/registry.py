@@ -25,12 +25,12 @@ from zq.storage.ordered.logs import Logs
 from zq.storage.ordered.store import Housekeeping, Store, Write
 
 NO_METADATA = b"{}"
-# The end of the claim that readers see on a message that a commit has reserved: later than any other time.
+# The claim end that readers see on messages that an open commit will delete. It is later than any other time.
 RESERVED = 1 << 62
 
 
 class EngineContext:
-    """The state that all queues share: expiry options, listener, and queue for lazy expiry.
+    """The state that all queues share: expiry options, listener, and the queue of lazy expiry.
 
     The same object is used after the store is reopened.
     """
@@ -54,7 +54,8 @@ class EngineContext:
 class QueueState:
     """The state of one queue in memory.
 
-    Claims use ``ready_cursor``. Listings use ``visibility`` and, for long scans, the lock ``long_scan_lock``.
+    Claims use ``ready_cursor``. Listings use ``visibility`` and, for long scans, the lock ``long_scan_lock``. ``gone``
+    is true after the queue was purged or deleted.
     """
 
     __slots__ = (
@@ -94,26 +95,26 @@ class QueueState:
         """Sequences of messages that an open commit will delete. No other operation changes these messages."""
 
     def advance(self, head: bytes) -> None:
-        """Move the ready cursor to ``head``, because no message before it is ready."""
+        """Move the ready cursor to the key ``head`` of ``available``, because no message before it is ready."""
         self.ready_cursor = self.ready_cursor.move_to(head)
 
     def skip_unreadable(self, head: bytes, fresh_head: int) -> None:
-        """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head``, beyond unreadable messages.
+        """Move the ready cursor and the fresh cursor beyond unreadable messages.
 
-        Claims search the index ``available`` from the ready cursor, and messages without an index entry from the fresh
-        cursor.
+        Claims search the index ``available`` from the ready cursor, the key ``head``. They search messages without an
+        index entry from the fresh cursor, the sequence ``fresh_head``.
         """
         self.advance(head)
         self.tally = structs.replace(self.tally, fresh_head=max(self.tally.fresh_head, fresh_head))
 
     def set_tally(self, tally: Tally) -> bool:
-        """Replace the counters after a commit. Return whether the commit added messages."""
+        """Replace the counters after a write. Return whether the write has added messages."""
         added = tally.sequence > self.tally.sequence
         self.tally = tally
         return added
 
     def join_available(self, keys: Sequence[bytes]) -> None:
-        """Extend the ready cursor to include new entries of ``available``."""
+        """Extend the ready cursor to include new entries of ``available`` with these keys."""
         self.ready_cursor = self.ready_cursor.extend(keys)
 
     def bounds(self) -> tuple[bytes, bytes]:
@@ -135,9 +136,13 @@ class LockedQueues:
         states: Mapping[QueueRef, QueueState],
         refs: Sequence[QueueRef],
     ) -> None:
-        """Create the context manager. ``states`` has the current state of each queue.
+        """Create the context manager for the queues ``refs``.
 
         If another thread replaces a state while the locks are acquired, all locks are released and acquired again.
+
+        Args:
+            find: Returns a queue's state, loaded if necessary, or None if the queue does not exist.
+            states: The current state of each loaded queue.
         """
         self._find = find
         self._states = states
@@ -186,7 +191,7 @@ class Registry:
         return self._states.get(ref) or self._load(ref)
 
     def find_hidden(self, ref: QueueRef) -> QueueState | None:
-        """Return the hidden state of a missing queue, or None. A hidden state only owns idempotency keys."""
+        """Return the hidden state of a missing queue, which owns only idempotency keys, or None if there is none."""
         return self._hidden.get(ref)
 
     def find_by_number(self, number: int) -> QueueState | None:
@@ -240,7 +245,10 @@ class Registry:
                 self._hidden[ref] = QueueState(ref, record, Tally(), self.context)
 
     def purge(self, state: QueueState) -> None:
-        """Purge a locked queue atomically: give it a new number, which has no messages."""
+        """Purge a locked queue atomically: give it a new number, which has no messages.
+
+        Active expiry removes the messages of the old number later.
+        """
         with self._lock:
             record = QueueRecord(self._last_number + 1, state.metadata, state.history, state.grouping)
             empty = structs.replace(state.tally, count=0, bytes=0, fresh_head=state.tally.fresh_tail, fresh_gap=0)
@@ -260,7 +268,10 @@ class Registry:
             state.gone = True
 
     def usage(self, project: str) -> tuple[int, int]:
-        """Return the project's message count and size in bytes, including history entries and idempotency results."""
+        """Return the number of messages in the project's queues, and the bytes that the queues use.
+
+        The bytes include history entries and the results that are stored with idempotency keys.
+        """
         prefix, scan, get_many = layout.project_prefix(project), self._store.scan, self._store.get_many
         found = chain.from_iterable(scan(family, prefix, layout.prefix_end(prefix)) for family in ("queues", "hidden"))
         owners = [layout.decode_queue(value) for _, value in found]

@@ -36,16 +36,16 @@ MAX_WRITE_BYTES: Final = 4 << 20
 def resume(
     store: Store, clock: StorageClock, moment: Seconds, shift: Postpone | None, force_clock: bool
 ) -> RestoreResult:
-    """Prepare the store for its next start.
+    """Prepare the store for its next start. In the result, ``tokens`` is 0; the caller replaces it.
 
     Args:
-        moment: The time of the backup.
+        moment: The time of the backup, as Unix time in seconds.
         shift: If given, all expiries are extended by the age of the backup. ``shift`` is called with each document that
-            expires, and returns the document's new value.
+            expires, and returns the document's new value, or None if the document must expire as before.
         force_clock: Whether to trust the machine's clock even if it is implausible.
 
     Raises:
-        StartRefused: The machine's clock is implausible.
+        StartRefused: The store has another layout version, or the machine's clock is implausible.
     """
     startup.check_readable(store)
     now = clock.now()
@@ -64,7 +64,10 @@ def resume(
 
 
 def _shift_all(store: Store, later: int, postpone: Postpone) -> None:
-    """Extend all expiries by ``later`` milliseconds, even past ones. Claims and delays are not extended."""
+    """Extend all expiries by ``later`` milliseconds, even past ones. Claims and delays are not extended.
+
+    ``postpone`` returns the new value of a document; see ``shift`` of ``resume``.
+    """
     postponed: dict[str, Shift] = {**_SHIFTS, "records": partial(_shift_document, postpone)}
     found: Iterator[list[Write]] = chain(
         (_shift_message(key, value, later) for key, value in store.scan("messages", b"", TOP)),

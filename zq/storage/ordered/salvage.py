@@ -24,7 +24,10 @@ LOST_NUMBERS: Final = 1_000_000
 
 
 class Salvage(SalvageState):
-    """The salvage of a whole store. Its results are ``saved`` (record counts) and ``lost`` (sentences)."""
+    """The salvage of a whole store.
+
+    ``saved`` has the number of copied records by kind, and ``lost`` has a sentence for each loss.
+    """
 
     def run(self) -> None:
         startup.check_readable(self.source)
@@ -91,7 +94,7 @@ class LogSalvage:
             self._salvage.raise_top(log)
 
     def _names(self) -> dict[bytes, bytes]:
-        """Recover the log number for each key of the family ``logs`` from the families ``floors`` and ``default``."""
+        """Return the log number of each key in ``logs``, as recovered from the families ``floors`` and ``default``."""
         floors = {value[8:]: key[:8] for key, value in self._source.scan("floors", b"", TOP)}
         notes = self._source.scan("default", layout.TRIMMED_LOG, layout.prefix_end(layout.TRIMMED_LOG))
         return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}

@@ -57,16 +57,19 @@ class CommitSalvage:
         """The numbers of the stages that open commits own."""
 
     def batch(self, producer: bytes) -> Batch | None:
-        """Return the producer's last batch from its open commit, or None if it has no open commit."""
+        """Return the producer's last batch from its open commit, or None if it has no open commit.
+
+        ``producer`` is the key of the producer's record without the expiry at its end.
+        """
         commit = self._open.get(producer)
         return None if commit is None else Batch(commit.batch, commit.published, commit.deleted)
 
     def copy(self, queues: set[bytes], producers: set[bytes]) -> None:
-        """Copy the open commits.
+        """Copy the open commits to the new store.
 
         Args:
             queues: The numbers of the queues in the new store.
-            producers: The key prefixes of the producers in the new store.
+            producers: The producers in the new store, as keys of their records without the expiry.
         """
         for producer, commit in self._open.items():
             commit.reserved = [part for part in commit.reserved if layout.number.pack(part.number) in queues]
@@ -150,7 +153,7 @@ def describe_key(key: bytes) -> str:
 class NamedRecordSalvage:
     """The salvage of idempotency keys, stages, producers, fences and documents.
 
-    ``owners`` has the numbers of the histories and logs in the new store.
+    ``owners`` has the numbers of the histories and logs in the new store; idempotency keys of other owners are lost.
     """
 
     def __init__(self, salvage: SalvageState, owners: set[bytes], commits: CommitSalvage) -> None:

@@ -46,7 +46,10 @@ class DamagedStore(Readable, Protocol):
 
 
 class SalvageState:
-    """The state of a running salvage."""
+    """The state of a running salvage.
+
+    ``saved`` has the number of copied records by kind, and ``lost`` has a sentence for each loss.
+    """
 
     def __init__(self, source: DamagedStore, store: Store, now: int) -> None:
         self.source = source
@@ -87,7 +90,10 @@ class SalvageState:
         self._writes, self._size = [], 0
 
     def read_number(self, key: bytes) -> int | None:
-        """Return a number from the family ``default``: 0 if it is missing, None if it is unreadable."""
+        """Return a number from the family ``default``, or 0 if it is missing.
+
+        If the number is unreadable, report the loss and return None.
+        """
         try:
             return int.from_bytes(self.source.get("default", key) or b"")
         except StoreDamaged:

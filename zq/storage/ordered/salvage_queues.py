@@ -28,7 +28,7 @@ class Trace(Struct):
     available: int = 0
 
     def read(self, family: str, key: bytes) -> None:
-        """Set a field from the key of an index entry."""
+        """Set the field that the key of an index entry in ``family`` contains."""
         if family == "ids":
             self.id = key[len(layout.prefix_of(key)) :].decode("utf-8", "surrogatepass")
         elif family == "expiry":
@@ -44,7 +44,7 @@ def describe_queue(key: bytes) -> str:
 
 
 class QueueSalvage:
-    """The salvage of queues.
+    """The salvage of queues. ``reserved`` has the sequences that open commits will delete, by queue number.
 
     Attributes:
         histories: The history numbers of the queues in the new store.
@@ -233,7 +233,10 @@ class QueueSalvage:
         return ", which a commit was deleting" if sequence in self._reserved.get(number, ()) else ""
 
     def _adopt(self, number: bytes) -> bool:
-        """Create a queue for the messages of a queue whose entry is lost. Return False if the project is unknown."""
+        """Create a queue named ``salvaged-<number>`` for the messages of a queue whose entry is lost.
+
+        Return False if the project of the lost queue is unknown.
+        """
         key = self._orphans.get(number)
         if key is not None:
             self._salvage.lost.append(
@@ -246,7 +249,7 @@ class QueueSalvage:
 
     @cached_property
     def _orphans(self) -> dict[bytes, bytes]:
-        """The keys of the new queues that replace lost ones, by the number of the lost queue."""
+        """The keys in ``queues`` of the new queues that replace lost ones, by the number of the lost queue."""
         found = {}
         for key, value in self._source.scan("ids", b"", TOP):
             if value[:8] not in self._records and value[:8] not in found:

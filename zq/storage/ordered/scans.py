@@ -27,9 +27,10 @@ HANDFUL = 8
 def page(
     store: Store, state: QueueState, marker: int, limit: int, list_filter: ListFilter, now: int, most_bytes: int
 ) -> list[Message]:
-    """Return up to ``limit`` messages above ``marker`` that match the filter.
+    """Return up to ``limit`` messages that match the filter and have sequences above ``marker``.
 
-    The page ends before its messages exceed ``most_bytes`` in total, but it has at least one message if there is any.
+    The page ends before the bodies and attributes exceed ``most_bytes`` in total, but it has at least one message if
+    there is any.
     """
     messages: list[Message] = []
     left = most_bytes
@@ -53,7 +54,7 @@ def _read_texts(store: Store, queue: int, found: Sequence[Found]) -> Iterator[by
 
 
 def find_edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | None:
-    """Return the oldest or the newest unexpired message, or None."""
+    """Return (sequence, record) of the oldest or, if ``newest`` is true, the newest unexpired message, or None."""
     for key, value in store.scan("messages", *state.bounds(), backwards=newest, spare=True):
         record = layout.decode_record(value)
         if record.expires > now:
@@ -87,8 +88,8 @@ def _advance(
 ) -> int | None:
     """Add the records that match the filter to ``found``, up to the limit or the end of the queue.
 
-    After ``blocks`` blocks of sequences, the scan stops early and returns the position from which to continue.
-    Otherwise, it returns None.
+    The scan begins at the sequence ``position``. If it stops early, after ``blocks`` blocks of sequences, return the
+    sequence from which to continue. Otherwise, return None.
     """
     while len(found) < limit:
         position = state.visibility.skip(list_filter, position, now)
@@ -108,9 +109,10 @@ def _advance(
 
 
 def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> int:
-    """Return the earliest time at which the record may match the filter, or 0 if it matches now.
+    """Return the earliest time in Unix milliseconds at which the record may match the filter.
 
-    The message's client is ignored, even if the filter hides this client's messages.
+    Return 0 if it matches now, and ``NEVER`` if it has expired. The message's client is ignored, even if the filter
+    hides this client's messages.
     """
     if record.expires <= now:
         return NEVER
@@ -171,7 +173,10 @@ class _Scan:
         self._note(block, until, own, self._open_block)
 
     def _note(self, block: int, until: int, own: int, next_block: int) -> None:
-        """Collect the times until which a block, and the empty blocks between it and ``next_block``, can be skipped."""
+        """Collect the times until which a block, and the empty blocks between it and ``next_block``, can be skipped.
+
+        ``until`` applies to every client, and ``own`` only to the client whose messages the filter hides.
+        """
         if until > self._now and block < self._open_block:
             self._times[block] = until
         elif own > self._now and block < self._open_block:
@@ -197,9 +202,9 @@ class _Scan:
 
 
 def locate(store: Store, state: QueueState, ids: Sequence[str], now: int) -> list[tuple[int, StoredMessage]]:
-    """Return the sequences and records of the unexpired messages with these ids, in the given order.
+    """Return (sequence, record) of the unexpired messages with these ids, in the order of ``ids``.
 
-    Missing and duplicate ids are skipped.
+    Missing and duplicate ids are skipped. A message that an open commit will delete appears as claimed.
     """
     places = store.get_many("ids", [layout.id_key(state.project, message) for message in dict.fromkeys(ids)])
     number = layout.number.pack(state.number)

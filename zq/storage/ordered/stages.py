@@ -33,7 +33,7 @@ def stage_lock(prefix: bytes) -> bytes:
 
 
 def find(store: Store, prefix: bytes, now: int) -> tuple[bytes, Stage] | None:
-    """Return the key and the record of a live stage, or None."""
+    """Return the key and the record of the unexpired stage, or None. ``prefix`` is the key without the expiry."""
     found = due.find_live(store, "stages", prefix, now)
     return None if found is None else (found[0], layout.decode_stage(found[1]))
 
@@ -41,14 +41,17 @@ def find(store: Store, prefix: bytes, now: int) -> tuple[bytes, Stage] | None:
 def find_or_create(
     store: Store, new_number: Callable[[], int], prefix: bytes, now: int, expires: int
 ) -> tuple[bytes, Stage]:
-    """Return the key and the record of a live stage, or of a new stage that is not stored yet."""
+    """Return the key and the record of the unexpired stage, or of a new stage that is not stored yet.
+
+    ``prefix`` is the key without the expiry. A new stage expires at ``expires`` (Unix time in milliseconds).
+    """
     return find(store, prefix, now) or (prefix + layout.number.pack(expires), Stage(new_number()))
 
 
 def append_writes(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
-    """Return the writes that append drafts for a queue to a stage.
+    """Return the writes that append drafts for a queue to the stage with this key and record.
 
-    ``most`` is the limit of the stage in (bytes, messages). Raises ``StageFull`` if the stage would exceed the limit.
+    ``most`` is the limit of the stage as (bytes, messages). Raises ``StageFull`` if the stage would exceed the limit.
     """
     size = stage.size + sum(draft.size for draft in drafts)
     grown = Stage(stage.number, stage.count + len(drafts), size)
@@ -98,7 +101,7 @@ def check_fence(store: Store, project: str, fence: Fence | None) -> None:
 
 
 def advance_fence(store: Store, project: str, fence: str, now: int) -> int:
-    """Issue and return the next epoch of a fence."""
+    """Issue and return the next epoch of a fence, and store ``now`` as the time of issue."""
     key = _fence_key(project, fence)
     epoch = _last_epoch(store, key) + 1
     store.write([("fences", key, layout.number.pack(epoch)), ("default", ADVANCED + key, layout.number.pack(now))])
@@ -114,7 +117,12 @@ def _last_epoch(store: Store, key: bytes) -> int:
 
 
 class Reserved(Struct, array_like=True):
-    """Messages of one queue that a commit will delete. See ``model.ClaimRef`` for ``history``."""
+    """Messages of one queue that an open commit will delete.
+
+    Attributes:
+        number: The number of the queue.
+        history: Seconds for which the queue keeps history entries of the deleted messages; 0 = no history entries.
+    """
 
     number: int
     history: int
@@ -138,7 +146,15 @@ class StageRest(Struct, array_like=True):
 
 
 class OpenCommit(Struct, array_like=True):
-    """A commit that is decided but not completed: its result and its remaining work."""
+    """A commit that is decided but not completed.
+
+    Attributes:
+        batch: The number of the producer's batch.
+        published: The number of all messages that the commit publishes.
+        deleted: The number of all messages that the commit deletes.
+        reserved: The messages that remain to be deleted.
+        rests: The messages that remain to be published.
+    """
 
     batch: int
     published: int
@@ -156,13 +172,19 @@ def find_commit(store: Store, producer: bytes) -> OpenCommit | None:
 
 
 def scan_commits(store: Readable) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (key prefix of the producer, stored entry) for each open commit."""
+    """Yield (producer, stored entry) for each open commit.
+
+    The producer is the key of the producer's record without the expiry at its end.
+    """
     for key, value in store.scan("default", COMMIT, layout.prefix_end(COMMIT)):
         yield key[len(COMMIT) :], value
 
 
 def commit_write(producer: bytes, commit: OpenCommit) -> Write:
-    """Return the write that updates an open commit, or removes it if no work remains."""
+    """Return the write that updates an open commit, or removes it if no work remains.
+
+    ``producer`` is the key of the producer's record without the expiry at its end.
+    """
     left = commit.reserved or commit.rests
     return "default", COMMIT + producer, layout.encode(commit) if left else None
 
@@ -202,7 +224,7 @@ def _decode_time(value: bytes | None) -> float | None:
 
 
 def usage(store: Store, project: str) -> tuple[int, int]:
-    """Return the message count and body size of the project's stages, including stages of open commits."""
+    """Return the number of staged messages in the project and the bytes of their bodies, including open commits."""
     prefix = layout.project_prefix(project)
     found = [layout.decode_stage(value) for _, value in store.scan("stages", prefix, layout.prefix_end(prefix))]
     begun = COMMIT + prefix
@@ -222,7 +244,7 @@ def list_names(store: Store, project: str, work: Work, now: int) -> set[str]:
 
 
 def find_reserved(store: Store) -> dict[int, set[int]]:
-    """Return the sequences that open commits have reserved, by queue number."""
+    """Return the sequences of the messages that open commits will delete, by queue number."""
     found: defaultdict[int, set[int]] = defaultdict(set)
     for _, value in scan_commits(store):
         for part in decode_commit(value).reserved:

@@ -58,11 +58,11 @@ class StorageClock:
 
     @property
     def offset(self) -> Seconds:
-        """The time of the machine's boot according to the trusted clock."""
+        """The time of the machine's boot according to the trusted clock, as Unix time in seconds."""
         return self._offset or 0.0
 
     def trust(self, offset: Seconds) -> None:
-        """Trust the boot time ``offset``, which an earlier process has recorded as trusted."""
+        """Trust the boot time ``offset`` (Unix seconds), which an earlier process has recorded as trusted."""
         with self._lock:
             self._offset, self.latest = offset, 0.0
 
@@ -77,7 +77,8 @@ class StorageClock:
     def _judge_offset(self, offset: Seconds, ran: Seconds) -> None:
         """Decide whether to trust the machine's clock.
 
-        ``offset`` is the machine's boot time according to this clock, and ``ran`` is the current ``uptime()``.
+        ``offset`` is the machine's boot time according to this clock (Unix seconds), and ``ran`` is the current
+        ``uptime()``.
         """
         leap = 0.0 if self._offset is None else offset - self._offset
         if leap > LEAP and (self._since is None or abs(leap - self._leapt) > LEAP):
@@ -149,7 +150,8 @@ def _check_layout(found: bytes | None) -> None:
 def check_clock(store: Store, clock: StorageClock, max_jump: int) -> None:
     """Check the machine's clock against the largest time in the store, and set ``clock.seen``.
 
-    ``max_jump`` is the maximum number of seconds by which the clock may be ahead; 0 means that any clock is trusted.
+    ``max_jump`` is the maximum number of seconds by which the machine's clock may be ahead of the largest time in the
+    store; 0 disables the check.
 
     Raises ``StartRefused`` if the clock is too far ahead or was set back by more than a minute.
     """
@@ -190,7 +192,7 @@ def _restore_offset(store: Store, clock: StorageClock) -> None:
 
 
 def last_seen(store: Store) -> int:
-    """Return the largest time in the store in milliseconds, or 0 for a new store."""
+    """Return the largest time in the store in Unix milliseconds, or 0 for a new store."""
     return int.from_bytes(store.get("default", b"clock") or b"")
 
 

@@ -47,10 +47,12 @@ class OrderedStorage:
 
         Args:
             open_store: Opens the store. It is called again after the store has failed.
+            expiry: The expiry settings until ``maintain`` receives new ones; None for the defaults.
+            housekeeping: The maintenance of the store; None if the store has none.
             max_clock_jump: Maximum seconds by which the clock may be ahead of the store's last use; 0 for no limit.
 
         Raises:
-            StartRefused: The store has another version, or the clock is too far ahead.
+            StartRefused: The store has another version, or the clock is implausible.
             Unavailable: The store cannot be opened.
         """
         self._housekeeping = housekeeping or Housekeeping()
@@ -252,7 +254,8 @@ def _count_depth(store: Store, state: QueueState, expired: int, now: int, most: 
     """Return the message counts of one queue.
 
     Each state is counted up to ``most`` messages. If the other states were counted completely, the number of ready
-    messages is the rest of the queue's total.
+    messages is the rest of the queue's total. ``expired`` is the caller's count of expired messages, which becomes part
+    of the result.
     """
     if state.grouping:
         return groups.count_depth(store, state, expired, now, most)
@@ -276,9 +279,9 @@ def _count_depth(store: Store, state: QueueState, expired: int, now: int, most: 
 
 
 def _count_claimed(store: Store, state: QueueState, now: int, most: int) -> tuple[int, bool]:
-    """Count the messages of live claims among the first ``most`` messages in the claim index.
+    """Count the messages of live claims among the first ``most`` messages in the family ``claims``.
 
-    Return the count, and whether the end of the index was reached.
+    Return the count, and whether the end of the queue's claims was reached.
     """
     claimed = seen = 0
     for _, value in store.scan("claims", *state.bounds(), spare=True):
@@ -299,6 +302,9 @@ def _count_delayed(store: Store, state: QueueState, now: int, most: int) -> int:
 
 
 def _count_live(entries: Iterator[tuple[bytes, bytes]], now: int, most: int) -> tuple[int, bool]:
-    """Return the number of unexpired entries among the first ``most``, and whether there are fewer than ``most``."""
+    """Count the unexpired messages among the first ``most`` entries of the index ``available``.
+
+    Return the count, and whether there are fewer than ``most`` entries.
+    """
     ends = [layout.number.unpack(value)[0] > now for _, value in islice(entries, most)]
     return sum(ends), len(ends) < most

@@ -38,7 +38,7 @@ class Readable(Protocol):
     """A read-only store, for example for an integrity check."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key, or None."""
+        """Return the value of a key, or None if the key is missing."""
         ...
 
     def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -65,17 +65,20 @@ class Store(Protocol):
     def prompt(self) -> bool:
         """Whether operations that read few entries may run on the event loop's thread.
 
-        If so, no method blocks on anything slower than the local disk, and ``wait_durable`` defers to
-        ``zq.storage.inline.current()`` instead of waiting.
+        If so, no method waits for anything slower than the local disk. ``wait_durable`` does not wait: it passes the
+        wait to ``zq.storage.inline.current()``, the ticket of the request.
         """
         return False
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key, or None."""
+        """Return the value of a key, or None if the key is missing."""
         ...
 
     def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
-        """Return the values of ``keys``, in the same order. With ``spare``, return ``b""`` for a damaged value."""
+        """Return the values of ``keys``, in the same order, with None for a missing key.
+
+        With ``spare``, a damaged value is returned as b"" instead of raising ``StoreDamaged``.
+        """
         ...
 
     def scan(
@@ -168,7 +171,10 @@ class Housekeeping:
         """
 
     def snapshot(self, moment: Seconds) -> AbstractContextManager[Snapshot]:
-        """Provide a snapshot; see ``capabilities.Snapshots``. The context may outlast the operation that entered it."""
+        """Provide a snapshot that is labelled with the time ``moment``; see ``capabilities.Snapshots``.
+
+        The context may outlast the operation that entered it.
+        """
         raise NotBuilt("A store in memory has no backup: nothing of it outlives its server.")
 
     def measures(self) -> Iterator[Measure]:

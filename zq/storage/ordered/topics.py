@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topics: publishing, subscriptions, and lock-free reads of a log or of one topic.
 
-A reader gets ``Log.view`` before its scan and ``Log.dropped`` after it, so that it notices a concurrent trim. Readers
-skip the range of removed batches up to ``Log.head``.
+A reader gets ``Log.view`` before its scan and ``Log.dropped`` after it, so that it notices a concurrent trim. A reader
+begins after ``Log.head``, because all batches up to this sequence are removed.
 """
 
 import threading
@@ -98,7 +98,7 @@ class Feed:
         self._listeners: dict[str, tuple[Listener, ...]] = {}
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
-        """Notify the listener of the project's new batches. Call the returned function to unsubscribe."""
+        """Notify the listener of the project's new batches. Return a function that ends the subscription."""
         with self._lock:
             self._listeners[project] = (*self._listeners.get(project, ()), listener)
 
@@ -112,7 +112,7 @@ class Feed:
         return end
 
     def enqueue(self, log: Log, last: int, batch: Batch | None) -> None:
-        """Enqueue the notification of a batch, or of a purge (None), to be sent once the sequence ``last`` is durable.
+        """Enqueue the notification of a batch, or of a purge (None). It is sent once the sequence ``last`` is durable.
 
         The caller holds the log's lock.
         """
@@ -136,7 +136,7 @@ class Feed:
             listener(batch, batch.sequence - 1 if batch else 0)
 
 
-# Maximum number of batches that one call reads, including batches of other topics.
+# Maximum number of batches that one call of ``read_log`` reads, including batches of other topics.
 MAX_READ: Final = 1000
 # Maximum size in bytes of the bodies in one slice, unless its first batch is larger.
 MAX_SIZE: Final = 1 << 20
@@ -243,7 +243,7 @@ def _scan_entries(
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield the topic's entries in ``topics``. If ``topic`` is None, yield all of the log's entries in ``batches``.
 
-    Only entries above the sequence ``after`` are returned, except those that are known to be trimmed or purged.
+    Entries up to the sequence ``after``, and entries that are known to be trimmed or purged, are left out.
     """
     number = layout.number.pack(log.history)
     family, prefix = ("batches", number) if topic is None else ("topics", logs.topic_key(log.history, topic))
@@ -261,7 +261,10 @@ def _scan_entries(
 
 
 def _known_head(log: Log, view: LogView, topic: str | None) -> int:
-    """Return the sequence up to which trims, purges or ``Log.head`` show that the log or a topic has no batches."""
+    """Return the sequence up to which the log (``topic`` is None) or a topic is known to have no batches.
+
+    Trims, purges and earlier scans (``Log.head``) show this.
+    """
     known = max(view.record.dropped, log.head(None), log.head(topic))
     return known if topic is None else max(known, view.floors.get(topic, 0))
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fences, stages and commits.
 
-A commit is one batch of a producer. It is decided in one write. A small commit is completed in the same write, a large
-one in slices. Each slice is one write that also removes the slice's work from the open commit's entry.
+A commit is one batch of a producer. One write decides the commit, that is, records that it will be completed. A small
+commit is completed in the same write, a large one in slices. Each slice is one write that also removes the slice's work
+from the open commit's entry.
 """
 
 from collections import defaultdict
@@ -175,7 +176,11 @@ class CommitAttempt:
         return [_producer_lock(self._producer_prefix), *names, *stages.fence_locks(commit.project, commit.fence)]
 
     def run(self) -> CommitResult:
-        """Decide the batch, and complete it if it is small. For a repeated batch, return the last batch's result."""
+        """Decide the batch, complete it if it is small, and return its result.
+
+        If an earlier batch of the producer is still open, or if the batch was already committed, the result of the
+        producer's last batch is returned instead. The stages of a batch that was already committed are removed.
+        """
         commit, store = self._commit, self._session.store
         known = _find_last(store, self._producer_prefix, self._now)
         found, beside = (
@@ -201,7 +206,7 @@ class CommitAttempt:
         return self._decide_large() or self._commit_small()
 
     def _decide_large(self) -> CommitResult | None:
-        """Decide a batch that is too large for one write, and return the result of the open commit.
+        """Decide (record) a batch that is too large for one write, and return the result of the open commit.
 
         If one write suffices, do nothing and return None.
         """
@@ -296,7 +301,10 @@ def _producer_lock(producer: bytes) -> bytes:
 
 
 def _find_last(store: Store, producer: bytes, now: int) -> tuple[bytes, CommitResult] | None:
-    """Return the key of a producer's record and its last batch, or None if the producer is unknown."""
+    """Return the key of a producer's record and the result of its last batch, or None if the producer is unknown.
+
+    ``producer`` is the key without the expiry at its end.
+    """
     found = due.find_live(store, "producers", producer, now)
     if found is None:
         return None
@@ -326,7 +334,10 @@ def _process_slice(session: Session, producer: bytes, most: int, now: int) -> bo
 
 
 def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
-    """Delete the next reserved messages. Skip messages of queues that were purged or deleted in the meantime."""
+    """Delete up to ``most`` messages that the open commit still has to delete, and update the commit's entry.
+
+    Messages of queues that were purged or deleted in the meantime are skipped.
+    """
     store, registry = session
     first = commit.reserved[0]
     part, first.sequences = first.sequences[:most], first.sequences[most:]

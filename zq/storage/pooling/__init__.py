@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A store that consists of several stores.
 
-Each queue is in one store, its pool. All other data is in the first store, the catalogue, which also provides the time.
-If a pool is unavailable, so are its queues and each listing of queues that includes one of them.
+Each queue is in one store, its pool. All other data is in the first store, the catalogue, which also provides the time
+and is the default pool. If a pool is unavailable, its queues are unavailable too, and a page of a queue listing with
+one of these queues fails.
 """
 
 import logging
@@ -36,7 +37,7 @@ class PooledStorage:
 
     Args:
         catalogue: An open store. Closing the pooled store closes it.
-        connect: Opens the stores of pools.
+        connect: Opens the store of a pool, given its URI and the expiry settings.
         virtual: Whether new queues that match no pool are stored in the catalogue.
     """
 
@@ -62,7 +63,10 @@ class PooledStorage:
         self.documents = catalogue.documents
 
     def pools(self) -> Mapping[str, Storage | None]:
-        """Return a mapping from pool name to store, or to None if the store is unavailable."""
+        """Return a mapping from pool name to store, or to None if the store is unavailable.
+
+        The default pool, which is the catalogue, is not included.
+        """
         return self._stores.by_name()
 
     def now(self) -> Seconds:

@@ -60,7 +60,10 @@ def describe(pool: str) -> str:
 
 
 class BindingLookup(NamedTuple):
-    """The stored binding of a queue. ``pool`` is None if the queue is unbound or deleted."""
+    """The stored binding of a queue, or None if there is none, and the pool.
+
+    ``pool`` is None if the queue is unbound or deleted.
+    """
 
     document: Document | None
     pool: str | None
@@ -89,7 +92,7 @@ class Bindings:
         self._pools = ReadThroughCache(self._read_pools, 1, CACHE_TTL, monotonic)
 
     def pools(self, fresh: bool = False) -> Mapping[str, Pool]:
-        """Return a mapping from name to pool, at most ``CACHE_TTL`` seconds old, or current if ``fresh``."""
+        """Return the pools by name. They are at most ``CACHE_TTL`` seconds old or, if ``fresh`` is true, current."""
         if fresh:
             self._pools.forget(None)
         return self._pools.get(None)
@@ -99,17 +102,18 @@ class Bindings:
         return {document.ref.name: read_pool(document) for document in found}
 
     def find(self, queue: QueueRef) -> str:
-        """Return the pool to read a queue from. For an unbound queue, this is the default pool."""
+        """Return the name of the pool from which to read a queue. For an unbound queue, this is the default pool."""
         document, pool = self._lookups.get(queue)
         if pool is None:
             return DEFAULT_POOL if document is None else read_binding(document).pool
         return pool
 
     def bind(self, queue: QueueRef, flavor: str | None = None, beside: str | None = None) -> str:
-        """Return the pool to write a queue to. If the queue is not bound yet, bind it to the pool ``beside``.
+        """Return the name of the pool to which to write a queue. If the queue is not bound yet, bind it first.
 
-        If ``beside`` is None, the method chooses a pool of ``flavor``, with two exceptions: an existing queue without a
-        binding is in the default pool, and a queue may have to be in the pool of another queue.
+        The queue is bound to the pool ``beside``. If this is None, the method chooses a pool of the flavor ``flavor``,
+        with two exceptions: an existing queue without a binding is in the default pool, and a queue may have to be in
+        the pool of another queue. Raises ``Unavailable`` if there is no suitable pool.
         """
         while True:
             document, pool = self._lookups.get(queue)
@@ -119,9 +123,9 @@ class Bindings:
                 return pool
 
     def bind_together(self, queue: QueueRef, other: QueueRef) -> None:
-        """Bind ``other`` to the pool of ``queue``, so that messages can move between them.
+        """Bind the queue ``other`` to the pool of ``queue``, so that messages can move between them.
 
-        Raises ``PoolsApart`` if ``other`` is in another pool.
+        Raises ``PoolsApart`` if ``other`` is already in another pool.
         """
         pool = self.bind(queue)
         target = self.bind(other, beside=pool)
@@ -132,7 +136,10 @@ class Bindings:
             )
 
     def check_flavor(self, queue: QueueRef, pool: str, flavor: str) -> None:
-        """Raise ``Conflict`` if the queue's pool does not belong to the flavor."""
+        """Raise ``Conflict`` if the pool ``pool`` of the queue does not belong to the flavor.
+
+        The default pool belongs to any flavor that has no pools.
+        """
         known = self.pools().get(pool) or self.pools(fresh=True).get(pool)
         if (known is None or known.flavor != flavor) and (pool or self._weights(flavor)):
             raise Conflict(
@@ -145,7 +152,10 @@ class Bindings:
         return self._documents.get(flavor_ref(project, flavor), self._catalogue.now()) is not None
 
     def release(self, queue: QueueRef) -> None:
-        """Schedule the removal of a queue's binding. Call this method before you delete the queue."""
+        """Schedule the removal of a queue's binding for ``BINDING_RETENTION`` seconds later.
+
+        Call this method before you delete the queue.
+        """
         while (document := self._read(queue)) is not None:
             now, binding = self._catalogue.now(), read_binding(document)
             note = msgspec.json.encode(Unbound(queue.project, queue.name))
@@ -156,7 +166,10 @@ class Bindings:
         self._lookups.forget(queue)
 
     def sweep(self, store_of: Callable[[str], Storage]) -> None:
-        """Remove the bindings of queues that were deleted ``BINDING_RETENTION`` seconds ago and not recreated since."""
+        """Remove the bindings of queues that were deleted ``BINDING_RETENTION`` seconds ago and not recreated since.
+
+        ``store_of`` returns the store of a pool, or raises ``Unavailable``; the binding is then removed later.
+        """
         now = self._catalogue.now()
         for note in each(self._documents, UNBOUND, now):
             gone = read_unbound(note)
@@ -178,9 +191,10 @@ class Bindings:
         self._documents.delete(note.ref, now, expected=note.version)
 
     def _bind(self, queue: QueueRef, flavor: str | None, beside: str | None) -> str | None:
-        """Bind the queue and return its pool.
+        """Bind the queue to a pool, and return the pool's name; see ``bind``.
 
-        Return None if another server has bound the queue first, or if the chosen pool was removed in the meantime.
+        Return None, so that the caller tries again, if another server has bound the queue first or the chosen pool was
+        removed in the meantime.
         """
         now = self._catalogue.now()
         beside = self._required_pool(queue) if beside is None else beside
@@ -209,7 +223,8 @@ class Bindings:
     def _required_pool(self, queue: QueueRef) -> str | None:
         """Return the pool in which the queue must be, or None if it may be in any pool.
 
-        A queue and its hidden queues must be in the same pool. All other hidden queues must be in the default pool.
+        A queue and its hidden queues (internal queues of a feature) must be in the same pool. All other hidden queues
+        must be in the default pool.
         """
         owner = owner_of(queue)
         if owner is None:
@@ -234,7 +249,10 @@ class Bindings:
         return weights
 
     def _revive(self, queue: QueueRef, document: Document) -> str | None:
-        """Cancel the removal of a binding, and return the pool, or None if another server has changed the binding."""
+        """Cancel the removal of the queue's binding, which is in ``document``, and return the pool's name.
+
+        Return None if another server has changed the binding.
+        """
         binding = read_binding(document)
         if binding.deleted is None:
             return binding.pool

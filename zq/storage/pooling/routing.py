@@ -52,7 +52,7 @@ _metadata: Final = msgspec.json.Decoder(_PoolMetadata)
 
 
 class Controller:
-    """A controller of the storage interface over several stores."""
+    """The base class of the controllers of a pooled store."""
 
     def __init__(self, catalogue: Storage, bindings: Bindings, stores: Stores) -> None:
         self._catalogue = catalogue
@@ -63,7 +63,10 @@ class Controller:
         return self._stores.get(self._bindings.find(queue))
 
     def _target_store(self, queue: QueueRef, fence: Fence | None) -> Storage:
-        """Return the store to write the queue to. Raises ``PoolsApart`` if the fence is in another store."""
+        """Return the store to which to write the queue.
+
+        Raises ``PoolsApart`` if a fence is given and is in another store.
+        """
         pool = self._bindings.find(queue)
         if fence is not None and pool != DEFAULT_POOL:
             raise PoolsApart(
@@ -78,11 +81,11 @@ class Controller:
 
 
 def _route_by_queue(part: str, promise: type, *verbs: str) -> Callable[[T], T]:
-    """Return a class decorator that adds methods. Each one forwards its call to the store of the queue in argument 1.
+    """Return a class decorator that adds methods. A method forwards each call to the store of the call's queue.
 
     Args:
         part: The attribute of the store that has the methods, such as ``messages``.
-        promise: The protocol that declares the methods.
+        promise: The protocol that declares the methods, with the queue as first argument.
         verbs: The names of the methods.
     """
 
@@ -149,9 +152,11 @@ class Queues(Controller):
         return count
 
     def _names(self, project: str, after: str, limit: int) -> tuple[dict[str, str], dict[str, Queue | None], bool]:
-        """Return (pool by queue name, queue by queue name, whether no names follow) for the next names in order.
+        """Return the names of the next queues after ``after``, in order, as (pools, queues, is_last).
 
-        A queue is None if it must be read from its pool.
+        - ``pools`` maps each queue name to its pool; "" is the default pool.
+        - ``queues`` maps queue names to queues, or to None if the queue must be read from its pool.
+        - ``is_last`` is true if no names follow.
         """
         bound = self._catalogue.documents.list(project, BINDING, "", after, limit, self._catalogue.now()).items
         own = self._catalogue.queues.list(project, after, limit).items

@@ -78,7 +78,7 @@ class Stores:
     def by_name(self) -> Mapping[str, Storage | None]:
         """Return a mapping from pool name to store, or to None if the store is unavailable.
 
-        The default pool is not included.
+        The default pool, which is the catalogue, is not included.
         """
         found: dict[str, Storage | None] = {}
         for pool in self._bindings.pools():

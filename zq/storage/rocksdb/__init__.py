@@ -44,15 +44,19 @@ SNAPSHOT: Final = ".zq-snapshot-"
 BACKED_UP: Final = ".zq-backed-up"
 # Seconds between two checks for due compactions.
 CHECK_INTERVAL: Final = 60.0
-# Seconds of compactions after which a check begins no further one.
+# Seconds after which a check begins no further compaction.
 MAX_COMPACTING: Final = 1.0
 
 
 def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedStorage:
     """Open the store at ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``.
 
-    ``options`` are those of ``RocksdbOptions``. Raises ``StartRefused`` if an option is invalid or the store cannot be
-    opened.
+    Args:
+        expiry: The expiry settings until ``Storage.maintain`` receives new ones; None for the defaults.
+        options: The fields of ``RocksdbOptions``.
+
+    Raises:
+        StartRefused: An option is invalid, or the store cannot be opened.
     """
     chosen = RocksdbOptions(**options)
     check_choices(chosen)
@@ -82,7 +86,7 @@ def admit(path: Path) -> None:
 
 
 def check(uri: str) -> Report:
-    """Check the integrity of a store. Raises ``StartRefused`` if the store is in use or does not exist."""
+    """Check the integrity of a store. Raises ``StartRefused`` if the store is in use, missing or cannot be opened."""
     return _check(parse_path(uri))
 
 
@@ -105,6 +109,8 @@ def _check(path: Path) -> Report:
 
 def salvage(uri: str, to: str) -> SalvageResult:
     """Copy the readable data of a store to a new store at ``to``, which is a path or a URI.
+
+    Return what was saved and lost, and the integrity check of the new store.
 
     Raises:
         StartRefused: ``to`` exists, or the damaged store does not exist or is in use.
@@ -133,7 +139,11 @@ def salvage(uri: str, to: str) -> SalvageResult:
 
 @contextmanager
 def _replacement(path: Path, to: Path) -> Iterator[Path]:
-    """Provide a working folder. If the context ends without an error, rename its subfolder ``store`` to ``to``."""
+    """Provide a working folder for the salvage of ``path``.
+
+    If the context ends without an error, rename the folder's subfolder ``store`` to ``to``. Raises ``StartRefused`` if
+    ``to`` exists, or if the store at ``path`` is missing or in use.
+    """
     unfinished = to.with_name(f"{to.name}.unfinished")
     for target in (to, unfinished):
         if target.exists():
@@ -169,7 +179,8 @@ class Backups:
     def verify(folder: Path) -> Report:
         """Check the checksums of a backup and the integrity of its store. The backup is not changed.
 
-        Raises ``StartRefused`` if the folder is not a complete backup.
+        If files are missing or changed, the report has only this damage. Raises ``StartRefused`` if the folder is not a
+        complete backup.
         """
         manifest = backups.read(folder)
         if found := backups.find_damage(folder, manifest):
@@ -189,6 +200,7 @@ class Backups:
 
         Args:
             shift: If given, all expiries are extended by the age of the backup; see ``resuming.resume``.
+            force_clock: Whether to trust the machine's clock even if it is implausible.
             use: Called with the restored store. Returns the number of access tokens in the store.
 
         Raises:
@@ -260,7 +272,8 @@ class Directory(Housekeeping):
         """Create the object without opening the directory.
 
         Args:
-            sync: The sync mode and its interval; see ``Store``.
+            families: The names of all column families.
+            sync: The sync mode, and the sync interval in seconds; see ``Store``.
             stamped: The family with the compaction filter.
             trimmed: The family from which large ranges are removed.
         """
@@ -306,7 +319,7 @@ class Directory(Housekeeping):
         """Start due compactions of trimmed ranges and of files with expired bodies, at most once a minute.
 
         RocksDB itself would compact this data late: a trimmed range has only a few tombstones, and a compaction filter
-        causes no compactions.
+        causes no compactions. ``trimmed`` yields the trimmed ranges.
         """
         moment = time.monotonic()
         if moment - self._checked_at < CHECK_INTERVAL:

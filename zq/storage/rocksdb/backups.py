@@ -44,7 +44,7 @@ CHUNK: Final = 1 << 20
 
 
 class File(Struct, frozen=True):
-    """A file of a backup. ``sha256`` is the checksum of its content in hexadecimal."""
+    """A file of a backup. ``size`` is in bytes, and ``sha256`` is the checksum of the content in hexadecimal."""
 
     name: str
     size: Annotated[int, Meta(ge=0)]
@@ -57,8 +57,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     Attributes:
         version: The version of zq.
         layout: The layout version of the store.
-        moment: The time of the snapshot by the store's clock, in seconds.
-        sequence: RocksDB's sequence number; see ``Snapshot``.
+        moment: The time of the snapshot by the store's clock, as Unix time in seconds.
+        sequence: The RocksDB sequence number up to which the backup contains all writes.
         checksum: The SHA-256 of the manifest with an empty checksum.
     """
 
@@ -71,7 +71,12 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 class NewBackup(NamedTuple):
-    """A new backup, its total size, and the size of the files that were not linked, in bytes."""
+    """A new backup.
+
+    Attributes:
+        size: The total size of its files in bytes.
+        copied: The size of the files that were copied, not linked to an earlier backup.
+    """
 
     folder: Path
     size: int
@@ -79,9 +84,14 @@ class NewBackup(NamedTuple):
 
 
 def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> NewBackup:
-    """Create a backup in the folder ``target``, then remove the oldest backups so that ``keep`` remain.
+    """Create a backup of ``snapshot`` in the folder ``target``, then remove all but the newest ``keep`` backups.
 
-    If ``keep`` is None, all backups remain. Raises ``StartRefused`` if the backup or a removal fails.
+    Args:
+        layout: The layout version of the store.
+        keep: None or 0 = remove no backups.
+
+    Raises:
+        StartRefused: The backup or the removal of an old backup fails.
     """
     with _locked(target):
         partial = target / f"{_name_of(snapshot.moment)}{PARTIAL}"
@@ -190,9 +200,9 @@ def _locked(target: Path) -> Iterator[None]:
 
 
 def _fill(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[str, int, str], Path]) -> NewBackup:
-    """Write and sync the files and the manifest of a backup.
+    """Write and sync the files and the manifest of a backup to the folder ``partial``.
 
-    ``known`` maps (name, size, checksum) to the path of a file that may be linked.
+    ``known`` maps (name, size, checksum) to a file of an earlier backup that may be linked.
     """
     files, copied = [], 0
     for source in sorted(Path(snapshot.folder).iterdir()):
@@ -234,7 +244,7 @@ def _link(former: Path | None, to: Path) -> bool:
 
 
 def _copy(source: BufferedReader, to: Path | None) -> tuple[int, str]:
-    """Read a file to its end and copy it to ``to``, if given. Return its size and SHA-256 checksum."""
+    """Read a file to its end and copy it to ``to``, if given. Return its size in bytes and its SHA-256 checksum."""
     digest, size = hashlib.sha256(), 0
     with to.open("xb") if to is not None else open(os.devnull, "wb") as file:
         while chunk := source.read(CHUNK):

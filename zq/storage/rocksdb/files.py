@@ -35,7 +35,7 @@ MISSING: Final = ("No such file", "Input/output error")
 OWNER_ONLY: Final = 0o700
 # Seconds between two attempts to lock a directory that another process has open.
 LOCK_PAUSE: Final = 0.1
-# Seconds after which the attempts end. A worker whose master was killed keeps the lock for about one second.
+# Seconds after which the attempts to lock end. A worker whose master was killed keeps the lock for about one second.
 LOCK_PATIENCE: Final = 3.0
 # A flush that takes fewer seconds leaves few new writes in the write buffers.
 QUICK: Final = 0.1
@@ -52,15 +52,21 @@ def is_damage(error: BaseException) -> bool:
 
 
 def damage_location(error: Exception) -> tuple[int, int]:
-    """Return the table file number and the block offset in RocksDB's error message; -1 for a missing number."""
+    """Return the table file number and the byte offset of the block that RocksDB's error message names.
+
+    A number that the message does not have is returned as -1.
+    """
     table, offset = TABLE.search(str(error)), OFFSET.search(str(error))
     return int(table[1]) if table else -1, int(offset[1]) if offset else -1
 
 
 def check_end(cursor: Any, lower: bytes, last: bytes | None, backwards: bool) -> None:
-    """Raise RocksDB's error if damage has ended a scan.
+    """Raise RocksDB's error if damage, and not the end of the data, has ended a scan.
 
-    ``cursor`` is a new iterator over the range of the scan, and ``last`` is the last key that the scan has yielded.
+    Args:
+        cursor: A new iterator over the range of the scan.
+        lower: The lower bound of the range.
+        last: The last key that the scan has yielded, or None.
     """
     cursor.seek(lower if backwards or last is None else last + b"\0")
     while backwards and cursor.valid() and (last is None or cursor.key() < last):
@@ -81,7 +87,10 @@ class Damage:
         """Number of reads that have failed."""
 
     def record(self, error: Exception, family: str, key: bytes | None = None) -> bool:
-        """Record and log damage in a family at or above ``key``. Return whether it is the family's first damage."""
+        """Record and log the damage that a read error reports. Return whether it is the first damage of the family.
+
+        The damage is at or above ``key``; None = unknown. ``family`` is "" if it is unknown.
+        """
         place = damage_location(error)
         with self._lock:
             self.count += 1
@@ -100,7 +109,7 @@ class Damage:
 
 
 def open_database(path: Path, options: Options, families: dict[str, Options]) -> Rdict:
-    """Open the directory. If it is locked, wait up to ``LOCK_PATIENCE`` seconds.
+    """Open the directory, and create it if it is missing. If it is locked, wait up to ``LOCK_PATIENCE`` seconds.
 
     Raises ``StartRefused`` if the directory stays locked or cannot be opened.
     """
@@ -133,7 +142,8 @@ def warn_of_others(path: Path) -> None:
 def hold_lock(path: Path) -> IO[bytes]:
     """Acquire RocksDB's lock of the directory without changing it. Close the returned file to release the lock.
 
-    The lock belongs to the process, so it does not exclude other threads of this process.
+    If the directory is locked, wait up to ``LOCK_PATIENCE`` seconds. The lock belongs to the process, so it does not
+    exclude other threads of this process.
 
     Raises:
         StartRefused: A server has the directory open, or there is no store.
@@ -160,9 +170,9 @@ def hold_lock(path: Path) -> IO[bytes]:
 
 @contextmanager
 def create_directory(path: Path) -> Iterator[Path]:
-    """Provide a path for a new directory, and rename it to ``path`` if the context ends without an error.
+    """Provide a path that does not exist. If the context ends without an error, rename this path to ``path``.
 
-    Raises ``StartRefused`` if ``path`` exists.
+    The caller creates the directory. Raises ``StartRefused`` if ``path`` exists.
     """
     unfinished = path.with_name(f"{path.name}.unfinished")
     if os.path.lexists(path):
@@ -176,7 +186,7 @@ def create_directory(path: Path) -> Iterator[Path]:
 
 
 def flush_all(views: Iterable[Rdict]) -> None:
-    """Flush the write buffers of the families one by one, without blocking writers.
+    """Flush the write buffers of the families one by one, without blocking writers. ``views`` has one view per family.
 
     Raises ``Unavailable`` if a flush fails.
     """

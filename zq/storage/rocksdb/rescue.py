@@ -27,7 +27,10 @@ Known = Callable[[], Iterable[bytes]]
 
 
 def repair(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
-    """Copy a store except for the files ``without``, let RocksDB rebuild the copy's manifest, and return ``to``."""
+    """Copy a store to the new folder ``to``, let RocksDB rebuild the copy's manifest, and return ``to``.
+
+    Files with the names ``without`` are not copied.
+    """
     to.mkdir(mode=0o700)
     for file in path.iterdir():
         if file.name not in without and not file.name.startswith(MADE_ANEW) and file.is_file():
@@ -37,7 +40,7 @@ def repair(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
 
 
 def copy_intact(path: Path, to: Path) -> Path:
-    """Copy a store, except for damaged writes in the write-ahead log, and return ``to``."""
+    """Copy a store, except for damaged writes in the write-ahead log, to the new folder ``to``, and return ``to``."""
     to.mkdir(mode=0o700)
     for file in path.iterdir():
         if file.suffix == ".log":
@@ -79,7 +82,10 @@ class DamagedDirectory:
                 self._rest = Survey(repair(self._source, workshop / "rest", damaged))
 
     def entries(self, family: str, *known: Known) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield all entries; see ``DamagedStore.entries``. Keys in unreadable ranges also come from the copy."""
+        """Yield (key, value) of all readable entries, and (key, None) for known keys whose values are unreadable.
+
+        See ``DamagedStore.entries`` for ``known``. In unreadable ranges, keys also come from the repaired copy.
+        """
         yield from self.survey.scan(family, b"", TOP)
         gaps = self.gaps(family)
         if not gaps:

@@ -140,7 +140,9 @@ class Store(ordered.Store):
         """Open the store.
 
         Args:
-            filtered: The family with the compaction filter, which ``enable_filter`` enables; see the module ``tuning``.
+            sync: The sync mode: ``always``, ``interval`` or ``never``.
+            sync_interval: Seconds between two syncs in the mode ``interval``.
+            filtered: The family with the compaction filter, which ``enable_filter`` enables; "" = none. See ``tuning``.
             damage: The damage found so far, if the store is reopened.
             logged: Whether writes are appended to a log file. If not, the caller makes them durable.
         """
@@ -228,10 +230,10 @@ class Store(ordered.Store):
                 raise failure from error
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
-        """Apply the writes and range removals atomically; see ``ordered.Store.write``.
+        """Apply the writes and remove the key ranges ``gone`` atomically; see ``ordered.Store.write``.
 
-        During a write stall, the write is retried for some seconds. After any other error, the store accepts no further
-        writes.
+        During a write stall, the write is retried for some seconds, or more briefly on the event loop's thread. After
+        any other error, the store accepts no further writes.
         """
         if self.failure is not None:
             raise unavailable_error()
@@ -263,9 +265,10 @@ class Store(ordered.Store):
             self._group_sync.wait()
 
     def enable_filter(self, work: bool) -> None:
-        """Enable or disable the compactions that run the compaction filter, which removes data permanently.
+        """Enable or, if ``work`` is false, disable the compactions that run the compaction filter.
 
-        Compactions that are already running continue. Raises ``Unavailable`` if RocksDB rejects the options.
+        The filter removes expired data permanently. Compactions that are already running continue. Raises
+        ``Unavailable`` if RocksDB rejects the options.
         """
         if self.filtering:
             allowed = work and self.may_compact(self._filtered)
@@ -296,7 +299,8 @@ class Store(ordered.Store):
     def flush_beyond(self, most: int) -> None:
         """Flush the large write buffers if the total size of all write buffers exceeds ``most`` bytes.
 
-        Raises ``Unavailable`` if a flush fails.
+        A write buffer is large if its size is above ``most`` divided by the number of families. Raises ``Unavailable``
+        if a flush fails.
         """
         sizes = {family: self.get_property(family, "cur-size-active-mem-table") for family in self._views}
         if sum(sizes.values()) <= most:
@@ -310,7 +314,11 @@ class Store(ordered.Store):
         tuning.trim_heap()
 
     def link(self, folder: Path) -> tuple[float, int]:
-        """Link the files with all earlier writes to a new folder; see ``files.link_flushed``."""
+        """Link the files with all earlier writes to a new folder.
+
+        Return the duration in seconds, and the last RocksDB sequence number of these writes; see
+        ``files.link_flushed``.
+        """
         return link_flushed(self._db, list(self._views.values()), folder)
 
     def compact_range(self, gone: Range) -> None:
@@ -338,7 +346,11 @@ class Store(ordered.Store):
         return int(self._views[family].property_int_value(f"rocksdb.{name}") or 0)
 
     def totals(self) -> Counter[str]:
-        """Return RocksDB's statistics since the store was opened."""
+        """Return counters since the store was opened, by name.
+
+        The names are the values of ``COUNTED``, ``stalled_ms`` (milliseconds of write stalls), and
+        ``background_errors``. After ``close``, the last counters are returned.
+        """
         if self._ended is not None:
             return self._ended
         lines = (line.split() for line in (self._options.get_statistics() or "").splitlines())

@@ -39,7 +39,14 @@ MISSING: Final = "{name} of the write-ahead log is missing, and with it the writ
 
 
 class Table(NamedTuple):
-    """The metadata of a table file. ``entries`` is 0 if the file cannot be opened."""
+    """The metadata of a table file.
+
+    Attributes:
+        start: The smallest key.
+        end: The largest key.
+        entries: The number of entries; 0 if the file cannot be opened.
+        size: The size in bytes.
+    """
 
     start: bytes
     end: bytes
@@ -50,7 +57,11 @@ class Table(NamedTuple):
 class Gap(NamedTuple):
     """A key range ``lower <= key < upper`` of a family that a scan cannot read.
 
-    ``entries`` is the estimated number of unreadable entries of the damaged ``table``.
+    Attributes:
+        file: The name of the damaged table file.
+        table: The metadata of this file, or None if the file is unknown.
+        entries: The estimated number of unreadable entries; 0 if it is unknown.
+        cause: RocksDB's error message.
     """
 
     family: str
@@ -154,7 +165,7 @@ class Survey:
             lower = self._skip_gap(family, view, lower, upper, error)
 
     def gaps(self, family: str = "") -> list[Gap]:
-        """Return the gaps (unreadable key ranges) found so far, in one family or in all families ("")."""
+        """Return the gaps (unreadable key ranges) that scans have found in one family or, for "", in all families."""
         found = [gap for gap in self._gaps.values() if family in ("", gap.family)]
         return sorted(found, key=lambda gap: (gap.family, gap.lower))
 
@@ -176,7 +187,10 @@ class Survey:
         return [self._plain, self._filtered]
 
     def _skip_gap(self, family: str, view: Rdict, lower: bytes, upper: bytes, error: Exception) -> bytes:
-        """Record the unreadable range that begins at ``lower``. Return the upper bound of the range."""
+        """Record the unreadable range that begins at ``lower``, and return the upper bound of the range.
+
+        ``error`` is RocksDB's error at this range.
+        """
         if not is_damage(error):
             raise unavailable_error() from error
         place = damage_location(error)
@@ -252,7 +266,10 @@ class _Cursor:
 
 
 def _find_end(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> bytes:
-    """Return the smallest key between the bounds for which ``fails`` is false. ``fails(upper)`` must be false."""
+    """Return the smallest key between the bounds for which ``fails`` is false.
+
+    ``fails`` must be true for all smaller keys and false for all larger ones.
+    """
     width = max(len(lower), len(upper)) + SLACK
     low, high = (int.from_bytes(key.ljust(width, b"\0")) for key in (lower, upper))
     while high - low > 1:
@@ -266,7 +283,10 @@ def _find_end(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> byt
 
 
 def _estimate_loss(table: Table | None, error: Exception) -> int:
-    """Estimate the number of entries in the unreadable block, or in the table if all of it is unreadable."""
+    """Estimate the number of entries in the unreadable block, or in the table if all of it is unreadable.
+
+    Return 0 if the table is unknown.
+    """
     if table is None:
         return 0
     size = str(error).rpartition(" size ")[2].split()[:1]

@@ -61,7 +61,7 @@ class Tuning:
         return options
 
     def family(self, options: Options) -> Options:
-        """Set the common options of a family, and return ``options``."""
+        """Set the options that all families have in common on ``options``, and return ``options``."""
         table = BlockBasedOptions()
         table.set_block_cache(self._cache)
         table.set_bloom_filter(10, False)
@@ -138,8 +138,8 @@ def is_active(path: Path, family: str) -> bool:
 def schedule(seconds: int) -> dict[str, str]:
     """Return options that make RocksDB compact files ``seconds`` after they were written.
 
-    An idle store never checks the age of its files. Setting these options, even to their current values, makes it check
-    all files immediately.
+    An idle store never checks the age of its files. Setting these options makes it check all files immediately, even if
+    the value is unchanged.
     """
     return {"periodic_compaction_seconds": str(seconds), "ttl": str(seconds)}
 

@@ -64,7 +64,10 @@ def masked_crc(content: bytes) -> int:
 
 
 class Fragment(NamedTuple):
-    """The type and the offsets of a record in a log file. ``kind`` is 0 for a record without content."""
+    """A record in a log file: the offsets in bytes of its header, of its content and of its end, and its type.
+
+    ``kind`` is ``WHOLE``, ``FIRST``, ``MIDDLE`` or ``LAST``, or 0 for a record without content.
+    """
 
     start: int
     content: int
@@ -73,7 +76,14 @@ class Fragment(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A write in a log file. ``sequence`` is the sequence number of its first entry."""
+    """A write in a log file.
+
+    Attributes:
+        start: The offset of the write in bytes.
+        end: The offset after the write in bytes.
+        sequence: The sequence number of the first entry.
+        entries: The number of entries; 0 for a record without content.
+    """
 
     start: int
     end: int
@@ -90,8 +100,9 @@ class Batch(NamedTuple):
 class Tear(NamedTuple):
     """The position at which a log becomes unreadable.
 
-    ``dropped`` is the number of bytes that RocksDB drops when it opens the directory. If ``has_records`` is true, the
-    dropped bytes include complete writes, so the log is damaged and not only torn.
+    Attributes:
+        dropped: The number of bytes that RocksDB drops when it opens the directory.
+        has_records: Whether the dropped bytes include complete writes. If so, the log is damaged and not only torn.
     """
 
     file: str
@@ -111,7 +122,7 @@ class LogFile:
             self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else b""
 
     def fragment(self, at: int) -> Fragment | None:
-        """Return the record at an offset, or None if its header is invalid. The CRC is not checked."""
+        """Return the record at the offset ``at``, or None if its header is invalid. The CRC is not checked."""
         end_of_block = min((at // BLOCK + 1) * BLOCK, self.size)
         if at + HEADER.size > end_of_block:
             return None
@@ -138,7 +149,7 @@ class LogFile:
         )
 
     def batch(self, at: int) -> Batch | None:
-        """Return the write at an offset, or None if a header is invalid. CRCs are not checked."""
+        """Return the write at the offset ``at``, or None if a header is invalid. CRCs are not checked."""
         fragments: list[Fragment] = []
         place, head = at, b""
         while (found := self.fragment(self._next(place))) is not None:
@@ -165,7 +176,7 @@ class LogFile:
         return at
 
     def readable(self, recovered: int) -> tuple[int, int, int]:
-        """Return the end offset of the readable writes, and their first and last sequence numbers.
+        """Return the end offset of the readable writes, and their first and last sequence numbers (0 = no writes).
 
         RocksDB has already read the writes up to the sequence number ``recovered``, so their CRCs are not checked.
         """
@@ -179,7 +190,10 @@ class LogFile:
         return min(self._next(at), self.size), first, last
 
     def intact_after(self, at: int, known: int) -> Iterator[Batch]:
-        """Yield the intact writes with sequence numbers above ``known`` at or after a damaged offset."""
+        """Yield the intact writes that start at or after ``at``, the offset of the damage.
+
+        Writes are skipped if their sequence numbers are not plausibly above ``known``, the last known sequence number.
+        """
         for start in self._possible_starts(at):
             found = self.batch(start)
             while found is not None and found.entries and known < found.sequence < known + PLAUSIBLE:
@@ -189,10 +203,10 @@ class LogFile:
                 found = self.batch(found.end)
 
     def _possible_starts(self, at: int) -> Iterator[int]:
-        """Yield the offsets at which a write may start.
+        """Yield the offsets, from ``at`` on, at which a write may start.
 
-        In the damaged block, these are all remaining offsets. In later blocks, they are the starts of records that
-        begin a write.
+        In the block of ``at``, which is damaged, these are all offsets. In later blocks, they are the starts of records
+        that begin a write.
         """
         block = (at // BLOCK + 1) * BLOCK
         yield from range(at, min(block, self.size))
@@ -222,10 +236,10 @@ def log_files(path: Path, least: int = 0) -> list[Path]:
 
 
 def end_in_zeros(path: Path, least: int) -> bool:
-    """Return whether any log file ends with more zeros than the end of a write can have.
+    """Return whether any log file ends with at least ``ZEROS`` zero bytes, more than an intact write can end with.
 
     After a power failure, a file system may leave zeros in place of lost writes. RocksDB treats them as the end of the
-    log.
+    log. ``least`` is the number of the first log file to check.
     """
     return any(_ends_in_zeros(file) for file in log_files(path, least))
 
@@ -238,7 +252,7 @@ def _ends_in_zeros(file: Path) -> bool:
 
 
 def examine(path: Path, recovered: int, least: int) -> Tear | None:
-    """Return the position at which RocksDB's replay stops, or None if RocksDB reads the whole log.
+    """Return the position at which RocksDB's replay of the log stops, or None if RocksDB reads the whole log.
 
     Args:
         recovered: RocksDB's last sequence number after a replay up to the first damage.
@@ -287,7 +301,7 @@ def copy_intact(file: Path, to: Path) -> None:
 
 
 def _records(content: bytes, at: int) -> bytes:
-    """Encode a write as log records. The first record begins at the offset ``at``."""
+    """Encode a write as log records. ``at`` is the offset in the log file at which the first record begins."""
     written, kind = b"", 0
     while not kind or content:
         rest = -(at + len(written)) % BLOCK or BLOCK
@@ -302,7 +316,7 @@ def _records(content: bytes, at: int) -> bytes:
 
 
 def find_missing(path: Path, least: int) -> list[str]:
-    """Return the names of the log files that ``record_files`` has listed and that are missing.
+    """Return the names of log files that are in the list of ``record_files`` and no longer exist.
 
     Files with numbers below ``least`` are ignored, because RocksDB does not need them.
     """
