@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``bench.others`` sets beside zq and speaks no HTTP, as ``bench.limit_service`` wants a store."""
+"""Other queues without an HTTP interface, as stores of ``bench.limit_service`` for ``bench.others``."""
 
 import threading
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from bench.limit_service import COUNT, Message
 
 
 class Streams:
-    """Redis Streams: a stream and a group for each queue; what is settled is deleted."""
+    """Redis Streams with one stream and one consumer group per queue. Settled messages are deleted."""
 
     def __init__(self, uri: str) -> None:
         import redis
@@ -19,10 +19,10 @@ class Streams:
         self._groups: set[str] = set()
         self._claims: dict[str, list[bytes]] = {}
 
-    def post(self, queue: str, bodies: Sequence[tuple[str, bytes]]) -> None:
+    def post(self, queue: str, bodies: Sequence[bytes]) -> None:
         with self._redis.pipeline(transaction=True) as pipeline:
-            for identity, body in bodies:
-                pipeline.xadd(queue, {b"m": identity.encode() + body})
+            for body in bodies:
+                pipeline.xadd(queue, {b"m": body})
             pipeline.execute()
 
     def _read(self, queue: str, *, noack: bool) -> list[Message]:
@@ -33,8 +33,7 @@ class Streams:
                 self._redis.xgroup_create(queue, "zq", id="0", mkstream=True)
             self._groups.add(queue)
         found = self._redis.xreadgroup("zq", "zq", {queue: ">"}, count=COUNT, noack=noack)
-        entries = found[0][1] if found else []
-        return [Message(place, fields[b"m"][:32].decode(), fields[b"m"][32:]) for place, fields in entries]
+        return [Message(place, fields[b"m"]) for place, fields in (found[0][1] if found else [])]
 
     def claim(self, queue: str, claim: str) -> list[Message]:
         found = self._read(queue, noack=False)
@@ -42,8 +41,7 @@ class Streams:
         return found
 
     def page(self, queue: str) -> list[Message]:
-        found = self._redis.xrange(queue, count=COUNT)
-        return [Message(place, fields[b"m"][:32].decode(), fields[b"m"][32:]) for place, fields in found]
+        return [Message(place, fields[b"m"]) for place, fields in self._redis.xrange(queue, count=COUNT)]
 
     def pop(self, queue: str) -> list[Message]:
         found = self._read(queue, noack=True)
@@ -57,7 +55,7 @@ class Streams:
 
 
 class Beanstalk:
-    """beanstalkd: a tube for each queue, a job for each message, one after the other."""
+    """beanstalkd with one tube per queue. Each message needs a round trip of its own."""
 
     def __init__(self, uri: str) -> None:
         self._port = int(uri.rpartition(":")[2])
@@ -71,9 +69,9 @@ class Beanstalk:
             tubes[queue] = greenstalk.Client(("127.0.0.1", self._port), use=queue, watch=queue, encoding=None)
         return tubes[queue]
 
-    def post(self, queue: str, bodies: Sequence[tuple[str, bytes]]) -> None:
-        for identity, body in bodies:
-            self._at(queue).put(identity.encode() + body)
+    def post(self, queue: str, bodies: Sequence[bytes]) -> None:
+        for body in bodies:
+            self._at(queue).put(body)
 
     def page(self, queue: str) -> list[Message]:
         return []
@@ -86,12 +84,12 @@ class Beanstalk:
             for _ in range(COUNT):
                 job = self._at(queue).reserve(timeout=0)
                 self._at(queue).delete(job)
-                found.append(Message(job.id, job.body[:32].decode(), job.body[32:]))
+                found.append(Message(job.id, job.body))
         return found
 
 
 class Pgmq:
-    """pgmq on PostgreSQL: a connection for each thread; what is claimed is out of sight for five minutes."""
+    """pgmq on PostgreSQL with one connection per thread. Claims last five minutes."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -110,16 +108,15 @@ class Pgmq:
                 self._queues.add(queue)
         return list(self._local.connection.execute(f"SELECT {statement}", (queue, *more)).fetchall())
 
-    def post(self, queue: str, bodies: Sequence[tuple[str, bytes]]) -> None:
-        messages = [f'{{"i": "{identity}", "b": {body.decode()}}}' for identity, body in bodies]
-        self._do("pgmq.send_batch(%s, %s::jsonb[])", queue, messages)
+    def post(self, queue: str, bodies: Sequence[bytes]) -> None:
+        self._do("pgmq.send_batch(%s, %s::jsonb[])", queue, [body.decode() for body in bodies])
 
-    def _taken(self, call: str, queue: str) -> list[Message]:
-        found = self._do(f"msg_id, message->>'i', (message->'b')::text FROM pgmq.{call}", queue)
-        return [Message(place, identity, body.encode()) for place, identity, body in found]
+    def _take(self, call: str, queue: str) -> list[Message]:
+        found = self._do(f"msg_id, message::text FROM pgmq.{call}", queue)
+        return [Message(place, body.encode()) for place, body in found]
 
     def claim(self, queue: str, claim: str) -> list[Message]:
-        found = self._taken(f"read(%s, 300, {COUNT})", queue)
+        found = self._take(f"read(%s, 300, {COUNT})", queue)
         self._claims[claim] = [message.place for message in found]
         return found
 
@@ -127,7 +124,7 @@ class Pgmq:
         return []
 
     def pop(self, queue: str) -> list[Message]:
-        return self._taken(f"pop(%s, {COUNT})", queue)
+        return self._take(f"pop(%s, {COUNT})", queue)
 
     def settle(self, queue: str, claim: str) -> None:
         self._do("pgmq.delete(%s, %s::bigint[])", queue, self._claims.pop(claim))

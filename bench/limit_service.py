@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limit: a queue service written for speed alone, on each store, behind the engines that zq uses.
+"""The limit: a queue service written for speed alone, on each store, behind the HTTP servers that zq uses.
 
-It has no tenants, no clocks but one, no expiry, no limits and no laws: a claim never lapses, one process owns the
-queues. What it has is zq's durability, the fewest calls of the store that keep messages in order, and the same wire
-format for the rows of ``bench.table``. What zq does beside costs what zq / limit is short of 1.
+The service has zq's durability and the wire format of the rows of ``bench.table``, and makes as few store calls as
+possible. It has no tenants, message ids, expiry, limits or redelivery, and only one process may use a store.
 
 ``LIMIT_STORE=rocksdb:///FOLDER python -m granian --interface wsgi bench.limit_service:app``
 """
@@ -23,22 +22,21 @@ import msgspec
 from zq.storage.concurrency import GroupCommit
 from zq.storage.rocksdb.store import GroupSync
 
+# Number of messages in a listing, a claim and a pop.
 COUNT: Final = 10
-"""Messages of a listing, a claim and a pop."""
 
 
 class Message(NamedTuple):
-    """One of a queue: ``place`` is what the store knows it by, ``body`` is JSON."""
+    """A message. ``place`` identifies it in the store, and ``body`` is JSON."""
 
     place: Any
-    id: str
     body: bytes
 
 
 class Limit(Protocol):
-    """What a store does. A claim is named by its caller."""
+    """The operations of a store. The caller names the claims."""
 
-    def post(self, queue: str, bodies: Sequence[tuple[str, bytes]]) -> None: ...
+    def post(self, queue: str, bodies: Sequence[bytes]) -> None: ...
     def page(self, queue: str) -> list[Message]: ...
     def claim(self, queue: str, claim: str) -> list[Message]: ...
     def pop(self, queue: str) -> list[Message]: ...
@@ -46,7 +44,7 @@ class Limit(Protocol):
 
 
 class Embedded:
-    """One key for a message, one for a claim, one sync for all who wait."""
+    """RocksDB with one key per message, one key per claim, and one sync for all waiting requests."""
 
     def __init__(self, uri: str) -> None:
         from rocksdict import Options, Rdict, ReadOptions, WriteBatch, WriteOptions
@@ -66,42 +64,43 @@ class Embedded:
             state = self._queues.setdefault(queue, state)
         return state
 
-    def post(self, queue: str, bodies: Sequence[tuple[str, bytes]]) -> None:
+    def post(self, queue: str, bodies: Sequence[bytes]) -> None:
         state = self._queue(queue)
         batch = self._batch(raw_mode=True)
         with state["lock"]:
-            for identity, body in bodies:
+            for body in bodies:
                 state["last"] += 1
-                batch.put(state["name"] + state["last"].to_bytes(8, "big"), identity.encode() + body)
+                batch.put(state["name"] + state["last"].to_bytes(8, "big"), body)
             self._db.write(batch, self._options)
         self._sync.wait()
 
-    def _first(self, state: Any) -> list[Message]:
+    def page(self, queue: str) -> list[Message]:
+        state = self._queue(queue)
         bounds = self._bounds()
         bounds.set_iterate_upper_bound(state["name"] + b"\xff" * 8)
         items = self._db.items(False, state["name"] + state["head"].to_bytes(8, "big"), bounds)
-        return [Message(key, value[:32].decode(), value[32:]) for key, value in islice(items, COUNT)]
-
-    def page(self, queue: str) -> list[Message]:
-        return self._first(self._queue(queue))
+        return list(map(Message._make, islice(items, COUNT)))
 
     def claim(self, queue: str, claim: str) -> list[Message]:
-        return self._take(queue, lambda batch, found: batch.put(b"\0" + claim.encode(), b"".join(found)), claim)
+        return self._take(queue, claim)
 
     def pop(self, queue: str) -> list[Message]:
-        return self._take(queue, lambda batch, found: [batch.delete(key) for key in found])
+        return self._take(queue)
 
-    def _take(self, queue: str, write: Any, claim: str = "") -> list[Message]:
+    def _take(self, queue: str, claim: str = "") -> list[Message]:
         state = self._queue(queue)
         with state["lock"]:
-            found = self._first(state)
+            found = self.page(queue)
             if not found:
                 return found
             state["head"] = int.from_bytes(found[-1].place[-8:], "big") + 1
             batch, keys = self._batch(raw_mode=True), [message.place for message in found]
-            write(batch, keys)
             if claim:
+                batch.put(b"\0" + claim.encode(), b"".join(keys))
                 self._claims[claim] = keys
+            else:
+                for key in keys:
+                    batch.delete(key)
             self._db.write(batch, self._options)
         self._sync.wait()
         return found
@@ -116,8 +115,12 @@ class Embedded:
 
 
 class Redis:
-    """A list for a queue, a string for a claim."""
+    """Redis with a list per queue and a list per claim.
 
+    Each thread has its own connection and sends one packed command per request.
+    """
+
+    # Moves messages from a queue to a claim and returns them.
     CLAIM = (
         "local t = redis.call('LPOP', KEYS[1], ARGV[1]) "
         "if t then redis.call('RPUSH', KEYS[2], unpack(t)) end return t or {}"
@@ -126,30 +129,42 @@ class Redis:
     def __init__(self, uri: str) -> None:
         import redis
 
-        self._redis = redis.Redis.from_url(uri)
-        self._claim = self._redis.register_script(self.CLAIM)
+        self._pool = redis.ConnectionPool.from_url(uri)
+        self._thread = threading.local()
+        self._claim: bytes = redis.Redis(connection_pool=self._pool).script_load(self.CLAIM).encode()
 
-    def post(self, queue: str, bodies: Sequence[tuple[str, bytes]]) -> None:
-        self._redis.rpush(queue, *[identity.encode() + body for identity, body in bodies])
+    def _send(self, *command: bytes) -> Any:
+        try:
+            connection = self._thread.connection
+        except AttributeError:
+            connection = self._thread.connection = self._pool.make_connection()
+            connection.connect()
+        parts = [b"$%d\r\n%b\r\n" % (len(part), part) for part in command]
+        connection.send_packed_command([b"*%d\r\n%b" % (len(command), b"".join(parts))], check_health=False)
+        return connection.read_response(disable_decoding=True)
+
+    def post(self, queue: str, bodies: Sequence[bytes]) -> None:
+        self._send(b"RPUSH", queue.encode(), *bodies)
 
     def page(self, queue: str) -> list[Message]:
-        return self._messages(self._redis.lrange(queue, 0, COUNT - 1))
+        return self._messages(self._send(b"LRANGE", queue.encode(), b"0", b"%d" % (COUNT - 1)))
 
     def claim(self, queue: str, claim: str) -> list[Message]:
-        return self._messages(self._claim(keys=[queue, claim], args=[COUNT]))
+        keys = queue.encode(), claim.encode()
+        return self._messages(self._send(b"EVALSHA", self._claim, b"2", *keys, b"%d" % COUNT))
 
     def pop(self, queue: str) -> list[Message]:
-        return self._messages(self._redis.lpop(queue, COUNT) or [])
+        return self._messages(self._send(b"LPOP", queue.encode(), b"%d" % COUNT) or [])
 
     def settle(self, queue: str, claim: str) -> None:
-        self._redis.delete(claim)
+        self._send(b"DEL", claim.encode())
 
-    def _messages(self, values: list[bytes]) -> list[Message]:
-        return [Message(None, value[:32].decode(), value[32:]) for value in values]
+    def _messages(self, bodies: list[bytes]) -> list[Message]:
+        return [Message(None, body) for body in bodies]
 
 
 class MongoDB:
-    """A document for a message; posts, and what is taken, in plain commands, those of all who wait together."""
+    """MongoDB with one document per message. One plain insert stores all waiting posts."""
 
     def __init__(self, uri: str) -> None:
         from pymongo import MongoClient, WriteConcern
@@ -159,68 +174,67 @@ class MongoDB:
         with suppress(CollectionInvalid):
             database.create_collection("messages")
         self._messages = database.get_collection("messages", write_concern=WriteConcern("majority", j=True))
-        self._messages.create_index([("q", 1), ("c", 1), ("k", 1)])
+        self._messages.create_index([("q", 1), ("c", 1), ("_id", 1)])
         self._messages.create_index("c", partialFilterExpression={"c": {"$gt": ""}})
-        self._lock, self._last, self._heads = threading.Lock(), time() * 1e6, {}
+        self._lock, self._last, self._heads = threading.Lock(), int(time() * 1e6), {}
         self._posts = GroupCommit[Any, None](self._store, capacity=256, timeout=10, linger=0.003)
 
     def _store(self, posts: Sequence[Any]) -> Sequence[None]:
         documents = []
         for queue, bodies in posts:
-            for identity, body in bodies:
+            for body in bodies:
                 self._last += 1
-                documents.append({"_id": identity, "q": queue, "c": "", "k": self._last, "b": body})
+                documents.append({"_id": self._last, "q": queue, "c": "", "b": body})
         self._messages.insert_many(documents, ordered=False)
         return [None] * len(posts)
 
-    def post(self, queue: str, bodies: Sequence[tuple[str, bytes]]) -> None:
+    def post(self, queue: str, bodies: Sequence[bytes]) -> None:
         self._posts.submit((queue, bodies))
 
-    def _first(self, queue: str, after: float = 0) -> list[Message]:
-        found = self._messages.find({"q": queue, "c": "", "k": {"$gt": after}}).sort("k").limit(COUNT)
-        return [Message(one["k"], one["_id"], one["b"]) for one in found]
-
     def page(self, queue: str) -> list[Message]:
-        return self._first(queue)
+        return self._first(queue, 0)
 
-    def _taken(self, queue: str) -> list[Message]:
+    def _first(self, queue: str, after: int) -> list[Message]:
+        found = self._messages.find({"q": queue, "c": "", "_id": {"$gt": after}}).sort("_id").limit(COUNT)
+        return [Message(one["_id"], one["b"]) for one in found]
+
+    def _next(self, queue: str) -> list[Message]:
+        """Return the first messages that no earlier call has returned."""
         with self._lock:
-            lock = self._heads.setdefault(queue, [threading.Lock(), 0])
-        with lock[0]:
-            found = self._first(queue, lock[1])
+            head = self._heads.setdefault(queue, [threading.Lock(), 0])
+        with head[0]:
+            found = self._first(queue, head[1])
             if found:
-                lock[1] = found[-1].place
+                head[1] = found[-1].place
         return found
 
     def claim(self, queue: str, claim: str) -> list[Message]:
-        found = self._taken(queue)
-        self._messages.update_many({"_id": {"$in": [one.id for one in found]}}, {"$set": {"c": claim}})
+        found = self._next(queue)
+        self._messages.update_many({"_id": {"$in": [one.place for one in found]}}, {"$set": {"c": claim}})
         return found
 
     def pop(self, queue: str) -> list[Message]:
-        found = self._taken(queue)
-        self._messages.delete_many({"_id": {"$in": [one.id for one in found]}})
+        found = self._next(queue)
+        self._messages.delete_many({"_id": {"$in": [one.place for one in found]}})
         return found
 
     def settle(self, queue: str, claim: str) -> None:
         self._messages.delete_many({"c": claim})
 
 
-class Posted(msgspec.Struct):
+class PostedMessage(msgspec.Struct):
     """One message of a post."""
 
     body: msgspec.Raw
-    ttl: int = 3600
-    delay: int = 0
 
 
-class Posts(msgspec.Struct):
-    """A post."""
+class Post(msgspec.Struct):
+    """The body of a post."""
 
-    messages: list[Posted]
+    messages: list[PostedMessage]
 
 
-DECODER: Final = msgspec.json.Decoder(Posts)
+DECODER: Final = msgspec.json.Decoder(Post)
 
 
 class Messages:
@@ -231,16 +245,16 @@ class Messages:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         posted = DECODER.decode(req.env["wsgi.input"].read(int(req.env["CONTENT_LENGTH"]))).messages
-        bodies = [(uuid4().hex, bytes(one.body)) for one in posted]
-        self._limit.post(queue, bodies)
+        self._limit.post(queue, [bytes(one.body) for one in posted])
         resp.status = falcon.HTTP_201
-        resp.data = msgspec.json.encode({"resources": [f"/v2/queues/{queue}/messages/{one}" for one, _ in bodies]})
+        link = f'"/v2/queues/{queue}/messages/0"'
+        resp.data = f'{{"resources": [{",".join([link] * len(posted))}]}}'.encode()
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response, queue: str) -> None:
-        resp.data = shown(queue, self._limit.page(queue))
+        resp.data = encode(queue, self._limit.page(queue))
 
     def on_delete(self, _req: falcon.Request, resp: falcon.Response, queue: str) -> None:
-        resp.data = shown(queue, self._limit.pop(queue))
+        resp.data = encode(queue, self._limit.pop(queue))
 
 
 class Claims:
@@ -254,7 +268,7 @@ class Claims:
         claim = uuid4().hex
         resp.status = falcon.HTTP_201
         resp.set_header("Location", f"/v2/queues/{queue}/claims/{claim}")
-        resp.data = shown(queue, self._limit.claim(queue, claim), f"?claim_id={claim}")
+        resp.data = encode(queue, self._limit.claim(queue, claim), f"?claim_id={claim}")
 
 
 class Settle:
@@ -268,21 +282,14 @@ class Settle:
         resp.data = b"{}"
 
 
-def shown(queue: str, messages: Sequence[Message], suffix: str = "") -> bytes:
-    """An answer with these messages."""
-    place = f"/v2/queues/{queue}/messages/"
-    return msgspec.json.encode(
-        {
-            "messages": [
-                {"id": one.id, "href": place + one.id + suffix, "ttl": 3600, "age": 0, "body": msgspec.Raw(one.body)}
-                for one in messages
-            ]
-        }
-    )
+def encode(queue: str, messages: Sequence[Message], suffix: str = "") -> bytes:
+    """Encode a response with the messages. All have the id 0."""
+    head = f'{{"id":"0","href":"/v2/queues/{queue}/messages/0{suffix}","ttl":3600,"age":0,"body":'.encode()
+    return b'{"messages":[' + b",".join([b"%b%b}" % (head, message.body) for message in messages]) + b"]}"
 
 
-def made(uri: str) -> falcon.App:
-    """The application on a store: a URI as zq takes it."""
+def create_app(uri: str) -> falcon.App:
+    """Return the application on a store. ``uri`` has the form of zq's option."""
     from bench.adapters import Beanstalk, Pgmq, Streams
 
     kinds = {"redis": Redis, "mongodb": MongoDB, "rocksdb": Embedded}
@@ -296,4 +303,4 @@ def made(uri: str) -> falcon.App:
 
 
 if "LIMIT_STORE" in os.environ:
-    app = made(os.environ["LIMIT_STORE"])
+    app = create_app(os.environ["LIMIT_STORE"])

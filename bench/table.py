@@ -11,6 +11,10 @@ What else a run may vary, one at a time, the others as they are first: ``--conne
 the load that it has just taken, each of 64 connections asking at random moments. Processor time stands beside it.
 ``settle 10`` is measured alone, on claims that were made before it; ``long-poll hand-over`` is the time from a post to
 the answer of a claim that waits. ``devstack/bench`` runs all of it.
+
+If ``limit`` is one of the sides, a line per row divides zq's processor time into application, store driver, and HTTP
+server. ``bench.application`` measures the first two, on networked stores with as many threads as connections, because
+their requests share round trips.
 """
 
 import argparse
@@ -27,9 +31,10 @@ from statistics import median, quantiles
 from time import sleep
 from typing import Any, Final, NamedTuple
 
+from bench.application import measure
 from bench.http import SCRIPT, fill
 from bench.polls import handed_over
-from bench.sides import ENGINES, NAMES, STORES, Side, available, choice, seconds_of, sides
+from bench.sides import ENGINES, NAMES, STORES, Side, available, choice, on_store, seconds_of, sides
 from tests.abilities import demand
 from tests.servers import wait_for
 
@@ -40,6 +45,9 @@ CONNECTIONS_AT_HALF: Final = 64
 CLAIMING: Final = 4
 HAND_OVERS: Final = 20
 """In each second of a round."""
+# Calls of each request when the application is measured alone.
+CALLS_ALONE: Final = 500
+CONNECTIONS: Final = 16
 
 
 def body(size: int) -> dict[str, str]:
@@ -238,6 +246,22 @@ def line(
     return {"store": store, "engine": engine, "row": row.name, **case._asdict(), "figures": figures}
 
 
+def explain(store: str, told: list[dict[str, Any]]) -> None:
+    """Print the parts of zq's processor time for each row of the tables of a store, in µs per request."""
+    application = measure("memory:", CALLS_ALONE)
+    with on_store(store) as (uri, _, _):
+        with_driver = measure(uri, CALLS_ALONE, 1 if store == "rocksdb" else CONNECTIONS)
+    print(
+        "\n| | engine | zq µs | application | store driver, threads | HTTP server | limit µs |\n|---|---|" + "--:|" * 5
+    )
+    for each in told:
+        name, figures = each["row"], each["figures"]
+        if name in application and "limit" in figures:
+            whole, alone, driven = figures["zq"]["server"], application[name], with_driver[name]
+            parts = (whole, alone, driven - alone, whole - driven, figures["limit"]["server"])
+            print(f"| {name} | {each['engine']} | " + " | ".join(f"{part:.0f}" for part in parts) + " |", flush=True)
+
+
 def note(rounds: Mapping[str, list[Measured]]) -> str:
     """What went wrong."""
     said = [f"{name} ran dry" for name, its in rounds.items() if name != "empty" and any(each.dry for each in its)]
@@ -289,7 +313,7 @@ def read(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--engines", default="granian", type=choice("engine", ENGINES))
     parser.add_argument("--sides", default="zq,limit,empty", type=choice("side", NAMES))
     parser.add_argument("--rows", default=",".join(rows), type=choice("row", rows))
-    first = Case(connections=16, size=100, queues=8, tenants=1, backlog=0, processes=1)
+    first = Case(connections=CONNECTIONS, size=100, queues=8, tenants=1, backlog=0, processes=1)
     for name, number in first._asdict().items():
         parser.add_argument(f"--{name}", default=str(number), metavar="N,...")
     parser.add_argument("--rounds", type=int, default=3)
@@ -305,13 +329,16 @@ def read(words: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     arguments = read()
     demand("wrk")
-    told = []
+    told: list[dict[str, Any]] = []
     for store in available(arguments.stores):
+        earlier = len(told)
         for engine in arguments.engines:
             for case in cases(arguments):
                 told += table(store, engine, case, arguments)
                 if arguments.json:  # each time, for the next table may fail
                     arguments.json.write_text(json.dumps(told, indent=1))
+        if "limit" in arguments.sides:
+            explain(store, told[earlier:])
     if arguments.plots:
         plot(told, arguments.plots)
 
