@@ -61,7 +61,7 @@ def figures() -> Json:
         },
         SERVERS: {
             "get": _get(
-                "list_servers", "List the latest reports of all server processes", answer("All.", "Servers"), []
+                "list_servers", "List the latest reports of all server processes", answer("The reports.", "Servers"), []
             )
         },
     }

@@ -28,7 +28,7 @@ def pools(limits: Limits) -> Json:
             "put": operation(
                 "put_pool",
                 "Create or replace a pool",
-                {201: answer("Made.", "", "Location")},
+                {201: answer("Created.", "", "Location")},
                 body=body("NewPool", required=True),
                 errors=[409],
             ),
@@ -58,7 +58,7 @@ def flavors(limits: Limits) -> Json:
             "put": operation(
                 "put_flavor",
                 "Create a flavor",
-                {201: answer("Made.", "", "Location")},
+                {201: answer("Created.", "", "Location")},
                 body=body("NewFlavor", required=True),
             ),
             "patch": operation(

@@ -21,7 +21,7 @@ class TokenTerms(Struct):
 
 
 class ShareTerms(Struct, forbid_unknown_fields=True):
-    """The body of a request to create a pre-signed URL. ``None`` means the default."""
+    """The body of a request to create a pre-signed URL. A member that is absent or null has its default."""
 
     paths: list[str] | None = None
     methods: list[str] | None = None

@@ -39,7 +39,7 @@ def administration() -> Json:
                     query(
                         "marker",
                         TEXT | {"pattern": r"^[0-9]{18}\.[0-9a-f]{8}$"},
-                        "Marker of the page, from the link to it.",
+                        "Marker of the page, from the link in the previous page.",
                     ),
                     query("limit", integer(1, MAX_PAGE, default=DEFAULT_PAGE), "Maximum number of entries."),
                     query("since", TEXT | {"format": "date-time"}, "Earliest time of an entry."),

@@ -54,7 +54,7 @@ def _build_key_rows(keys: type[Struct]) -> str:
         name = f"`_{field.name}`"
         default = "not shown" if key.shown is UNSET else _default(shown[f"_{field.name}"], "`null`")
         cells = (f"[{name}]({key.page})" if key.page else name, key.values.text, default, _on_topics(key))
-        rows.append(_format_row(*cells, meanings[field.name].replace("``", "`")))
+        rows.append(_format_row(*cells, meanings[field.name]))
     return "".join(rows)
 
 
