@@ -175,21 +175,21 @@ class Me:
             auth: Name of the authentication strategy, "" for none.
             page: The console, if the server has one.
         """
-        self._server = {"auth": auth or "none", "console": page.version if page else None, "version": __version__}
+        self._server: dict[str, Any] = {"auth": auth or "none", "console": page.version if page else None}
 
     def on_get(self, req: Request, resp: falcon.Response) -> None:
         allowance: Allowance = req.context.allowance
         identity = allowance.identity
-        resp.data = wire.encode(
-            {
-                "project": identity.project,
-                "projects": [identity.project] if identity.credential else None,
-                "roles": sorted(identity.roles),
-                "rules": [rule for rule in RULES if _allowed(allowance, rule)],
-                "admin": ADMIN in identity.roles,
-                **self._server,
-            }
+        shown = shapes.Me(
+            project=identity.project,
+            projects=[identity.project] if identity.credential else None,
+            roles=sorted(identity.roles),
+            rules=[rule for rule in RULES if _allowed(allowance, rule)],
+            admin=ADMIN in identity.roles,
+            version=__version__,
+            **self._server,
         )
+        resp.data = wire.encode(shown)
 
 
 def _allowed(allowance: Allowance, rule: str) -> bool:
