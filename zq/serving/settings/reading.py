@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote
 
 from msgspec import Struct, structs
 from oslo_config import cfg
 
+from zq.auth import STRATEGIES
 from zq.errors import StartRefused
 from zq.http.features import Section
 from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MIN_TTL, Limits
@@ -26,7 +28,6 @@ from zq.model.options import PORT
 from zq.model.quotas import UNBOUNDED, Quota
 from zq.serving.sections import SECTIONS
 from zq.serving.settings import sections
-from zq.serving.settings.checks import check_share, check_tls, parse_strategy, resolve_control_path
 from zq.serving.settings.engine import allot_places, engine_of
 from zq.serving.settings.options import (
     DRIVERS,
@@ -40,6 +41,7 @@ from zq.serving.settings.options import (
     variable,
 )
 from zq.serving.settings.pools import PoolSettings, read_pool_settings
+from zq.serving.settings.sections import ServerOptions
 
 T = TypeVar("T", bound=Struct)
 # An entry of allowed_hosts.
@@ -54,6 +56,8 @@ VARIABLES: Final = tuple(variable(section, option.name) for section, options in 
 PREFIXES: Final = tuple(variable(section, "") for section in OPTIONS)
 # The section of keystonemiddleware, whose options are not checked here.
 KEYSTONE: Final = "keystone_authtoken"
+# Minimum length in bytes of a secret for signed URLs.
+MIN_SECRET: Final = 32
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -317,3 +321,43 @@ def _describe_values(option: DeclaredOption) -> str | None:
     if high is None:
         return kind if low is None else f"{kind}, at least {low}"
     return f"{kind} from {low} to {high}"
+
+
+def parse_strategy(given: str) -> str:
+    """Return the authentication strategy without blanks. Raises ``StartRefused`` for an unknown strategy."""
+    strategy = given.replace(" ", "")
+    if strategy not in STRATEGIES:
+        names = ", ".join(STRATEGIES[1:-1])
+        raise StartRefused(f"auth_strategy must be empty, {names} or {STRATEGIES[-1]}; it is {strategy[:100]!r}.")
+    return strategy
+
+
+def check_share(share: ShareOptions) -> None:
+    """Raise ``StartRefused`` if a secret of signed URLs is missing or too short."""
+    if share.secrets and not share.secret_key:
+        raise StartRefused("[signed_url] old_secret_keys needs secret_key.")
+    if any(len(secret.encode()) < MIN_SECRET for secret in share.secrets):
+        raise StartRefused(f"[signed_url] secret_key and old_secret_keys must be at least {MIN_SECRET} bytes each.")
+
+
+def resolve_control_path(given: str, uri: str) -> str:
+    """Return the path of the control socket, or "" for no socket.
+
+    By default only the store ``rocksdb:`` has a socket, because several processes can open other stores.
+    """
+    if given:
+        return "" if given == "none" else os.path.abspath(given)
+    parts = store_uri.split(uri)
+    return os.path.abspath(os.path.join(unquote(parts.path), "control.sock")) if parts.scheme == "rocksdb" else ""
+
+
+def check_tls(server: ServerOptions, auth: AuthOptions) -> None:
+    """Raise ``StartRefused`` if TLS or client certificate options lack other required options."""
+    if bool(server.tls_cert) != bool(server.tls_key):
+        raise StartRefused("[server] tls_cert and tls_key must both be set, or neither.")
+    if server.tls_client_ca and not server.tls_cert:
+        raise StartRefused("[server] tls_client_ca needs tls_cert and tls_key.")
+    if auth.certificates and not (auth.strategy == "token" and server.engine == "gunicorn" and server.tls_client_ca):
+        raise StartRefused(
+            "[auth] certificates needs auth_strategy = token, engine = auto or gunicorn, and [server] tls_client_ca."
+        )
