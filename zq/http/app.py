@@ -16,7 +16,7 @@ from zq.http.application import App
 from zq.http.audit import AuditCollection
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
 from zq.http.authorization import Authorization
-from zq.http.claims import ClaimCollection, ClaimItem, ProjectClaims
+from zq.http.claims import ClaimCollection, ClaimItem, ClaimSettle, ProjectClaims, QueueRedrive
 from zq.http.features import Feature
 from zq.http.history import HistoryReplay, QueueHistory
 from zq.http.messages import MessageCollection, MessageItem, MessageLocation
@@ -43,7 +43,6 @@ from zq.http.service import (
     Readiness,
     Versions,
 )
-from zq.http.settling import ClaimSettle, QueueRedrive
 from zq.http.share import QueueShare, ShareRevocation
 from zq.http.streams import ProjectStream, TopicStream
 from zq.http.tenant import Tenant
