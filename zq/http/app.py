@@ -43,11 +43,10 @@ from zq.http.service import (
     Readiness,
     Versions,
 )
-from zq.http.share import QueueShare, ShareRevocation
 from zq.http.streams import ProjectStream, TopicStream
 from zq.http.tenant import Tenant
 from zq.http.tokens import ROUTES as TOKEN_ROUTES
-from zq.http.tokens import Me, WhoAmI
+from zq.http.tokens import Me, QueueShare, ShareRevocation, WhoAmI
 from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageItem, WorkCollection
 from zq.model.allowance import Policy
 from zq.model.identity import ShareOptions
