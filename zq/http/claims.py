@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources for claims (contract 8)."""
+"""HTTP resources for claims (contract 8), and for redrives of dead letters."""
 
 from functools import lru_cache, partial
 from typing import Any, ClassVar

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources for tokens: ``/v2/tokens`` for projects, ``/v2/admin/tokens`` for administrators (tenancy 5).
+"""HTTP resources for tokens (tenancy 5) and pre-signed URLs (contract 10).
+
+The tokens are in ``/v2/tokens`` for projects, and in ``/v2/admin/tokens`` for administrators.
 
 The server returns a token's secret only once, when the token is created. A new token never has more rights than the
 credential that creates it.
