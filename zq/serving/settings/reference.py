@@ -10,8 +10,7 @@ from typing import Any, Final
 from msgspec import UNSET, Struct
 
 from zq.limits import Limits
-from zq.model.declarations import find_declarations
-from zq.model.docstrings import read_docstrings
+from zq.model.declarations import find_declarations, read_docstrings
 from zq.serving.settings.options import OPTIONS, DeclaredOption
 from zq.wire.metadata import FeatureKeys, Key, ReservedKeys, shown_defaults
 
