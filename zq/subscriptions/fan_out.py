@@ -23,8 +23,7 @@ from zq.model import Claim, QueueRef, Seconds, Settlement
 from zq.model.hidden import HIDDEN
 from zq.model.topics import Batch, Pattern
 from zq.storage.api import Storage
-from zq.subscriptions.cursors import Cursors
-from zq.subscriptions.documents import KIND, SubscriptionDocuments
+from zq.subscriptions.documents import KIND, Cursors, SubscriptionDocuments
 from zq.subscriptions.followers import MAX_HOPS
 from zq.subscriptions.model import Notice, Source, SubscriptionSet, is_notice_queue, make_log_ref, parse_delivery_queue
 from zq.subscriptions.notices import decode_notice, make_drafts

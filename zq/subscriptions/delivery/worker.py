@@ -80,6 +80,10 @@ MAX_PER_HOST: Final = 20
 class ConnectionLimits:
     """The connection limits of one worker. Use them only in the worker's event loop.
 
+    A part of the connections is reserved for subscriptions whose last delivery failed. These subscriptions can use no
+    other connections, so unresponsive subscribers cannot occupy all of them. The connections of a project to one host
+    are also limited.
+
     Reserve a connection before you claim deliveries. A task that waits for a connection while it holds a claim would
     let the claim expire.
     """
