@@ -84,7 +84,11 @@ class CreationResult(NamedTuple):
 
 
 class ExclusiveClaim:
-    """A request for a claim with a caller-supplied name or a fence."""
+    """A request for a claim with a caller-supplied name or a fence. Each claim has its own transaction.
+
+    If several callers request a claim with the same name at the same time, only one claim is created. The transaction
+    that claims the messages also writes the document of the name, so a later request finds the first claim.
+    """
 
     def __init__(
         self, client: StoreClient, claimer: QueueClaimer, key: QueueKey, request: ClaimRequest, attempt: ClaimAttempt
