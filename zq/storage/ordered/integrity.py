@@ -30,7 +30,7 @@ def grouping_of(key: bytes) -> Grouping:
 
 
 class LineIntegrity:
-    """The integrity check of message group indexes (module ``lines``). ``queues`` maps queue numbers to queue records."""
+    """The integrity check of message group indexes. ``queues`` maps queue numbers to queue records."""
 
     def __init__(self, findings: Findings, queues: Mapping[bytes, QueueRecord]) -> None:
         self._findings = findings
