@@ -113,12 +113,11 @@ def _points(names: Any) -> Json:
 
 
 def _object(**members: Json) -> Json:
-    described = {name: schema | _description(name) for name, schema in members.items()}
+    described = {
+        name: schema | ({"description": DESCRIPTIONS[name]} if name in DESCRIPTIONS else {})
+        for name, schema in members.items()
+    }
     return {"type": "object", "properties": described, "required": sorted(members)}
-
-
-def _description(name: str) -> Json:
-    return {"description": DESCRIPTIONS[name]} if name in DESCRIPTIONS else {}
 
 
 def _list(items: Json) -> Json:

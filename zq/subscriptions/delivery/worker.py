@@ -351,7 +351,7 @@ class DeliveryWorker:
         """
         if log.project not in self._logs:
             self._logs[log.project] = await self._call_store(
-                self._storage.topics.subscribe, log.project, self._make_notifier(log)
+                self._storage.topics.subscribe, log.project, lambda _batch, _before: self.notify(log)
             )
         while not self._ending.is_set():
             if not await self._call_store(self._leases.acquire, log):
@@ -365,9 +365,6 @@ class DeliveryWorker:
                 self._schedule(pending, 0.0)
             if not followed.more:
                 return
-
-    def _make_notifier(self, log: QueueRef) -> Callable[[object, int], None]:
-        return lambda _batch, _before: self.notify(log)
 
     async def _deliver(self, queue: QueueRef) -> None:
         at = parse_delivery_queue(queue)
