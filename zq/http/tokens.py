@@ -41,7 +41,7 @@ MAX_ROLES: Final = 20
 EXCEEDS_MAKER: Final = "A token must not exceed the rights of the credential that creates it."
 ROLE: Final = re.compile(r"[a-z0-9_.:-]{1,64}", re.ASCII)
 # Default validity of a signature in seconds.
-DEFAULT: Final = 86400
+DEFAULT_VALIDITY: Final = 86400
 EXCEEDS_SIGNER: Final = "A signed URL must not exceed the rights of the credential that signs it."
 
 
@@ -359,7 +359,7 @@ class QueueShare:
         now, most = self._signatures.clock.now(), self._signatures.options().max_seconds
         last = min(now + most, identity.expires or now + most)
         if terms.expires is None:
-            return min(now + DEFAULT, last)
+            return min(now + DEFAULT_VALIDITY, last)
         try:
             asked = parse_time(terms.expires)
         except ValueError as error:
