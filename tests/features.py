@@ -13,9 +13,8 @@ from zq.sqs.feature import SqsFeature, sqs_feature
 from zq.sqs.settings import SqsOptions
 from zq.storage.api import Storage
 from zq.subscriptions.documents import SubscriptionDocuments
-from zq.subscriptions.fan_out import FanOut
+from zq.subscriptions.fan_out import FanOut, Subscribers
 from zq.subscriptions.feature import UseCases
-from zq.subscriptions.followers import Subscribers
 from zq.subscriptions.policy import DEFAULT_POLICY, SubscriptionPolicy
 
 # The options of SQS without authentication.

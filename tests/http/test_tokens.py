@@ -25,7 +25,7 @@ from zq.http.tokens import TokenItem
 from zq.model.documents import DocumentRef
 from zq.model.identity import AuthOptions
 from zq.serving import control, credential_commands
-from zq.serving.token_command import COMMAND
+from zq.serving.credential_commands import COMMAND
 from zq.storage import connect
 from zq.storage.api import Storage
 

@@ -3,7 +3,7 @@
 
 import asyncio
 
-from zq.subscriptions.delivery.connection_limits import FAILED_FRACTION, MAX_PER_HOST, ConnectionLimits
+from zq.subscriptions.delivery.worker import FAILED_FRACTION, MAX_PER_HOST, ConnectionLimits
 
 MOST = 40
 

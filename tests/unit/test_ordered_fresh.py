@@ -10,7 +10,7 @@ from msgspec import structs
 
 from zq.model import ClaimRequest, Draft, Lease, QueueRef, Settlement, new_ids
 from zq.model.expiry import Expiry
-from zq.model.moments import FALSE_FUTURE
+from zq.storage.api import FALSE_FUTURE
 from zq.storage.ordered import layout
 from zq.storage.ordered.changes import MAX_GAP
 from zq.storage.ordered.integrity import Integrity

@@ -7,8 +7,8 @@ import pytest
 
 from zq.errors import StartRefused
 from zq.serving import settings
-from zq.serving.settings.engine import engine_of
 from zq.serving.settings.options import OPTIONS, DeclaredOption
+from zq.serving.settings.reading import engine_of
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_waiters_and_streams_together_leave_threads_for_work(monkeypatch: pytest
 def test_granian_serves_where_it_is_there_and_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not where client certificates say who asks, which it does not tell; what is chosen stays."""
     assert (settings.load().server.engine, settings.load().max_waiters) == ("granian", 10_000)
-    monkeypatch.setattr("zq.serving.settings.engine.find_spec", lambda _: None)
+    monkeypatch.setattr("zq.serving.settings.reading.find_spec", lambda _: None)
     assert (settings.load().server.engine, settings.load().max_waiters) == ("gunicorn", 40)
     monkeypatch.undo()
     assert engine_of("auto", "certificates.toml") == "gunicorn"

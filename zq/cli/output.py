@@ -99,7 +99,9 @@ class Output:
     def messages(self, found: Iterable[Message], full: bool = False, **more: str) -> None:
         """Show messages, with the values in ``more`` above the table or in each JSON line."""
         if self.uses_tables:
-            rows = [(*_brief(message), body_text(message)) for message in found]
+            rows = [
+                (message.id, message.age, message.ttl, message.claim_count, body_text(message)) for message in found
+            ]
             if more and rows:
                 self.result(more)
             self._table(("id", "age", "ttl", "claims", "body"), rows, full or self.full, ids=bool(more))
@@ -346,10 +348,6 @@ def _too_wide(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
     widths = zip(columns, _widths(columns, shown), strict=True)
     wanted = sum(1 + (min(width, READABLE_WIDTH) if column in WRAPPED_COLUMNS else width) for column, width in widths)
     return screen.is_terminal and wanted > screen.width
-
-
-def _brief(message: Message) -> tuple[object, ...]:
-    return message.id, message.age, message.ttl, message.claim_count
 
 
 def as_text(value: object) -> str:

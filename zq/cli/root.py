@@ -22,11 +22,10 @@ from zq.cli import (
     post,
     subscriptions,
     top,
-    topics,
 )
 from zq.cli.failures import Failure, exit_code, failure, run_to_exit
 from zq.cli.names import completion
-from zq.cli.resources import queue_group, topic_group
+from zq.cli.resources import queue_group, tail, topic_group
 from zq.cli.session import Group, Session, help_rows, option_origins, option_values, print_client_logs
 from zq.errors import Invalid, ZqError
 
@@ -105,7 +104,7 @@ def cli(run: click.Context) -> None:
 
 # All commands, in the order of the help.
 SECTIONS: dict[str, list[click.Command]] = {
-    "Queues and topics": [queue_group, topic_group, topics.tail],
+    "Queues and topics": [queue_group, topic_group, tail],
     "Messages": [post.post, messages.list_messages, messages.get, messages.find, messages.pop],
     "Work": [
         consume.consume,

@@ -117,7 +117,9 @@ class Transactions:
             settle=[ClaimRef(queue, claim, self._rules_cache.recent(queue).history_ttl) for queue, claim in held],
             ttl=self._limits.producer_ttl,
             fence=fence,
-            expected={stage: _count(count) for stage, count in terms.expected.items()},
+            expected={
+                stage: check_range("messages", count, 0, MAX_BODY_NUMBER) for stage, count in terms.expected.items()
+            },
         )
         committed = self._executor.commit(commit, self._admitted(commit.project, Work.PRODUCER, commit.producer))
         for stage in commit.publish:
@@ -195,10 +197,6 @@ def _authorize(allowance: Allowance, terms: CommitTerms) -> None:
     allowance.authorize("messages:create", verb, Kind.WORK, terms.producer)
     for stage in set(terms.stages):
         allowance.authorize("messages:create", Verb.PRODUCE, Kind.WORK, stage)
-
-
-def _count(count: int) -> int:
-    return check_range("messages", count, 0, MAX_BODY_NUMBER)
 
 
 def _named(project: str, held: HeldClaim) -> tuple[QueueRef, str]:

@@ -20,6 +20,7 @@ from zq.figures.counting import MAX_NAMES, OTHERS, IntervalCounts
 from zq.model import Seconds
 from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
+from zq.wire.answers import Count
 
 T = TypeVar("T", bound=tuple[Any, ...])
 # Document kind.
@@ -48,16 +49,16 @@ class Span(Struct, frozen=True):
 class Server(Struct, frozen=True):
     """The status report of a server process.
 
-    Args:
+    Attributes:
         server: Host and port, which are the same for all processes of a server.
         requests: Requests per second.
-        p95: The 95th percentile of request durations; None if there were no requests.
-        sweep_lag: Seconds since the oldest expired message became due for removal; None if the store does not report
-            it.
+        p95: 95th percentile of the response time in seconds; null without requests.
+        clock_offset: Seconds by which the server's clock is ahead of the store's clock.
+        sweep_lag: Seconds for which the oldest expired message has been waiting for removal; null if unknown.
     """
 
     server: str
-    process: int
+    process: Count
     since: Seconds
     as_of: Seconds
     version: str
@@ -65,10 +66,10 @@ class Server(Struct, frozen=True):
     engine: str
     requests: float
     p95: Seconds | None
-    waiters: int
-    max_waiters: int
-    streams: int
-    max_streams: int
+    waiters: Count
+    max_waiters: Count
+    streams: Count
+    max_streams: Count
     clock_offset: float
     sweep_lag: float | None
 

@@ -4,10 +4,12 @@
 from typing import Any, Final
 
 from zq.figures.counting import RATES
+from zq.figures.exchange import Server
 from zq.figures.reports import SORTS, TOPIC_SORTS
 from zq.figures.resources import MAX_PAGE
 from zq.figures.series import DEPTHS, WINDOWS
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, integer, operation, query, reference
+from zq.http.openapi.structs import answer_schemas
 from zq.limits import DEFAULT_PAGE
 
 # The path that requires neither a client id nor a project.
@@ -29,7 +31,6 @@ DESCRIPTIONS: Final = {
     "servers": "Number of servers that have reported within half a minute.",
     "clock_offset": "Seconds by which the server's clock is ahead of the store's clock.",
     "sweep_lag": "Seconds for which the oldest expired message has been waiting for removal; null if unknown.",
-    "p95": "95th percentile of the response time in seconds; null without requests.",
     "recent": "Ready messages at the end of each half minute, for the last ten half minutes.",
 }
 
@@ -61,7 +62,7 @@ def figures() -> Json:
         },
         SERVERS: {
             "get": _get(
-                "list_servers", "List the latest reports of all server processes", answer("All.", "Servers"), []
+                "list_servers", "List the latest reports of all server processes", answer("The reports.", "Servers"), []
             )
         },
     }
@@ -86,6 +87,8 @@ def schemas() -> Json:
     page = _object(as_of=MOMENT, complete=FLAG, total=COUNT, links=_list(reference("schemas", "Link")))
     topic = _object(name=TEXT, **{"in": UNKNOWN})
     page["properties"] |= {"queues": _list(reference("schemas", "FiguresRow")), "topics": _list(topic)}
+    servers = answer_schemas(Server)
+    servers["Server"]["properties"] |= dict.fromkeys(("since", "as_of"), MOMENT)
     return {
         "FiguresRow": row,
         "FiguresPage": page,
@@ -100,15 +103,9 @@ def schemas() -> Json:
             clock_offset=NUMBER,
             sweep_lag=UNKNOWN,
         ),
-        "Servers": {"type": "object", "properties": {"servers": _list(_server())}, "required": ["servers"]},
+        **servers,
+        "Servers": _object(servers=_list(reference("schemas", "Server"))),
     }
-
-
-def _server() -> Json:
-    texts = dict.fromkeys(("server", "version", "store", "engine"), TEXT)
-    counts = dict.fromkeys(("process", "waiters", "max_waiters", "streams", "max_streams"), COUNT)
-    moments = dict.fromkeys(("since", "as_of"), MOMENT)
-    return _object(**texts, **counts, **moments, requests=NUMBER, p95=UNKNOWN, clock_offset=NUMBER, sweep_lag=UNKNOWN)
 
 
 def _points(names: Any) -> Json:
@@ -116,12 +113,11 @@ def _points(names: Any) -> Json:
 
 
 def _object(**members: Json) -> Json:
-    described = {name: schema | _description(name) for name, schema in members.items()}
+    described = {
+        name: schema | ({"description": DESCRIPTIONS[name]} if name in DESCRIPTIONS else {})
+        for name, schema in members.items()
+    }
     return {"type": "object", "properties": described, "required": sorted(members)}
-
-
-def _description(name: str) -> Json:
-    return {"description": DESCRIPTIONS[name]} if name in DESCRIPTIONS else {}
 
 
 def _list(items: Json) -> Json:

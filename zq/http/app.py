@@ -16,7 +16,7 @@ from zq.http.application import App
 from zq.http.audit import AuditCollection
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
 from zq.http.authorization import Authorization
-from zq.http.claims import ClaimCollection, ClaimItem, ProjectClaims
+from zq.http.claims import ClaimCollection, ClaimItem, ClaimSettle, ProjectClaims, QueueRedrive
 from zq.http.features import Feature
 from zq.http.history import HistoryReplay, QueueHistory
 from zq.http.messages import MessageCollection, MessageItem, MessageLocation
@@ -43,12 +43,10 @@ from zq.http.service import (
     Readiness,
     Versions,
 )
-from zq.http.settling import ClaimSettle, QueueRedrive
-from zq.http.share import QueueShare, ShareRevocation
 from zq.http.streams import ProjectStream, TopicStream
 from zq.http.tenant import Tenant
 from zq.http.tokens import ROUTES as TOKEN_ROUTES
-from zq.http.tokens import Me, WhoAmI
+from zq.http.tokens import Me, QueueShare, ShareRevocation, WhoAmI
 from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageItem, WorkCollection
 from zq.model.allowance import Policy
 from zq.model.identity import ShareOptions

@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources for claims (contract 8)."""
+"""HTTP resources for claims (contract 8), and for redrives of dead letters."""
 
 from functools import lru_cache, partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import falcon
 
 from zq import wire
 from zq.core.claims import ClaimReply, Claims
+from zq.core.redriving import Redriving
+from zq.core.settling import Settling
+from zq.core.values import WriteResult
 from zq.core.waiting import Waiters
-from zq.http import query, weight
+from zq.http import idempotency, query, weight
 from zq.http.context import Request
 from zq.http.pending import respond
 from zq.http.waiting import long_poll
-from zq.limits import MAX_AGENT
+from zq.limits import MAX_AGENT, MAX_CONTROL_BODY, Limits
 from zq.model import Holder
 from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
-from zq.wire import encoding
+from zq.wire import encoding, extensions
 
 
 class ClaimCollection:
@@ -126,3 +129,52 @@ def _show(req: Request, resp: falcon.Response, queue: str, detailed: bool | None
     resp.status = falcon.HTTP_200 if claimed.existed else falcon.HTTP_201
     resp.set_header("Location", encoding.claim_href(queue, claimed.claim.id))
     resp.data = encoding.messages(queue, claimed.claim.messages, claimed.now, bool(detailed))
+
+
+class ClaimSettle:
+    """``/v2/queues/{queue}/claims/{claim}/settle``: delete, release, move or dead-letter messages of a claim."""
+
+    policy = {"POST": "claims:update"}
+    short = frozenset({"POST"})
+
+    def __init__(self, settling: Settling, limits: Limits) -> None:
+        self._settling = settling
+        self._max_body = limits.max_messages_post_size + MAX_CONTROL_BODY
+        self._window = limits.idempotency_window
+
+    def on_post(self, req: Request, resp: falcon.Response, queue: str, claim: str) -> None:
+        fence = query.fence(req)
+        raw = query.require_body(req, self._max_body)
+        key = idempotency.idempotency_key(req, "settle", self._window, raw, claim)
+        terms, allowance = extensions.settle_terms(raw), req.context.allowance
+        weight.admit(req, len(terms.delete) + len(terms.release) + len(terms.move) + len(terms.bury))
+        settle = partial(self._settling.settle, req.context.queue, claim, terms, key, fence, allowance)
+        respond(req, resp, settle, partial(_show_settled, resp))
+
+
+def _show_settled(resp: falcon.Response, settled: WriteResult[Any]) -> None:
+    if settled.replayed:
+        idempotency.mark_replayed(resp)
+    resp.data = wire.encode(settled.value)
+
+
+class QueueRedrive:
+    """``/v2/queues/{queue}/redrive``: move dead letters back to their origins."""
+
+    policy = {"POST": "messages:delete_all"}
+    verbs = {"POST": Verb.MANAGE}
+
+    def __init__(self, redriving: Redriving) -> None:
+        self._redriving = redriving
+
+    def on_post(self, req: Request, resp: falcon.Response, queue: str) -> None:
+        raw = query.body(req)
+        terms = extensions.redrive_terms(raw) if raw else extensions.RedriveTerms()
+        weight.admit(req, weight.UNKNOWN)
+        if terms.dry_run:
+            req.context.dry_run = True
+            resp.data = wire.encode(self._redriving.dry_run(req.context.queue, terms, req.context.allowance))
+            return
+        redriven = self._redriving.redrive(req.context.queue, terms, req.context.allowance)
+        req.context.messages = redriven.moved
+        resp.data = wire.encode(redriven)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources for tokens: ``/v2/tokens`` for projects, ``/v2/admin/tokens`` for administrators (tenancy 5).
+"""HTTP resources for tokens (tenancy 5) and pre-signed URLs (contract 10).
+
+The tokens are in ``/v2/tokens`` for projects, and in ``/v2/admin/tokens`` for administrators.
 
 The server returns a token's secret only once, when the token is created. A new token never has more rights than the
 credential that creates it.
@@ -15,18 +17,20 @@ from msgspec.structs import astuple
 
 from zq import __version__, limits, wire
 from zq.auth.policy import RULES
+from zq.auth.signatures import METHODS, PATHS, Signatures, format_time, make_scope, parse_time
 from zq.auth.tokens import DEFAULT_DAYS, FORM, Grant, NewToken, StoredToken, Token, Tokens
-from zq.errors import Invalid, InvalidParameter, NotAuthorized
+from zq.errors import Invalid, InvalidBody, InvalidParameter, NotAuthorized
 from zq.http import query
 from zq.http.context import Request
 from zq.http.features import Page
 from zq.http.tenant import Audience
+from zq.model import QueueRef, Seconds
 from zq.model.allowance import Allowance
 from zq.model.identity import ADMIN, MEMBER, Identity
 from zq.model.scopes import Kind, Verb, parse, scopes_exceed
 from zq.wire import encoding
 from zq.wire import tokens as shapes
-from zq.wire.tokens import TokenTerms
+from zq.wire.tokens import ShareTerms, TokenTerms, share_terms
 
 # Maximum number of tokens per page.
 MAX_PAGE: Final = 100
@@ -36,6 +40,9 @@ MAX_TEXT: Final = 256
 MAX_ROLES: Final = 20
 EXCEEDS_MAKER: Final = "A token must not exceed the rights of the credential that creates it."
 ROLE: Final = re.compile(r"[a-z0-9_.:-]{1,64}", re.ASCII)
+# Default validity of a signature in seconds.
+DEFAULT_VALIDITY: Final = 86400
+EXCEEDS_SIGNER: Final = "A signed URL must not exceed the rights of the credential that signs it."
 
 
 class _TokenResource:
@@ -175,21 +182,21 @@ class Me:
             auth: Name of the authentication strategy, "" for none.
             page: The console, if the server has one.
         """
-        self._server = {"auth": auth or "none", "console": page.version if page else None, "version": __version__}
+        self._server: dict[str, Any] = {"auth": auth or "none", "console": page.version if page else None}
 
     def on_get(self, req: Request, resp: falcon.Response) -> None:
         allowance: Allowance = req.context.allowance
         identity = allowance.identity
-        resp.data = wire.encode(
-            {
-                "project": identity.project,
-                "projects": [identity.project] if identity.credential else None,
-                "roles": sorted(identity.roles),
-                "rules": [rule for rule in RULES if _allowed(allowance, rule)],
-                "admin": ADMIN in identity.roles,
-                **self._server,
-            }
+        shown = shapes.Me(
+            project=identity.project,
+            projects=[identity.project] if identity.credential else None,
+            roles=sorted(identity.roles),
+            rules=[rule for rule in RULES if _allowed(allowance, rule)],
+            admin=ADMIN in identity.roles,
+            version=__version__,
+            **self._server,
         )
+        resp.data = wire.encode(shown)
 
 
 def _allowed(allowance: Allowance, rule: str) -> bool:
@@ -323,3 +330,69 @@ def _show_once(resp: falcon.Response, path: str, made: NewToken) -> None:
     resp.set_header("Location", f"{path}/{made.token.id}")
     resp.set_header("Cache-Control", "no-store")
     resp.data = wire.encode(shapes.MadeToken(*astuple(_document(made.token)), token=made.text))
+
+
+class QueueShare:
+    """``/v2/queues/{queue}/share``: sign a URL for a queue."""
+
+    policy = {"POST": "queues:share"}
+
+    def __init__(self, signatures: Signatures) -> None:
+        self._signatures = signatures
+
+    def on_post(self, req: Request, resp: falcon.Response, queue: str) -> None:
+        terms = share_terms(query.body(req))
+        paths = _check_names("paths", terms.paths, PATHS) or ["messages"]
+        methods = _check_names("methods", terms.methods, METHODS) or ["GET"]
+        identity: Identity = req.context.identity
+        if scopes_exceed(parse([make_scope(queue, methods)]), parse(identity.scopes)):
+            raise NotAuthorized(EXCEEDS_SIGNER)
+        expires = self._expiry(terms, identity)
+        resp.data = wire.encode(self._signed(req.context.queue, paths, methods, expires))
+
+    def _expiry(self, terms: ShareTerms, identity: Identity) -> Seconds:
+        """Return the requested expiry time, by default one day from now or the latest allowed time.
+
+        The default is the earlier of the two. Raises ``InvalidBody`` for a malformed time, and ``Invalid`` for a time
+        that is past or too late.
+        """
+        now, most = self._signatures.clock.now(), self._signatures.options().max_seconds
+        last = min(now + most, identity.expires or now + most)
+        if terms.expires is None:
+            return min(now + DEFAULT_VALIDITY, last)
+        try:
+            asked = parse_time(terms.expires)
+        except ValueError as error:
+            raise InvalidBody("expires must be an ISO 8601 date and time, such as 2030-01-01T00:00:00.") from error
+        if not now < asked <= last:
+            raise Invalid(f"expires must be between now and {format_time(last)}, not {format_time(asked)}.")
+        return asked
+
+    def _signed(self, queue: QueueRef, paths: list[str], methods: list[str], expires: Seconds) -> dict[str, Any]:
+        whole = sorted(f"/v2/queues/{queue.name}/{path}" for path in paths)
+        return {
+            "paths": whole,
+            "methods": sorted(methods),
+            "project": queue.project,
+            "expires": format_time(expires),
+            "signature": self._signatures.sign(queue.project, whole, methods, expires),
+        }
+
+
+class ShareRevocation:
+    """``/v2/share/revoke``: revoke all signed URLs of the project."""
+
+    policy = {"POST": "share:revoke"}
+
+    def __init__(self, signatures: Signatures) -> None:
+        self._signatures = signatures
+
+    def on_post(self, req: Request, resp: falcon.Response) -> None:
+        self._signatures.revoke(req.context.project)
+        resp.status = falcon.HTTP_204
+
+
+def _check_names(name: str, given: list[str] | None, names: Any) -> list[str]:
+    if unknown := set(given or ()) - set(names):
+        raise Invalid(f"{name} may contain {', '.join(names)}, not {min(unknown)[:64]!r}.")
+    return list(dict.fromkeys(given or ()))

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Access to declarations: struct fields whose types are annotated with a value, as in ``zq.model.options``."""
 
+import ast
+import inspect
+import sys
 from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
 from msgspec import Struct, structs
@@ -25,3 +30,16 @@ def find_declarations(struct: type[Struct], kind: type[T]) -> Iterator[tuple[Dec
             for each in annotations:
                 if isinstance(each, kind):
                     yield Declaration(field.name, type, field.default), each
+
+
+@cache
+def read_docstrings(options: type[Struct]) -> dict[str, str]:
+    """Return the docstrings of a struct's fields by field name, each as one line of Markdown."""
+    tree = ast.parse(inspect.getsource(sys.modules[options.__module__]))
+    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == options.__name__)
+    return {
+        field.target.id: " ".join(text.value.value.split()).replace("``", "`")
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }

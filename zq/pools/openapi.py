@@ -5,9 +5,10 @@ from typing import Any
 
 from zq.http.openapi.operations import TEXT, Json, answer, body, flag, integer, operation, query, reference
 from zq.http.openapi.schemas import store_report
-from zq.http.openapi.structs import page_schema
+from zq.http.openapi.structs import answer_schemas, page_schema
 from zq.limits import DEFAULT_PAGE, Limits
 from zq.pools.catalogue import FLAVOR_CHANGE, NEW_FLAVOR, NEW_POOL, POOL_CHANGE
+from zq.pools.resources import ShownFlavor, ShownPool
 
 
 def pools(limits: Limits) -> Json:
@@ -28,7 +29,7 @@ def pools(limits: Limits) -> Json:
             "put": operation(
                 "put_pool",
                 "Create or replace a pool",
-                {201: answer("Made.", "", "Location")},
+                {201: answer("Created.", "", "Location")},
                 body=body("NewPool", required=True),
                 errors=[409],
             ),
@@ -58,7 +59,7 @@ def flavors(limits: Limits) -> Json:
             "put": operation(
                 "put_flavor",
                 "Create a flavor",
-                {201: answer("Made.", "", "Location")},
+                {201: answer("Created.", "", "Location")},
                 body=body("NewFlavor", required=True),
             ),
             "patch": operation(
@@ -75,15 +76,7 @@ def flavors(limits: Limits) -> Json:
 
 def schemas() -> Json:
     """Return a mapping from name to JSON schema, for the bodies of pools, flavors and the health report."""
-    pool = {
-        **dict.fromkeys(("name", "uri", "href"), TEXT),
-        "weight": NEW_POOL["properties"]["weight"],
-        "flavor": {"type": ["string", "null"]},
-        "options": {"type": "object"},
-    }
-    names = {"type": "array", "items": TEXT}
-    flavor = {**dict.fromkeys(("name", "href"), TEXT), "pool_list": names, "capabilities": names}
-    return {
+    return answer_schemas(Pool=ShownPool, Flavor=ShownFlavor) | {
         "StoreReport": store_report(),
         "HealthReport": {
             "type": "object",
@@ -91,11 +84,9 @@ def schemas() -> Json:
             "required": ["catalog_reachable"],
             "additionalProperties": reference("schemas", "StoreReport"),
         },
-        "Pool": {"type": "object", "properties": pool, "required": ["name", "uri", "weight", "flavor", "href"]},
         "PoolPage": page_schema("pools", "Pool"),
         "NewPool": NEW_POOL,
         "PoolChange": POOL_CHANGE | {"minProperties": 1},
-        "Flavor": {"type": "object", "properties": flavor, "required": ["name", "href"]},
         "FlavorPage": page_schema("flavors", "Flavor"),
         "NewFlavor": NEW_FLAVOR,
         "FlavorChange": FLAVOR_CHANGE,

@@ -1,20 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP resources ``/v2/pools`` and ``/v2/flavors`` (contract 11, 12)."""
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import falcon
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from zq import wire
 from zq.http import query
 from zq.http.context import Request
 from zq.model.pools import Pool
-from zq.pools.catalogue import Flavor, Pools, mask_uri
+from zq.pools.catalogue import MAX_WEIGHT, Flavor, Pools, mask_uri
 from zq.wire import encoding
 
 POOLS: Final = "/v2/pools"
 FLAVORS: Final = "/v2/flavors"
+
+
+class ShownPool(Struct, frozen=True):
+    """A pool. Its URI has neither the credential nor the options, which are present only if they were requested."""
+
+    name: str
+    uri: str
+    weight: Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": MAX_WEIGHT})]
+    flavor: str | None
+    href: str
+    options: dict[str, Any] | UnsetType = UNSET
+
+
+class ShownFlavor(Struct, frozen=True):
+    """A flavor. A listing has the capabilities only if they were requested, and no empty pool list."""
+
+    name: str
+    href: str
+    pool_list: list[str] | UnsetType = UNSET
+    capabilities: list[str] | UnsetType = UNSET
 
 
 class _Resource:
@@ -92,33 +113,18 @@ class FlavorItem(_Resource):
         resp.status = falcon.HTTP_204
 
 
-def _format_pool(name: str, pool: Pool, detailed: bool) -> dict[str, Any]:
-    shown = {
-        "name": name,
-        "uri": mask_uri(pool.uri),
-        "weight": pool.weight,
-        "flavor": pool.flavor,
-        "href": _href(POOLS, name),
-    }
-    return shown | {"options": pool.options} if detailed else shown
+def _format_pool(name: str, pool: Pool, detailed: bool) -> ShownPool:
+    options = pool.options if detailed else UNSET
+    return ShownPool(name, mask_uri(pool.uri), pool.weight, pool.flavor, _href(POOLS, name), options)
 
 
-def _format_flavor(flavor: Flavor) -> dict[str, Any]:
-    return {
-        "name": flavor.name,
-        "capabilities": flavor.capabilities,
-        "pool_list": flavor.pools,
-        "href": _href(FLAVORS, flavor.name),
-    }
+def _format_flavor(flavor: Flavor) -> ShownFlavor:
+    return ShownFlavor(flavor.name, _href(FLAVORS, flavor.name), flavor.pools, flavor.capabilities)
 
 
-def _list_entry(flavor: Flavor, detailed: bool) -> dict[str, Any]:
-    shown = _format_flavor(flavor)
-    if not detailed:
-        del shown["capabilities"]
-    if not flavor.pools:
-        del shown["pool_list"]
-    return shown
+def _list_entry(flavor: Flavor, detailed: bool) -> ShownFlavor:
+    capabilities = flavor.capabilities if detailed else UNSET
+    return ShownFlavor(flavor.name, _href(FLAVORS, flavor.name), flavor.pools or UNSET, capabilities)
 
 
 def _href(path: str, name: str) -> str:

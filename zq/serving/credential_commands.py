@@ -6,11 +6,18 @@ opens the store and sends the requests to an application in its own process.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+from urllib.parse import quote, urlencode
 
-from zq.errors import Unavailable
-from zq.http.commands import Command, SendRequest
+from zq.errors import StartRefused, Unavailable
+from zq.http.commands import Command, SendRequest, list_all, request
+from zq.model.identity import ADMIN
 from zq.serving import control
+
+PATH: Final = "/v2/admin/tokens"
+# Default project of administrator tokens.
+PROJECT: Final = "admin"
 
 
 def parse(command: Command, arguments: Sequence[str]) -> argparse.Namespace:
@@ -51,3 +58,66 @@ def connect(socket: str, direct: Callable[[], control.Application]) -> SendReque
             return lambda method, target, document: control.send(socket, method, target, document)
     app = direct()
     return lambda method, target, document: control.call(app, method, target, document)
+
+
+def _add_verbs(
+    verbs: "argparse._SubParsersAction[argparse.ArgumentParser]",
+) -> Sequence[argparse.ArgumentParser]:
+    create = verbs.add_parser("create", help="create a token and print it once")
+    create.add_argument("--project", metavar="P", help="project of the token (required except with --admin)")
+    create.add_argument("--name", default="", help="description of the token")
+    create.add_argument(
+        "--scope", metavar="S", action="append", help="allowed scope, such as produce:orders.*; repeatable"
+    )
+    create.add_argument("--role", metavar="R", action="append", default=[], help="role of the token; repeatable")
+    create.add_argument("--days", metavar="D", type=int, help="lifetime in days (default 90)")
+    create.add_argument("--admin", action="store_true", help="add the role that administers the deployment")
+    listing = verbs.add_parser("list", help="list tokens, without their secrets")
+    listing.add_argument("--project", metavar="P", help="list only this project's tokens")
+    rotate = verbs.add_parser("rotate", help="create a replacement for a token, which then expires within a day")
+    revoke = verbs.add_parser("revoke", help="revoke a token")
+    one = revoke.add_mutually_exclusive_group(required=True)
+    rotate.add_argument("id", metavar="ID", help="the ten characters after zq_ in the token")
+    one.add_argument("id", metavar="ID", nargs="?", help="the ten characters after zq_ in the token")
+    one.add_argument("--jti", metavar="J", help="jti claim of a JSON Web Token")
+    return create, listing, revoke, rotate
+
+
+def _create(given: argparse.Namespace, send: SendRequest) -> Iterator[str]:
+    project = given.project or (PROJECT if given.admin else "")
+    if not project:
+        raise StartRefused("--project is missing: zq-server token create --project acme")
+    terms: dict[str, Any] = {"name": given.name, "roles": [*given.role, *([ADMIN] if given.admin else [])]}
+    terms |= {} if given.scope is None else {"scopes": given.scope}
+    terms |= {} if given.days is None else {"days": given.days}
+    yield request(send, "POST", f"{PATH}?{urlencode({'project': project})}", terms)["token"]
+
+
+def _list(given: argparse.Namespace, send: SendRequest) -> Iterator[str]:
+    yield from map(_line, list_all(send, PATH, "tokens", given.project))
+
+
+def _line(token: dict[str, Any]) -> str:
+    scopes = "all scopes" if token["scopes"] is None else " ".join(token["scopes"])
+    roles, used = ",".join(token["roles"]), token["last_used"] or "never"
+    name = f" ({token['name']})" if token["name"] else ""
+    return f"{token['id']}{name} of {token['project']}: {roles}; {scopes}; until {token['expires']}; used {used}"
+
+
+def _revoke(given: argparse.Namespace, send: SendRequest) -> Iterator[str]:
+    named = f"/{quote(given.id, safe='')}" if given.jti is None else f"?{urlencode({'jti': given.jti})}"
+    request(send, "DELETE", PATH + named)
+    yield from ()
+
+
+def _rotate(given: argparse.Namespace, send: SendRequest) -> Iterator[str]:
+    yield request(send, "POST", f"{PATH}/{quote(given.id, safe='')}/rotate")["token"]
+
+
+COMMAND: Final = Command(
+    name="token",
+    summary="create, list, rotate and revoke tokens",
+    description="Manage the tokens that authenticate callers.",
+    add_verbs=_add_verbs,
+    verbs={"create": _create, "list": _list, "revoke": _revoke, "rotate": _rotate},
+)

@@ -37,8 +37,8 @@ from zq.sqs.settings import SqsOptions
 from zq.storage import connect
 from zq.storage.api import DocumentController, Storage
 from zq.subscriptions.documents import postpone as subscriptions_postponed
+from zq.subscriptions.fan_out import Subscribers
 from zq.subscriptions.feature import SubscriptionsFeature, UseCases, subscriptions_feature
-from zq.subscriptions.followers import Subscribers
 from zq.subscriptions.settings import SECTION as SUBSCRIPTIONS
 from zq.websocket.feature import WebSocketFeature
 from zq.websocket.pushes import NO_SUBSCRIPTIONS

@@ -33,7 +33,6 @@ from zq.serving import (
     offline,
     settings,
     startup,
-    token_command,
 )
 from zq.serving.application import Application, make_broker, open_store
 from zq.serving.features import COMMANDS as FEATURE_COMMANDS
@@ -64,7 +63,9 @@ OFFLINE: Final[dict[str, Callable[[str, argparse.Namespace], int]]] = {
     "ship": lambda uri, given: offline.ship_store(uri, given.to),
 }
 """Commands that open the store themselves, by name."""
-COMMANDS: Final[dict[str, Command]] = {command.name: command for command in (token_command.COMMAND, *FEATURE_COMMANDS)}
+COMMANDS: Final[dict[str, Command]] = {
+    command.name: command for command in (credential_commands.COMMAND, *FEATURE_COMMANDS)
+}
 """Commands that administer credentials, by name."""
 
 

@@ -122,7 +122,7 @@ class StagingWriter:
         drafts = (pair for batch in batches for pair in self._drafts(batch, claims))
         count = 0
         for queue, some in (
-            _group_by_queue(drafts) if options.queues else [(options.queue or "", _second_items(drafts))]
+            _group_by_queue(drafts) if options.queues else [(options.queue or "", (draft for _, draft in drafts))]
         ):
             settings: dict[str, Any] = {"ttl": options.ttl, "delay": options.delay}
             try:
@@ -225,10 +225,6 @@ def _column_values(batch: pa.RecordBatch, name: str | None, default: Any) -> Seq
 
 def _raise_no_queue() -> str:
     raise Invalid("A row has no queue: fill queueColumn, or set option queue for such rows.")
-
-
-def _second_items(pairs: Iterable[tuple[str, Any]]) -> Iterator[Any]:
-    return (value for _, value in pairs)
 
 
 def _group_by_queue(pairs: Iterable[tuple[str, Any]], size: int = 10_000) -> Iterator[tuple[str, list[Any]]]:

@@ -25,7 +25,7 @@ Arguments that several operations share:
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from zq.model import (
     UNBOUNDED,
@@ -64,6 +64,10 @@ from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage import browsing, capabilities
 from zq.storage.capabilities import HistoryController, TopicController, TransactionController
+
+# Maximum seconds by which a stored time may be in the future. All drivers reject a later time, because it comes from a
+# wrong clock.
+FALSE_FUTURE: Final = 60
 
 
 class QueueController(Protocol):

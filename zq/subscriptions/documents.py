@@ -15,10 +15,10 @@ from zq.clock import Clock
 from zq.core.metadata import Metadata
 from zq.errors import MetadataConflict
 from zq.model import QueueRef, Seconds
-from zq.model.documents import DocumentRef
+from zq.model.documents import Document, DocumentRef
 from zq.model.hidden import MARK
+from zq.model.topics import EVERYTHING, Pattern
 from zq.storage.api import Storage
-from zq.subscriptions.cursors import Cursors
 from zq.subscriptions.model import Source, Subscription, SubscriptionSet
 
 # Kind of the documents with the subscriptions of a source.
@@ -29,7 +29,58 @@ MAX_ATTEMPTS: Final = 20
 # Number of sources that a listing of a project reads at a time.
 SOURCES_READ: Final = 20
 
+# Kind of the documents with a project's fan-out cursor.
+CURSOR: Final = "following"
+# A sequence beyond the end of every log.
+MAX_SEQUENCE: Final = 2**62
+
 _decoder: Final = msgspec.msgpack.Decoder(SubscriptionSet)
+
+
+class Cursors:
+    """The fan-out cursors: how far the messages of a project's topic log have been copied to subscriptions.
+
+    A project's cursor is a document whose value is a sequence as a decimal number. Only projects with topic subscribers
+    have a cursor. Each change is a compare-and-set on the cursor's version.
+    """
+
+    def __init__(self, storage: Storage, clock: Clock) -> None:
+        self._storage = storage
+        self._clock = clock
+
+    def get_last_sequence(self, project: str) -> int:
+        """Return the last sequence in the project's log."""
+        return self._storage.topics.read(project, MAX_SEQUENCE, 1, Pattern(EVERYTHING)).last
+
+    def get(self, project: str) -> Document | None:
+        """Return the project's cursor, or None if the project has no topic subscribers."""
+        return self._storage.documents.get(_cursor_ref(project), self._clock.now())
+
+    def move(self, project: str, position: int, version: str) -> bool:
+        """Set the cursor to ``position`` if its version equals ``version``. If ``version`` is "", create the cursor.
+
+        Return whether the cursor was set.
+        """
+        return self._storage.documents.put(_cursor_ref(project), b"%d" % position, self._clock.now(), expected=version)
+
+    def remove(self, project: str, version: str) -> bool:
+        """Remove the cursor if its version equals ``version``. Return whether the cursor was removed."""
+        return self._storage.documents.delete(_cursor_ref(project), self._clock.now(), expected=version)
+
+    def renew(self, project: str, first: int) -> None:
+        """Give the cursor a new version, so that concurrent moves fail. If there is no cursor, create it at ``first``.
+
+        Raises ``MetadataConflict`` after too many concurrent changes.
+        """
+        for _ in range(MAX_ATTEMPTS):
+            cursor = self.get(project)
+            if self.move(project, int(cursor.value) if cursor else first, cursor.version if cursor else ""):
+                return
+        raise MetadataConflict("The subscriptions were changed concurrently. Try again.")
+
+
+def _cursor_ref(project: str) -> DocumentRef:
+    return DocumentRef(project, CURSOR, "log")
 
 
 class SubscriptionDocuments:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fan-out of queue notices and topic messages to the delivery queues of subscriptions.
+"""Notices of posts, and their fan-out with topic messages to the delivery queues of subscriptions.
 
 The fan-out of a project's topic log has three steps:
 
@@ -18,14 +18,15 @@ from typing import Final
 from msgspec import Struct
 
 from zq.clock import Clock
+from zq.core.followers import Followers
+from zq.core.metadata import Metadata
+from zq.core.rules import Rules
 from zq.core.tails import ALL
-from zq.model import Claim, QueueRef, Seconds, Settlement
+from zq.model import Claim, Copies, Draft, QueueRef, Seconds, Settlement
 from zq.model.hidden import HIDDEN
 from zq.model.topics import Batch, Pattern
 from zq.storage.api import Storage
-from zq.subscriptions.cursors import Cursors
-from zq.subscriptions.documents import KIND, SubscriptionDocuments
-from zq.subscriptions.followers import MAX_HOPS
+from zq.subscriptions.documents import KIND, Cursors, SubscriptionDocuments
 from zq.subscriptions.model import Notice, Source, SubscriptionSet, is_notice_queue, make_log_ref, parse_delivery_queue
 from zq.subscriptions.notices import decode_notice, make_drafts
 from zq.subscriptions.policy import SubscriptionPolicy
@@ -35,6 +36,48 @@ LOG = logging.getLogger(__name__)
 BATCH: Final = 100
 # Prefix of the names of topics' subscription documents.
 TOPIC_PREFIX: Final = "topic/"
+# Maximum number of deliveries in a row that each caused the next post. A longer chain is treated as a loop.
+MAX_HOPS: Final = 5
+# Number of sources whose subscriptions are deleted in one step of a project removal.
+SOURCES_AT_ONCE: Final = 20
+
+
+class Subscribers(Followers):
+    """The subscribers of queues and topics. ``keep`` is the retention of undelivered notices in seconds."""
+
+    def __init__(self, storage: Storage, clock: Clock, keep: int) -> None:
+        self._documents = SubscriptionDocuments(storage, clock)
+        self._keep = keep
+
+    def mark(self, queue: QueueRef) -> Metadata:
+        return self._documents.get_queue_mark(queue)
+
+    def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
+        """Return the notices of the messages, or None if ``MAX_HOPS`` or more deliveries in a row led to the post."""
+        if hops >= MAX_HOPS:
+            return None
+        is_delayed = bool(rules.default_message_delay)
+        notices = [
+            Notice(
+                each.id,
+                "queue",
+                queue.name,
+                each.body,
+                each.ttl,
+                each.delay if is_delayed else None,
+                rules.subscribed,
+                hops=hops,
+                attributes=each.attributes,
+            )
+            for each in drafts
+        ]
+        return Copies(Source(queue.project, "queue", queue.name).notices, make_drafts(notices, self._keep, now))
+
+    def end(self, kind: str, project: str, name: str) -> None:
+        self._documents.delete_all(Source(project, kind, name))
+
+    def remove(self, project: str) -> bool:
+        return self._documents.delete_some(project, SOURCES_AT_ONCE)
 
 
 class FollowResult(Struct, frozen=True):

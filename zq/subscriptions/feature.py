@@ -14,7 +14,7 @@ from zq.errors import Invalid
 from zq.http.features import Feature, Json
 from zq.limits import Limits
 from zq.model.identity import ShareOptions
-from zq.subscriptions import delivery_resources, openapi, resources
+from zq.subscriptions import openapi, resources
 from zq.subscriptions.connections import ConnectionSubscriptions
 from zq.subscriptions.deliveries import Deliveries
 from zq.subscriptions.delivery.running import create_target_policy, create_worker
@@ -66,7 +66,7 @@ class SubscriptionsFeature(Feature):
 
     def add_routes(self, app: "falcon.App[Any, Any]") -> None:
         resources.add_routes(app, self._use_cases.subscriptions)
-        delivery_resources.add_routes(app, self._use_cases.deliveries)
+        resources.add_delivery_routes(app, self._use_cases.deliveries)
 
     def start(self) -> None:
         if self._deliverer is not None:

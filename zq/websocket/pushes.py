@@ -104,7 +104,10 @@ class Pusher:
             for (queue, id), binary in list(self._formats.items()):
                 if notified or self._subscriptions.exists(queue, id):
                     for documents in self._subscriptions.batches(queue, id):
-                        yield [_frame(document, binary) for document in documents]
+                        yield [
+                            frames.encode(msgspec.json.decode(document), True) if binary else document.decode()
+                            for document in documents
+                        ]
                 else:  # the subscription has expired or was deleted
                     self._forget(queue, id)
         except ZqError as failure:
@@ -126,7 +129,3 @@ class Pusher:
     def _forget(self, queue: QueueRef, id: str) -> None:
         self._subscriptions.forget(queue, id)
         self._formats.pop((queue, id), None)
-
-
-def _frame(document: bytes, binary: bool) -> Frame:
-    return frames.encode(msgspec.json.decode(document), True) if binary else document.decode()

@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Posted(Struct):
     """One message in the body of a post.
 
-    A queue without delays ignores ``delay``, even if it is not valid (contract 7.2).
+    A queue without delays ignores ``delay``, even if it is not valid.
     """
 
     body: Raw

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from zq import wire
-from zq.wire.answers import DateTime, Timestamp
+from zq.wire.answers import DateTime, ProjectId, Timestamp
 
 
 class TokenTerms(Struct):
@@ -21,7 +21,7 @@ class TokenTerms(Struct):
 
 
 class ShareTerms(Struct, forbid_unknown_fields=True):
-    """The body of a request to create a pre-signed URL. ``None`` means the default."""
+    """The body of a request to create a pre-signed URL. A member that is absent or null has its default."""
 
     paths: list[str] | None = None
     methods: list[str] | None = None
@@ -62,6 +62,26 @@ class Identity(Struct):
     scopes: list[str] | None
     credential: str
     expires: DateTime | None
+
+
+class Me(Struct):
+    """The caller's permissions, and properties of the server.
+
+    Attributes:
+        projects: null if the caller was not authenticated.
+        rules: The policy rules that the caller may use on at least one object.
+        auth: Name of the authentication strategy.
+        console: Version of the console; null if the server has none.
+    """
+
+    project: ProjectId
+    projects: list[ProjectId] | None
+    roles: list[str]
+    rules: list[str]
+    admin: bool
+    auth: str
+    console: str | None
+    version: str
 
 
 class Token(Struct):

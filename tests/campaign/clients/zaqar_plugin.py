@@ -41,8 +41,8 @@ from zq.serving.features import command_features
 from zq.serving.settings import Configuration
 from zq.storage import connect
 from zq.storage.pooling import PooledStorage
+from zq.subscriptions.fan_out import Subscribers
 from zq.subscriptions.feature import SubscriptionsFeature, UseCases
-from zq.subscriptions.followers import Subscribers
 from zq.subscriptions.model import parse_delivery_queue
 from zq.subscriptions.policy import SubscriptionPolicy
 from zq.subscriptions.sealing import SecretSealer

@@ -13,7 +13,7 @@ from zq.http.tokens import MAX_PAGE as MAX_TOKENS_PAGE
 from zq.http.tokens import MAX_TEXT
 from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
 from zq.model.quotas import MAX_QUOTA, PERCENT, Quota, State
-from zq.wire.tokens import Identity, ShareTerms
+from zq.wire.tokens import Identity, Me, ShareTerms
 
 ASKED: Final = (400, 403, 406, 503)
 IDS: Final = TEXT | {"pattern": f"^{PROJECT_ID.pattern}$", "minLength": 1, "maxLength": MAX_PROJECT}
@@ -39,7 +39,7 @@ def administration() -> Json:
                     query(
                         "marker",
                         TEXT | {"pattern": r"^[0-9]{18}\.[0-9a-f]{8}$"},
-                        "Marker of the page, from the link to it.",
+                        "Marker of the page, from the link in the previous page.",
                     ),
                     query("limit", integer(1, MAX_PAGE, default=DEFAULT_PAGE), "Maximum number of entries."),
                     query("since", TEXT | {"format": "date-time"}, "Earliest time of an entry."),
@@ -53,30 +53,14 @@ def schemas() -> Json:
     """Return the schemas of quotas, callers, the audit trail and signed URLs."""
     values = {name: integer(0, MAX_QUOTA) for name in Quota.__struct_fields__} | {"share": integer(*PERCENT)}
     own = {"type": "object", "properties": values, "additionalProperties": False}
+    callers = answer_schemas(Identity, Me)
+    callers["Me"]["properties"]["rules"]["items"] = {"enum": list(RULES)}
     return _shares() | {
         "OwnLimits": own,
-        **_callers(),
+        **callers,
         "AuditEntry": _audit_entry(),
         "AuditPage": page_schema("entries", "AuditEntry"),
         "QuotaReport": object_of({"limits": reference("schemas", "OwnLimits"), "state": STATE} | USE),
-    }
-
-
-def _callers() -> Json:
-    return {
-        **answer_schemas(Identity),
-        "Me": object_of(
-            {
-                "project": IDS,
-                "projects": {"type": ["array", "null"], "items": IDS},
-                "roles": {"type": "array", "items": TEXT},
-                "rules": {"type": "array", "items": {"enum": list(RULES)}},
-                "admin": {"type": "boolean"},
-                "auth": TEXT,
-                "console": {"type": ["string", "null"]},
-                "version": TEXT,
-            }
-        ),
     }
 
 

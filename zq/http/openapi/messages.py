@@ -216,7 +216,7 @@ def _claiming(limits: Limits) -> Json:
 
 def _claim_listing(identity: str, summary: str) -> Json:
     parameters = [
-        query("marker", TEXT | {"pattern": MARKER}, "Marker of the page, from the link to it."),
+        query("marker", TEXT | {"pattern": MARKER}, "Marker of the page, from the link in the previous page."),
         query(
             "limit", integer(1, MAX_CLAIMS, default=DEFAULT_PAGE), "Maximum number of claims; a page may have fewer."
         ),

@@ -140,7 +140,9 @@ def error_answers() -> Json:
         titles.setdefault(status, []).append(title)
     more = {401: ["WWW-Authenticate"], 409: ["Retry-After"], 429: ["Retry-After"], 503: ["Retry-After"]}
     return {
-        f"Error{status}": answer(" / ".join(titles[status]), "Error", "X-Zq-Error", *more.get(status, []))
+        f"Error{status}": answer(
+            " / ".join(dict.fromkeys(titles[status])), "Error", "X-Zq-Error", *more.get(status, [])
+        )
         for status in sorted(titles)
     }
 

@@ -22,7 +22,7 @@ from zq.limits import (
     Limits,
 )
 from zq.model import SettleResult
-from zq.model.docstrings import read_docstrings
+from zq.model.declarations import read_docstrings
 from zq.wire import answers, extensions
 from zq.wire.answers import DateTime, Timestamp
 from zq.wire.metadata import FeatureKeys, ReservedKeys, build_key_schemas, shown_defaults

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Component schemas of OpenAPI, derived from the structs that decode requests and encode answers."""
 
+import inspect
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -53,8 +54,9 @@ def page_schema(member: str, component: str) -> Json:
 
 
 def _describe(schema: Json) -> None:
-    """Move the descriptions of properties from the struct's docstring to the properties."""
-    text, _, members = schema.pop("description", "").partition("\n\nAttributes:\n")
+    """Move the descriptions of properties from the struct's docstring to the properties, as Markdown."""
+    docstring = inspect.cleandoc(schema.pop("description", "")).replace("``", "`")
+    text, _, members = docstring.partition("\n\nAttributes:\n")
     if text:
         schema["description"] = " ".join(text.split())
     for name, description in _MEMBER.findall(members):

@@ -11,8 +11,7 @@ from msgspec import Struct
 from oslo_config import cfg
 
 from zq.limits import Limits
-from zq.model.declarations import find_declarations
-from zq.model.docstrings import read_docstrings
+from zq.model.declarations import find_declarations, read_docstrings
 from zq.model.expiry import Expiry
 from zq.model.identity import AuthOptions, JwtOptions, ShareOptions
 from zq.model.options import PORT, Option

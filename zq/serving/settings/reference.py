@@ -10,8 +10,7 @@ from typing import Any, Final
 from msgspec import UNSET, Struct
 
 from zq.limits import Limits
-from zq.model.declarations import find_declarations
-from zq.model.docstrings import read_docstrings
+from zq.model.declarations import find_declarations, read_docstrings
 from zq.serving.settings.options import OPTIONS, DeclaredOption
 from zq.wire.metadata import FeatureKeys, Key, ReservedKeys, shown_defaults
 
@@ -54,7 +53,7 @@ def _build_key_rows(keys: type[Struct]) -> str:
         name = f"`_{field.name}`"
         default = "not shown" if key.shown is UNSET else _default(shown[f"_{field.name}"], "`null`")
         cells = (f"[{name}]({key.page})" if key.page else name, key.values.text, default, _on_topics(key))
-        rows.append(_format_row(*cells, meanings[field.name].replace("``", "`")))
+        rows.append(_format_row(*cells, meanings[field.name]))
     return "".join(rows)
 
 

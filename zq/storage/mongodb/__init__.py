@@ -13,11 +13,10 @@ from typing import Any, Final
 from zq.errors import StartRefused, Unavailable
 from zq.model import LocatedMessage, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace, Steps
-from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage import browsing
-from zq.storage.api import Defaults
+from zq.storage.api import FALSE_FUTURE, Defaults
 from zq.storage.mongodb import layout, startup
 from zq.storage.mongodb.claims import ClaimController
 from zq.storage.mongodb.client import StoreClient

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from cachetools import LRUCache
 
 from zq.model import Grouping
-from zq.model.moments import FALSE_FUTURE
+from zq.storage.api import FALSE_FUTURE
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.floors import counters_of, floor_of

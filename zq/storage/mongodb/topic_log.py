@@ -167,7 +167,7 @@ class Reader:
 
     def last(self, key: QueueKey) -> int:
         """Return the last majority-committed sequence of the log, or 0 if nothing was published."""
-        found = self._client.find(_counter(key), fields={"k1": 1}, committed=True)
+        found = self._client.find({"_id": key.counter, "s": key.shard}, fields={"k1": 1}, committed=True)
         return int(found[0]["k1"]) if found else 0
 
     def floor(self, key: QueueKey, topic: str) -> int:
@@ -243,10 +243,6 @@ def floors_of(state: Sequence[BsonDocument]) -> Floors:
     counter: BsonDocument = next((one for one in state if one["_id"] == one["s"]), {})
     purged = {one["d"]: int(one["g"]) for one in state if "d" in one}
     return Floors(int(counter.get("k1", 0)), int(counter.get("x", 0)), purged)
-
-
-def _counter(key: QueueKey) -> BsonDocument:
-    return {"_id": key.counter, "s": key.shard}
 
 
 def _state(key: QueueKey) -> BsonDocument:

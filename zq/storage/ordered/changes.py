@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 from msgspec import structs
 
 from zq.model import Draft, Grouping, IdempotencyKey, Move, Outcome, QueueRef
-from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import OVERHEAD
+from zq.storage.api import FALSE_FUTURE
 from zq.storage.ordered import due, layout
 from zq.storage.ordered.entries import message_changes, message_entries, message_removal
 from zq.storage.ordered.idempotency import key_writes

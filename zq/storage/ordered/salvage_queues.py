@@ -12,8 +12,8 @@ from zq.model import Grouping
 from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout, startup
 from zq.storage.ordered.entries import HISTORY_OF, MESSAGE_OF, message_entries
+from zq.storage.ordered.integrity import RebuiltLines, grouping_of
 from zq.storage.ordered.layout import QueueRecord, StoredMessage, Tally
-from zq.storage.ordered.line_integrity import RebuiltLines, grouping_of
 from zq.storage.ordered.lines import LINE
 from zq.storage.ordered.registry import NO_METADATA
 from zq.storage.ordered.salvage_copy import LOST_COUNTER, SalvageState

@@ -214,13 +214,10 @@ def _describe(store: Store, work: Work, name: str, key: bytes, value: bytes) -> 
         stage = layout.decode_stage(value)
         return KnownStage(name, stage.count, stage.size, due.expiry_of(key) / 1000)
     if work is Work.FENCE:
-        return KnownFence(name, int.from_bytes(value), _decode_time(store.get("default", ADVANCED + key)))
+        advanced = store.get("default", ADVANCED + key)
+        return KnownFence(name, int.from_bytes(value), None if advanced is None else int.from_bytes(advanced) / 1000)
     batch = layout.decode_batch(value)
     return KnownProducer(name, build_result(store, key[:-8], batch), batch.decided / 1000 or None)
-
-
-def _decode_time(value: bytes | None) -> float | None:
-    return None if value is None else int.from_bytes(value) / 1000
 
 
 def usage(store: Store, project: str) -> tuple[int, int]:

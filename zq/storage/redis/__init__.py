@@ -32,11 +32,10 @@ from redis.exceptions import (
 from zq.errors import StartRefused, Unavailable
 from zq.model import LocatedMessage, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace, Steps
-from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage import browsing
-from zq.storage.api import Defaults
+from zq.storage.api import FALSE_FUTURE, Defaults
 from zq.storage.options import RedisOptions
 from zq.storage.redis import address, layout, network, scripts
 from zq.storage.redis.address import Address

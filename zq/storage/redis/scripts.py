@@ -10,8 +10,8 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Final
 
-from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import OVERHEAD
+from zq.storage.api import FALSE_FUTURE
 
 FOLDER: Final = files("zq.storage.redis") / "lua"
 # Constants defined before the shared part.

@@ -12,7 +12,7 @@ from redis.exceptions import OutOfMemoryError
 
 from zq.errors import Unavailable
 from zq.model import Edge, IdempotencyKey, Seconds, Stats
-from zq.model.topics import Batch, Entry, Listener, LogSlice, Pattern, PublishedMessage, Retention, TopicRef
+from zq.model.topics import Batch, Entry, Listener, LogSlice, Pattern, Retention, TopicRef
 from zq.storage.redis import batches, layout, scripts
 from zq.storage.redis.connections import Reply
 from zq.storage.redis.notices import LogSubscriber
@@ -102,7 +102,7 @@ class TopicController:
             after, whole, *fronts, rest = self._run(scripts.TOPIC_STATS, topic.project, *asked)
             living = [item for batch in batches.batches(rest, 0) for item in batch.decode().messages(0, now)]
             free += whole + len(living)
-            edges += [_edge(item) for item in living]
+            edges += [Edge(str(item.sequence), item.created, item.sequence) for item in living]
             for at, front in enumerate(filter(None, fronts)):
                 *sequences, created = batches.edges(front)
                 edges.append(Edge(str(sequences[at]), created, sequences[at]))
@@ -180,7 +180,3 @@ class LogScan:
     def result(self) -> LogSlice:
         position = max(self._position, self._after)
         return LogSlice(self._found, position, position < self._last, self._last, self._dropped)
-
-
-def _edge(item: PublishedMessage) -> Edge:
-    return Edge(str(item.sequence), item.created, item.sequence)

@@ -248,7 +248,8 @@ class Attempt:
         terms += [layout.full(target) for target in targets]
         more = [layout.keys(self._whole).transactions]
         more += [layout.content(commit.project, name) for name in self._names]
-        more += [block for queue, history in self._lists for block in self._claimed(queue, history)]
+        for queue, history in self._lists:
+            more += [layout.keys(queue).queue, *self._store.history(queue, history, self._moment)]
         more += [layout.keys(target).queue for target in targets]
         if to_open is not None:
             more += [layout.opened(commit.project, commit.producer, number) for number in range(to_open.phases)]
@@ -257,9 +258,6 @@ class Attempt:
     def _open_form(self, packed: Sequence[bytes]) -> Open:
         claims = [(layout.full(queue), history) for queue, history in self._lists]
         return Open(b"%d" % self._commit.batch, claims, list(packed))
-
-    def _claimed(self, queue: QueueRef, history: int) -> list[Block]:
-        return [layout.keys(queue).queue, *self._store.history(queue, history, self._moment)]
 
     def _read_stages(self) -> list[bytes]:
         """Return the stored form of each stage in ``_names``; b"" for a missing stage.

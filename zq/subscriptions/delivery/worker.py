@@ -22,7 +22,6 @@ from zq.errors import MessageUnreadable, Unavailable, ZqError
 from zq.model import Claim, ClaimRequest, Lease, Message, Move, QueueRef, Release, Settlement, new_ids
 from zq.storage.api import Storage
 from zq.subscriptions.delivery.confirmations import Confirmations
-from zq.subscriptions.delivery.connection_limits import ConnectionLimits
 from zq.subscriptions.delivery.leases import Leases
 from zq.subscriptions.delivery.options import DeliveryOptions
 from zq.subscriptions.delivery.retries import Outcome, compute_delays, merge_policies
@@ -43,6 +42,9 @@ from zq.subscriptions.policy import SubscriptionPolicy
 
 if TYPE_CHECKING:
     from zq.subscriptions.delivery.senders import Senders
+import resource
+from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
@@ -67,6 +69,54 @@ MIN_ROUND_SECONDS: Final = 0.05
 SCAN_INTERVAL: Final = 10.0
 # Seconds after which the worker retries a queue after an error of the store.
 RETRY_INTERVAL: Final = 2.0
+# Maximum number of connections of a worker. A project may have a thousand subscriptions, each with one connection.
+MAX_CONNECTIONS: Final = 2000
+# One of every ``FAILED_FRACTION`` connections is reserved for subscriptions whose last delivery failed.
+FAILED_FRACTION: Final = 4
+# The maximum number of connections of a project to one host.
+MAX_PER_HOST: Final = 20
+
+
+class ConnectionLimits:
+    """The connection limits of one worker. Use them only in the worker's event loop.
+
+    A part of the connections is reserved for subscriptions whose last delivery failed. These subscriptions can use no
+    other connections, so unresponsive subscribers cannot occupy all of them. The connections of a project to one host
+    are also limited.
+
+    Reserve a connection before you claim deliveries. A task that waits for a connection while it holds a claim would
+    let the claim expire.
+    """
+
+    def __init__(self, limit: int = MAX_CONNECTIONS) -> None:
+        limit = _raise_descriptor_limit(limit)
+        self._doubtful = asyncio.Semaphore(max(1, limit // FAILED_FRACTION))
+        self._proven = asyncio.Semaphore(max(1, limit - limit // FAILED_FRACTION))
+        self._hosts: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def reserve(self, project: str, subscriber: str, *, failed: bool) -> AsyncIterator[None]:
+        """Wait for a free connection and reserve it; an async context manager.
+
+        ``failed``: whether the last delivery of the subscription failed.
+        """
+        host = urlsplit(subscriber.removeprefix("trust+")).hostname or ""
+        few = self._hosts.setdefault((project, host), asyncio.Semaphore(MAX_PER_HOST))
+        async with few, self._doubtful if failed else self._proven:
+            yield
+
+
+def _raise_descriptor_limit(wanted: int) -> int:
+    """Raise the process's limit of file descriptors by ``wanted``, or as far as the hard limit permits.
+
+    Return the number of file descriptors for deliveries.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    raised = soft + wanted if hard == resource.RLIM_INFINITY else min(soft + wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+    return max(raised - soft, min(wanted, soft // 4))
 
 
 class DeliveryState:
@@ -301,7 +351,7 @@ class DeliveryWorker:
         """
         if log.project not in self._logs:
             self._logs[log.project] = await self._call_store(
-                self._storage.topics.subscribe, log.project, self._make_notifier(log)
+                self._storage.topics.subscribe, log.project, lambda _batch, _before: self.notify(log)
             )
         while not self._ending.is_set():
             if not await self._call_store(self._leases.acquire, log):
@@ -315,9 +365,6 @@ class DeliveryWorker:
                 self._schedule(pending, 0.0)
             if not followed.more:
                 return
-
-    def _make_notifier(self, log: QueueRef) -> Callable[[object, int], None]:
-        return lambda _batch, _before: self.notify(log)
 
     async def _deliver(self, queue: QueueRef) -> None:
         at = parse_delivery_queue(queue)
