@@ -17,7 +17,7 @@ from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage import browsing
-from zq.storage.api import Defaults
+from zq.storage.api import Defaults, Storage
 from zq.storage.mongodb import layout, startup
 from zq.storage.mongodb.claims import ClaimController
 from zq.storage.mongodb.client import StoreClient
@@ -121,7 +121,7 @@ class MongoStorage(Defaults):
         self._client.pymongo.close()
 
 
-def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> MongoStorage:
+def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
     """Open the store at ``mongodb://hosts/database?options``. ``options`` are those of ``MongodbOptions``.
 
     Raises:

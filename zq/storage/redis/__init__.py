@@ -36,7 +36,7 @@ from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage import browsing
-from zq.storage.api import Defaults
+from zq.storage.api import Defaults, Storage
 from zq.storage.options import RedisOptions
 from zq.storage.redis import address, layout, network, scripts
 from zq.storage.redis.address import Address
@@ -124,7 +124,7 @@ class RedisStorage(Defaults):
         return float(self._client.run(script, (layout.CLOCK_KEY,), b"%d" % (FALSE_FUTURE * 1_000_000))) / 1_000_000
 
 
-def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> RedisStorage:
+def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
     """Open the store at a URI.
 
     Args:
