@@ -46,13 +46,16 @@ class AttributeValue(Struct, frozen=True, omit_defaults=True, rename="pascal"):
 
 
 class Attributes(Struct, frozen=True, omit_defaults=True, rename="pascal"):
-    """The attributes of a message. The default of each field means that the attribute is absent."""
+    """The attributes of a message. The default of each field means that the attribute is absent.
+
+    Each field except ``message_attributes`` has the name of its member of ``zq.wire.answers.Message``.
+    """
 
     message_attributes: dict[str, AttributeValue] = {}
     """The sender's own attributes by name."""
-    message_deduplication_id: str = ""
+    deduplication_id: str = field(default="", name="MessageDeduplicationId")
     """The id by which an SQS FIFO queue detected duplicates."""
-    trace: str = field(default="", name="AWSTraceHeader")
+    aws_trace_header: str = field(default="", name="AWSTraceHeader")
     """The trace header of AWS X-Ray."""
 
 

@@ -331,9 +331,9 @@ SYSTEM: Final[Mapping[str, Callable[[Call, Message, Attributes], str]]] = {
     ),
     "ApproximateFirstReceiveTimestamp": lambda _call, message, _attributes: _format_ms(message.first_claimed),
     SEQUENCE: lambda _call, message, _attributes: _format_sequence(message.sequence),
-    "MessageDeduplicationId": lambda _call, _message, attributes: attributes.message_deduplication_id,
+    "MessageDeduplicationId": lambda _call, _message, attributes: attributes.deduplication_id,
     "MessageGroupId": lambda _call, message, _attributes: message.group,
-    message_attributes.TRACE: lambda _call, _message, attributes: attributes.trace,
+    message_attributes.TRACE: lambda _call, _message, attributes: attributes.aws_trace_header,
     "DeadLetterQueueSourceArn": lambda call, message, _attributes: (
         names.queue_arn(call, message.origin) if message.origin else ""
     ),

@@ -16,6 +16,7 @@ from sortedcontainers import SortedDict
 from zq.errors import StartRefused
 from zq.model.expiry import Expiry
 from zq.model.stats import Measure
+from zq.storage.api import Storage
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.ordered.store import Housekeeping, Range, Store, Write
 
@@ -26,7 +27,7 @@ FIRST_SCAN: Final = 8
 MAX_SCAN: Final = 512
 
 
-def connect(uri: str, expiry: Expiry | None = None) -> OrderedStorage:
+def connect(uri: str, expiry: Expiry | None = None) -> Storage:
     """Open an empty store. Raises ``StartRefused`` if the URI is not exactly ``memory:``."""
     if uri != "memory:":
         raise StartRefused(f"The in-memory store has no name: use memory: and not {uri!r}.")

@@ -45,12 +45,15 @@ def typed_value(value: JsonValue) -> TypedValue:
     return TypedValue(STRING, value) if isinstance(value, str) else TypedValue(NUMBER, _encode(value).decode())
 
 
+# The fields that an answer shows unchanged.
+_MEMBERS: Final = tuple(name for name in Attributes.__struct_fields__ if name != "message_attributes")
+
+
 def format_attributes(attributes: Attributes) -> dict[str, Any]:
     """Convert stored attributes to the members of an ``answers.Message``."""
     return {
         "attributes": format_values(attributes),
-        "deduplication_id": attributes.message_deduplication_id,
-        "aws_trace_header": attributes.trace,
+        **{name: getattr(attributes, name) for name in _MEMBERS},
     }
 
 

@@ -16,7 +16,7 @@ from zq.model.expiry import Expiry, Pace, Steps
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage import browsing
-from zq.storage.api import FALSE_FUTURE, Defaults
+from zq.storage.api import FALSE_FUTURE, Defaults, Storage
 from zq.storage.mongodb import layout, startup
 from zq.storage.mongodb.claims import ClaimController
 from zq.storage.mongodb.client import StoreClient
@@ -120,7 +120,7 @@ class MongoStorage(Defaults):
         self._client.pymongo.close()
 
 
-def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> MongoStorage:
+def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
     """Open the store at ``mongodb://hosts/database?options``. ``options`` are those of ``MongodbOptions``.
 
     Raises:

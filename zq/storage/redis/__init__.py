@@ -35,7 +35,7 @@ from zq.model.expiry import Expiry, Pace, Steps
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage import browsing
-from zq.storage.api import FALSE_FUTURE, Defaults
+from zq.storage.api import FALSE_FUTURE, Defaults, Storage
 from zq.storage.options import RedisOptions
 from zq.storage.redis import address, layout, network, scripts
 from zq.storage.redis.address import Address
@@ -123,7 +123,7 @@ class RedisStorage(Defaults):
         return float(self._client.run(script, (layout.CLOCK_KEY,), b"%d" % (FALSE_FUTURE * 1_000_000))) / 1_000_000
 
 
-def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> RedisStorage:
+def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
     """Open the store at a URI.
 
     Args:
