@@ -74,7 +74,9 @@ class ClaimItem:
 
     def on_patch(self, req: Request, resp: falcon.Response, queue: str, claim: str) -> None:
         fence = query.fence(req)
-        renew = partial(self._claims.renew, req.context.queue, claim, wire.claim_terms(query.require_body(req)), fence)
+        renew = partial(
+            self._claims.renew, req.context.queue, claim, wire.claim_terms(query.body(req, required=True)), fence
+        )
         respond(req, resp, renew, partial(_show_nothing, resp))
 
     def on_delete(self, req: Request, resp: falcon.Response, queue: str, claim: str) -> None:

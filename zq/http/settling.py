@@ -31,7 +31,7 @@ class ClaimSettle:
 
     def on_post(self, req: Request, resp: falcon.Response, queue: str, claim: str) -> None:
         fence = query.fence(req)
-        raw = query.require_body(req, self._max_body)
+        raw = query.body(req, self._max_body, required=True)
         key = idempotency.idempotency_key(req, "settle", self._window, raw, claim)
         terms, allowance = extensions.settle_terms(raw), req.context.allowance
         weight.admit(req, len(terms.delete) + len(terms.release) + len(terms.move) + len(terms.bury))

@@ -72,7 +72,7 @@ class CommitCollection(WorkCollection):
 
     def on_post(self, req: Request, resp: falcon.Response) -> None:
         fence = query.fence(req)
-        terms = extensions.commit_terms(query.require_body(req, MAX_COMMIT_BODY))
+        terms = extensions.commit_terms(query.body(req, MAX_COMMIT_BODY, required=True))
         weight.admit(req, weight.UNKNOWN)
         committed = self._transactions.commit(req.context.project, terms, fence, req.context.allowance)
         _mark_open(resp, committed)
