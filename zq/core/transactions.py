@@ -105,9 +105,10 @@ class Transactions:
             Fenced: The epoch of ``fence`` is outdated.
             QuotaExceeded: The producer is new, and the project has reached its producer limit.
         """
-        _authorize(allowance, terms)
+        stages = terms.stages
+        _authorize(allowance, terms, stages)
         held = _each_once("settle", [_named(project, each) for each in terms.settle])
-        publish = _each_once("publish", [check_free_name("publish", stage) for stage in terms.stages])
+        publish = _each_once("publish", [check_free_name("publish", stage) for stage in stages])
         commit = Commit(
             project=project_id(project),
             producer=check_free_name("producer", terms.producer),
@@ -188,12 +189,12 @@ class Transactions:
             self._executor.resume()
 
 
-def _authorize(allowance: Allowance, terms: CommitTerms) -> None:
+def _authorize(allowance: Allowance, terms: CommitTerms, stages: Sequence[str]) -> None:
     for queue in {held.queue for held in terms.settle}:
         allowance.authorize("claims:update", Verb.CONSUME, Kind.QUEUE, queue)
-    verb = Verb.CONSUME if terms.settle and not terms.stages else Verb.PRODUCE
+    verb = Verb.CONSUME if terms.settle and not stages else Verb.PRODUCE
     allowance.authorize("messages:create", verb, Kind.WORK, terms.producer)
-    for stage in set(terms.stages):
+    for stage in set(stages):
         allowance.authorize("messages:create", Verb.PRODUCE, Kind.WORK, stage)
 
 

@@ -47,7 +47,7 @@ class MessageCollection:
         raw = query.body(req, rules.max_messages_post_size, required=True)
         if len(raw) > weight.MAX_LIGHT_POST:
             weight.admit_post(req, raw)
-        key = idempotency.idempotency_key(req, "post", self._window, raw)
+        key = idempotency.read_key(req, "post", self._window, raw) if idempotency.HEADER in req.env else None
         trace = query.trace_attributes(req)
         posted = self._messages.post(context.queue, context.client, raw, key, hops, rules, trace)
         context.messages = len(posted.value)
@@ -94,7 +94,7 @@ class MessageCollection:
         req.context.allowance.authorize("messages:create", Verb.PRODUCE, Kind.WORK, stage)
         hops, raw = query.hops(req), query.body(req, self._max_post_size, required=True)
         weight.admit_post(req, raw)
-        key = idempotency.idempotency_key(req, "post", self._window, raw)
+        key = idempotency.read_key(req, "post", self._window, raw) if idempotency.HEADER in req.env else None
         trace = query.trace_attributes(req)
         staged = self._messages.stage(req.context.queue, req.context.client, raw, stage, key, hops, trace)
         req.context.messages = staged.value

@@ -33,7 +33,7 @@ class TopicMessages:
         raw = query.body(req, self._publishing.max_post_size(topic_ref), required=True)
         if len(raw) > weight.MAX_LIGHT_POST:
             weight.admit_post(req, raw)
-        key = idempotency.idempotency_key(req, "publish", self._window, raw)
+        key = idempotency.read_key(req, "publish", self._window, raw) if idempotency.HEADER in req.env else None
         published = self._publishing.publish(topic_ref, raw, key, hops, query.trace_attributes(req))
         req.context.messages = len(published.value)
         if published.replayed:

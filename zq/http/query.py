@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import falcon
@@ -41,6 +42,7 @@ def integer(req: Request, name: str) -> int | None:
     return as_integer(name, value)
 
 
+@lru_cache(maxsize=256)
 def as_integer(name: str, value: str) -> int:
     """Parse an integer with an optional sign. Raises ``InvalidParameter`` for any other text."""
     match = _INTEGER.fullmatch(value)
@@ -92,8 +94,7 @@ def fence(req: Request) -> Fence | None:
         InvalidParameter: The parameter is malformed.
         NotAuthorized: The client may not advance the fence.
     """
-    value = text(req, "fence")
-    if not value:
+    if "fence" not in req.params or not (value := text(req, "fence")):
         return None
     name, _, epoch = value.rpartition(":")
     if not epoch.isascii() or not epoch.isdigit():

@@ -32,7 +32,7 @@ class ClaimSettle:
     def on_post(self, req: Request, resp: falcon.Response, queue: str, claim: str) -> None:
         fence = query.fence(req)
         raw = query.body(req, self._max_body, required=True)
-        key = idempotency.idempotency_key(req, "settle", self._window, raw, claim)
+        key = idempotency.read_key(req, "settle", self._window, raw, claim) if idempotency.HEADER in req.env else None
         terms, allowance = extensions.settle_terms(raw), req.context.allowance
         weight.admit(req, len(terms.delete) + len(terms.release) + len(terms.move) + len(terms.bury))
         settle = partial(self._settling.settle, req.context.queue, claim, terms, key, fence, allowance)

@@ -114,8 +114,12 @@ class Tenant:
         if needs_project:
             context.project = identity.project
             if "queue" in params:
-                find = None if req.method == "DELETE" else self._find
-                context.queue = limits.reachable_queue_ref(identity.project, params["queue"], find)
+                name = params["queue"]
+                if len(name) <= limits.MAX_NAME:
+                    context.queue = limits.queue_ref(identity.project, name)
+                else:
+                    find = None if req.method == "DELETE" else self._find
+                    context.queue = limits.reachable_queue_ref(identity.project, name, find)
             if "topic" in params:
                 context.topic = limits.topic_ref(identity.project, params["topic"])
         if "HTTP_EXTRA_SPEC" in headers:
