@@ -100,7 +100,9 @@ class Tenant:
         ):
             query.refuse_form(req)
         if "HTTP_ACCEPT" in headers:
-            _check_accept(headers["HTTP_ACCEPT"], getattr(resource, "media", falcon.MEDIA_JSON))
+            media = getattr(resource, "media", falcon.MEDIA_JSON)
+            if not _accepts(headers["HTTP_ACCEPT"], media):
+                raise falcon.HTTPNotAcceptable(description=f"This route answers with {media} only.")
         if audience == CLIENT:
             client = headers.get("HTTP_CLIENT_ID")
             if client is None:
@@ -182,11 +184,6 @@ def _project(values: tuple[str | None, ...], error: type[InvalidName]) -> str:
     if "," in project:  # servers join repeated headers with commas
         raise InvalidHeader("Invalid header value", f"{spelled} must be given once.")
     return limits.project_id(project, error)
-
-
-def _check_accept(accept: str, media: str) -> None:
-    if not _accepts(accept, media):
-        raise falcon.HTTPNotAcceptable(description=f"This route answers with {media} only.")
 
 
 def _check_extra_spec(value: str) -> None:
