@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations on transactions: fences, stages and commits (extensions 9)."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from zq.clock import Clock
@@ -76,7 +75,9 @@ class Transactions:
         Raises ``QuotaExceeded`` if the fence is new and the project has reached its fence limit.
         """
         project, name = project_id(project), check_free_name("fence", name)
-        with self._admitted(project, Work.FENCE, name):
+        with self._quotas.admit_work(project, Work.FENCE, name) as refusal:
+            if refusal is not None:
+                raise refusal
             return self._transactions.advance_fence(project, name, self._clock.now())
 
     def drop_stage(self, project: str, stage: str) -> None:
@@ -120,7 +121,9 @@ class Transactions:
             fence=fence,
             expected={stage: _count(count) for stage, count in terms.expected.items()},
         )
-        committed = self._executor.commit(commit, self._admitted(commit.project, Work.PRODUCER, commit.producer))
+        committed = self._executor.commit(
+            commit, self._quotas.admit_work(commit.project, Work.PRODUCER, commit.producer)
+        )
         for stage in commit.publish:
             self._quotas.forget_work(commit.project, Work.STAGE, stage)
         if not committed.replayed:
@@ -129,13 +132,6 @@ class Transactions:
             self._events.finished(queue, Outcome.DELETED, committed.deleted)
         self._events.committed(committed)
         return committed
-
-    @contextmanager
-    def _admitted(self, project: str, work: Work, name: str) -> Iterator[None]:
-        with self._quotas.admit_work(project, work, name) as refusal:
-            if refusal is not None:
-                raise refusal
-            yield
 
     def last(self, project: str, producer: str) -> CommitResult:
         """Return the producer's last commit. ``CommitResult.open`` is set until the commit is applied.
