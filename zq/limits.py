@@ -240,6 +240,7 @@ def reachable_queue_ref(project: str, name: str, find: Find | None = None) -> Qu
     return queue_ref(project, name)
 
 
+@lru_cache(maxsize=4096)
 def topic_ref(project: str, name: str) -> TopicRef:
     """Return the full name of a topic. Raises ``InvalidTopicName`` if a part is not valid (contract 1.7)."""
     _check_ref("topic", project, name, InvalidTopicName)

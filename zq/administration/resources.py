@@ -74,7 +74,7 @@ class ProjectItem(_Projects):
         self._show(resp, project, self._quotas.read(project))
 
     def on_put(self, req: Request, resp: falcon.Response) -> None:
-        project, change = _project_parameter(req), wire.decode(_decoder, query.require_body(req))
+        project, change = _project_parameter(req), wire.decode(_decoder, query.body(req, required=True))
         if change.limits is UNSET and change.state is UNSET:
             raise InvalidBody("The body must contain limits or state.")
         limits = None if change.limits is UNSET else validate_limits(change.limits)

@@ -18,7 +18,7 @@ from typing import Final
 from msgspec import structs
 
 from zq.clock import Clock
-from zq.errors import CommitRunning, StoreDamaged
+from zq.errors import CommitRunning, QuotaExceeded, StoreDamaged
 from zq.model import Bounds, Commit, CommitResult, UnfinishedCommit
 from zq.storage.capabilities import TransactionController
 
@@ -36,7 +36,9 @@ FIRST_SLICE: Final = 100
 PAUSE_FACTOR: Final = 2.0
 # Longest pause in seconds.
 MAX_PAUSE: Final = 0.2
-# Context manager for a commit that needs no quota.
+# Result of ``Quotas.admit_work``.
+Admission = AbstractContextManager[QuotaExceeded | None]
+# Admission of a commit that needs no quota.
 NO_ADMISSION: Final = nullcontext()
 # Seconds that one maintenance round spends on one commit.
 MAINTENANCE_SECONDS: Final = 1.0
@@ -78,7 +80,7 @@ class CommitExecutor:
         self._seen: dict[UnfinishedCommit, None] = {}
         self._damaged: set[UnfinishedCommit] = set()
 
-    def commit(self, commit: Commit, admitted: AbstractContextManager[object] = NO_ADMISSION) -> CommitResult:
+    def commit(self, commit: Commit, admitted: Admission = NO_ADMISSION) -> CommitResult:
         """Decide and apply a commit. If it is not applied within ``patience`` seconds, the result's ``open`` is set.
 
         An unfinished commit of the same producer is applied first.
@@ -86,12 +88,14 @@ class CommitExecutor:
         Args:
             admitted: Context manager that reserves quota for the producer.
 
-        Raises the errors of ``TransactionController.commit``. Raises ``CommitRunning`` if the unfinished commit is not
-        applied in time.
+        Raises the errors of ``TransactionController.commit``. Raises ``QuotaExceeded`` if there is no quota,
+        ``CommitRunning`` if the unfinished commit is not applied in time.
         """
         deadline = time.monotonic() + self._patience
         while True:
-            with admitted:
+            with admitted as refusal:
+                if refusal is not None:
+                    raise refusal
                 committed = self._transactions.commit(commit, self._clock.now(), self._bounds)
             admitted = NO_ADMISSION
             if committed.open:

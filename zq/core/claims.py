@@ -23,6 +23,7 @@ from zq.model import (
     Fence,
     Holder,
     Lease,
+    Messages,
     Page,
     QueueRef,
     Release,
@@ -117,16 +118,18 @@ class Claims:
             rules = self._rules_cache.remember(queue, made.metadata)
         if made.claim is not None and not made.existing:
             self._events.claimed(queue, made.claim, now)
-        return ClaimReply(made.claim and self._release_undecryptable(queue, made.claim, now), now, made.existing)
+        claim = made.claim
+        if claim is not None and (shown := self._sealing.decrypt_all(queue, claim.messages)) is not claim.messages:
+            claim = self._release_undecryptable(queue, claim, shown, now)
+        return ClaimReply(claim, now, made.existing)
 
-    def _release_undecryptable(self, queue: QueueRef, claim: Claim, now: Seconds) -> Claim | None:
-        """Release messages that cannot be decrypted. Return the claim without them, or ``None`` if it is empty.
+    def _release_undecryptable(self, queue: QueueRef, claim: Claim, shown: Messages, now: Seconds) -> Claim | None:
+        """Release messages that are not among the decrypted ones. Return the claim with the decrypted messages.
+
+        Return ``None`` if there are none.
 
         Without the release, a consumer that settles the whole claim would settle messages that it never received.
         """
-        shown = self._sealing.decrypt_all(queue, claim.messages)
-        if shown is claim.messages:
-            return claim
         read = {message.id for message in shown}
         away = [Release(message.id, SET_ASIDE) for message in claim.messages if message.id not in read]
         if away:
@@ -167,9 +170,7 @@ class Claims:
 
     def renew(self, queue: QueueRef, claim: str, terms: wire.ClaimTerms, fence: Fence | None) -> None:
         """Restart the ttl of a live claim. Terms that are not given take the server's defaults (contract 8.3)."""
-        grace = min(max(0, self._grace(terms)), self._limits.max_claim_grace)  # capped, not refused
-        lease = Lease(claim, self._ttl(terms), grace)
-        self._claims.renew(queue, lease, self._clock.now(), fence)
+        self._claims.renew(queue, self._lease(claim, terms, caps_grace=True), self._clock.now(), fence)
 
     def release(self, queue: QueueRef, claim: str, delay: int | None) -> None:
         """Return the claim's messages to the queue, available after ``delay`` seconds. Ignore an unknown claim.
@@ -180,22 +181,28 @@ class Claims:
             check_range("delay", delay, MIN_DELAY, self._limits.max_message_delay)
         self._claims.release(queue, claim, self._clock.now(), delay)
 
-    def _lease(self, claim: str, terms: wire.ClaimTerms) -> Lease:
-        ttl, grace = self._ttl(terms), self._grace(terms)
-        return Lease(claim, ttl, check_range("grace", grace, MIN_TTL, self._limits.max_claim_grace))
+    def _lease(self, claim: str, terms: wire.ClaimTerms, *, caps_grace: bool = False) -> Lease:
+        """Return the lease of a claim. Terms that are not given take the server's defaults.
+
+        Args:
+            caps_grace: Whether a grace out of range is capped instead of rejected (contract 8.3).
+        """
+        limits, ttl = self._limits, terms.ttl
+        if ttl is UNSET:
+            ttl = limits.default_claim_ttl
+        else:
+            check_range("ttl", ttl, MIN_TTL, limits.max_claim_ttl)
+        grace = limits.default_claim_grace if terms.grace is UNSET else terms.grace
+        if caps_grace:
+            grace = min(max(0, grace), limits.max_claim_grace)
+        else:
+            check_range("grace", grace, MIN_TTL, limits.max_claim_grace)
+        return Lease(claim, ttl, grace)
 
     def _size(self, limit: int | None) -> int:
         if limit is None:
             return DEFAULT_CLAIM
         return check_range("limit", limit, 1, self._limits.max_messages_per_claim_or_pop)
-
-    def _ttl(self, terms: wire.ClaimTerms) -> int:
-        if terms.ttl is UNSET:
-            return self._limits.default_claim_ttl
-        return check_range("ttl", terms.ttl, MIN_TTL, self._limits.max_claim_ttl)
-
-    def _grace(self, terms: wire.ClaimTerms) -> int:
-        return self._limits.default_claim_grace if terms.grace is UNSET else terms.grace
 
 
 def _encode_marker(after: str) -> str:

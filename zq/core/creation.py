@@ -91,14 +91,12 @@ class TopicCreation:
         self._limits = limits
         self._default_ttls = default_ttls
         self._recent = ReadThroughCache(self._read, CACHE_SIZE, CACHE_TTL, monotonic)
-        self._sealed = ReadThroughCache(self.stored_sealed_since, CACHE_SIZE, CACHE_TTL, monotonic)
-
-    def rules(self, topic: TopicRef) -> TopicRules:
-        """Return the topic's cached rules. Create the topic if it does not exist.
+        self.rules: Callable[[TopicRef], TopicRules] = self._recent.get
+        """Returns the topic's cached rules. Creates the topic if it does not exist.
 
         Raises ``QuotaExceeded`` if the project has reached its topic limit.
         """
-        return self._recent.get(topic)
+        self._sealed = ReadThroughCache(self.stored_sealed_since, CACHE_SIZE, CACHE_TTL, monotonic)
 
     def forget(self, topic: TopicRef) -> None:
         """Invalidate the topic's cached rules after this server has changed the topic's metadata."""

@@ -77,18 +77,15 @@ class DataKeys:
         self._documents = documents
         self._clock = clock
         self._masters = dict(masters)
+        self.enabled = bool(masters)
+        """Whether the server has a master key."""
         # A project without keys is not cached, because its first key may be created at any time.
         self._ciphers = ReadThroughCache(self._read_ciphers, CACHE_SIZE, lambda known: CACHE_TTL if known[0] else 0.0)
 
     def replace(self, masters: Mapping[str, bytes]) -> None:
         """Replace the master keys and clear the cache."""
-        self._masters = dict(masters)
+        self._masters, self.enabled = dict(masters), bool(masters)
         self._ciphers.clear()
-
-    @property
-    def enabled(self) -> bool:
-        """Whether the server has a master key."""
-        return bool(self._masters)
 
     def ensure_cipher(self, project: str) -> tuple[str, Any]:
         """Return the id and cipher of the project's newest usable data key. If there is none, create one.

@@ -134,13 +134,16 @@ class Messages:
         """
         rules = rules or self.rules(queue, len(raw))
         posted = wire.parse_post(raw)
-        check_count("messages", len(posted), self._limits.max_messages_per_post)
+        if len(posted) > self._limits.max_messages_per_post:
+            check_count("messages", len(posted), self._limits.max_messages_per_post)
         while True:
-            check_body_size(len(raw), rules.max_messages_post_size)
+            room = rules.max_messages_post_size - len(raw)
+            if room < 0:
+                check_body_size(len(raw), rules.max_messages_post_size)
             now = self._clock.now()
             try:
-                own_trace = trim_trace(trace, (rules.max_messages_post_size - len(raw)) // len(posted))
-                drafts = self._drafts(posted, client, queue, rules, now, own_trace)
+                own_trace = trim_trace(trace, room // len(posted)) if trace else trace
+                drafts, ignores_delays = self._drafts(posted, client, queue, rules, now, own_trace)
             except Invalid:
                 former, rules = rules, self._creation.rules(queue)
                 if rules == former:
@@ -152,10 +155,10 @@ class Messages:
                     self._refuse(queue, drafts, now, refusal, idempotency_key)
                 metadata = self._messages.post(queue, drafts, now, rules.metadata, idempotency_key, copies)
             except Repeated as first:
-                return WriteResult(first.answer, replayed=True, ignores_delays=rules.ignores_delays(posted))
+                return WriteResult(first.answer, replayed=True, ignores_delays=ignores_delays)
             if metadata is None:
                 self._events.posted(queue, drafts)
-                return WriteResult([draft.id for draft in drafts], ignores_delays=rules.ignores_delays(posted))
+                return WriteResult([draft.id for draft in drafts], ignores_delays=ignores_delays)
             rules = self._rules_cache.remember(queue, metadata)
 
     def stage(
@@ -189,7 +192,7 @@ class Messages:
         self._quotas.check_targets([queue])
         check_body_size(len(raw), rules.max_messages_post_size)
         now, trace = self._clock.now(), trim_trace(trace, (rules.max_messages_post_size - len(raw)) // len(posted))
-        drafts = self._drafts(posted, client, queue, rules, now, trace)
+        drafts, ignores_delays = self._drafts(posted, client, queue, rules, now, trace)
         try:
             with self._quotas.admit_work(queue.project, Work.STAGE, stage) as refusal:
                 self._stage(
@@ -197,12 +200,12 @@ class Messages:
                 )
         except Repeated as first:
             # If the server that staged the messages has died, it may not have staged the copies for followers.
-            again = self._drafts(posted, client, queue, rules, now, trace, first.answer)
+            again, _ = self._drafts(posted, client, queue, rules, now, trace, first.answer)
             self._stage_copies(queue, stage, again, rules, now, hops, idempotency_key)
-            return WriteResult(len(first.answer), replayed=True, ignores_delays=rules.ignores_delays(posted))
+            return WriteResult(len(first.answer), replayed=True, ignores_delays=ignores_delays)
         self._stage_copies(queue, stage, drafts, rules, now, hops, idempotency_key)
         self._events.posted(queue, drafts)
-        return WriteResult(len(drafts), ignores_delays=rules.ignores_delays(posted))
+        return WriteResult(len(drafts), ignores_delays=ignores_delays)
 
     def _stage_copies(
         self,
@@ -443,17 +446,25 @@ class Messages:
         now: Seconds,
         trace: Mapping[str, AttributeValue],
         ids: Sequence[str] = (),
-    ) -> Sequence[Draft]:
-        limits, default_ttl, seals = self._limits, self._rules_cache.ttl(queue, rules), rules.enable_encrypt_messages
+    ) -> tuple[Sequence[Draft], bool]:
+        """Return the drafts, and whether the queue ignores the delay of a message."""
+        default_ttl, max_ttl = self._rules_cache.ttl(queue, rules), self._limits.max_message_ttl
+        default_delay, max_delay = rules.default_message_delay, self._limits.max_message_delay
+        seals = rules.enable_encrypt_messages
         is_plain = not (seals or self._checksum)
         drafts: list[Draft] = []
+        ignores_delays = False
         for part in slices(list(zip(posted, ids or new_ids(len(posted), now), strict=True))):
             for message, id in part:
-                ttl, delay, body, checksum = default_ttl, rules.default_message_delay, bytes(message.body), ""
-                if message.ttl is not UNSET:
-                    ttl = check_range("ttl", message.ttl, MIN_TTL, limits.max_message_ttl)
-                if delay and (own := wire.parse_delay(message.delay)) is not None:
-                    delay = check_range("delay", own, MIN_DELAY, limits.max_message_delay)
+                ttl = default_ttl if message.ttl is UNSET else message.ttl
+                if message.ttl is not UNSET and not MIN_TTL <= ttl <= max_ttl:
+                    check_range("ttl", ttl, MIN_TTL, max_ttl)
+                delay, body, checksum = default_delay, bytes(message.body), ""
+                if message.delay is not UNSET:
+                    if default_delay:
+                        delay = check_range("delay", wire.parse_delay(message.delay), MIN_DELAY, max_delay)
+                    elif bytes(message.delay) != b"0":
+                        ignores_delays = True
                 if not is_plain:
                     body, checksum = self._sealing.encode_body(
                         queue.project, id, body, seals=seals, checksum=self._checksum
@@ -464,7 +475,7 @@ class Messages:
                     attributes = build_attributes(message, trace)
                     attributes = self._sealing.encode_attributes(queue.project, id, attributes, seals=seals)
                 drafts.append(Draft(id, body, ttl, delay, client, checksum, attributes, group))
-        return drafts
+        return drafts, ignores_delays
 
 
 def build_attributes(posted: wire.Posted, trace: Mapping[str, AttributeValue]) -> bytes:

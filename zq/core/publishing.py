@@ -105,9 +105,11 @@ class Publishing:
         """
         rules = self._topics.rules(topic)
         posted = wire.parse_post(raw)
-        check_count("messages", len(posted), self._limits.max_messages_per_post)
-        trace = trim_trace(trace, (rules.max_post_size - len(raw)) // len(posted))
-        entries = [self._entry(topic, message, rules, hops, trace) for part in slices(posted) for message in part]
+        if len(posted) > self._limits.max_messages_per_post:
+            check_count("messages", len(posted), self._limits.max_messages_per_post)
+        if trace:
+            trace = trim_trace(trace, (rules.max_post_size - len(raw)) // len(posted))
+        entries = self._entries(topic, posted, rules, hops, trace)
         if idempotency_key is not None:  # the topics of a project share one log and its idempotency keys
             idempotency_key = structs.replace(idempotency_key, key=f"{topic.name}:{idempotency_key.key}")
         try:
@@ -202,27 +204,32 @@ class Publishing:
             for batch in self._log.read(topic.project, sequence - 1, 1, Pattern(topic.name)).batches:
                 yield from (message for message in batch.messages(sequence - 1, now) if message.sequence == sequence)
 
-    def _entry(
+    def _entries(
         self,
         topic: TopicRef,
-        posted: wire.Posted,
+        posted: Sequence[wire.Posted],
         rules: TopicRules,
         hops: int,
         trace: Mapping[str, AttributeValue],
-    ) -> Entry:
-        ttl = rules.ttl
-        if posted.ttl is not UNSET:
-            ttl = check_range("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
-        seal = os.urandom(SEAL) if rules.encrypts else b""
-        id = id_in_topic(topic.name, seal)
-        body, checksum = self._sealing.encode_body(
-            topic.project, id, bytes(posted.body), seals=rules.encrypts, checksum=self._checksum
-        )
-        attributes = b""
-        if trace or posted.attributes is not UNSET:
-            attributes = build_attributes(posted, trace)
-            attributes = self._sealing.encode_attributes(topic.project, id, attributes, seals=rules.encrypts)
-        return Entry(body, ttl, checksum, hops, seal, attributes)
+    ) -> Sequence[Entry]:
+        project, seals, max_ttl = topic.project, rules.encrypts, self._limits.max_message_ttl
+        is_plain = not (seals or self._checksum)
+        entries = []
+        for part in slices(posted):
+            for message in part:
+                ttl = rules.ttl if message.ttl is UNSET else message.ttl
+                if message.ttl is not UNSET and not MIN_TTL <= ttl <= max_ttl:
+                    check_range("ttl", ttl, MIN_TTL, max_ttl)
+                body, checksum, seal, id, attributes = bytes(message.body), "", b"", "", b""
+                if not is_plain:
+                    seal = os.urandom(SEAL) if seals else b""
+                    id = id_in_topic(topic.name, seal)
+                    body, checksum = self._sealing.encode_body(project, id, body, seals=seals, checksum=self._checksum)
+                if trace or message.attributes is not UNSET:
+                    attributes = build_attributes(message, trace)
+                    attributes = self._sealing.encode_attributes(project, id, attributes, seals=seals)
+                entries.append(Entry(body, ttl, checksum, hops, seal, attributes))
+        return entries
 
 
 class TopicPoll:

@@ -14,6 +14,7 @@ from zq.core.values import WriteResult
 from zq.errors import ClaimNotFound, Invalid, Repeated
 from zq.events import Events
 from zq.limits import (
+    MAX_NAME,
     MAX_REASON,
     MIN_DELAY,
     MIN_TTL,
@@ -85,7 +86,8 @@ class Settling:
         targets = {move.queue for move in terms.move}
         for target in targets:
             allowance.authorize(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, target)
-            check_target("queue", QueueRef(queue.project, target), self._storage.queues.get)
+            if len(target) > MAX_NAME:
+                check_target("queue", QueueRef(queue.project, target), self._storage.queues.get)
         rules = self._rules_cache.recent(queue)
         if terms.bury:
             if rules.dead_letter_queue in ("", queue.name):
@@ -119,8 +121,10 @@ class Settling:
 
         Before a target is changed, the store checks the idempotency key and the fence.
         """
-        targets = self._rules_cache.plain_targets(queue, claim, settlement.move, now)
-        if targets and (idempotency_key is not None or fence is not None):
+        targets = self._rules_cache.plain_targets(queue, claim, settlement.move, now) if settlement.move else ()
+        if not targets:
+            return
+        if idempotency_key is not None or fence is not None:
             with suppress(ClaimNotFound):
                 self._storage.claims.settle(queue, NO_CLAIM, Settlement(), now, idempotency_key, fence)
         self._rules_cache.admit_plain(targets)

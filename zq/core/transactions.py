@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations on transactions: fences, stages and commits (extensions 9)."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from zq.clock import Clock
@@ -76,7 +75,9 @@ class Transactions:
         Raises ``QuotaExceeded`` if the fence is new and the project has reached its fence limit.
         """
         project, name = project_id(project), check_free_name("fence", name)
-        with self._admitted(project, Work.FENCE, name):
+        with self._quotas.admit_work(project, Work.FENCE, name) as refusal:
+            if refusal is not None:
+                raise refusal
             return self._transactions.advance_fence(project, name, self._clock.now())
 
     def drop_stage(self, project: str, stage: str) -> None:
@@ -105,9 +106,10 @@ class Transactions:
             Fenced: The epoch of ``fence`` is outdated.
             QuotaExceeded: The producer is new, and the project has reached its producer limit.
         """
-        _authorize(allowance, terms)
+        stages = terms.stages
+        _authorize(allowance, terms, stages)
         held = _each_once("settle", [_named(project, each) for each in terms.settle])
-        publish = _each_once("publish", [check_free_name("publish", stage) for stage in terms.stages])
+        publish = _each_once("publish", [check_free_name("publish", stage) for stage in stages])
         commit = Commit(
             project=project_id(project),
             producer=check_free_name("producer", terms.producer),
@@ -121,7 +123,9 @@ class Transactions:
                 stage: check_range("messages", count, 0, MAX_BODY_NUMBER) for stage, count in terms.expected.items()
             },
         )
-        committed = self._executor.commit(commit, self._admitted(commit.project, Work.PRODUCER, commit.producer))
+        committed = self._executor.commit(
+            commit, self._quotas.admit_work(commit.project, Work.PRODUCER, commit.producer)
+        )
         for stage in commit.publish:
             self._quotas.forget_work(commit.project, Work.STAGE, stage)
         if not committed.replayed:
@@ -130,13 +134,6 @@ class Transactions:
             self._events.finished(queue, Outcome.DELETED, committed.deleted)
         self._events.committed(committed)
         return committed
-
-    @contextmanager
-    def _admitted(self, project: str, work: Work, name: str) -> Iterator[None]:
-        with self._quotas.admit_work(project, work, name) as refusal:
-            if refusal is not None:
-                raise refusal
-            yield
 
     def last(self, project: str, producer: str) -> CommitResult:
         """Return the producer's last commit. ``CommitResult.open`` is set until the commit is applied.
@@ -190,12 +187,12 @@ class Transactions:
             self._executor.resume()
 
 
-def _authorize(allowance: Allowance, terms: CommitTerms) -> None:
+def _authorize(allowance: Allowance, terms: CommitTerms, stages: Sequence[str]) -> None:
     for queue in {held.queue for held in terms.settle}:
         allowance.authorize("claims:update", Verb.CONSUME, Kind.QUEUE, queue)
-    verb = Verb.CONSUME if terms.settle and not terms.stages else Verb.PRODUCE
+    verb = Verb.CONSUME if terms.settle and not stages else Verb.PRODUCE
     allowance.authorize("messages:create", verb, Kind.WORK, terms.producer)
-    for stage in set(terms.stages):
+    for stage in set(stages):
         allowance.authorize("messages:create", Verb.PRODUCE, Kind.WORK, stage)
 
 

@@ -55,7 +55,10 @@ class Admission:
     def process_request(self, req: Request, _resp: falcon.Response) -> None:
         env = req.env
         target = env[TARGET] if TARGET in env else env.get(OTHER_TARGET, "")
-        if sentence := env.get(heads.REFUSED) or heads.check_target(target):
+        sentence = env.get(heads.REFUSED)
+        if sentence is None and ("%" in target or target.startswith("//")):  # no other target is invalid
+            sentence = heads.check_target(target)
+        if sentence is not None:
             _refuse_head(sentence)
         if env.get(heads.WITHHELD) == heads.UNKNOWN:
             raise Unavailable("The credential cannot be checked because the store does not answer. Try again later.")

@@ -21,7 +21,7 @@ from zq.core.quotas import Quotas, check_state
 from zq.errors import TooManyRequests
 from zq.http import heads, weight
 from zq.http.context import Request
-from zq.http.pending import is_pending
+from zq.http.pending import HANDOVER, NO_HANDOVER
 from zq.model.allowance import Allowance, Policy
 from zq.model.identity import Identity
 from zq.model.quotas import State
@@ -107,7 +107,7 @@ class Authorization:
             account = context.refusing
             if account is None:
                 return
-        elif is_pending(req):
+        elif req.env.get(HANDOVER, NO_HANDOVER).pending is not None:
             account.leave(now, 0, 0)
             return
         else:

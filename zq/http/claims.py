@@ -77,7 +77,9 @@ class ClaimItem:
 
     def on_patch(self, req: Request, resp: falcon.Response, queue: str, claim: str) -> None:
         fence = query.fence(req)
-        renew = partial(self._claims.renew, req.context.queue, claim, wire.claim_terms(query.require_body(req)), fence)
+        renew = partial(
+            self._claims.renew, req.context.queue, claim, wire.claim_terms(query.body(req, required=True)), fence
+        )
         respond(req, resp, renew, partial(_show_nothing, resp))
 
     def on_delete(self, req: Request, resp: falcon.Response, queue: str, claim: str) -> None:
@@ -144,8 +146,8 @@ class ClaimSettle:
 
     def on_post(self, req: Request, resp: falcon.Response, queue: str, claim: str) -> None:
         fence = query.fence(req)
-        raw = query.require_body(req, self._max_body)
-        key = idempotency.idempotency_key(req, "settle", self._window, raw, claim)
+        raw = query.body(req, self._max_body, required=True)
+        key = idempotency.read_key(req, "settle", self._window, raw, claim) if idempotency.HEADER in req.env else None
         terms, allowance = extensions.settle_terms(raw), req.context.allowance
         weight.admit(req, len(terms.delete) + len(terms.release) + len(terms.move) + len(terms.bury))
         settle = partial(self._settling.settle, req.context.queue, claim, terms, key, fence, allowance)

@@ -62,7 +62,7 @@ class HistoryReplay:
         self._history = history
 
     def on_post(self, req: Request, resp: falcon.Response, queue: str) -> None:
-        terms = extensions.replay_terms(query.require_body(req))
+        terms = extensions.replay_terms(query.body(req, required=True))
         weight.admit(req, weight.UNKNOWN, 0 if terms.dry_run else _max_replayed(terms), 0)
         if terms.dry_run:
             req.context.dry_run = True

@@ -18,8 +18,8 @@ HEADER: Final = "HTTP_IDEMPOTENCY_KEY"
 _KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY}}}", re.ASCII)
 
 
-def idempotency_key(req: Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey | None:
-    """Return the idempotency key of the request, or ``None`` if the header is absent.
+def read_key(req: Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey:
+    """Return the idempotency key of a request that has the header.
 
     The key contains a digest of the body, the query and ``more``, with which the store detects reuse of the key for a
     different request. Raises ``InvalidHeader`` if the header is malformed.
@@ -29,9 +29,7 @@ def idempotency_key(req: Request, verb: str, window: int, raw: bytes, *more: str
         window: Retention of the key in seconds.
         raw: The body.
     """
-    key = req.env.get(HEADER)
-    if key is None:
-        return None
+    key = req.env[HEADER]
     if _KEY.fullmatch(key) is None:
         raise InvalidHeader("Invalid header value", f"Idempotency-Key must be 1 to {MAX_KEY} visible ASCII characters.")
     content = b"\0".join([raw, req.query_string.encode(), *(part.encode() for part in more)])

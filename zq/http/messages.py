@@ -44,8 +44,10 @@ class MessageCollection:
             return
         context, hops = req.context, query.hops(req)
         rules = self._messages.rules(context.queue, query.announced_size(req, self._max_post_size))
-        raw = weight.admit_post(req, query.require_body(req, rules.max_messages_post_size))
-        key = idempotency.idempotency_key(req, "post", self._window, raw)
+        raw = query.body(req, rules.max_messages_post_size, required=True)
+        if len(raw) > weight.MAX_LIGHT_POST:
+            weight.admit_post(req, raw)
+        key = idempotency.read_key(req, "post", self._window, raw) if idempotency.HEADER in req.env else None
         trace = query.trace_attributes(req)
         posted = self._messages.post(context.queue, context.client, raw, key, hops, rules, trace)
         context.messages = len(posted.value)
@@ -90,8 +92,9 @@ class MessageCollection:
 
     def _stage(self, req: Request, resp: falcon.Response, stage: str) -> None:
         req.context.allowance.authorize("messages:create", Verb.PRODUCE, Kind.WORK, stage)
-        hops, raw = query.hops(req), weight.admit_post(req, query.require_body(req, self._max_post_size))
-        key = idempotency.idempotency_key(req, "post", self._window, raw)
+        hops, raw = query.hops(req), query.body(req, self._max_post_size, required=True)
+        weight.admit_post(req, raw)
+        key = idempotency.read_key(req, "post", self._window, raw) if idempotency.HEADER in req.env else None
         trace = query.trace_attributes(req)
         staged = self._messages.stage(req.context.queue, req.context.client, raw, stage, key, hops, trace)
         req.context.messages = staged.value

@@ -187,10 +187,8 @@ class Handover:
         self.is_disconnected = True
 
 
-def is_pending(req: Request) -> bool:
-    """Return whether the request is a long poll without a response."""
-    handover: Handover | None = req.env.get(HANDOVER)
-    return handover is not None and handover.pending is not None
+# The state of a request whose own thread waits. It never changes.
+NO_HANDOVER: Final = Handover()
 
 
 def defer(

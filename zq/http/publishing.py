@@ -30,8 +30,10 @@ class TopicMessages:
         if query.text(req, "stage"):
             raise Invalid("stage is supported for queues only; messages of topics cannot be staged.")
         topic_ref, hops = req.context.topic, query.hops(req)
-        raw = weight.admit_post(req, query.require_body(req, self._publishing.max_post_size(topic_ref)))
-        key = idempotency.idempotency_key(req, "publish", self._window, raw)
+        raw = query.body(req, self._publishing.max_post_size(topic_ref), required=True)
+        if len(raw) > weight.MAX_LIGHT_POST:
+            weight.admit_post(req, raw)
+        key = idempotency.read_key(req, "publish", self._window, raw) if idempotency.HEADER in req.env else None
         published = self._publishing.publish(topic_ref, raw, key, hops, query.trace_attributes(req))
         req.context.messages = len(published.value)
         if published.replayed:

@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import falcon
@@ -41,6 +42,7 @@ def integer(req: Request, name: str) -> int | None:
     return as_integer(name, value)
 
 
+@lru_cache(maxsize=256)
 def as_integer(name: str, value: str) -> int:
     """Parse an integer with an optional sign. Raises ``InvalidParameter`` for any other text."""
     match = _INTEGER.fullmatch(value)
@@ -92,8 +94,7 @@ def fence(req: Request) -> Fence | None:
         InvalidParameter: The parameter is malformed.
         NotAuthorized: The client may not advance the fence.
     """
-    value = text(req, "fence")
-    if not value:
+    if "fence" not in req.params or not (value := text(req, "fence")):
         return None
     name, _, epoch = value.rpartition(":")
     if not epoch.isascii() or not epoch.isdigit():
@@ -136,11 +137,11 @@ def next_page_query(marker: str | None, **given: Any) -> dict[str, str] | None:
     return None if marker is None else format_parameters(given) | {"marker": marker}
 
 
-def body(req: Request, bound: int = limits.MAX_CONTROL_BODY, form: bool = False) -> bytes:
+def body(req: Request, bound: int = limits.MAX_CONTROL_BODY, *, required: bool = False, form: bool = False) -> bytes:
     """Read and return the body, ``b""`` if there is none.
 
-    Raises ``Invalid`` if the body exceeds ``bound`` bytes, ``InvalidBody`` if it is incomplete. A body with a
-    ``Content-Length`` above the bound is not read.
+    Raises ``Invalid`` if the body exceeds ``bound`` bytes, ``InvalidBody`` if it is incomplete or required but empty. A
+    body with a ``Content-Length`` above the bound is not read.
 
     Args:
         form: Whether the media type of HTML forms is accepted.
@@ -149,13 +150,16 @@ def body(req: Request, bound: int = limits.MAX_CONTROL_BODY, form: bool = False)
     if announced is None:
         raw = _read_unknown_size(req, bound, form)
     else:
-        limits.check_body_size(announced, bound)
+        if announced > bound:
+            limits.check_body_size(announced, bound)
         raw = _read(req, announced)
         if len(raw) < announced:
             _refuse_withheld(req)
             raise InvalidBody(f"The body ended after {len(raw)} of {announced} bytes.")
     req.context.body_is_read = True
     req.context.received = len(raw)
+    if required and not raw:
+        raise InvalidBody("The body is missing.")
     return raw
 
 
@@ -215,12 +219,4 @@ def _read(req: Request, size: int) -> bytes:
         ) from error
     except Exception as error:  # each server raises its own class for malformed chunks
         raise InvalidBody("The body cannot be read completely.") from error
-    return raw
-
-
-def require_body(req: Request, bound: int = limits.MAX_CONTROL_BODY) -> bytes:
-    """Read and return the body. Raises ``InvalidBody`` if it is empty, and the errors of ``body``."""
-    raw = body(req, bound)
-    if not raw:
-        raise InvalidBody("The body is missing.")
     return raw

@@ -18,7 +18,7 @@ from zq.http.authentication import get_peer
 from zq.http.authorization import Response, find_object
 from zq.http.context import Request
 from zq.http.faults import context
-from zq.http.pending import is_pending
+from zq.http.pending import HANDOVER, NO_HANDOVER
 
 LOG = logging.getLogger("zq.requests")
 # Content Security Policy. A browser that displays a response must not load, run or frame anything.
@@ -73,17 +73,18 @@ class RequestLog:
         )
 
     def process_response(self, req: Request, resp: falcon.Response, resource: object, _req_succeeded: bool) -> None:
-        if is_pending(req):
-            return  # no response yet
-        took = time.monotonic() - req.context.began
-        status = req.context.counted_as or resp.status_code
-        waited = req.context.waits
-        route = req.context.operation or req.uri_template or ""
-        self._events.answered(req.method, route, status, took, waited)
+        if req.env.get(HANDOVER, NO_HANDOVER).pending is not None:
+            return  # a long poll without a response
+        state = req.context
+        took, route = time.monotonic() - state.began, req.uri_template or ""
+        status = state.counted_as or resp.status_code
+        self._events.answered(req.method, state.operation or route, status, took, state.waits)
         if status in REFUSED_STATUSES:
             if self._audit.is_enabled:
                 self._audit.log_refusal(_entry(req, resource, status, self._behind_proxy))
-        elif _is_change(req):
+        elif state.audited or (
+            req.method not in SAFE_METHODS and not state.dry_run and _is_audited_change(state.rule, route)
+        ):
             entry = _entry(req, resource, status, self._behind_proxy)
             if entry.rule:  # without a rule, the request ended before authorization
                 self._trail.put(entry)
@@ -93,16 +94,8 @@ class RequestLog:
             LOG.info("request", extra=context(req) | {"status": status, "seconds": round(took, 6)})
 
 
-def _is_change(req: Request) -> bool:
-    if req.context.audited:
-        return True
-    if req.method in SAFE_METHODS or req.context.dry_run:
-        return False
-    return _changes(req.context.rule, req.uri_template or "")
-
-
 @lru_cache(maxsize=1024)
-def _changes(rule: str, route: str) -> bool:
+def _is_audited_change(rule: str, route: str) -> bool:
     return rule in AUDITED_RULES or rule.startswith(AUDITED_RULE_PREFIXES) or route.endswith(AUDITED_ROUTE_SUFFIXES)
 
 

@@ -58,7 +58,7 @@ class _StreamResource:
         visible: Callable[[str], bool] | None = None,
     ) -> None:
         after = parse_marker(req.get_header("Last-Event-ID") or query.text(req, "marker"))
-        connection = waiting.connection(req)
+        connection = req.env.get(waiting.SOCKET)
         disconnect = None if connection is None else partial(_disconnect, connection)
         stream = self._streams.open(req.context.project, pattern, after, visible, disconnect)
         resp.content_type = MEDIA

@@ -95,26 +95,33 @@ class Tenant:
         if audience == PROBE:
             return
         headers = req.env
-        if "CONTENT_LENGTH" in headers or query.CHUNKED in headers:
+        if headers.get("CONTENT_TYPE", falcon.MEDIA_JSON) != falcon.MEDIA_JSON and (
+            "CONTENT_LENGTH" in headers or query.CHUNKED in headers
+        ):
             query.refuse_form(req)
         if "HTTP_ACCEPT" in headers:
-            _check_accept(headers["HTTP_ACCEPT"], getattr(resource, "media", falcon.MEDIA_JSON))
-        if audience in FOR_PROJECT:
-            if audience == CLIENT:
-                client = headers.get("HTTP_CLIENT_ID")
-                if client is None:
-                    raise InvalidHeader("Missing header value", f"The header Client-ID is missing. {HEADERS_HINT}")
-                context.client = _uuid(client) if self._strict else self._client(client)
-            if identity is None:
-                identity = self._read_identity(headers, True, "topic" in params)
-        elif identity is None:
-            identity = _ANONYMOUS if audience == ANYONE else self._read_identity(headers, False, False)
+            media = getattr(resource, "media", falcon.MEDIA_JSON)
+            if not _accepts(headers["HTTP_ACCEPT"], media):
+                raise falcon.HTTPNotAcceptable(description=f"This route answers with {media} only.")
+        if audience == CLIENT:
+            client = headers.get("HTTP_CLIENT_ID")
+            if client is None:
+                raise InvalidHeader("Missing header value", f"The header Client-ID is missing. {HEADERS_HINT}")
+            context.client = _uuid(client) if self._strict else self._client(client)
+        needs_project = audience in FOR_PROJECT
+        if identity is None:
+            anonymous = audience == ANYONE
+            identity = _ANONYMOUS if anonymous else self._read_identity(headers, needs_project, "topic" in params)
         context.identity = identity
-        if audience in FOR_PROJECT:
+        if needs_project:
             context.project = identity.project
             if "queue" in params:
-                find = None if req.method == "DELETE" else self._find
-                context.queue = limits.reachable_queue_ref(identity.project, params["queue"], find)
+                name = params["queue"]
+                if len(name) <= limits.MAX_NAME:
+                    context.queue = limits.queue_ref(identity.project, name)
+                else:
+                    find = None if req.method == "DELETE" else self._find
+                    context.queue = limits.reachable_queue_ref(identity.project, name, find)
             if "topic" in params:
                 context.topic = limits.topic_ref(identity.project, params["topic"])
         if "HTTP_EXTRA_SPEC" in headers:
@@ -177,11 +184,6 @@ def _project(values: tuple[str | None, ...], error: type[InvalidName]) -> str:
     if "," in project:  # servers join repeated headers with commas
         raise InvalidHeader("Invalid header value", f"{spelled} must be given once.")
     return limits.project_id(project, error)
-
-
-def _check_accept(accept: str, media: str) -> None:
-    if not _accepts(accept, media):
-        raise falcon.HTTPNotAcceptable(description=f"This route answers with {media} only.")
 
 
 def _check_extra_spec(value: str) -> None:

@@ -11,7 +11,6 @@ from zq.core.transactions import Transactions
 from zq.http import query, weight
 from zq.http.context import Request
 from zq.limits import MAX_COMMIT_BODY
-from zq.model import CommitResult
 from zq.model.quotas import Work
 from zq.model.scopes import Kind, Verb
 from zq.wire import answers, encoding, extensions
@@ -72,10 +71,11 @@ class CommitCollection(WorkCollection):
 
     def on_post(self, req: Request, resp: falcon.Response) -> None:
         fence = query.fence(req)
-        terms = extensions.commit_terms(query.require_body(req, MAX_COMMIT_BODY))
+        terms = extensions.commit_terms(query.body(req, MAX_COMMIT_BODY, required=True))
         weight.admit(req, weight.UNKNOWN)
         committed = self._transactions.commit(req.context.project, terms, fence, req.context.allowance)
-        _mark_open(resp, committed)
+        if committed.open:
+            _mark_open(resp)
         resp.data = wire.encode(answers.Committed(committed.published, committed.deleted, committed.replayed))
 
 
@@ -89,11 +89,11 @@ class CommitItem:
 
     def on_get(self, req: Request, resp: falcon.Response, producer: str) -> None:
         committed = self._transactions.last(req.context.project, producer)
-        _mark_open(resp, committed)
+        if committed.open:
+            _mark_open(resp)
         resp.data = wire.encode(answers.LastCommit(committed.batch, committed.published, committed.deleted))
 
 
-def _mark_open(resp: falcon.Response, committed: CommitResult) -> None:
-    if committed.open:
-        resp.status = falcon.HTTP_202
-        resp.set_header("Retry-After", "1")
+def _mark_open(resp: falcon.Response) -> None:
+    resp.status = falcon.HTTP_202
+    resp.set_header("Retry-After", "1")

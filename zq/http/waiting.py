@@ -20,6 +20,8 @@ from zq.model import QueueRef
 T = TypeVar("T")
 # ``poll`` events of a closed connection. Without POLLRDHUP, the kernel reports only connections closed by both sides.
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+# Environment key of the client's socket, which only gunicorn provides.
+SOCKET: Final = "gunicorn.socket"
 # Returns whether a result is non-empty.
 FOUND: Final = attrgetter("found")
 
@@ -85,12 +87,6 @@ def poll(
     respond(req, resp, lambda: PollResult(fetch()), show)
 
 
-def connection(req: Request) -> socket.socket | None:
-    """Return the client's socket, or ``None`` if the HTTP server does not provide it."""
-    found: socket.socket | None = req.env.get("gunicorn.socket")
-    return found
-
-
 def is_closed_by_peer(caller: socket.socket | None) -> bool:
     """Return whether the client has closed its side of the connection. Return ``False`` without a socket."""
     if caller is None:
@@ -102,4 +98,4 @@ def is_closed_by_peer(caller: socket.socket | None) -> bool:
 
 def is_disconnected(req: Request) -> bool:
     handover: Handover | None = req.env.get(HANDOVER)
-    return is_closed_by_peer(connection(req)) if handover is None else handover.is_disconnected
+    return is_closed_by_peer(req.env.get(SOCKET)) if handover is None else handover.is_disconnected

@@ -27,8 +27,8 @@ MAX_LIGHT_MESSAGES: Final = 100
 UNKNOWN: Final = 1000
 # Estimated size of a message in bytes.
 MESSAGE_SIZE: Final = 1024
-# Size in bytes of the shortest message in a post: {"body":1}
-MIN_MESSAGE_SIZE: Final = 10
+# Maximum size in bytes of a post that is certainly light. The shortest message, {"body":1}, has 10 bytes.
+MAX_LIGHT_POST: Final = 10 * MAX_LIGHT_MESSAGES
 
 
 class PollResult(Protocol):
@@ -98,11 +98,10 @@ def admit_page(req: Request, limit: int | None) -> None:
         admit(req, limit, 0, min(limit, UNKNOWN) * MESSAGE_SIZE)
 
 
-def admit_post(req: Request, raw: bytes) -> bytes:
-    """Admit a request that posts the messages in ``raw``, and return ``raw``. Raises the errors of ``admit``."""
-    if len(raw) > MAX_LIGHT_MESSAGES * MIN_MESSAGE_SIZE and (count := max_posted_messages(raw)) > MAX_LIGHT_MESSAGES:
-        admit(req, count, count, len(raw))
-    return raw
+def admit_post(req: Request, raw: bytes) -> None:
+    """Admit a request that posts the messages in ``raw``. Raises the errors of ``admit``."""
+    count = max_posted_messages(raw)
+    admit(req, count, count, len(raw))
 
 
 def admit_each_poll(req: Request, limit: int | None, fetch: Callable[[], T], *, takes: bool) -> Callable[[], T]:
@@ -130,7 +129,7 @@ def admit_each_poll(req: Request, limit: int | None, fetch: Callable[[], T], *, 
 
 def max_posted_messages(raw: bytes) -> int:
     """Return an upper bound of the number of messages in the body of a post, or 0 if the body is short."""
-    if len(raw) <= MAX_LIGHT_MESSAGES * MIN_MESSAGE_SIZE:
+    if len(raw) <= MAX_LIGHT_POST:
         return 0
     # An escape may hide the name of a member.
     return raw.count(b"{") if b"\\u" in raw else raw.count(b'"body"')

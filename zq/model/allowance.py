@@ -39,7 +39,8 @@ class Allowance:
 
         The object need not exist.
         """
-        if not self.permits(rule) or (self.scopes is not None and not self.scopes.allows(verb, kind, name)):
+        permitted = self.known.get(rule) or self.permits(rule)
+        if not permitted or (self.scopes is not None and not self.scopes.allows(verb, kind, name)):
             raise self.refusal(rule, kind, name)
 
     def allows(self, rule: str, verb: Verb, kind: Kind, name: str) -> bool:

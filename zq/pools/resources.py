@@ -66,12 +66,12 @@ class PoolItem(_Resource):
         resp.data = wire.encode(_format_pool(pool, self._pools.get(pool), bool(query.boolean(req, "detailed"))))
 
     def on_put(self, req: Request, resp: falcon.Response, pool: str) -> None:
-        self._pools.put(pool, query.require_body(req))
+        self._pools.put(pool, query.body(req, required=True))
         resp.status = falcon.HTTP_201
         resp.set_header("Location", _href(POOLS, pool))
 
     def on_patch(self, req: Request, resp: falcon.Response, pool: str) -> None:
-        resp.data = wire.encode(_format_pool(pool, self._pools.patch(pool, query.require_body(req)), False))
+        resp.data = wire.encode(_format_pool(pool, self._pools.patch(pool, query.body(req, required=True)), False))
 
     def on_delete(self, _req: Request, resp: falcon.Response, pool: str) -> None:
         self._pools.delete(pool)
@@ -100,12 +100,12 @@ class FlavorItem(_Resource):
         resp.data = wire.encode(_format_flavor(self._pools.get_flavor(req.context.project, flavor)))
 
     def on_put(self, req: Request, resp: falcon.Response, flavor: str) -> None:
-        self._pools.put_flavor(req.context.project, flavor, query.require_body(req))
+        self._pools.put_flavor(req.context.project, flavor, query.body(req, required=True))
         resp.status = falcon.HTTP_201
         resp.set_header("Location", _href(FLAVORS, flavor))
 
     def on_patch(self, req: Request, resp: falcon.Response, flavor: str) -> None:
-        changed = self._pools.patch_flavor(req.context.project, flavor, query.require_body(req))
+        changed = self._pools.patch_flavor(req.context.project, flavor, query.body(req, required=True))
         resp.data = wire.encode(_format_flavor(changed))
 
     def on_delete(self, req: Request, resp: falcon.Response, flavor: str) -> None:

@@ -118,7 +118,7 @@ class SqsKeyItem(_Keys):
         resp.data = wire.encode(_format_key(self._keys.get(key)))
 
     def on_put(self, req: Request, resp: falcon.Response, key: str) -> None:
-        change = wire.decode(_change, query.require_body(req))
+        change = wire.decode(_change, query.body(req, required=True))
         resp.data = wire.encode(_format_key(self._keys.disable(key, change.disabled)))
 
     def on_delete(self, _req: Request, resp: falcon.Response, key: str) -> None:

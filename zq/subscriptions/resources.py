@@ -50,7 +50,7 @@ def _parse_terms(req: Request, needed: bool) -> Terms:
     Args:
         needed: Whether an empty body is an error.
     """
-    raw = query.require_body(req) if needed else query.body(req)
+    raw = query.body(req, required=needed)
     given = wire.json_value(raw) if raw else {}
     if not isinstance(given, dict):
         raise InvalidBody("Subscriptions must be a dict.")
@@ -140,7 +140,7 @@ class SubscriptionConfirmation(_Resource):
     policy = {"PUT": "subscription:confirm"}
 
     def on_put(self, req: Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
-        given = wire.json_value(query.require_body(req))
+        given = wire.json_value(query.body(req, required=True))
         agreed = given.get("confirmed") if isinstance(given, dict) else None
         if not isinstance(agreed, bool):
             raise InvalidBody("The 'confirmed' should be boolean.")

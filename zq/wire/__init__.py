@@ -86,13 +86,8 @@ def parse_post(raw: bytes) -> list[Posted]:
     return messages
 
 
-def parse_delay(delay: Raw | UnsetType) -> int | None:
-    """Parse the delay of a posted message. Return ``None`` if the message has no delay.
-
-    Raises ``InvalidBody`` if the delay is not an integer.
-    """
-    if delay is UNSET:
-        return None
+def parse_delay(delay: Raw) -> int:
+    """Parse the delay of a posted message. Raises ``InvalidBody`` if it is not an integer."""
     try:
         return _delay_decoder.decode(delay)
     except msgspec.MsgspecError as error:

@@ -138,7 +138,7 @@ def _format_popped(message: Message, now: Seconds) -> answers.PoppedMessage[str]
 def post_result(queue: str, ids: Sequence[str]) -> bytes:
     """Encode the paths of posted messages."""
     prefix = f"/v2/queues/{queue}/messages/"
-    return encode(answers.PostedHrefs([prefix + message for part in slices(ids) for message in part]))
+    return encode(answers.PostedHrefs([prefix + id for id in ids]))
 
 
 def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False, starts: bool = False) -> bytes:

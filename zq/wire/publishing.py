@@ -34,7 +34,8 @@ def href(topic: str, sequence: int) -> str:
 
 def published(topic: str, sequences: Sequence[int]) -> bytes:
     """Encode the response to a publish request: the paths of the messages."""
-    return encode(answers.PostedHrefs([href(topic, sequence) for sequence in sequences]))
+    prefix = f"/v2/topics/{topic}/messages/"
+    return encode(answers.PostedHrefs([f"{prefix}{sequence}" for sequence in sequences]))
 
 
 def page(
