@@ -383,7 +383,7 @@ class Exchange:
         """Call the application in the thread pool. If the request waits for a thread, watch for a disconnect."""
         edge, caller = self._edge, self._caller()
         is_busy = edge.pool.is_busy(caller)
-        called = edge.pool.do(partial(edge.call, self._environ), caller=caller)
+        called: asyncio.Future[Response] = edge.pool.do(partial(edge.call, self._environ), caller=caller)
         if self._must_close or not is_busy:
             return await called
         watch = asyncio.get_running_loop().call_later(WATCH_DELAY, self._watch_client)
