@@ -165,7 +165,7 @@ def post_body(session: Session, queue: str, body: str, form: InputFormat, option
     """Post one message."""
     if form.delimiter:
         raise click.UsageError("--csv requires --file or standard input.")
-    content = parse_body(body, never=options.text)
+    content = parse_body(body, as_text=options.text)
     ttl, delay, group, attributes = options.ttl, options.delay, options.group, dict(options.attributes)
     handle = session.queue(queue)
     posted = handle.post(content, ttl=ttl, delay=delay, key=options.key, group=group, attributes=attributes or None)

@@ -78,7 +78,7 @@ class ResourceAccess:
 
     def raise_missing(self, names: Iterable[str]) -> None:
         """Raise ``NotFound`` for missing queues or topics, unless ``names`` is empty."""
-        if sentences := [str(self.session.missing(name, self.kind)) for name in names]:
+        if sentences := [str(self.session.missing_error(name, self.kind)) for name in names]:
             raise NotFound(" ".join(sentences))
 
     def list_resources(self, **filters: Any) -> Iterator[Listed]:
@@ -145,7 +145,7 @@ def change(resources: ResourceAccess, name: str, members: Metadata, unset: tuple
     try:
         resources.out.result({"name": name, **resources(name).update(dict(members), remove=unset)})
     except (QueueNotFound, TopicNotFound):
-        raise resources.session.missing(name, resources.kind) from None
+        raise resources.session.missing_error(name, resources.kind) from None
 
 
 @click.command("pause", cls=Command)
@@ -176,7 +176,7 @@ def change_queue(resources: ResourceAccess, name: str, verb: Callable[[Queue], R
     try:
         return verb(resources.session.client.queue(name))
     except QueueNotFound:
-        raise resources.session.missing(name, resources.kind) from None
+        raise resources.session.missing_error(name, resources.kind) from None
 
 
 @click.command("delete", cls=Command)

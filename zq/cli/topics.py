@@ -38,7 +38,7 @@ def publish(
     session.configure(patient=body == "-")
     topic = session.client.topic(name)
     if body != "-":
-        content = parse_body(body, never=text)
+        content = parse_body(body, as_text=text)
         session.out.result({"id": topic.publish(content, ttl=ttl, attributes=dict(attributes) or None)})
         return
     send_input(session, topic, InputFormat(text), ttl, attributes=dict(attributes))

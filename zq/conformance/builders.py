@@ -24,13 +24,13 @@ from zq.model import (
     CommitResult,
     Draft,
     Fence,
-    Grip,
     HandleOutcome,
     HistoryEntry,
     IdempotencyKey,
     Lease,
     ListFilter,
     Message,
+    MessageHandle,
     Move,
     QueueRef,
     Release,
@@ -216,7 +216,7 @@ class Scene:
         self, messages: Iterable[Message], hold: int | None = None, *, late: bool = False, history: int = 0
     ) -> list[HandleOutcome]:
         """Delete or hide messages by their receipts. ``hold`` is the time in seconds to hide them; None = delete."""
-        grips = [Grip(message.id, message.claim, message.claim_count, hold) for message in messages]
+        grips = [MessageHandle(message.id, message.claim, message.claim_count, hold) for message in messages]
         return list(self.storage.claims.handle(self.queue, grips, self.now, late, history))
 
     def move(self, ids: Sequence[str], to: str, *, history: int = 0, **terms: object) -> list[str]:

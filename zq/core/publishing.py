@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, structs
 from zq import wire
 from zq.clock import Clock
 from zq.core.creation import TopicCreation, TopicRules
-from zq.core.encryption import SEAL, UNREADABLE, Sealing, id_in_topic
+from zq.core.encryption import SEAL, UNREADABLE, Sealing, topic_binding
 from zq.core.messages import NO_TRACE, build_attributes
 from zq.core.streams import Gap, lost_end
 from zq.core.tails import RECHECK_INTERVAL, Tails
@@ -140,7 +140,7 @@ class Publishing:
             if _has_news(page, after) or not seconds:
                 return PollResult(page)
             if not self._waiters.acquire_slot(topic.project):
-                self._events.turned_away()
+                self._events.poll_refused()
                 return PollResult(page, turned_away=True)
             topic_poll = self._open_poll(topic, after, time.monotonic() + seconds)
         try:
@@ -214,7 +214,7 @@ class Publishing:
         if posted.ttl is not UNSET:
             ttl = check_range("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
         seal = os.urandom(SEAL) if rules.encrypts else b""
-        id = id_in_topic(topic.name, seal)
+        id = topic_binding(topic.name, seal)
         body, checksum = self._sealing.encode_body(
             topic.project, id, bytes(posted.body), seals=rules.encrypts, checksum=self._checksum
         )
@@ -254,7 +254,7 @@ class TopicPoll:
         """Whether the deadline has passed or the server is stopping."""
         return self._tail.closed or time.monotonic() >= self._deadline
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Return the seconds until the caller must poll again, even without a notification."""
         return max(0.0, min(self._deadline - time.monotonic(), RECHECK_INTERVAL))
 
@@ -289,7 +289,7 @@ class TopicPoll:
             if check is None:
                 self._tail.wait_for(self._topic.name, self.position, self._deadline)
             else:
-                self._tail.wait_for(self._topic.name, self.position, time.monotonic() + self.left())
+                self._tail.wait_for(self._topic.name, self.position, time.monotonic() + self.seconds_left())
                 check()
         except BaseException:
             self.close()

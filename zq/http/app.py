@@ -51,7 +51,7 @@ from zq.http.tokens import ROUTES as TOKEN_ROUTES
 from zq.http.tokens import Me, WhoAmI
 from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageItem, WorkCollection
 from zq.model.allowance import Policy
-from zq.model.identity import ShareOptions
+from zq.model.identity import SignedUrlOptions
 from zq.model.quotas import Work
 
 # The default, which audits nothing.
@@ -75,7 +75,7 @@ def create_app(
     proxy: ProxyCheck | None = None,
     behind_proxy: bool = False,
     tokens: Tokens | None = None,
-    share: Callable[[], ShareOptions] = ShareOptions,
+    share: Callable[[], SignedUrlOptions] = SignedUrlOptions,
     auth: str = "",
     features: Sequence[Feature] = (),
     is_stopping: Callable[[], bool] = bool,

@@ -232,7 +232,7 @@ class AdminTokenCollection(_AdminTokenResource, _TokenCollection):
 
     def on_delete(self, req: Request, resp: falcon.Response) -> None:
         """Revoke a JSON Web Token by its id, which may contain any characters."""
-        self._tokens.deny(_jti(query.text(req, "jti")))
+        self._tokens.deny(_check_token_id(query.text(req, "jti")))
         resp.status = falcon.HTTP_204
 
 
@@ -243,7 +243,7 @@ class AdminTokenItem(_AdminTokenResource, _TokenItem):
 
     def on_delete(self, req: Request, resp: falcon.Response, token: str) -> None:
         if not self._tokens.revoke(self._id(token), self._project(req)):
-            self._tokens.deny(_jti(token))
+            self._tokens.deny(_check_token_id(token))
         resp.status = falcon.HTTP_204
 
 
@@ -273,7 +273,7 @@ def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -
     return Grant(project=project, name=terms.name, scopes=terms.scopes or None, days=days, roles=roles, **more)
 
 
-def _jti(given: str) -> str:
+def _check_token_id(given: str) -> str:
     """Check and return the id of a JSON Web Token.
 
     Raises ``Invalid`` for an id that is not valid, and for a complete zq token, because URLs must not contain secrets.

@@ -406,7 +406,7 @@ class Exchange:
         watch, notified = self._watch_client(), asyncio.get_running_loop().create_future()
         waits.begin(partial(self._edge.queue.notify, self._caller(), notified))
         try:
-            await asyncio.wait({notified, watch}, timeout=waits.left(), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({notified, watch}, timeout=waits.seconds_left(), return_when=asyncio.FIRST_COMPLETED)
         finally:
             if isinstance(waits, PendingRequest):
                 waits.end()

@@ -141,7 +141,7 @@ def revoke_tokens(storage: Storage) -> int:
 
 
 def _each_token(storage: Storage, do: Callable[[Tokens, str], object]) -> int:
-    tokens = Tokens(storage.documents, StoreClock(storage.now, doubted=storage.clock_lead))
+    tokens = Tokens(storage.documents, StoreClock(storage.now, distrusted_lead=storage.clock_lead))
     count = 0
     after: str | None = ""
     while after is not None:

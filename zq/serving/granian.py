@@ -101,7 +101,7 @@ class Sockets:
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         if handler is None:
             await _refuse(send, HTTPStatus.NOT_FOUND)
-        elif heads.refusal(headers, "") is not None:
+        elif heads.find_head_error(headers, "") is not None:
             await _refuse(send, HTTPStatus.BAD_REQUEST)
         elif (refusal := handler.refusal(scope)) is not None:
             await _refuse(send, refusal)

@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 
 
 def _refuse_ambiguous_head(_worker: object, request: Any) -> None:
-    sentence = heads.refusal(request.headers, "")
+    sentence = heads.find_head_error(request.headers, "")
     if sentence is not None:
         raise InvalidHeader(sentence, request)
 

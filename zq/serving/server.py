@@ -182,7 +182,7 @@ def _open_in_process(chosen: Settings) -> App:
     audit.configure(chosen.log.audit)
     storage = open_store(chosen)
     atexit.register(storage.close)
-    clock = StoreClock(storage.now, doubted=storage.clock_lead)
+    clock = StoreClock(storage.now, distrusted_lead=storage.clock_lead)
     broker = make_broker(chosen, storage, clock, NO_EVENTS, create_followers(chosen, storage, clock))
     atexit.register(broker.trail.finish)  # must run before the store is closed
     return create_app(broker, features=command_features(broker, chosen))

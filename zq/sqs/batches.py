@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from zq.model import Grip, HandleOutcome, QueueRef
+from zq.model import HandleOutcome, MessageHandle, QueueRef
 from zq.model.claims import DONE
 from zq.sqs import errors, receipts
 from zq.sqs.call import Call, Params, QueueParams
@@ -161,7 +161,7 @@ def _handle(
     call: Call,
     queue: QueueRef,
     given: Sequence[E],
-    made: Mapping[str, Grip],
+    made: Mapping[str, MessageHandle],
     answer: BatchResponse,
     refusal: Callable[[HandleOutcome, E], errors.SqsError | None],
 ) -> BatchResponse:

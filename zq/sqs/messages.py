@@ -20,7 +20,7 @@ from zq.core.claims import ClaimReply
 from zq.core.waiting import PollResult
 from zq.http.claims import holder
 from zq.limits import is_allowed_text
-from zq.model import Grip, HandleOutcome, Message, QueueRef
+from zq.model import HandleOutcome, Message, MessageHandle, QueueRef
 from zq.model.attributes import (
     Attributes,
     AttributeValue,
@@ -261,7 +261,7 @@ def prepare_message(call: Call, terms: QueueAttributes, letter: MessageParams) -
     return OutgoingMessage(body or wire.encode(text), size, delay, attributes, group or "", once), receipt
 
 
-def make_hiding_grip(queue: QueueRef, handle: str, seconds: int) -> Grip:
+def make_hiding_grip(queue: QueueRef, handle: str, seconds: int) -> MessageHandle:
     """Return the operation that hides a received message for ``seconds``.
 
     Raises ``SqsError`` for an invalid receipt handle or duration.

@@ -37,7 +37,6 @@ from zq.model import (
     Copies,
     Draft,
     Fence,
-    Grip,
     Grouping,
     HandleOutcome,
     IdempotencyKey,
@@ -45,6 +44,7 @@ from zq.model import (
     ListFilter,
     LocatedMessage,
     Message,
+    MessageHandle,
     Messages,
     Move,
     Page,
@@ -263,7 +263,7 @@ class ClaimController(Protocol):
         """
 
     def handle(
-        self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
+        self, queue: QueueRef, grips: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
     ) -> Sequence[HandleOutcome]:
         """Delete claimed messages or change the expiry of their claims, and return the outcomes in input order.
 
@@ -275,7 +275,7 @@ class ClaimController(Protocol):
 
         - ``LOST``: the grip's claim or claim count is not the current one of the message.
         - ``EXPIRED``: the claim has lapsed.
-        - ``TOO_LONG``: the new expiry would exceed ``Grip.max_hold``.
+        - ``TOO_LONG``: the new expiry would exceed ``MessageHandle.max_hold``.
 
         Args:
             late: Whether to accept a grip of a lapsed claim if the message has not been claimed since.

@@ -13,7 +13,7 @@ from zq.core.quotas import NO_QUOTAS
 from zq.errors import Invalid
 from zq.http.features import Feature, Json
 from zq.limits import Limits
-from zq.model.identity import ShareOptions
+from zq.model.identity import SignedUrlOptions
 from zq.subscriptions import delivery_resources, openapi, resources
 from zq.subscriptions.connections import ConnectionSubscriptions
 from zq.subscriptions.deliveries import Deliveries
@@ -78,7 +78,7 @@ class SubscriptionsFeature(Feature):
 
 
 def subscriptions_feature(
-    options: NotificationOptions, core: Broker, share: Callable[[], ShareOptions], strategy: object, alone: bool
+    options: NotificationOptions, core: Broker, share: Callable[[], SignedUrlOptions], strategy: object, alone: bool
 ) -> SubscriptionsFeature:
     """Create the subscriptions feature from the settings.
 
@@ -101,7 +101,7 @@ def subscriptions_feature(
 
 def create_policy(
     options: NotificationOptions,
-    share: Callable[[], ShareOptions],
+    share: Callable[[], SignedUrlOptions],
     trusts: "Trusts | None" = None,
     check_address: Callable[[str], None] = DEFAULT_POLICY.check_address,
 ) -> SubscriptionPolicy:

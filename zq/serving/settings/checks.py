@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from zq.auth import STRATEGIES
 from zq.errors import StartRefused
 from zq.model import store_uri
-from zq.model.identity import AuthOptions, ShareOptions
+from zq.model.identity import AuthOptions, SignedUrlOptions
 from zq.serving.settings.sections import ServerOptions
 
 # Minimum length in bytes of a secret for signed URLs.
@@ -24,7 +24,7 @@ def parse_strategy(given: str) -> str:
     return strategy
 
 
-def check_share(share: ShareOptions) -> None:
+def check_share(share: SignedUrlOptions) -> None:
     """Raise ``StartRefused`` if a secret of signed URLs is missing or too short."""
     if share.secrets and not share.secret_key:
         raise StartRefused("[signed_url] old_secret_keys needs secret_key.")
@@ -43,7 +43,7 @@ def resolve_control_path(given: str, uri: str) -> str:
     return os.path.abspath(os.path.join(unquote(parts.path), "control.sock")) if parts.scheme == "rocksdb" else ""
 
 
-def check_tls(server: ServerOptions, auth: AuthOptions) -> None:
+def check_certificates(server: ServerOptions, auth: AuthOptions) -> None:
     """Raise ``StartRefused`` if TLS or client certificate options lack other required options."""
     if bool(server.tls_cert) != bool(server.tls_key):
         raise StartRefused("[server] tls_cert and tls_key must both be set, or neither.")

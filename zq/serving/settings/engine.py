@@ -24,7 +24,7 @@ THREADS_WITH_WAITERS: Final = 64
 THREADS_FOR_WORK: Final = 8
 
 
-def engine_of(chosen: str, certificates: str) -> str:
+def choose_http_server(chosen: str, certificates: str) -> str:
     """Return the HTTP server to use.
 
     "auto" selects Granian if it is installed and client certificates are not used, else gunicorn.
@@ -34,7 +34,7 @@ def engine_of(chosen: str, certificates: str) -> str:
     return "granian" if find_spec("granian") is not None and not certificates else "gunicorn"
 
 
-def allot_places(engine: str, server: ServerOptions) -> dict[str, Any]:
+def allot_threads(engine: str, server: ServerOptions) -> dict[str, Any]:
     """Return the numbers of threads, waiting requests and streams, with defaults for unset options."""
     waiters, streams, threads = server.max_waiters, server.max_streams, server.threads
     if engine != "granian":

@@ -21,13 +21,13 @@ from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MIN_TTL, Limits
 from zq.logs import without_secrets
 from zq.model import store_uri
 from zq.model.expiry import Expiry
-from zq.model.identity import AuthOptions, ShareOptions
+from zq.model.identity import AuthOptions, SignedUrlOptions
 from zq.model.options import PORT
 from zq.model.quotas import UNBOUNDED, Quota
 from zq.serving.sections import SECTIONS
 from zq.serving.settings import sections
-from zq.serving.settings.checks import check_share, check_tls, parse_strategy, resolve_control_path
-from zq.serving.settings.engine import allot_places, engine_of
+from zq.serving.settings.checks import check_certificates, check_share, parse_strategy, resolve_control_path
+from zq.serving.settings.engine import allot_threads, choose_http_server
 from zq.serving.settings.options import (
     DRIVERS,
     FEATURES,
@@ -61,7 +61,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     general: sections.GeneralOptions
     auth: AuthOptions
-    share: ShareOptions
+    share: SignedUrlOptions
     quota: Quota
     """Default project quota. Without authentication only ``share`` is limited."""
     server: sections.ServerOptions
@@ -150,7 +150,7 @@ def _read_settings(conf: cfg.ConfigOpts) -> Settings:
     scheme = store_uri.split(uri).scheme
     check_share(given["share"])
     strategy = parse_strategy(auth.strategy)
-    engine = engine_of(server.engine, auth.certificates)
+    engine = choose_http_server(server.engine, auth.certificates)
     given |= {
         "auth": structs.replace(auth, strategy=strategy, jwt=JWT.read(conf), behind_proxy=server.behind_proxy),
         "quota": quota if strategy else structs.replace(UNBOUNDED, share=quota.share),
@@ -169,7 +169,7 @@ def _read_settings(conf: cfg.ConfigOpts) -> Settings:
 
     return Settings(
         **given,
-        **allot_places(engine, server),
+        **allot_threads(engine, server),
         shared_store=scheme in NETWORKED,
         driver_options=driver_options(scheme),
         queue_ttl=tuple(_parse_queue_ttl(read_queue_ttl_lines(conf), given["limits"].max_message_ttl)),
@@ -228,7 +228,7 @@ def _check(settings: Settings) -> None:
             f"[expiry] sweep_max_deletes must be at least sweep_batch_size, which is {expiry.sweep_batch_size}; it is "
             f"{expiry.sweep_max_deletes}."
         )
-    check_tls(settings.server, settings.auth)
+    check_certificates(settings.server, settings.auth)
     _check_limits(settings.limits)
     least = 2 * settings.limits.max_messages_post_size
     if settings.topics.topic_log_bytes < least:

@@ -19,10 +19,10 @@ from zq.model import (
     ClaimResult,
     ClaimSummary,
     Fence,
-    Grip,
     HandleOutcome,
     IdempotencyKey,
     Lease,
+    MessageHandle,
     Outcome,
     Page,
     QueueRef,
@@ -345,7 +345,7 @@ class ClaimController:
         return settled
 
     def handle(
-        self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
+        self, queue: QueueRef, grips: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
     ) -> Sequence[HandleOutcome]:
         key = layout.key(queue)
         with self._client.verb():

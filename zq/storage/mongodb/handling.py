@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletion, extension and release of individual claimed messages.
 
-A caller identifies a message by its id, claim and claim count, which form a ``Grip``. Concurrent callers of a process
-share a transaction, which reads the messages before it changes them. The messages cannot change before the transaction
-ends.
+A caller identifies a message by its id, claim and claim count, which form a ``MessageHandle``. Concurrent callers of a
+process share a transaction, which reads the messages before it changes them. The messages cannot change before the
+transaction ends.
 """
 
 from collections import defaultdict
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from zq.model import Grip, HandleOutcome, Outcome
+from zq.model import HandleOutcome, MessageHandle, Outcome
 from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.changes import FinishTerms, finish
 from zq.storage.mongodb.client import Session, StoreClient
@@ -26,13 +26,13 @@ CAPACITY: Final = 256
 class HandleRequest(NamedTuple):
     """A request to delete claimed messages, or to change when their claims expire.
 
-    Each ``Grip`` identifies one message and the operation.
+    Each ``MessageHandle`` identifies one message and the operation.
 
     ``now`` is the time of the request in milliseconds. ``ClaimController.handle`` describes ``late`` and ``history``.
     """
 
     key: QueueKey
-    grips: Sequence[Grip]
+    grips: Sequence[MessageHandle]
     now: int
     late: bool
     history: int
@@ -40,7 +40,7 @@ class HandleRequest(NamedTuple):
 
 
 class HandleResult(NamedTuple):
-    """The outcome for each ``Grip`` of a request.
+    """The outcome for each ``MessageHandle`` of a request.
 
     ``is_earlier``: whether a message is now available earlier than before the request.
     """
@@ -124,7 +124,7 @@ class _PendingChanges:
             for (key, ends, available), doc_ids in by_end.items()
         ]
 
-    def _one(self, request: HandleRequest, grip: Grip) -> HandleOutcome:
+    def _one(self, request: HandleRequest, grip: MessageHandle) -> HandleOutcome:
         doc_id = layout.doc_id(request.key, grip.id)
         found = self._found.get(doc_id)
         if found is None or found["q"] != request.key.messages:

@@ -7,7 +7,7 @@ from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from zq.model import Edge, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
+from zq.model import EndMessage, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.model.stats import Depth, Measure
 from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.client import StoreClient
@@ -152,8 +152,8 @@ class QueueController:
         return found[0] if found else None
 
 
-def _edge(key: QueueKey, found: BsonDocument) -> Edge:
-    return Edge(layout.message_id(key, found), found["a"] / 1000, int(found["k"]))
+def _edge(key: QueueKey, found: BsonDocument) -> EndMessage:
+    return EndMessage(layout.message_id(key, found), found["a"] / 1000, int(found["k"]))
 
 
 # Maximum number of expired messages that are counted.

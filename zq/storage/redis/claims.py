@@ -15,11 +15,11 @@ from zq.model import (
     ClaimResult,
     ClaimSummary,
     Fence,
-    Grip,
     HandleOutcome,
     Holder,
     IdempotencyKey,
     Lease,
+    MessageHandle,
     Page,
     QueueRef,
     Seconds,
@@ -140,7 +140,7 @@ class ClaimController:
         return decode_settled(schedule_arrivals(self._store, plan.targets, reply, moment))
 
     def handle(
-        self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
+        self, queue: QueueRef, grips: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
     ) -> Sequence[HandleOutcome]:
         moment = layout.ms(now)
         terms = [b"%d" % moment, layout.keys(queue).full, b"%d" % late, b"%d" % history]

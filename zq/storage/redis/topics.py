@@ -11,7 +11,7 @@ from msgspec import structs
 from redis.exceptions import OutOfMemoryError
 
 from zq.errors import Unavailable
-from zq.model import Edge, IdempotencyKey, Seconds, Stats
+from zq.model import EndMessage, IdempotencyKey, Seconds, Stats
 from zq.model.topics import Batch, Entry, Listener, LogSlice, Pattern, PublishedMessage, Retention, TopicRef
 from zq.storage.redis import batches, layout, scripts
 from zq.storage.redis.connections import Reply
@@ -96,7 +96,7 @@ class TopicController:
 
     def stats(self, topic: TopicRef, now: Seconds) -> Stats:
         after, free = b"0", 0
-        edges: list[Edge] = []
+        edges: list[EndMessage] = []
         while True:
             asked = b"%d" % layout.ms(now), layout.text(topic.name), after
             after, whole, *fronts, rest = self._run(scripts.TOPIC_STATS, topic.project, *asked)
@@ -105,7 +105,7 @@ class TopicController:
             edges += [_edge(item) for item in living]
             for at, front in enumerate(filter(None, fronts)):
                 *sequences, created = batches.edges(front)
-                edges.append(Edge(str(sequences[at]), created, sequences[at]))
+                edges.append(EndMessage(str(sequences[at]), created, sequences[at]))
             edges.sort(key=lambda edge: edge.sequence)
             edges = [edges[0], edges[-1]] if edges else []
             if not after:
@@ -182,5 +182,5 @@ class LogScan:
         return LogSlice(self._found, position, position < self._last, self._last, self._dropped)
 
 
-def _edge(item: PublishedMessage) -> Edge:
-    return Edge(str(item.sequence), item.created, item.sequence)
+def _edge(item: PublishedMessage) -> EndMessage:
+    return EndMessage(str(item.sequence), item.created, item.sequence)
