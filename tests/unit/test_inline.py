@@ -57,7 +57,7 @@ def test_a_ticket_has_the_last_wait_and_releases_once() -> None:
 def test_an_inline_change_leaves_its_sync_and_keeps_the_store_open(tmp_path: Path) -> None:
     """Closing waits for the request that has not been answered yet."""
     storage = connect(f"rocksdb:{tmp_path}/s", {"sync": "always"})
-    assert storage.prompt
+    assert storage.is_prompt
     with Ticket() as ticket:
         assert storage.queues.create(QUEUE, b"{}")
     assert ticket.wait is not None

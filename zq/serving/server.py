@@ -42,7 +42,7 @@ from zq.serving.metrics import multiprocess
 from zq.serving.settings import Configuration, Settings
 from zq.serving.supervisor import Supervisor
 from zq.serving.tls import ServerTls
-from zq.storage import find, prepare
+from zq.storage import find_driver, prepare
 
 if TYPE_CHECKING:
     from zq.serving import granian
@@ -209,7 +209,7 @@ def _rekey(chosen: Settings) -> int:
 
 def _check_start(chosen: Settings) -> None:
     warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
-    find(chosen.storage.uri)
+    find_driver(chosen.storage.uri)
     Policy(chosen.auth.policy_file)
     audit.configure(chosen.log.audit)
     check_auth(chosen.auth)

@@ -339,7 +339,7 @@ class Storage(Protocol):
     def documents(self) -> DocumentController: ...
 
     @property
-    def prompt(self) -> bool:
+    def is_prompt(self) -> bool:
         """Whether short operations may currently run on the event loop's thread.
 
         If so, these operations access memory only. A ``zq.storage.inline.Ticket`` waits for the disk after the
@@ -419,7 +419,7 @@ class Defaults:
     history: HistoryController = cast(HistoryController, capabilities.NO_HISTORY)
     transactions: TransactionController = cast(TransactionController, capabilities.NO_TRANSACTIONS)
     topics: TopicController = cast(TopicController, capabilities.NO_TOPICS)
-    prompt = False
+    is_prompt = False
 
     def clock_lead(self) -> Seconds:
         """Return 0: ``now`` always follows the clock of the store's machine."""

@@ -162,7 +162,7 @@ def _with_sqs(features: Sequence[Feature], broker: Broker) -> list[Feature]:
 def _serving(app: App) -> Generator[str, None, None]:
     """Serve the application and yield its URL. On exit, wait until all requests are answered."""
     with _HttpServer(("127.0.0.1", 0), _Connection) as http:
-        http.set_app(lambda env, start: app(env, _hopless(start)))
+        http.set_app(lambda env, start: app(env, _drop_connection_headers(start)))
         thread = threading.Thread(target=http.serve_forever, args=(POLL,), name="zq-testing", daemon=True)
         thread.start()
         try:
@@ -173,7 +173,7 @@ def _serving(app: App) -> Generator[str, None, None]:
             http.hang_up()
 
 
-def _hopless(start: Callable[..., Any]) -> Callable[..., Any]:
+def _drop_connection_headers(start: Callable[..., Any]) -> Callable[..., Any]:
     """Remove ``Connection`` headers, which ``wsgiref`` rejects. Each connection ends after one response anyway."""
 
     def started(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:

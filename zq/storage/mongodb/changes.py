@@ -273,7 +273,7 @@ def _arrivals(
     by_target: defaultdict[str, list[MovedMessage]] = defaultdict(list)
     for found, each in moved:
         by_target[each.to].append((found, each))
-    entering = {targets[name]: _entry(some, now) for name, some in by_target.items()}
+    entering = {targets[name]: _sum_arrivals(some, now) for name, some in by_target.items()}
     ranges = advance(client, session, entering)
     next_sequence = {name: ranges[target].sequence for name, target in targets.items()}
     arrivals = []
@@ -287,7 +287,7 @@ def _arrivals(
     return arrivals, {target.shard: ranges[target].floor for target in targets.values()}
 
 
-def _entry(moved: Sequence[MovedMessage], now: int) -> Arrivals:
+def _sum_arrivals(moved: Sequence[MovedMessage], now: int) -> Arrivals:
     """Return the number of moved messages, and the change in usage, for one target queue.
 
     A move changes the project's usage only by the size difference of replaced bodies.

@@ -28,13 +28,14 @@ class HandleRequest(NamedTuple):
 
     Each ``MessageHandle`` identifies one message and the operation.
 
-    ``now`` is the time of the request in milliseconds. ``ClaimController.handle`` describes ``late`` and ``history``.
+    ``now`` is the time of the request in milliseconds. ``ClaimController.handle`` describes ``accepts_expired`` and
+    ``history``.
     """
 
     key: QueueKey
     grips: Sequence[MessageHandle]
     now: int
-    late: bool
+    accepts_expired: bool
     history: int
     idempotency_key: None = None
 
@@ -134,7 +135,7 @@ class _PendingChanges:
         holder = claim.get("i", "")
         known = layout.decode_text(holder) if isinstance(holder, str) else ""
         age = (self._now - int(claim.get("s", self._now))) // 1000
-        handled = grip.decide(known, claim["n"], request.late or claim.get("e", 0) > self._now, age)
+        handled = grip.decide(known, claim["n"], request.accepts_expired or claim.get("e", 0) > self._now, age)
         if handled is not HandleOutcome.DONE:
             return handled
         self.changed[request.key].append(found)

@@ -150,8 +150,8 @@ def _heads(
     """Return a mapping from group to the group's first unexpired message. All groups must be in the same index."""
     if client.sharded or len(names) == 1:
         return {line: _head(client, session, key, line, now) for line in names}
-    stages, beside = first_stages(key, names), counters_of(client, [key])
-    found, counters = aggregate_with(client, beside, stages, index_of(names[0]), session=session)
+    stages, queue_filter = first_stages(key, names), counters_of(client, [key])
+    found, counters = aggregate_with(client, queue_filter, stages, index_of(names[0]), session=session)
     firsts = {one["_id"]: head_from(one) for one in found}
     floor = floor_of(counters[0]) if counters else 0
     return {

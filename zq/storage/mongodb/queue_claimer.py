@@ -197,7 +197,7 @@ class QueueClaimer:
             hint=layout.CLAIMS,
             skip=skip,
             most_bytes=most_bytes,
-            beside=self._had_ready,
+            in_same_command=self._had_ready,
         )
         return found, counter.get("b", NO_METADATA)
 

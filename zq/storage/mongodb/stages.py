@@ -354,7 +354,7 @@ def publish(
     by_queue: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
     for one in drafts:
         by_queue[layout.key(QueueRef(project, layout.decode_text(one["j"])))].append(one)
-    entries = {key: _entry(its, now) for key, its in by_queue.items()}
+    entries = {key: _sum_arrivals(its, now) for key, its in by_queue.items()}
     documents: list[BsonDocument] = []
     floors: dict[str, int] = {}
     for key, sequences in advance(client, session, entries).items() if entries else ():
@@ -368,6 +368,6 @@ def publish(
     return list(by_queue)
 
 
-def _entry(drafts: Sequence[BsonDocument], now: int) -> Arrivals:
+def _sum_arrivals(drafts: Sequence[BsonDocument], now: int) -> Arrivals:
     number, size = len(drafts), sum(map(layout.size_of, drafts))
     return Arrivals(number, now if any(not one["l"] for one in drafts) else None, number, size + OVERHEAD * number)

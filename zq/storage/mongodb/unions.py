@@ -19,7 +19,7 @@ FLOORS: Final = {"s": 1, "k1": 1, "m0": 1, "h0": 1, "g": 1, "g1": 1}
 
 def find_with(
     client: StoreClient,
-    beside: Mapping[str, Any],
+    queue_filter: Mapping[str, Any],
     conditions: Mapping[str, object],
     *,
     hint: str = "",
@@ -31,7 +31,7 @@ def find_with(
     most_bytes: int = UNBOUNDED,
     **concern: bool,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return the documents that match ``conditions``, and the documents that match ``beside``, a filter on ``_id``.
+    """Return the documents that match ``conditions``, and those that match ``queue_filter``, a filter on ``_id``.
 
     The other parameters are those of ``StoreClient.find``. ``concern`` may contain ``committed`` and ``snapshot``.
     """
@@ -44,16 +44,16 @@ def find_with(
         stages += [{"$skip": skip}] if skip else []
         stages += [{"$limit": limit}] if limit else []
         stages += [{"$project": fields}] if fields else []
-        found, others = aggregate_with(client, beside, stages, hint, limit, **options)
+        found, others = aggregate_with(client, queue_filter, stages, hint, limit, **options)
         is_cut = most_bytes < UNBOUNDED and sum(map(size_of, found)) >= most_bytes
         if others or session is not None or not is_cut:
             return found, others
-    return found, client.find(beside, session=session, committed=concern.get("committed", False))
+    return found, client.find(queue_filter, session=session, committed=concern.get("committed", False))
 
 
 def aggregate_with(
     client: StoreClient,
-    beside: Mapping[str, Any],
+    queue_filter: Mapping[str, Any],
     stages: Sequence[BsonDocument],
     hint: str,
     limit: int = 0,
@@ -62,7 +62,7 @@ def aggregate_with(
     most_bytes: int = UNBOUNDED,
     **concern: bool,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return the results of a pipeline over ``messages``, and the documents whose ``_id`` is in ``beside``.
+    """Return the results of a pipeline over ``messages``, and the documents whose ``_id`` is in ``queue_filter``.
 
     ``limit`` is the maximum number of results of the pipeline. If ``most_bytes`` ends the result early, the second list
     is empty.
@@ -71,13 +71,13 @@ def aggregate_with(
     ``FLOORS``, and is empty if the pipeline has no results.
     """
     if client.sharded:
-        return client.aggregate(stages, hint, session), client.find(beside, session=session)
-    names = beside["_id"]["$in"]
+        return client.aggregate(stages, hint, session), client.find(queue_filter, session=session)
+    names = queue_filter["_id"]["$in"]
     if session is None:
         # A projection would take 0.1 ms.
-        union: BsonDocument = {"$unionWith": {"coll": MESSAGES, "pipeline": [{"$match": beside}]}}
+        union: BsonDocument = {"$unionWith": {"coll": MESSAGES, "pipeline": [{"$match": queue_filter}]}}
     else:
-        pipeline = [{"$match": beside}, {"$project": FLOORS}]
+        pipeline = [{"$match": queue_filter}, {"$project": FLOORS}]
         union = {"$lookup": {"from": MESSAGES, "pipeline": pipeline, "as": "beside"}}
     command: BsonDocument = {"aggregate": MESSAGES, "pipeline": [*stages, union], "cursor": {}}
     if limit:

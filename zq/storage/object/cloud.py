@@ -36,11 +36,11 @@ T = TypeVar("T")
 class Vendor(NamedTuple):
     """The properties of one vendor.
 
-    ``shape`` is the error message for an invalid URI. ``options`` maps URI options to obstore's options.
+    ``uri_error`` is the error message for an invalid URI. ``options`` maps URI options to obstore's options.
     """
 
     open: Callable[..., AzureStore | GCSStore | S3Store]
-    shape: str
+    uri_error: str
     options: Mapping[str, str]
 
 
@@ -90,7 +90,7 @@ class CloudObjects(Objects):
         endpoint = given.get("endpoint", ["https://"])[-1]
         plain = endpoint.startswith("http://")
         if not parts.netloc or not prefix or given.keys() - vendor.options or not (plain or endpoint[:8] == "https://"):
-            raise StartRefused(vendor.shape.format(uri))
+            raise StartRefused(vendor.uri_error.format(uri))
         limit = timedelta(seconds=TIMEOUT)
         self.requests = Requests()
         self._bucket = parts.scheme, parts.query, parts.netloc

@@ -37,7 +37,7 @@ from zq.storage.object.epochs import (
 from zq.storage.object.following import Standby, StandbyCopy
 from zq.storage.object.objects import Objects
 from zq.storage.object.offline import StoreFormat
-from zq.storage.object.restoring import acknowledged_position, close_log, read_chain, seal
+from zq.storage.object.restoring import acknowledged_position, close_log, close_log_by_position, read_chain
 from zq.storage.object.shipping import Shipper
 from zq.storage.object.store import ShippedStore
 from zq.storage.ordered.startup import uptime
@@ -334,7 +334,7 @@ class Owner(Directory):
             store.restore(record)
         base = max([base, *(span.last for span in opening.chain)])
         if opening.by_position:
-            last = seal(self._objects, former, base, acknowledged_position(kept), store.restore, epoch)
+            last = close_log_by_position(self._objects, former, base, acknowledged_position(kept), store.restore, epoch)
         else:
             last = close_log(self._objects, former, base, acknowledged_position(kept), store.restore)
         return last, extend_chain(opening.chain, Span(former, last, opening.by_position), kept.removed)

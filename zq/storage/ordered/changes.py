@@ -79,16 +79,16 @@ class Change:
         Messages without a delay become available in the order of their insertion (L5). The method adds the size of the
         body and ``OVERHEAD`` to ``record.size``.
         """
-        tally, lane = self._tally(state), not state.grouping
+        tally, may_be_fresh = self._tally(state), not state.grouping
         size = record.size = record.size + len(body) + OVERHEAD
         sequence = tally.sequence = tally.sequence + 1
         tally.count += 1
         tally.bytes += size
         if delay:
-            record.available, record.indexed = now + delay, lane
+            record.available, record.indexed = now + delay, may_be_fresh
             tally.fresh_gap += 1
         else:
-            _set_available(tally, record, now, lane)
+            _set_available(tally, record, now, may_be_fresh)
         key = layout.pair.pack(state.number, sequence)
         if len(body) <= layout.SHORT:
             record.body = body
@@ -98,7 +98,7 @@ class Change:
         self._writes += message_entries(state.project, key, record)
         if record.indexed:
             self._made_available[state].append(layout.triple.pack(state.number, record.available, sequence))
-        elif not lane:
+        elif not may_be_fresh:
             assert isinstance(record, StoredMessage), "only stored messages have a group"
             self.lines.join(state, sequence, record)
 
@@ -142,7 +142,7 @@ class Change:
             body: The message's body, if the caller has already read it. Otherwise it is read when needed.
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
-        new.indexed = lane = not state.grouping
+        new.indexed = may_be_fresh = not state.grouping
         until = new.ends if new.ends < new.expires else new.expires
         if old.claim != new.claim or old.until != until:
             if old.claim:
@@ -151,7 +151,7 @@ class Change:
         self._writes.append(("messages", key, layout.encode(new)))
         self._writes += message_changes(key, old, new)
         if (
-            lane
+            may_be_fresh
         ):  # even if the entry is unchanged: a claim of zero length has passed it, and the next claim must find it
             self._made_available[state].append(layout.triple.pack(number, new.available, sequence))
         else:
@@ -291,18 +291,18 @@ class Change:
             self._writes.append(("claims", key, layout.encode_group(ends, sequences, holder)))
 
 
-def _set_available(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
+def _set_available(tally: Tally, record: NewMessage, now: int, may_be_fresh: bool) -> None:
     """Set the available-at of a message without a delay.
 
-    If ``lane`` is true, also decide whether the message is fresh, so that claims find it without an index entry. It is
-    indexed instead if a claim would have to skip too many other messages to reach it. ``lane`` is false in a grouped
-    queue.
+    If ``may_be_fresh`` is true, also decide whether the message is fresh, so that claims find it without an index
+    entry. It is indexed instead if a claim would have to skip too many other messages to reach it. ``may_be_fresh`` is
+    false in a grouped queue.
     """
     fresh = tally.fresh
     if fresh > now + MAX_AHEAD:
         fresh, tally.fresh_gap = now, MAX_GAP + 1
     record.available = tally.fresh = fresh if fresh > now else now
-    if not lane:
+    if not may_be_fresh:
         return
     sequence = tally.sequence
     if tally.fresh_head >= tally.fresh_tail:  # claims have passed all earlier fresh messages

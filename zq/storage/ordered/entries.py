@@ -101,16 +101,16 @@ def _history_entries(key: bytes, value: bytes) -> list[Write]:
 
 def _key_entries(key: bytes, value: bytes) -> list[Write]:
     note = due.size_note(layout.decode_known(value).size)
-    return due.writes("keys", key, value, due.expiry_of(key), note)
+    return due.writes("keys", key, value, due.parse_expiry(key), note)
 
 
 def _stage_entries(key: bytes, value: bytes) -> list[Write]:
     note = layout.number.pack(layout.decode_stage(value).number)
-    return due.writes("stages", key, value, due.expiry_of(key), note)
+    return due.writes("stages", key, value, due.parse_expiry(key), note)
 
 
 def _producer_entries(key: bytes, value: bytes) -> list[Write]:
-    return due.writes("producers", key, value, due.expiry_of(key))
+    return due.writes("producers", key, value, due.parse_expiry(key))
 
 
 def _document_entries(key: bytes, value: bytes) -> list[Write]:

@@ -13,7 +13,7 @@ from zq.errors import DraftsRepeated, KeyReused, Repeated
 from zq.model import Draft, IdempotencyKey
 from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout
-from zq.storage.ordered.layout import Known
+from zq.storage.ordered.layout import StoredKey
 from zq.storage.ordered.store import Store, Write
 
 
@@ -73,13 +73,13 @@ def key_writes(
 ) -> tuple[list[Write], int]:
     """Return the writes that store a key with the request's result, and the size that counts towards the quota.
 
-    If ``counts`` is false, the returned size is 0. See ``Known`` for ``last``.
+    If ``counts`` is false, the returned size is 0. See ``StoredKey`` for ``last``.
     """
     encoded = layout.encode(answer)
     size = len(encoded) + OVERHEAD if counts else 0
     expires = now + idempotency_key.window * 1000
     key = _key_prefix(owner, idempotency_key) + layout.number.pack(expires)
-    known = layout.encode(Known(idempotency_key.digest, encoded, size, last))
+    known = layout.encode(StoredKey(idempotency_key.digest, encoded, size, last))
     return due.writes("keys", key, known, expires, due.size_note(size)), size
 
 

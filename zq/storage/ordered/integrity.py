@@ -196,13 +196,15 @@ class Integrity(Findings):
                 items = list(stages.messages(self.store, stage))
                 size = sum(item.draft.size for item in items)
                 if (stage.count, stage.size) != (len(items), size):
-                    self._look("staged", (layout.pair.pack(stage.number, at) for at in range(stage.count)))
+                    self._probe_damage("staged", (layout.pair.pack(stage.number, at) for at in range(stage.count)))
                     self.contradict(f"stages: {key!r} says {stage.count} messages and has {len(items)}, {size} bytes")
                 self._staged.pop(layout.number.pack(stage.number), None)
                 self.check_wanted("stages", key, record_entries("stages", key, value))
         self._check_open()
         for number in self._staged:
-            self._look("default", (layout.COMMIT + key[:-8] for key, _ in self.store.scan("producers", b"", TOP)))
+            self._probe_damage(
+                "default", (layout.COMMIT + key[:-8] for key, _ in self.store.scan("producers", b"", TOP))
+            )
             self.contradict(f"staged: {number.hex()} is no stage's number")
 
     def _check_open(self) -> None:
@@ -214,12 +216,12 @@ class Integrity(Findings):
             for rest in commit.rests if commit is not None else ():
                 count = self._staged.pop(layout.number.pack(rest.number), 0)
                 if count != rest.end - rest.at:
-                    self._look("staged", (layout.pair.pack(rest.number, at) for at in range(rest.at, rest.end)))
+                    self._probe_damage("staged", (layout.pair.pack(rest.number, at) for at in range(rest.at, rest.end)))
                     self.contradict(
                         f"default: {producer!r} has {rest.end - rest.at} messages to publish, and {count} are there"
                     )
 
-    def _look(self, family: str, keys: Iterable[bytes]) -> None:
+    def _probe_damage(self, family: str, keys: Iterable[bytes]) -> None:
         """Read the keys until one is damaged, so that the next contradiction is attributed to the damage.
 
         This is necessary because a scan does not report the damaged entries that it skips.
@@ -249,8 +251,12 @@ class Integrity(Findings):
             tally = layout.decode_tally(self.store.get("tallies", owner) or layout.encode(layout.Tally()))
             removed = int.from_bytes(self.store.get("default", layout.REMOVED + history) or b"")
             if tally.kept - removed != self._kept[history]:
-                self._look("history", (history + position for _, position in self._scan_number(history, "sequences")))
-                self._look("keys", (key for family, key in self._all_due() if family == "keys" and key[:8] == history))
+                self._probe_damage(
+                    "history", (history + position for _, position in self._scan_number(history, "sequences"))
+                )
+                self._probe_damage(
+                    "keys", (key for family, key in self._all_due() if family == "keys" and key[:8] == history)
+                )
                 has = f"{self._kept[history]} bytes of history and answers"
                 self.contradict(f"tallies: {tally.kept} kept and {removed} removed of {owner.hex()}, which has {has}")
 
@@ -273,7 +279,7 @@ class Integrity(Findings):
                 self.contradict(f"due: {key.hex()} does not say what the entry in {family} does")
 
     def _index_entries(self, key: bytes, record: StoredMessage) -> list[Write]:
-        return message_entries(layout.prefix_of(self._queues.get(key[:8], b"")), key, record)
+        return message_entries(layout.extract_project_prefix(self._queues.get(key[:8], b"")), key, record)
 
     def _is_pending_queue(self, number: bytes, family: str) -> bool:
         if number not in self._pending_queues:

@@ -28,7 +28,7 @@ claims    q claim id 00 group                  end, sequences, holder: messages 
 history   h position                           StoredEntry: a finished message with its body
 sequences h sequence                           position: history entries in the order of sequences
 endings   h id 00 position                     empty: history entries of a message id
-keys      h key 00 expires                     Known: an idempotency key of the queue
+keys      h key 00 expires                     StoredKey: an idempotency key of the queue
 fences    len(project) project name            last issued epoch
 stages    len(project) project name 00 expires Stage: number n and size of the stage
 staged    n index                              Staged: a message to be published
@@ -261,7 +261,7 @@ class StoredEntry(Struct, array_like=True):
     size: int = 0
 
 
-class Known(Struct, array_like=True):
+class StoredKey(Struct, array_like=True):
     """The stored form of an idempotency key.
 
     Attributes:
@@ -307,7 +307,7 @@ decode_tally = msgpack.Decoder(Tally).decode
 decode_holder = msgpack.Decoder(tuple[str, str]).decode
 decode_record = msgpack.Decoder(StoredMessage).decode
 decode_entry = msgpack.Decoder(StoredEntry).decode
-decode_known = msgpack.Decoder(Known).decode
+decode_known = msgpack.Decoder(StoredKey).decode
 decode_stage = msgpack.Decoder(Stage).decode
 decode_staged = msgpack.Decoder(Staged).decode
 decode_batch = msgpack.Decoder(Batch).decode
@@ -333,7 +333,7 @@ def queue_key(ref: QueueRef) -> bytes:
 
 def decode_queue_key(key: bytes) -> QueueRef:
     """Return the queue to which a key of ``queues`` belongs."""
-    prefix = prefix_of(key)
+    prefix = extract_project_prefix(key)
     return QueueRef(*(part.decode("utf-8", "surrogatepass") for part in (prefix[LENGTH:], key[len(prefix) :])))
 
 
@@ -347,7 +347,7 @@ def decode_project(key: bytes) -> str:
     return key[LENGTH:].decode("utf-8", "surrogatepass")
 
 
-def prefix_of(key: bytes) -> bytes:
+def extract_project_prefix(key: bytes) -> bytes:
     """Return the ``project_prefix`` at the beginning of a key."""
     return key[: LENGTH + int.from_bytes(key[:LENGTH])]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from zq.model import Grouping
 from zq.storage.ordered import layout
 from zq.storage.ordered.layout import QueueRecord, StoredMessage
-from zq.storage.ordered.lines import LINE, line_entry, line_key, slot_of
+from zq.storage.ordered.lines import LINE, encode_slot, line_entry, line_key
 from zq.storage.ordered.log_integrity import Findings
 from zq.storage.ordered.store import Write
 
@@ -14,10 +14,10 @@ from zq.storage.ordered.store import Write
 def slot(grouping: Grouping, key: bytes, record: StoredMessage) -> bytes:
     """Return a message's key in ``lines``. ``key`` is the message's key in ``messages``."""
     number, sequence = layout.pair.unpack(key)
-    return line_key(number, record.line) + slot_of(grouping, record.available, sequence)
+    return line_key(number, record.line) + encode_slot(grouping, record.available, sequence)
 
 
-def grouping_of(key: bytes) -> Grouping:
+def parse_grouping(key: bytes) -> Grouping:
     """Determine the grouping of a queue from the key of one of its messages in ``lines``."""
     return Grouping.FAIR if layout.pair.unpack(key[LINE:])[0] else Grouping.ORDERED
 

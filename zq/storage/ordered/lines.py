@@ -34,7 +34,7 @@ def line_key(queue: int, group: str) -> bytes:
     return layout.number.pack(queue) + blake2b(name, digest_size=LINE - layout.number.size).digest()
 
 
-def slot_of(grouping: Grouping, available: int, sequence: int) -> bytes:
+def encode_slot(grouping: Grouping, available: int, sequence: int) -> bytes:
     """Encode the slot of a message: its position in the index of its group."""
     return layout.pair.pack(available if grouping == Grouping.FAIR else 0, sequence)
 
@@ -93,17 +93,17 @@ class LineChanges:
 
     def join(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
         """Add a message to the index of its group."""
-        self._line(state, record.line).slots[slot_of(state.grouping, record.available, sequence)] = record
+        self._line(state, record.line).slots[encode_slot(state.grouping, record.available, sequence)] = record
 
     def leave(self, state: QueueState, sequence: int, group: str, available: int) -> None:
         """Remove a message from the index of its group. ``available`` is the available-at in the stored record."""
-        _leave(self._line(state, group), slot_of(state.grouping, available, sequence))
+        _leave(self._line(state, group), encode_slot(state.grouping, available, sequence))
 
     def shift(self, state: QueueState, sequence: int, record: StoredMessage, available: int) -> None:
         """Move a message within the index of its group. ``available`` is the available-at in the old record."""
         line, grouping = self._line(state, record.line), state.grouping
-        _leave(line, slot_of(grouping, available, sequence))
-        line.slots[slot_of(grouping, record.available, sequence)] = record
+        _leave(line, encode_slot(grouping, available, sequence))
+        line.slots[encode_slot(grouping, record.available, sequence)] = record
 
     def add_scanned(self, state: QueueState, key: bytes, scanned: ScannedRecords) -> None:
         """Add the records that a claim has read. They provide the group's new head if its head was removed."""

@@ -82,7 +82,7 @@ class PendingDeletes:
 
     def _messages(self, store: Store, number: bytes, queue_key: bytes) -> Iterator[Removal]:
         queue = layout.number.unpack(number)[0]
-        project = layout.prefix_of(queue_key)
+        project = layout.extract_project_prefix(queue_key)
         for key, value in self._rest(store, "messages", number):
             record = layout.decode_record(value)
             writes = message_removal(project, key, record)
@@ -97,7 +97,7 @@ class PendingDeletes:
         for key, value in self._rest(store, "history", number):
             yield Removal("history", key, removal(record_entries("history", key, value)))
         for key, _ in self._rest(store, "keys", number):
-            yield Removal("keys", key, due.removals("keys", key, due.expiry_of(key)))
+            yield Removal("keys", key, due.removals("keys", key, due.parse_expiry(key)))
         for key, _ in self._rest(store, "staged", number):
             yield Removal("staged", key, [("staged", key, None)])
 

@@ -28,7 +28,7 @@ UNKNOWN: Final = (
 
 def describe_producer(producer: bytes) -> str:
     """Return the producer's name and project for the list of losses."""
-    prefix = layout.prefix_of(producer)
+    prefix = layout.extract_project_prefix(producer)
     return f"{producer[len(prefix) : -1].decode('utf-8', 'replace')} of project {layout.decode_project(prefix)!r}"
 
 
@@ -142,7 +142,7 @@ def _ranges(numbers: list[int]) -> str:
 
 def describe_key(key: bytes) -> str:
     """Return the name and project of a key of ``stages`` or ``producers`` for the list of losses."""
-    prefix = layout.prefix_of(key)
+    prefix = layout.extract_project_prefix(key)
     name = key[len(prefix) : -9].decode("utf-8", "replace")
     return f"{name} of project {layout.decode_project(prefix)!r}"
 

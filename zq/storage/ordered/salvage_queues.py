@@ -13,14 +13,14 @@ from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout, startup
 from zq.storage.ordered.entries import HISTORY_OF, MESSAGE_OF, message_entries
 from zq.storage.ordered.layout import QueueRecord, StoredMessage, Tally
-from zq.storage.ordered.line_integrity import RebuiltLines, grouping_of
+from zq.storage.ordered.line_integrity import RebuiltLines, parse_grouping
 from zq.storage.ordered.lines import LINE
 from zq.storage.ordered.registry import NO_METADATA
 from zq.storage.ordered.salvage_copy import LOST_COUNTER, SalvageState
 from zq.storage.ordered.store import TOP, Write
 
 
-class Trace(Struct):
+class IndexedFields(Struct):
     """The fields of a message that can be read from its index entries."""
 
     id: str = ""
@@ -30,7 +30,7 @@ class Trace(Struct):
     def read(self, family: str, key: bytes) -> None:
         """Set a field from the key of an index entry."""
         if family == "ids":
-            self.id = key[len(layout.prefix_of(key)) :].decode("utf-8", "surrogatepass")
+            self.id = key[len(layout.extract_project_prefix(key)) :].decode("utf-8", "surrogatepass")
         elif family == "expiry":
             self.expires = layout.number.unpack_from(key)[0]
         else:
@@ -109,7 +109,7 @@ class QueueSalvage:
     def _grouping(self, number: bytes) -> Grouping:
         for key, _ in self._source.scan("lines", number, layout.prefix_end(number)):
             if len(key) > LINE:
-                return grouping_of(key)
+                return parse_grouping(key)
         return Grouping.NONE
 
     def _add_queue(self, key: bytes, record: QueueRecord) -> None:
@@ -128,10 +128,10 @@ class QueueSalvage:
         return {key[len(layout.PENDING_QUEUE) :] for key, _ in notes}
 
     @cached_property
-    def _traces(self) -> dict[bytes, Trace]:
+    def _traces(self) -> dict[bytes, IndexedFields]:
         """The traces of messages whose records may be unreadable, by key in ``messages``."""
         spans = self._source.gaps("messages")
-        traces: defaultdict[bytes, Trace] = defaultdict(Trace)
+        traces: defaultdict[bytes, IndexedFields] = defaultdict(IndexedFields)
         for family in ("ids", "expiry", "available") if spans else ():
             for key, value in self._source.scan(family, b"", TOP):
                 message = MESSAGE_OF[family](key, value)
@@ -183,7 +183,9 @@ class QueueSalvage:
                 writes.append(("bodies", key, apart))
             if grouping := self._records[key[:8]][1].grouping:
                 writes.append(self._lines.join(grouping, key, record))
-            self._salvage.save("messages", [*writes, *message_entries(layout.prefix_of(queue), key, record)])
+            self._salvage.save(
+                "messages", [*writes, *message_entries(layout.extract_project_prefix(queue), key, record)]
+            )
             if record.claim:
                 self._add_to_group(key, record)
             self._counts[key[:8]] += 1
@@ -251,7 +253,7 @@ class QueueSalvage:
         for key, value in self._source.scan("ids", b"", TOP):
             if value[:8] not in self._records and value[:8] not in found:
                 name = f"salvaged-{layout.number.unpack_from(value)[0]}"
-                found[value[:8]] = layout.prefix_of(key) + name.encode()
+                found[value[:8]] = layout.extract_project_prefix(key) + name.encode()
         return found
 
     def _copy_history(self) -> None:

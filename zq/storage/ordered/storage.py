@@ -83,8 +83,8 @@ class OrderedStorage:
         self._lazy_expiry.start()
 
     @property
-    def prompt(self) -> bool:
-        return self._handle.prompt
+    def is_prompt(self) -> bool:
+        return self._handle.is_prompt
 
     def now(self) -> Seconds:
         moment = self._clock.now()

@@ -27,7 +27,7 @@ from zq.model import (
     SettleResult,
 )
 from zq.storage.redis import layout, replies, scripts
-from zq.storage.redis.client import Question
+from zq.storage.redis.client import ReadRequest
 from zq.storage.redis.store import Store, checked, decode_settled, plan_moves, schedule_arrivals
 
 # Outcomes of the claim script.
@@ -108,7 +108,7 @@ class ClaimController:
 
     def _claimed(self, project: str, names: Sequence[str]) -> Sequence[str]:
         keys = [layout.keys(QueueRef(project, name)).claims for name in names]
-        counts = self._store.client.each([Question(key, (b"EXISTS", key)) for key in keys])
+        counts = self._store.client.each([ReadRequest(key, (b"EXISTS", key)) for key in keys])
         return [name for name, count in zip(names, counts, strict=True) if count]
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
@@ -132,8 +132,12 @@ class ClaimController:
         moment, keys = layout.ms(now), layout.keys(queue)
         plan = plan_moves(self._store, queue.project, settlement.move, moment)
         terms = [b"%d" % moment, layout.text(claim), keys.full, *_fence(fence or NO_FENCE)]
-        terms += self._store.answers(queue, idempotency_key, moment)[1] if idempotency_key else [b"", b"", b"0"]
-        history = self._store.history(queue, settlement.history, moment)
+        terms += (
+            self._store.schedule_idempotency_key(queue, idempotency_key, moment)[1]
+            if idempotency_key
+            else [b"", b"", b"0"]
+        )
+        history = self._store.schedule_history(queue, settlement.history, moment)
         more = [keys.fences, keys.answers, *history, *plan.blocks]
         terms += _named(settlement, len(plan.targets)) + plan.terms
         reply = checked(self._store.run(scripts.SETTLE, queue, *terms, more=more), idempotency_key, decode_settled)
@@ -148,7 +152,7 @@ class ClaimController:
             hold = -1 if grip.hold is None else grip.hold
             numbers = (grip.count, hold, grip.max_hold)
             terms += [layout.packed(grip.id), layout.text(grip.claim), *(b"%d" % number for number in numbers)]
-        blocks = self._store.history(queue, history, moment)
+        blocks = self._store.schedule_history(queue, history, moment)
         return [HANDLED[byte] for byte in self._store.run(scripts.HANDLE, queue, *terms, more=blocks)]
 
 

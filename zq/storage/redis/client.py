@@ -52,7 +52,7 @@ DOUBTFUL: Final = "The store's master was being replaced meanwhile. The change m
 UNCONFIRMED: Final = "Too few replicas of the store confirmed the change in time. It may have happened."
 
 
-class Question(NamedTuple):
+class ReadRequest(NamedTuple):
     """A read-only command or script for ``Client.each``.
 
     Attributes:
@@ -103,7 +103,7 @@ class Client:
             pubsub.ssubscribe(channel)
             pubsub.get_message(timeout=self._timeout)
 
-    def each(self, asked: Sequence[Question]) -> list[Reply]:
+    def each(self, asked: Sequence[ReadRequest]) -> list[Reply]:
         """Send read-only commands and scripts, and return their replies in the same order.
 
         One round trip per server sends up to ``TOGETHER`` commands and scripts.
@@ -111,9 +111,9 @@ class Client:
         with translate_errors():
             return _retry(partial(self._each, asked), time.monotonic() + self._timeout)
 
-    def _each(self, asked: Sequence[Question], deadline: float) -> list[Reply]:
+    def _each(self, asked: Sequence[ReadRequest], deadline: float) -> list[Reply]:
         replies: list[Reply] = [None] * len(asked)
-        for pool, places in self._servers([question.key for question in asked]).values():
+        for pool, places in self._servers([request.key for request in asked]).values():
             for start in range(0, len(places), TOGETHER):
                 part = places[start : start + TOGETHER]
                 answers = self._exchange_all(pool, [asked[at] for at in part], deadline)
@@ -137,19 +137,19 @@ class Client:
             servers.setdefault(id(pool), (pool, []))[1].append(at)
         return servers
 
-    def _exchange_all(self, pool: Pool, questions: Sequence[Question], deadline: float) -> list[Reply]:
+    def _exchange_all(self, pool: Pool, requests: Sequence[ReadRequest], deadline: float) -> list[Reply]:
         replies: list[Reply] = []
         failures: list[RedisError] = []
         connection = pool.get_connection()
         try:
             seen: set[Script | None] = set()
             out = []
-            for question in questions:
+            for request in requests:
                 # The first use of a script sends its source, because the server may not know it.
-                out.append(question.command(question.script in seen))
-                seen.add(question.script)
+                out.append(request.command(request.script in seen))
+                seen.add(request.script)
             connection.send_packed_command(connection.pack_commands(out), check_health=False)
-            for _ in questions:
+            for _ in requests:
                 try:
                     replies.append(self._read(connection, deadline))
                 except ResponseError as error:  # all replies are read, so that the connection stays usable

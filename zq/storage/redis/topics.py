@@ -59,7 +59,7 @@ class TopicController:
         terms += [batches.pack(entries), self._follower.channel(topic.project)]
         keys = batches.keys(topic.project)
         if idempotency_key is not None:
-            answers, remembered = self._store.answers(whole, idempotency_key, moment)
+            answers, remembered = self._store.schedule_idempotency_key(whole, idempotency_key, moment)
             keys += answers
             terms += remembered
         try:
