@@ -183,9 +183,9 @@ def post_file(session: Session, queue: str, path: Path, form: InputFormat, optio
     lives, attributes = (options.ttl, options.delay), dict(options.attributes)
     terms = UploadTerms(url, project, queue, *lives, form.text, form.delimiter, attributes)
     most = session.client.transport.run(posting.BATCH_LIMITS_CALL)
-    most_bytes = most.bytes(queue_metadata)
+    max_bytes = most.bytes(queue_metadata)
     with ResumeFile(path) as file:
-        upload = resume(file, terms, most_bytes, most.count(), restart=options.restart)
+        upload = resume(file, terms, max_bytes, most.count(), restart=options.restart)
         send_file(session, file, upload, options.concurrency)
 
 

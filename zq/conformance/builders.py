@@ -292,16 +292,14 @@ class Scene:
         *,
         delay: int = 0,
         lives: int = 3600,
-        most_bytes: int = 1_000_000,
-        most_messages: int = 100_000,
+        max_bytes: int = 1_000_000,
+        max_messages: int = 100_000,
         once: IdempotencyKey | None = None,
     ) -> list[str]:
         """Stage ``count`` messages in a stage that lives for ``lives`` seconds; return their ids."""
         new = drafts(count, self.now, delay=delay)
         project = self.queue.project
-        self.storage.transactions.stage(
-            project, stage, self.queue, new, self.now, lives, most_bytes, once, most_messages
-        )
+        self.storage.transactions.stage(project, stage, self.queue, new, self.now, lives, max_bytes, once, max_messages)
         return ids_of(new)
 
     def drop_stage(self, stage: str) -> None:

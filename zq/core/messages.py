@@ -282,8 +282,8 @@ class Messages:
                 return MessagePage(Page([], None), include_delayed, now)
             delayed = include_delayed or not rules.default_message_delay
             wanted = ListFilter("" if echo else client, include_claimed, delayed)
-            most_bytes = self._limits.max_answer_bytes
-            page = list_messages(self._messages, queue, after, size, wanted, now, most_bytes, rules.metadata)
+            max_bytes = self._limits.max_answer_bytes
+            page = list_messages(self._messages, queue, after, size, wanted, now, max_bytes, rules.metadata)
             if page.metadata is None:
                 shown = self._sealing.decrypt_all(queue, page.items)
                 return MessagePage(page if shown is page.items else structs.replace(page, items=shown), delayed, now)
@@ -383,9 +383,9 @@ class Messages:
         if rules.claims_paused:
             rules = self._rules_cache.fresh(queue)
         while not rules.claims_paused:
-            now, most_bytes = self._clock.now(), self._limits.max_answer_bytes
+            now, max_bytes = self._clock.now(), self._limits.max_answer_bytes
             try:
-                return rules, now, self._messages.pop(queue, limit, now, rules.history_ttl, most_bytes, rules.metadata)
+                return rules, now, self._messages.pop(queue, limit, now, rules.history_ttl, max_bytes, rules.metadata)
             except OtherMetadata as change:
                 rules = self._rules_cache.remember(queue, change.metadata)
         return rules, self._clock.now(), []

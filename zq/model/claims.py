@@ -84,7 +84,7 @@ class ClaimRequest(Struct, frozen=True):
     """
     max_claims: int | None = None
     """Claim count at which a message is not claimed again; ``None`` = no limit."""
-    most_bytes: int = UNBOUNDED
+    max_bytes: int = UNBOUNDED
     """Maximum total size of the bodies in bytes. The first message may exceed it."""
     named: bool = False
     """Whether to return a live claim with the same id, if there is one."""

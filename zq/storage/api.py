@@ -20,7 +20,7 @@ Arguments that several operations share:
   differs, ``KeyReused``.
 - ``fence``: a fencing token. If its epoch is not the last one issued, the operation changes nothing and raises
   ``Fenced``.
-- ``most_bytes``: the maximum total size of the returned bodies and attributes. The operation returns fewer messages
+- ``max_bytes``: the maximum total size of the returned bodies and attributes. The operation returns fewer messages
   than ``limit`` to stay within this size, but at least one message if there is one.
 """
 
@@ -147,7 +147,7 @@ class MessageController(Protocol):
         limit: int,
         list_filter: ListFilter,
         now: Seconds,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Page[Message]:
         """Return messages that match the filter and have sequences above ``marker``, in order of sequence.
@@ -157,7 +157,7 @@ class MessageController(Protocol):
         """
 
     def browse(
-        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, max_bytes: int = UNBOUNDED
     ) -> BrowsePage:
         """Return messages in one state after a position.
 
@@ -165,7 +165,7 @@ class MessageController(Protocol):
         its state is neither skipped nor repeated. A page may have fewer messages than ``limit``, but it is empty only
         if there are no more messages. The default implementation scans the whole queue.
         """
-        return browsing.browse(self, queue, state, after, limit, now, most_bytes)
+        return browsing.browse(self, queue, state, after, limit, now, max_bytes)
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
@@ -188,7 +188,7 @@ class MessageController(Protocol):
         limit: int,
         now: Seconds,
         history: int = 0,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Messages:
         """Remove and return up to ``limit`` ready messages, in order of (available, sequence).

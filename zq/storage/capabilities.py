@@ -73,7 +73,7 @@ class HistoryController(Protocol):
         limit: int,
         span: Span | None,
         now: Seconds,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         newest_first: bool = False,
     ) -> Page[HistoryEntry]:
         """Return history entries of messages that finished within the span, in the order in which they finished.
@@ -123,9 +123,9 @@ class TransactionController(Protocol):
         drafts: Sequence[Draft],
         now: Seconds,
         ttl: int,
-        most_bytes: int,
+        max_bytes: int,
         idempotency_key: IdempotencyKey | None = None,
-        most_messages: int = MAX_STAGED,
+        max_messages: int = MAX_STAGED,
     ) -> None:
         """Store all drafts for the queue atomically in an invisible stage.
 
@@ -133,7 +133,7 @@ class TransactionController(Protocol):
         stored result is the list of message ids.
 
         Raises:
-            StageFull: The stage would exceed ``most_messages`` messages, or ``most_bytes`` bytes in total.
+            StageFull: The stage would exceed ``max_messages`` messages, or ``max_bytes`` bytes in total.
         """
         ...
 

@@ -75,7 +75,7 @@ class Deliveries:
         if pending:
             queue, chosen = source.delivery_queue(one), ListFilter(claimed=True, delayed=True)
         max_bytes = self._limits.max_answer_bytes
-        page = self._storage.messages.list(queue, marker, size, chosen, now, most_bytes=max_bytes)
+        page = self._storage.messages.list(queue, marker, size, chosen, now, max_bytes=max_bytes)
         return ReadResult(Page([self._make_delivery(source.project, each) for each in page.items], page.next), now)
 
     def delete(self, source: Source, id: str, ids: Sequence[str]) -> None:

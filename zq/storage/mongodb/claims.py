@@ -286,7 +286,7 @@ class ClaimController:
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         key = layout.key(queue)
-        attempt = ClaimAttempt(request.limit, layout.ms(now), request, request.most_bytes, expected=request.expected)
+        attempt = ClaimAttempt(request.limit, layout.ms(now), request, request.max_bytes, expected=request.expected)
         with self._client.verb():
             claimer = self._claimers.get(key)
             if request.named or request.fence:

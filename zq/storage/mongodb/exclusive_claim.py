@@ -60,7 +60,7 @@ class ExclusiveClaim:
         """
         attempt = self._attempt
         for _ in range(MAX_ATTEMPTS):
-            found = self._claimer.search(attempt.limit, attempt.now, attempt.most_bytes)
+            found = self._claimer.search(attempt.limit, attempt.now, attempt.max_bytes)
             if not found.is_empty and not attempt.accepts(found.metadata):
                 return ClaimResult(metadata=found.metadata)
             choice = attempt.choose(found.ready)

@@ -123,7 +123,7 @@ def search(
     fields: Mapping[str, int] | None = None,
     skip: int = 0,
     committed: bool = False,
-    most_bytes: int = UNBOUNDED,
+    max_bytes: int = UNBOUNDED,
     session: Session | None = None,
     in_same_command: bool = True,
     floor_of: Callable[[Mapping[str, Any]], int] = floor_of,
@@ -146,7 +146,7 @@ def search(
     while True:
         bounded = above(conditions, floor)
         options: Any = {"limit": limit, "sort": sort, "fields": fields, "skip": skip, "committed": committed}
-        options |= {"most_bytes": most_bytes, "session": session, "hint": hint}
+        options |= {"max_bytes": max_bytes, "session": session, "hint": hint}
         if in_same_command:
             found, counters = find_with(client, named, bounded, **options)
         else:

@@ -133,7 +133,7 @@ class LineClaimer:
             found = [one for one_slice in new_slices for one in one_slice.ready]
             choice = attempt.choose(found)
             if new_slices and len(choice.candidates) <= len(found) - len(new_slices[-1].ready) < len(found):
-                turns.appendleft(new_slices.pop().line)  # no message of the last group fits into ``most_bytes``
+                turns.appendleft(new_slices.pop().line)  # no message of the last group fits into ``max_bytes``
             slices += new_slices
             if choice.eligible and attempt.request is None:
                 ending = FinishTerms(Outcome.POPPED, now, attempt.history)
@@ -177,7 +177,7 @@ class LineClaimer:
     def _read_lines(self, attempt: ClaimAttempt, turns: deque[str], session: Session) -> list[LineSlice]:
         slices: list[LineSlice] = []
         count = 0
-        left = attempt.most_bytes
+        left = attempt.max_bytes
         ahead: dict[str, LineMessages] = {}
         while turns and count < attempt.limit and left > 0:
             want = attempt.limit - count
@@ -192,13 +192,13 @@ class LineClaimer:
             left -= sum(map(size_of, slices[-1].ready))
         return slices
 
-    def _read(self, line: str, want: int, most_bytes: int, session: Session) -> "LineMessages":
+    def _read(self, line: str, want: int, max_bytes: int, session: Session) -> "LineMessages":
         """Read ``want`` + 1 messages of the group. The last message may become the next head of the group."""
-        found = self._find(self._client.where(self._key, h1=line), index_of(line), want + 1, most_bytes, session)
-        return LineMessages(found, len(found) > want or sum(map(size_of, found)) >= most_bytes)
+        found = self._find(self._client.where(self._key, h1=line), index_of(line), want + 1, max_bytes, session)
+        return LineMessages(found, len(found) > want or sum(map(size_of, found)) >= max_bytes)
 
     def _read_ahead(
-        self, names: Sequence[str], want: int, most_bytes: int, session: Session
+        self, names: Sequence[str], want: int, max_bytes: int, session: Session
     ) -> dict[str, "LineMessages"]:
         """Read several groups in one command. Return a mapping from group to its first messages.
 
@@ -209,8 +209,8 @@ class LineClaimer:
             return {}
         most = want + 2 * len(names)
         where = self._client.where(self._key, h1={"$in": list(names)})
-        found = self._find(where, index_of(names[0]), most, most_bytes, session)
-        is_cut = len(found) == most or sum(map(size_of, found)) >= most_bytes
+        found = self._find(where, index_of(names[0]), most, max_bytes, session)
+        is_cut = len(found) == most or sum(map(size_of, found)) >= max_bytes
         by_line: dict[str, list[BsonDocument]] = {line: [] for line in sorted(names)}
         for one in found:
             by_line[one["h1"]].append(one)
@@ -220,11 +220,11 @@ class LineClaimer:
         return {line: LineMessages(its, is_cut=line == last) for line, its in by_line.items() if line <= last}
 
     def _find(
-        self, where: BsonDocument, order: str, limit: int, most_bytes: int, session: Session
+        self, where: BsonDocument, order: str, limit: int, max_bytes: int, session: Session
     ) -> list[BsonDocument]:
         sort = {"h1": 1, **SORT_ORDERS[order]}
         found, _ = search(
-            self._client, self._key, where, limit=limit, sort=sort, hint=order, most_bytes=most_bytes, session=session
+            self._client, self._key, where, limit=limit, sort=sort, hint=order, max_bytes=max_bytes, session=session
         )
         return found
 

@@ -93,7 +93,7 @@ class QueueClaimer:
         """Make the next searches skip messages. Call this after another process has taken the found messages."""
         (self.lines.head_hint if found.lines else self._head_hint).record_collision()
 
-    def search(self, want: int, now: int, most_bytes: int) -> SearchResult:
+    def search(self, want: int, now: int, max_bytes: int) -> SearchResult:
         """Search for ready messages. In a grouped queue, search for message groups that may have ready messages.
 
         Other processes may take the messages of the groups before the caller reads them.
@@ -103,7 +103,7 @@ class QueueClaimer:
                 names, metadata = self.lines.find_due(want, now)
                 if names:
                     return SearchResult([], metadata, names)
-            found = self.search_messages(1 if self.is_grouped else want, now, most_bytes)
+            found = self.search_messages(1 if self.is_grouped else want, now, max_bytes)
             is_in_line = bool(found.ready) and "h1" in found.ready[0]
             # If the queue is not grouped, a grouped message belongs to a deleted queue with the same name.
             if found.ready and not is_in_line and not self.is_grouped:
@@ -113,20 +113,20 @@ class QueueClaimer:
             self.is_grouped = is_in_line
         return SearchResult([])
 
-    def search_messages(self, want: int, now: int, most_bytes: int) -> SearchResult:
+    def search_messages(self, want: int, now: int, max_bytes: int) -> SearchResult:
         """Return ready messages from the head of the queue, and the queue's metadata.
 
-        The result ends after ``want`` messages, or when their total size reaches ``most_bytes``. If the search finds
+        The result ends after ``want`` messages, or when their total size reaches ``max_bytes``. If the search finds
         expired messages, it deletes some of them.
         """
         head, skip, token = self._head_hint.get_start(want)
-        ready, metadata = self._ready(head, now, want, most_bytes, skip)
-        if (head or skip) and len(ready) < want and sum(map(size_of, ready)) < most_bytes:
+        ready, metadata = self._ready(head, now, want, max_bytes, skip)
+        if (head or skip) and len(ready) < want and sum(map(size_of, ready)) < max_bytes:
             head, skip, token = 0, 0, self._head_hint.invalidate()
-            ready, metadata = self._ready(head, now, want, most_bytes)
+            ready, metadata = self._ready(head, now, want, max_bytes)
         if any(int(found["e"]) <= now for found in ready):
             self._remove_expired(head, now, want)
-            entries, metadata = self._ready(head, now, want, most_bytes)
+            entries, metadata = self._ready(head, now, want, max_bytes)
             ready = [found for found in entries if int(found["e"]) > now]
             skip = 0
         if ready and not skip:
@@ -147,7 +147,7 @@ class QueueClaimer:
         for _ in range(MAX_ATTEMPTS):
             unserved = [attempts[at] for at in waiting]
             found = self.search(
-                sum(attempt.limit for attempt in unserved), now, sum(attempt.most_bytes for attempt in unserved)
+                sum(attempt.limit for attempt in unserved), now, sum(attempt.max_bytes for attempt in unserved)
             )
             self._had_ready = not found.is_empty
             if found.is_empty:
@@ -185,9 +185,7 @@ class QueueClaimer:
         taken = self._claim(claims) | self._pop(pops)
         return [attempt.outcome(choice, taken) for attempt, choice in zip(attempts, choices, strict=True)]
 
-    def _ready(
-        self, head: int, now: int, want: int, most_bytes: int, skip: int = 0
-    ) -> tuple[list[BsonDocument], bytes]:
+    def _ready(self, head: int, now: int, want: int, max_bytes: int, skip: int = 0) -> tuple[list[BsonDocument], bytes]:
         found, counter = search(
             self._client,
             self._key,
@@ -196,7 +194,7 @@ class QueueClaimer:
             sort=CLAIM_ORDER,
             hint=layout.CLAIMS,
             skip=skip,
-            most_bytes=most_bytes,
+            max_bytes=max_bytes,
             in_same_command=self._had_ready,
         )
         return found, counter.get("b", NO_METADATA)

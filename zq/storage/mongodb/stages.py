@@ -60,7 +60,7 @@ TTL_GRACE: Final = 60_000
 class StageRequest(NamedTuple):
     """A request to add drafts for a queue to a stage.
 
-    ``expires``, ``most_bytes`` and ``most_messages`` apply to the whole stage.
+    ``expires``, ``max_bytes`` and ``max_messages`` apply to the whole stage.
     """
 
     project: str
@@ -69,8 +69,8 @@ class StageRequest(NamedTuple):
     drafts: Sequence[Draft]
     now: int
     expires: int
-    most_bytes: int
-    most_messages: int
+    max_bytes: int
+    max_messages: int
     idempotency_key: IdempotencyKey | None
 
     @property
@@ -143,7 +143,7 @@ class Stages:
         if found and stage["due"] <= staging.now:
             return stage, stage
         count, size = stage["count"] + more["count"], stage["bytes"] + more["bytes"]
-        if size > staging.most_bytes or count > staging.most_messages:
+        if size > staging.max_bytes or count > staging.max_messages:
             raise StageFull
         if found:
             self._client.update([{"q": named, "u": {"$inc": more}}], session)

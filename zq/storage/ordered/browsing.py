@@ -37,11 +37,11 @@ class Match(NamedTuple):
 
 
 def page(
-    store: Store, state: QueueState, wanted: State, after: Position, limit: int, now: int, most_bytes: int
+    store: Store, state: QueueState, wanted: State, after: Position, limit: int, now: int, max_bytes: int
 ) -> BrowsePage:
     """Return up to ``limit`` messages in the state ``wanted`` after a position.
 
-    The page ends before its messages exceed ``most_bytes`` in total, but it has at least one message if any exists.
+    The page ends before its messages exceed ``max_bytes`` in total, but it has at least one message if any exists.
     """
     matches = (
         _claimed(store, state, after, now) if wanted is State.CLAIMED else _unclaimed(store, state, wanted, after, now)
@@ -53,8 +53,8 @@ def page(
         for one, body in zip(some, texts, strict=True):
             if not body:  # the message was removed or has expired in the meantime, or its body is unreadable
                 continue
-            most_bytes -= len(body) + len(one.record.attributes)
-            if most_bytes < 0 and items:
+            max_bytes -= len(body) + len(one.record.attributes)
+            if max_bytes < 0 and items:
                 return BrowsePage(items, position)
             items.append(layout.build_message(one.position.sequence, one.record, body, now))
             position = one.position

@@ -176,7 +176,7 @@ class ClaimAttempt:
                 return ClaimResult(found, existing=True)
             change = Change(store, now)
             change.holders[layout.claim_prefix(state.number, request.lease.claim)] = _encode_holder(request.holder)
-            for item in take(store, state, request.limit, now, change, request.most_bytes):
+            for item in take(store, state, request.limit, now, change, request.max_bytes):
                 self._claim_or_skip(change, state, item)
             if self._spent:
                 change.keep_ready_cursor(state)

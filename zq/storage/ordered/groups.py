@@ -19,12 +19,12 @@ from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
 
 
 def take(
-    store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
+    store: Store, state: QueueState, limit: int, now: int, change: Change, max_bytes: int = UNBOUNDED
 ) -> list[ReadyMessage]:
     """Return up to ``limit`` ready messages, which the caller must claim or remove in ``change``.
 
     The search takes as many messages as possible from a group before it proceeds to the next group. The search ends
-    before the messages exceed ``most_bytes`` in total, but it returns at least one message if it can.
+    before the messages exceed ``max_bytes`` in total, but it returns at least one message if it can.
     """
     taken: list[ReadyMessage] = []
     scan = LineScan(store, state, now)
@@ -33,15 +33,15 @@ def take(
         size, scanned = len(taken), ScannedRecords(head)
         found = scan.ready(line, scanned, limit - len(taken))
         for sequence, record, body in _read_contents(store, state, found, limit - len(taken)):
-            most_bytes -= len(body) + len(record.attributes)
-            if most_bytes < 0 and taken:
+            max_bytes -= len(body) + len(record.attributes)
+            if max_bytes < 0 and taken:
                 break
             taken.append(ReadyMessage(sequence, record, body))
-        if scan.steps >= PATIENCE or (most_bytes < 0 and len(taken) == size):
+        if scan.steps >= PATIENCE or (max_bytes < 0 and len(taken) == size):
             break
         change.lines.add_scanned(state, line, scanned)
         cursor = key + b"\0"
-        if most_bytes < 0 or len(taken) == limit:
+        if max_bytes < 0 or len(taken) == limit:
             break
     else:
         cursor = max(cursor, layout.pair.pack(state.number, now + 1))

@@ -25,14 +25,14 @@ HANDFUL = 8
 
 
 def page(
-    store: Store, state: QueueState, marker: int, limit: int, list_filter: ListFilter, now: int, most_bytes: int
+    store: Store, state: QueueState, marker: int, limit: int, list_filter: ListFilter, now: int, max_bytes: int
 ) -> list[Message]:
     """Return up to ``limit`` messages above ``marker`` that match the filter.
 
-    The page ends before its messages exceed ``most_bytes`` in total, but it has at least one message if there is any.
+    The page ends before its messages exceed ``max_bytes`` in total, but it has at least one message if there is any.
     """
     messages: list[Message] = []
-    left = most_bytes
+    left = max_bytes
     while (want := limit - len(messages)) > 0:
         found = _find_visible(store, state, marker, want, list_filter, now)
         for (sequence, record), body in zip(found, _read_texts(store, state.number, found), strict=True):

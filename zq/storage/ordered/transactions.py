@@ -67,9 +67,9 @@ class TransactionController:
         drafts: Sequence[Draft],
         now: Seconds,
         ttl: int,
-        most_bytes: int,
+        max_bytes: int,
         idempotency_key: IdempotencyKey | None = None,
-        most_messages: int = MAX_STAGED,
+        max_messages: int = MAX_STAGED,
     ) -> None:
         moment = layout.ms(now)
         prefix = stages.prefix(project, stage)
@@ -80,7 +80,7 @@ class TransactionController:
                     check_key(store, state, idempotency_key, list[str], moment)
                     key, rest = stages.find_or_create(store, registry.new_number, prefix, moment, moment + ttl * 1000)
                     change = Change(store, moment)
-                    change.add_writes(*stages.append_writes(key, rest, queue.name, drafts, (most_bytes, most_messages)))
+                    change.add_writes(*stages.append_writes(key, rest, queue.name, drafts, (max_bytes, max_messages)))
                     if state is not None:
                         change.remember(state, idempotency_key, [draft.id for draft in drafts], moment, posted=False)
                     if idempotency_key is None or state is not None:

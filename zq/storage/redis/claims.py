@@ -158,7 +158,7 @@ class ClaimController:
 
 def _request_terms(request: ClaimRequest, queue: bytes, moment: int) -> list[bytes]:
     lease, most = request.lease, -1 if request.max_claims is None else request.max_claims
-    numbers = request.limit, request.most_bytes, lease.ttl
+    numbers = request.limit, request.max_bytes, lease.ttl
     terms = [b"%d" % moment, layout.text(lease.claim), *(b"%d" % number for number in numbers)]
     terms += [_grace(lease), b"%d" % request.named]
     terms += [*_fence(request.fence or NO_FENCE), queue, request.expected or b"", _holder(request.holder), b"%d" % most]

@@ -92,7 +92,7 @@ class MessageController:
         limit: int,
         list_filter: ListFilter,
         now: Seconds,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Page[Message]:
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)
@@ -101,28 +101,28 @@ class MessageController:
         terms = without, *shown, layout.keys(queue).name, expected or b""
         found: list[Message] = []
         while True:
-            left = most_bytes - sum(message.size for message in found)
+            left = max_bytes - sum(message.size for message in found)
             bounds = b"%d" % moment, b"%d" % position, b"%d" % (limit - len(found)), b"%d" % left
             blob = self._store.run(scripts.LIST, queue, *bounds, *terms)
             if isinstance(blob, list):
                 return Page([], None, blob[0])
             read = found + replies.messages(blob, 8, moment)
-            found = list(take_portion(read, most_bytes, lambda message: message.size))
+            found = list(take_portion(read, max_bytes, lambda message: message.size))
             position = int.from_bytes(blob[:8])
             if not position or len(found) < len(read):
                 return Page(found, str(found[-1].sequence) if found else None)
 
     def browse(
-        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, max_bytes: int = UNBOUNDED
     ) -> BrowsePage:
         moment, again, position = layout.ms(now), 1, _within(after)
         terms = b"%d" % moment, state.encode()
         messages: Messages = []
         while again:
-            numbers = [b"%d" % number for number in (*position, limit, most_bytes)]
+            numbers = [b"%d" % number for number in (*position, limit, max_bytes)]
             blob = self._store.run(scripts.BROWSE, queue, *terms, *numbers)
             if not blob:
-                return browsing.browse(self, queue, state, after, limit, now, most_bytes)
+                return browsing.browse(self, queue, state, after, limit, now, max_bytes)
             again, *position = BROWSED.unpack_from(blob)
             messages = replies.messages(blob, BROWSED.size, moment)
         return BrowsePage(messages, Position(*position) if messages else None)
@@ -144,12 +144,12 @@ class MessageController:
         limit: int,
         now: Seconds,
         history: int = 0,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Messages:
         moment = layout.ms(now)
         more = self._store.schedule_history(queue, history, moment)
-        numbers = b"%d" % moment, b"%d" % limit, b"%d" % most_bytes, b"%d" % history
+        numbers = b"%d" % moment, b"%d" % limit, b"%d" % max_bytes, b"%d" % history
         terms = *numbers, layout.keys(queue).full, expected or b""
         for _ in range(MAX_CLAIM_ATTEMPTS):
             blob = self._store.run(scripts.POP, queue, *terms, more=more)

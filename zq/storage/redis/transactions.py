@@ -309,9 +309,9 @@ class TransactionController:
         drafts: Sequence[Draft],
         now: Seconds,
         ttl: int,
-        most_bytes: int,
+        max_bytes: int,
         idempotency_key: IdempotencyKey | None = None,
-        most_messages: int = MAX_STAGED,
+        max_messages: int = MAX_STAGED,
     ) -> None:
         moment, keys = layout.ms(now), layout.keys(queue)
         expires = moment + ttl * 1000
@@ -321,7 +321,7 @@ class TransactionController:
             b"%d" % moment,
             layout.text(stage),
             keys.name,
-            *(b"%d" % term for term in (expires, most_bytes, most_messages, least)),
+            *(b"%d" % term for term in (expires, max_bytes, max_messages, least)),
         ]
         more = [keys.transactions, layout.content(project, stage)]
         if idempotency_key is not None:
