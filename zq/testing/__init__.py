@@ -17,7 +17,7 @@ from zq.model import Seconds
 
 try:
     from zq.auth.credentials import BearerStrategy
-    from zq.auth.tokens import Grant, Tokens, TokenVerifier
+    from zq.auth.tokens import Grant, Tokens, TokenVerifier, parse_token
     from zq.core import Broker
     from zq.http.app import create_app
     from zq.http.application import App
@@ -103,7 +103,8 @@ class Server:
 
     def revoke(self, token: str) -> None:
         """Revoke a token, if it exists. The server rejects it after at most five seconds."""
-        self._tokens.revoke(token.split("_")[1], None)
+        if parsed := parse_token(token):
+            self._tokens.revoke(parsed[0], None)
 
     def client(self, project: str = PROJECT, **options: Any) -> Client:
         """Return a ``Client`` with these options. The server closes the client when it stops."""
