@@ -31,7 +31,7 @@ from zq.model import (
     Settlement,
     SettleResult,
 )
-from zq.storage.mongodb import layout, lines, observing
+from zq.storage.mongodb import groups, layout, observing
 from zq.storage.mongodb.changes import (
     FinishTerms,
     check_fence,
@@ -57,7 +57,7 @@ from zq.storage.mongodb.group_commit import (
     select_admitted,
 )
 from zq.storage.mongodb.handling import Handler, HandleRequest
-from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
+from zq.storage.mongodb.layout import UNGROUPED_FILTER, BsonDocument, QueueKey
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
 from zq.storage.mongodb.reservations import find_visible_held
 
@@ -160,7 +160,7 @@ class Settler:
         pending.
         """
         settlement = request.settlement
-        held = held_filter(self._client, request.key, request.claim, request.now) | IN_NO_LINE
+        held = held_filter(self._client, request.key, request.claim, request.now) | UNGROUPED_FILTER
         if settlement.rest:
             gone = self._client.delete(guarded_delete(request.key, held, layout.HELD), session)
             if not gone:
@@ -245,7 +245,7 @@ class Settler:
             deleted = [doc_id for resolution in its for doc_id in resolution.deleted]
             finish(self._client, session, key, deleted, FinishTerms(Outcome.DELETED, now, history))
             move(self._client, session, key, [one for resolution in its for one in resolution.moved], now, history)
-            lines.update_entries(
+            groups.update_entries(
                 self._client, session, key, [one for resolution in its for one in resolution.held], now
             )
 

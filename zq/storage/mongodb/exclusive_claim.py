@@ -65,8 +65,8 @@ class ExclusiveClaim:
                 return ClaimResult(metadata=found.metadata)
             choice = attempt.choose(found.ready)
             try:
-                if choice.eligible or found.lines or self._request.fence:
-                    work = partial(self._make, choice, found.lines)
+                if choice.eligible or found.groups or self._request.fence:
+                    work = partial(self._make, choice, found.groups)
                     made = self._client.transaction(work, retry_conflicts=False)
                 else:  # waiting callers repeat the request often, which must not cost a transaction
                     made = CreationResult(self._existing_claim(), attempt.outcome(choice, ()))
@@ -76,8 +76,8 @@ class ExclusiveClaim:
                 continue
             if made.existing:
                 return ClaimResult(layout.to_claim(self._key, made.existing, attempt.now), existing=True)
-            self._claimer.lines.remove_expired(made.expired, attempt.now)
-            if not found.lines or made.outcome.is_answered:
+            self._claimer.group_claimer.remove_expired(made.expired, attempt.now)
+            if not found.groups or made.outcome.is_answered:
                 return made.outcome.claimed(self._key, self._request)
         raise Unavailable
 
@@ -96,7 +96,7 @@ class ExclusiveClaim:
         if existing:
             return CreationResult(existing, ClaimOutcome(attempt.now))
         if names:
-            taken = self._claimer.lines.take([attempt], names, session)
+            taken = self._claimer.group_claimer.take([attempt], names, session)
             return CreationResult([], taken.outcomes[0], taken.expired)
         eligible = choice.eligible
         if eligible and self._client.update(

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from zq.model import HandleOutcome, MessageHandle, Outcome
-from zq.storage.mongodb import layout, lines
+from zq.storage.mongodb import groups, layout
 from zq.storage.mongodb.changes import FinishTerms, finish
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.floors import find_visible
@@ -83,7 +83,7 @@ class Handler:
         for (key, history), doc_ids in sorted(changes.deleted.items(), key=lambda item: item[0][0].shard):
             finish(self._client, session, key, doc_ids, FinishTerms(Outcome.DELETED, now, history))
         for key, changed in changes.changed.items():
-            lines.update_entries(self._client, session, key, changed, now)
+            groups.update_entries(self._client, session, key, changed, now)
         return results
 
 

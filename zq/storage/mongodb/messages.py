@@ -27,7 +27,7 @@ from zq.model import (
     take_portion,
 )
 from zq.model.quotas import OVERHEAD
-from zq.storage.mongodb import layout, lines, observing
+from zq.storage.mongodb import groups, layout, observing
 from zq.storage.mongodb.changes import counter_ids, move
 from zq.storage.mongodb.claim_attempt import ClaimAttempt
 from zq.storage.mongodb.client import Session, StoreClient
@@ -178,7 +178,7 @@ class Poster:
         documents, key_answers = _documents(by_queue, ranges)
         remember(client, session, key_answers)
         if documents:
-            lines.add_to_entries(client, session, documents, {key.shard: one.floor for key, one in ranges.items()})
+            groups.add_to_entries(client, session, documents, {key.shard: one.floor for key, one in ranges.items()})
             client.insert(documents, session)
         found = [ranges[post.key].metadata for post in fresh]
         answers = [None if post.accepts(metadata) else metadata for post, metadata in zip(fresh, found, strict=True)]

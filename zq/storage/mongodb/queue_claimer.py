@@ -5,7 +5,7 @@ Concurrent requests of a process for one queue share a search, which reads the b
 claims and a transaction for all pops. Each write repeats the conditions of the search. If two processes find the same
 message, only one of them gets it; the other process searches again, further back in the queue.
 
-In a grouped queue, ``line_claimer`` serves the requests. Grouped messages have the field ``h1``. A claimer remembers
+In a grouped queue, ``group_claimer`` serves the requests. Grouped messages have the field ``h1``. A claimer remembers
 whether the last message that it found had this field. This is only a hint for the next search, because a queue may be
 deleted and created again with another grouping.
 """
@@ -29,9 +29,9 @@ from zq.storage.mongodb.claim_attempt import Choice, ClaimAttempt, ClaimOutcome
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.counters import NO_METADATA
 from zq.storage.mongodb.floors import counters_of, floor_of, search
+from zq.storage.mongodb.group_claimer import GroupClaimer
 from zq.storage.mongodb.head_hint import HeadHint
-from zq.storage.mongodb.layout import CLAIM_ORDER, IN_NO_LINE, BsonDocument, QueueKey, size_of
-from zq.storage.mongodb.line_claimer import LineClaimer
+from zq.storage.mongodb.layout import CLAIM_ORDER, UNGROUPED_FILTER, BsonDocument, QueueKey, size_of
 from zq.storage.mongodb.unions import FLOORS
 
 # Maximum number of messages that one search finds for all requests of a group.
@@ -51,16 +51,16 @@ class SearchResult(NamedTuple):
     """The result of a search: ready messages, or the message groups of a grouped queue that may have ready messages.
 
     - ``metadata``: the queue's metadata.
-    - ``lines``: the stored names of the groups.
+    - ``groups``: the stored names of the groups.
     """
 
     ready: list[BsonDocument]
     metadata: bytes = NO_METADATA
-    lines: Sequence[str] = ()
+    groups: Sequence[str] = ()
 
     @property
     def is_empty(self) -> bool:
-        return not (self.ready or self.lines)
+        return not (self.ready or self.groups)
 
 
 class QueueClaimer:
@@ -69,7 +69,7 @@ class QueueClaimer:
     def __init__(self, client: StoreClient, key: QueueKey) -> None:
         self._client = client
         self._key = key
-        self.lines = LineClaimer(client, key)
+        self.group_claimer = GroupClaimer(client, key)
         self.is_grouped = False
         """Whether the last search found grouped messages."""
         self._head_hint = HeadHint()
@@ -87,11 +87,11 @@ class QueueClaimer:
     def invalidate(self) -> None:
         """Make the next search start at the beginning. Call this after a message's available-at became earlier."""
         self._head_hint.invalidate()
-        self.lines.head_hint.invalidate()
+        self.group_claimer.head_hint.invalidate()
 
     def record_collision(self, found: SearchResult) -> None:
         """Make the next searches skip messages. Call this after another process has taken the found messages."""
-        (self.lines.head_hint if found.lines else self._head_hint).record_collision()
+        (self.group_claimer.head_hint if found.groups else self._head_hint).record_collision()
 
     def search(self, want: int, now: int, max_bytes: int) -> SearchResult:
         """Search for ready messages. In a grouped queue, search for message groups that may have ready messages.
@@ -100,17 +100,17 @@ class QueueClaimer:
         """
         for _ in range(2):
             if self.is_grouped:
-                names, metadata = self.lines.find_due(want, now)
+                names, metadata = self.group_claimer.find_due(want, now)
                 if names:
                     return SearchResult([], metadata, names)
             found = self.search_messages(1 if self.is_grouped else want, now, max_bytes)
-            is_in_line = bool(found.ready) and "h1" in found.ready[0]
+            is_group_message = bool(found.ready) and "h1" in found.ready[0]
             # If the queue is not grouped, a grouped message belongs to a deleted queue with the same name.
-            if found.ready and not is_in_line and not self.is_grouped:
+            if found.ready and not is_group_message and not self.is_grouped:
                 return found._replace(ready=[one for one in found.ready if "h1" not in one])
-            if not found.ready or is_in_line == self.is_grouped:
+            if not found.ready or is_group_message == self.is_grouped:
                 break
-            self.is_grouped = is_in_line
+            self.is_grouped = is_group_message
         return SearchResult([])
 
     def search_messages(self, want: int, now: int, max_bytes: int) -> SearchResult:
@@ -165,8 +165,8 @@ class QueueClaimer:
         An attempt that expects other metadata gets no messages; its outcome has the queue's metadata.
         """
         fitting = [attempt for attempt in attempts if attempt.accepts(found.metadata)]
-        if fitting and found.lines:
-            served = iter(self.lines.serve(fitting, found.lines))
+        if fitting and found.groups:
+            served = iter(self.group_claimer.serve(fitting, found.groups))
         else:
             served = iter(self._take(fitting, found.ready))
         return [
@@ -315,4 +315,4 @@ def _unchanged(candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
 
 
 def _ready(now: int) -> BsonDocument:
-    return {"d": {"$lte": now}, "e": {"$gt": DatetimeMS(now)}, **IN_NO_LINE}
+    return {"d": {"$lte": now}, "e": {"$gt": DatetimeMS(now)}, **UNGROUPED_FILTER}

@@ -9,7 +9,7 @@ from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from zq.model import EndMessage, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.model.stats import Depth, Measure
-from zq.storage.mongodb import layout, lines
+from zq.storage.mongodb import groups, layout
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.counters import MetadataLookup
 from zq.storage.mongodb.expiry import PendingDeletes
@@ -142,7 +142,7 @@ class QueueController:
         count = self._client.count(present, layout.CLAIMS, most)
         if not count or grouping is not Grouping.ORDERED:
             return count
-        return lines.count_ready(self._client, key, count, now, floor)
+        return groups.count_ready(self._client, key, count, now, floor)
 
     def _edge(self, living: BsonDocument, direction: int) -> BsonDocument | None:
         """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the queue is empty."""

@@ -41,7 +41,7 @@ from bson.datetime_ms import DatetimeMS
 from zq.errors import CommitRunning, StageFull, StageNotFound
 from zq.model import Commit, Draft, IdempotencyKey, QueueRef
 from zq.model.quotas import OVERHEAD
-from zq.storage.mongodb import layout, lines
+from zq.storage.mongodb import groups, layout
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.counters import Arrivals, advance
 from zq.storage.mongodb.floors import counters_of
@@ -363,7 +363,7 @@ def publish(
             documents.append(layout.new_document(key, to_draft(one), sequence, available, now, sequences.grouping))
         floors[key.shard] = sequences.floor
     if documents:
-        lines.add_to_entries(client, session, documents, floors)
+        groups.add_to_entries(client, session, documents, floors)
         client.insert(documents, session)
     return list(by_queue)
 
