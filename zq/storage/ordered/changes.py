@@ -16,9 +16,9 @@ from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout
 from zq.storage.ordered.entries import message_changes, message_entries, message_removal
+from zq.storage.ordered.group_index import GroupIndexChanges
 from zq.storage.ordered.idempotency import key_writes
 from zq.storage.ordered.layout import Found, IndexFields, NewMessage, StoredEntry, StoredMessage, Tally
-from zq.storage.ordered.lines import LineChanges
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
@@ -51,7 +51,7 @@ class Change:
     def __init__(self, store: Store, now: int) -> None:
         self._store = store
         self._now = now
-        self._lines: LineChanges | None = None
+        self._group_indexes: GroupIndexChanges | None = None
         self._writes: list[Write] = []
         self._tallies: dict[QueueState, Tally] = {}
         self._heads: dict[QueueState, bytes] = {}
@@ -67,11 +67,11 @@ class Change:
         """Sequences that leave a claim group, by queue number, claim and group."""
 
     @property
-    def lines(self) -> LineChanges:
+    def group_indexes(self) -> GroupIndexChanges:
         """The changes to the message groups of grouped queues."""
-        if self._lines is None:
-            self._lines = LineChanges(self._store)
-        return self._lines
+        if self._group_indexes is None:
+            self._group_indexes = GroupIndexChanges(self._store)
+        return self._group_indexes
 
     def insert(self, state: QueueState, record: NewMessage, body: bytes, now: int, delay: int = 0) -> None:
         """Append a message to the queue.
@@ -100,14 +100,14 @@ class Change:
             self._made_available[state].append(layout.triple.pack(state.number, record.available, sequence))
         elif not may_be_fresh:
             assert isinstance(record, StoredMessage), "only stored messages have a group"
-            self.lines.join(state, sequence, record)
+            self.group_indexes.join(state, sequence, record)
 
     def post(self, state: QueueState, draft: Draft, now: int) -> None:
         """Append a new message and store its idempotency key, if any."""
         attributes, group, ttl, expires = draft.attributes, draft.group, draft.ttl, now + draft.ttl * 1000
         if attributes or group or state.grouping:
             terms = draft.id, now, expires, now, ttl, draft.client, draft.checksum
-            record: NewMessage = StoredMessage(*terms, size=len(attributes), attributes=attributes, line=group)
+            record: NewMessage = StoredMessage(*terms, size=len(attributes), attributes=attributes, message_group=group)
         else:
             record = NewMessage(draft.id, now, expires, now, ttl, draft.client, draft.checksum)
         self.insert(state, record, draft.body, now, draft.delay * 1000)
@@ -122,7 +122,7 @@ class Change:
         if record.claim:
             self._left[state.number, record.claim, record.group].add(sequence)
         if state.grouping:
-            self.lines.leave(state, sequence, record.line, record.available)
+            self.group_indexes.leave(state, sequence, record.message_group, record.available)
 
     def finish(self, state: QueueState, sequence: int, record: StoredMessage, end: Completion) -> None:
         """Remove a message. If ``end`` has a history retention, add a history entry."""
@@ -155,7 +155,7 @@ class Change:
         ):  # even if the entry is unchanged: a claim of zero length has passed it, and the next claim must find it
             self._made_available[state].append(layout.triple.pack(number, new.available, sequence))
         else:
-            self.lines.shift(state, sequence, new, old.available)
+            self.group_indexes.shift(state, sequence, new, old.available)
         if old.expires != new.expires and new.body is None:
             self._rewrite_body(state, key, new, body)
         if new.available < old.available or until < old.until:
@@ -204,7 +204,7 @@ class Change:
         Raises:
             Unavailable: The store cannot write. Nothing has changed.
         """
-        for state, writes, entry in self._lines.writes(self._now) if self._lines else ():
+        for state, writes, entry in self._group_indexes.writes(self._now) if self._group_indexes else ():
             self._writes += writes
             if entry:
                 self._made_available[state].append(entry)
@@ -399,5 +399,5 @@ def _build_moved(record: StoredMessage, move: Move, origin: str, now: int) -> St
         size=len(record.attributes),
         first=record.first if move.reason else 0,
         attributes=record.attributes,
-        line=record.line,
+        message_group=record.message_group,
     )

@@ -33,7 +33,7 @@ HISTORY_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
 def message_entries(project: bytes, key: bytes, record: NewMessage, gone: bool = False) -> list[Write]:
     """Return the writes that store the index entries of a message, or remove them if ``gone`` is true.
 
-    The entries in ``lines`` and ``claims`` are not included. ``project`` is the project's key prefix; see
+    The entries in ``group_indexes`` and ``claims`` are not included. ``project`` is the project's key prefix; see
     ``layout.project_prefix``.
     """
     expires = _pack(record.expires)

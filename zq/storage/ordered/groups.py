@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for ready messages in grouped queues, one message group after another; see the module ``lines``.
+"""The search for ready messages in grouped queues, one message group after another; see the module ``group_index``.
 
 The caller of ``take`` holds the queue's lock.
 """
@@ -12,8 +12,8 @@ from zq.model import UNBOUNDED, Grouping, Ready, State
 from zq.model.stats import Depth
 from zq.storage.ordered import layout
 from zq.storage.ordered.changes import Change, ReadyMessage, read_bodies
+from zq.storage.ordered.group_index import GROUP_KEY_SIZE, MAX_SKIPPED, ScannedRecords
 from zq.storage.ordered.layout import Found, StoredMessage
-from zq.storage.ordered.lines import LINE, PATIENCE, ScannedRecords
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
 
@@ -27,19 +27,19 @@ def take(
     before the messages exceed ``max_bytes`` in total, but it returns at least one message if it can.
     """
     taken: list[ReadyMessage] = []
-    scan = LineScan(store, state, now)
+    scan = GroupScan(store, state, now)
     cursor = state.ready_cursor.head
-    for key, line, head in scan.entries():
+    for key, group, head in scan.entries():
         size, scanned = len(taken), ScannedRecords(head)
-        found = scan.ready(line, scanned, limit - len(taken))
+        found = scan.ready(group, scanned, limit - len(taken))
         for sequence, record, body in _read_contents(store, state, found, limit - len(taken)):
             max_bytes -= len(body) + len(record.attributes)
             if max_bytes < 0 and taken:
                 break
             taken.append(ReadyMessage(sequence, record, body))
-        if scan.steps >= PATIENCE or (max_bytes < 0 and len(taken) == size):
+        if scan.steps >= MAX_SKIPPED or (max_bytes < 0 and len(taken) == size):
             break
-        change.lines.add_scanned(state, line, scanned)
+        change.group_indexes.add_scanned(state, group, scanned)
         cursor = key + b"\0"
         if max_bytes < 0 or len(taken) == limit:
             break
@@ -55,10 +55,10 @@ def take(
 
 def count_ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
     """Count the ready messages and find the next delayed one; see ``QueueController.ready``."""
-    scan = LineScan(store, state, now)
+    scan = GroupScan(store, state, now)
     count = 0
-    for _, line, head in scan.entries() if most else ():
-        count += sum(1 for _ in islice(scan.ready(line, ScannedRecords(head), most - count), most - count))
+    for _, group, head in scan.entries() if most else ():
+        count += sum(1 for _ in islice(scan.ready(group, ScannedRecords(head), most - count), most - count))
         if count == most:
             break
     later = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
@@ -87,7 +87,7 @@ def count_depth(store: Store, state: QueueState, expired: int, now: int, most: i
     return Depth(ready, counts[State.DELAYED], counts[State.CLAIMED], expired, oldest / 1000 if oldest else None)
 
 
-class LineScan:
+class GroupScan:
     """A scan of the message groups that may have ready messages.
 
     Attributes:
@@ -104,27 +104,27 @@ class LineScan:
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Yield (key of the entry in ``available``, index key, head) for each group, in claim order.
 
-        The head identifies the first message of the group; see the module ``lines``.
+        The head identifies the first message of the group; see the module ``group_index``.
         """
         number, size = layout.number.pack(self._state.number), layout.number.size
         upper = layout.pair.pack(self._state.number, self._now + 1)
         for key, value in self._state.ready_cursor.entries(self._store, upper):
             self.steps += 1
-            line = number + value
+            group = number + value
             if self._state.grouping == Grouping.FAIR:
-                head = self._store.get("lines", line) or b""
+                head = self._store.get("lines", group) or b""
             else:
                 head = key[size : 2 * size] + bytes(size) + key[2 * size :]
-            yield key, line, head
+            yield key, group, head
 
-    def ready(self, line: bytes, scanned: ScannedRecords, want: int) -> Iterator[Found]:
+    def ready(self, group: bytes, scanned: ScannedRecords, want: int) -> Iterator[Found]:
         """Yield the first ready messages of a message group, and add each record that is read to ``scanned``.
 
         The caller uses at most ``want`` messages.
         """
         state, now = self._state, self._now
-        lower = line + (scanned.head[layout.number.size :] or b"\0")
-        places = self._store.scan("lines", lower, layout.prefix_end(line), spare=True)
+        lower = group + (scanned.head[layout.number.size :] or b"\0")
+        places = self._store.scan("lines", lower, layout.prefix_end(group), spare=True)
         while not scanned.is_all:
             some = [key for key, _ in islice(places, min(want + 1, AHEAD))]
             sequences = [int.from_bytes(place[-8:]) for place in some]
@@ -132,7 +132,7 @@ class LineScan:
             values = self._store.get_many("messages", keys, spare=True)
             records = [layout.decode_record(value) if value else None for value in values]
             is_all = len(some) <= min(want, AHEAD - 1)
-            scanned.extend(zip((place[LINE:] for place in some), records, strict=True), is_all)
+            scanned.extend(zip((place[GROUP_KEY_SIZE:] for place in some), records, strict=True), is_all)
             for key, sequence, value, record in zip(keys, sequences, values, records, strict=True):
                 if record is None or record.expires <= now:
                     self._count_skipped(key, damaged=value == b"")
@@ -142,7 +142,7 @@ class LineScan:
                     return
                 else:
                     yield sequence, record
-            if self.steps >= PATIENCE:
+            if self.steps >= MAX_SKIPPED:
                 return
 
     def _count_skipped(self, key: bytes, damaged: bool) -> None:

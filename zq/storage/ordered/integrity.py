@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from zq.model.stats import Report
 from zq.storage.ordered import due, layout, stages, startup
 from zq.storage.ordered.entries import HISTORY_OF, MESSAGE_OF, message_entries, record_entries
+from zq.storage.ordered.group_index_integrity import GroupIndexIntegrity, slot
 from zq.storage.ordered.layout import QueueRecord, StoredMessage
-from zq.storage.ordered.line_integrity import LineIntegrity, slot
 from zq.storage.ordered.log_integrity import Findings, LogIntegrity, check_documents
 from zq.storage.ordered.store import TOP, Readable, Write
 
@@ -26,7 +26,7 @@ class Integrity(Findings):
         self._queues: dict[bytes, bytes] = {}
         """The key in ``queues``, by queue number."""
         self._records: dict[bytes, QueueRecord] = {}
-        self._lines = LineIntegrity(self, self._records)
+        self._group_indexes = GroupIndexIntegrity(self, self._records)
         self._histories: set[bytes] = set()
         self._keepers: dict[bytes, bytes] = {}
         """The number of the tally that counts a history, by history number."""
@@ -44,7 +44,7 @@ class Integrity(Findings):
         for family, message_of in MESSAGE_OF.items():
             self._check_index(family, message_of)
         self._check_claims()
-        self._lines.check()
+        self._group_indexes.check()
         self._check_history()
         for family, record_of in HISTORY_OF.items():
             self._check_trace(family, record_of)
@@ -103,7 +103,7 @@ class Integrity(Findings):
             counts[number] += 1
             sizes[number] += record.size
             last[number] = layout.pair.unpack(key)[1]
-            grouping = self._lines.grouping(number)
+            grouping = self._group_indexes.grouping(number)
             if grouping:
                 self.check_wanted("messages", key, [("lines", slot(grouping, key, record), b"")])
             elif not record.indexed and record.expires > self._now + startup.STEP_BACK_MS:
@@ -160,8 +160,8 @@ class Integrity(Findings):
             message = message_of(key, value)
             if self._is_pending_queue(message[:8], family):
                 continue
-            if family == "available" and self._lines.grouping(message[:8]):
-                self._lines.check_entry(key, value)
+            if family == "available" and self._group_indexes.grouping(message[:8]):
+                self._group_indexes.check_entry(key, value)
                 continue
             stored = self.store.get("messages", message)
             record = None if stored is None else self.decode(layout.decode_record, "messages", message, stored)

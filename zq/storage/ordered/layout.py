@@ -19,8 +19,8 @@ tallies   q                                    Tally: the queue's counters
 messages  q sequence                           StoredMessage, including a short body; the order of listings
 bodies    q sequence                           longer raw JSON body, followed by a 4-byte stamp, see ``seal_body``
 available q available-at sequence              expires: the order of claims, of all messages except fresh ones;
-                                               in a grouped queue a line's hash: one entry per line
-lines     q hash                               time, order, sequence: the head of a group's line, see ``lines``
+                                               in a grouped queue a group's hash: one entry per group
+lines     q hash                               time, order, sequence: the head of a group, see ``group_index``
 lines     q hash order sequence                empty: a message of the group, in a grouped queue
 expiry    expires q sequence                   empty: the order of active expiry
 ids       len(project) project id              q sequence
@@ -237,12 +237,12 @@ class StoredMessage(NewMessage):
 
     Attributes:
         first: The time of the first claim, or 0 if there was none.
-        line: The name of the message's group.
+        message_group: The name of the message's group.
     """
 
     first: int = 0
     attributes: bytes = b""
-    line: str = ""
+    message_group: str = ""
 
 
 # (sequence, record)
@@ -435,5 +435,5 @@ def build_message(sequence: int, record: StoredMessage, body: bytes, now: int) -
         record.reason,
         record.attributes,
         record.first / 1000,
-        record.line,
+        record.message_group,
     )

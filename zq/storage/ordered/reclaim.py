@@ -16,8 +16,8 @@ from typing import NamedTuple
 from zq.model.expiry import Pace
 from zq.storage.ordered import due, layout, logs
 from zq.storage.ordered.entries import message_removal, record_entries, removal
+from zq.storage.ordered.group_index import group_entry
 from zq.storage.ordered.handle import Session
-from zq.storage.ordered.lines import line_entry
 from zq.storage.ordered.logs import Log
 from zq.storage.ordered.store import Store, Write
 
@@ -90,7 +90,7 @@ class PendingDeletes:
                 writes.append(("claims", layout.claim_key(queue, record.claim, record.group), None))
             yield Removal("messages", key, writes)
         for key, head in self._rest(store, "lines", number):
-            entry: list[Write] = [("available", line_entry(key, head)[0], None)] if head else []
+            entry: list[Write] = [("available", group_entry(key, head)[0], None)] if head else []
             yield Removal("lines", key, [*entry, ("lines", key, None)])
 
     def _records(self, store: Store, number: bytes, _: bytes) -> Iterator[Removal]:

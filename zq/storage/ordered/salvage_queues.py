@@ -12,9 +12,9 @@ from zq.model import Grouping
 from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout, startup
 from zq.storage.ordered.entries import HISTORY_OF, MESSAGE_OF, message_entries
+from zq.storage.ordered.group_index import GROUP_KEY_SIZE
+from zq.storage.ordered.group_index_integrity import RebuiltGroupIndexes, parse_grouping
 from zq.storage.ordered.layout import QueueRecord, StoredMessage, Tally
-from zq.storage.ordered.line_integrity import RebuiltLines, parse_grouping
-from zq.storage.ordered.lines import LINE
 from zq.storage.ordered.registry import NO_METADATA
 from zq.storage.ordered.salvage_copy import LOST_COUNTER, SalvageState
 from zq.storage.ordered.store import TOP, Write
@@ -60,7 +60,7 @@ class QueueSalvage:
         self._groups: defaultdict[bytes, tuple[int, list[int]]] = defaultdict(lambda: (0, []))
         """The end and the sequences of each claim group, by key in ``claims``."""
         self._group_numbers: Counter[bytes] = Counter()
-        self._lines = RebuiltLines(self._head)
+        self._group_indexes = RebuiltGroupIndexes(self._head)
         self._counts: Counter[bytes] = Counter()
         self._bytes: Counter[bytes] = Counter()
         self._kept: Counter[bytes] = Counter()
@@ -108,7 +108,7 @@ class QueueSalvage:
 
     def _grouping(self, number: bytes) -> Grouping:
         for key, _ in self._source.scan("lines", number, layout.prefix_end(number)):
-            if len(key) > LINE:
+            if len(key) > GROUP_KEY_SIZE:
                 return parse_grouping(key)
         return Grouping.NONE
 
@@ -157,7 +157,7 @@ class QueueSalvage:
                         self._fresh.setdefault(number, self._last[number])
                 self._copy_message(key, record, value)
         self._salvage.write(("claims", key, layout.encode_group(*group)) for key, group in self._groups.items())
-        self._salvage.write(self._lines.heads())
+        self._salvage.write(self._group_indexes.heads())
 
     def _copy_message(self, key: bytes, record: StoredMessage, stored: bytes | None) -> None:
         """Copy a message with its index entries. ``stored`` is the encoded record, or None for a rebuilt record."""
@@ -182,7 +182,7 @@ class QueueSalvage:
             if apart is not None:
                 writes.append(("bodies", key, apart))
             if grouping := self._records[key[:8]][1].grouping:
-                writes.append(self._lines.join(grouping, key, record))
+                writes.append(self._group_indexes.join(grouping, key, record))
             self._salvage.save(
                 "messages", [*writes, *message_entries(layout.extract_project_prefix(queue), key, record)]
             )
@@ -218,9 +218,9 @@ class QueueSalvage:
         self._groups[group] = record.until, [*self._groups[group][1], sequence]
         self._group_numbers[key[:8]] = max(self._group_numbers[key[:8]], record.group)
 
-    def _head(self, line: bytes) -> bytes:
+    def _head(self, group: bytes) -> bytes:
         try:
-            return self._source.get("lines", line) or b""
+            return self._source.get("lines", group) or b""
         except StoreDamaged:
             return b""
 
