@@ -16,10 +16,11 @@ from typing import NamedTuple, Protocol
 from zq.errors import Unavailable
 from zq.model import Seconds
 
-# Maximum step of the offset in seconds after a single sample. A larger step needs ``AGREEING`` consecutive samples.
+# Maximum step of the offset in seconds after a single sample. A larger step needs ``MIN_AGREEING_SAMPLES`` consecutive
+# samples.
 JUMP = 1.0
 # Number of consecutive samples that confirm a larger step.
-AGREEING = 3
+MIN_AGREEING_SAMPLES = 3
 # Fraction by which the clock runs slower after the store's clock was set back, until the two agree.
 SLEW = 0.05
 # Maximum number of consecutive samples per refresh. Sampling stops as soon as the error is at most ``EXACT``.
@@ -107,7 +108,7 @@ class StoreClock:
         self._sleep = sleep
         self._distrusted_lead = distrusted_lead
         self._lock = threading.Lock()
-        self._jumps: deque[Offset] = deque(maxlen=AGREEING)
+        self._jumps: deque[Offset] = deque(maxlen=MIN_AGREEING_SAMPLES)
         self._last = 0.0
         began = monotonic()
         self._known = sample = self._sample()
@@ -184,7 +185,7 @@ class StoreClock:
             else:
                 self._told = sample.middle
                 self._jumps.append(sample)
-                if len(self._jumps) == AGREEING and _agree(self._jumps):
+                if len(self._jumps) == MIN_AGREEING_SAMPLES and _agree(self._jumps):
                     self._follow_step(list(self._jumps))
 
     def _apply_bounds(self, known: Offset) -> None:

@@ -74,7 +74,7 @@ UNKNOWN: Final = "UnknownTransactionCommitResult"
 SNAPSHOT_UNAVAILABLE: Final = 246
 LOCAL: Final = ReadConcern("local")
 PLAIN: Final = cast(CodecOptions[Mapping[str, Any]], CODEC)
-UNJOURNALED: Final = {"w": 1}
+UNJOURNALED_CONCERN: Final = {"w": 1}
 # A batch size that returns all documents of a snapshot in one reply.
 SNAPSHOT_BATCH: Final = 100_000
 
@@ -386,7 +386,7 @@ class StoreClient:
 
     def _write(self, command: BsonDocument, session: Session | None, durable: bool = True) -> BsonDocument:
         if session is None:
-            command["writeConcern"] = self._write_concern if durable else UNJOURNALED
+            command["writeConcern"] = self._write_concern if durable else UNJOURNALED_CONCERN
         return self._retry(
             lambda: check_reply(self.database.command(command, session=session, codec_options=PLAIN)), session
         )

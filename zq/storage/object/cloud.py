@@ -61,7 +61,7 @@ VENDORS: Final = {
         {"account": "account_name", "endpoint": "endpoint"},
     ),
 }
-UNUSABLE: Final = "The store {!r} cannot be used by what its URI and the environment's variables say: {}"
+UNUSABLE_ERROR: Final = "The store {!r} cannot be used by what its URI and the environment's variables say: {}"
 # The response status in an error message, if a retry would not help.
 REFUSALS: Final = re.compile(r"status(?: code)?:? *(400|401|403|405|413|507)\b")
 RETRIES: Final = 2
@@ -104,7 +104,7 @@ class CloudObjects(Objects):
             )
         except BaseError as error:
             reason = str(error).partition("\n")[0].rpartition(" error: ")[2]
-            raise StartRefused(UNUSABLE.format(uri, reason)) from error
+            raise StartRefused(UNUSABLE_ERROR.format(uri, reason)) from error
 
     exclusive = True
 

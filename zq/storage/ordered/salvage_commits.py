@@ -17,7 +17,7 @@ from zq.storage.ordered.stages import OpenCommit, StageRest
 from zq.storage.ordered.store import TOP
 
 # TTL in milliseconds of a producer whose record is lost: the default of ``producer_ttl``.
-REMEMBERED: Final = 30 * 86_400_000
+PRODUCER_TTL_MS: Final = 30 * 86_400_000
 # Maximum number of queues that one entry of the list of losses names.
 SHOWN: Final = 5
 UNKNOWN: Final = (
@@ -103,7 +103,7 @@ class CommitSalvage:
 
     def _remember(self, producer: bytes) -> None:
         """Restore the record of a producer from its open commit, so that a repeated commit has no effect."""
-        expires = self._salvage.now + REMEMBERED
+        expires = self._salvage.now + PRODUCER_TTL_MS
         key, value = producer + layout.number.pack(expires), layout.encode(self.batch(producer))
         self._salvage.save("producers", record_entries("producers", key, value))
 

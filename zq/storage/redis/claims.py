@@ -36,7 +36,7 @@ CLAIMED, AGAIN, EXISTING, OTHER = range(4)
 FRONT: Final = Packing(">BIII")
 NO_FENCE: Final = Fence("", 0)
 # Outcomes of the ``handle`` script by reply byte.
-HANDLED: Final = (
+HANDLE_OUTCOMES: Final = (
     HandleOutcome.DONE,
     HandleOutcome.GONE,
     HandleOutcome.LOST,
@@ -153,7 +153,7 @@ class ClaimController:
             numbers = (grip.count, hold, grip.max_hold)
             terms += [layout.packed(grip.id), layout.text(grip.claim), *(b"%d" % number for number in numbers)]
         blocks = self._store.schedule_history(queue, history, moment)
-        return [HANDLED[byte] for byte in self._store.run(scripts.HANDLE, queue, *terms, more=blocks)]
+        return [HANDLE_OUTCOMES[byte] for byte in self._store.run(scripts.HANDLE, queue, *terms, more=blocks)]
 
 
 def _request_terms(request: ClaimRequest, queue: bytes, moment: int) -> list[bytes]:

@@ -193,7 +193,7 @@ def _find_open(store: Store, project: str, producer: bytes) -> tuple[bytes | Non
 
 
 # Expected message count of a stage without a check; its messages do not count.
-UNCOUNTED: Final = -2
+UNCOUNTED_STAGE: Final = -2
 RESTAGED: Final = [b"restaged"]
 LARGE: Final = [b"large"]
 
@@ -243,7 +243,7 @@ class Attempt:
         terms += [b"%d" % number for number in (*sizes, *bounds)]
         terms.append(to_open.packed if to_open is not None else b"")
         for name, stage in zip(self._names, packed, strict=True):
-            count = UNCOUNTED if name in commit.beside else commit.expected.get(name, -1)
+            count = UNCOUNTED_STAGE if name in commit.beside else commit.expected.get(name, -1)
             terms += [layout.text(name), stage, b"%d" % count]
         terms += [part for queue, history in self._lists for part in (b"%d" % history, layout.full(queue))]
         numbers = {place: b"%d" % number for number, place in enumerate(self._lists)}
