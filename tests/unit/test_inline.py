@@ -206,7 +206,7 @@ def test_each_late_job_is_refused_however_late_its_removal(monkeypatch: pytest.M
         moments = itertools.count(time.monotonic(), 61)
         with monkeypatch.context() as patched:
             patched.setattr(pool_module, "time", SimpleNamespace(monotonic=lambda: next(moments)))
-            pool._refuse_late()
+            pool._reject_late()
         with pytest.raises(Crowded):
             await asyncio.wait_for(late, 60)
         go.set()

@@ -149,7 +149,7 @@ class Messages:
             try:
                 copies = self.copies(queue, drafts, rules, now, hops)
                 if refusal := self.reserve_storage(queue, drafts, rules):
-                    self._refuse(queue, drafts, now, refusal, idempotency_key)
+                    self._reject(queue, drafts, now, refusal, idempotency_key)
                 metadata = self._messages.post(queue, drafts, now, rules.metadata, idempotency_key, copies)
             except Repeated as first:
                 return WriteResult(first.answer, replayed=True, ignores_delays=rules.ignores_delays(posted))
@@ -409,7 +409,7 @@ class Messages:
             return next((found.sequence for found in self._messages.get(queue, [marker], now)), None)
         return int(marker[:40]) if marker.isascii() and marker.isdigit() else None
 
-    def _refuse(
+    def _reject(
         self,
         queue: QueueRef,
         drafts: Sequence[Draft],

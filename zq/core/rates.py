@@ -177,7 +177,7 @@ class Account:
             paid = self._requests
             after = (paid if paid > now else now) + self._steps[0]
             if after > limit or self._messages > limit or self._bytes > limit or self._running >= self._most:
-                raise self._refuse(after - limit, self._messages - limit, self._bytes - limit)
+                raise self._reject(after - limit, self._messages - limit, self._bytes - limit)
             self._requests = after
             self._running += 1
             if self._running - self._heavy == 1:
@@ -211,7 +211,7 @@ class Account:
             self._update_busy()
             if has_slot:
                 self._heavy_slots.release()
-                raise self._refuse(0.0, *late)
+                raise self._reject(0.0, *late)
             self._refusals += 1
         raise TooManyRequests(
             f"The project may have at most {MAX_HEAVY} concurrent heavy requests in one server process.", 1, "heavy"
@@ -313,7 +313,7 @@ class Account:
         paid = self._bytes
         self._bytes = (paid if paid > now else now) + size * byte
 
-    def _refuse(self, *late: float) -> TooManyRequests:
+    def _reject(self, *late: float) -> TooManyRequests:
         self._refusals += 1
         rate = max((1, 2, 0), key=lambda bucket: late[bucket])
         if late[rate] <= 0:

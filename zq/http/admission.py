@@ -56,7 +56,7 @@ class Admission:
         env = req.env
         target = env[TARGET] if TARGET in env else env.get(OTHER_TARGET, "")
         if sentence := env.get(heads.REFUSED) or heads.check_target(target):
-            _refuse_head(sentence)
+            _reject_head(sentence)
         if env.get(heads.WITHHELD) == heads.UNKNOWN:
             raise Unavailable("The credential cannot be checked because the store does not answer. Try again later.")
         may_change = req.method not in SAFE_METHODS or req.context.links_change
@@ -80,7 +80,7 @@ class Admission:
             resp.set_header("Connection", "close")  # the edge must not read the refused body
 
 
-def _refuse_head(sentence: str) -> NoReturn:
+def _reject_head(sentence: str) -> NoReturn:
     if sentence in heads.TARGETS:
         raise Invalid(sentence)
     raise InvalidHeader("Invalid header value", sentence)

@@ -96,7 +96,7 @@ class Tenant:
             return
         headers = req.env
         if "CONTENT_LENGTH" in headers or query.CHUNKED in headers:
-            query.refuse_form(req)
+            query.reject_form(req)
         if "HTTP_ACCEPT" in headers:
             _check_accept(headers["HTTP_ACCEPT"], getattr(resource, "media", falcon.MEDIA_JSON))
         if audience in FOR_PROJECT:

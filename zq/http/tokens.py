@@ -75,7 +75,7 @@ class _TokenResource:
             raise NotAuthorized(EXCEEDS_MAKER)
         return _grant(terms, maker.project, roles=roles, user=maker.user, by=maker.credential, expires=maker.expires)
 
-    def _refuse_excess(self, terms: Grant | StoredToken, maker: Identity) -> None:
+    def _reject_excess(self, terms: Grant | StoredToken, maker: Identity) -> None:
         if _exceeds(terms, maker):
             raise NotAuthorized(EXCEEDS_MAKER)
 
@@ -100,10 +100,10 @@ class _AdminTokenResource(_TokenResource):
         maker: Identity = req.context.identity
         more = {"user": terms.user, "by": maker.credential, "expires": maker.expires}
         grant = _grant(terms, project, roles=_roles(terms.roles) or [MEMBER], **more)
-        self._refuse_excess(grant, maker)
+        self._reject_excess(grant, maker)
         return grant
 
-    def _refuse_excess(self, terms: Grant | StoredToken, maker: Identity) -> None:
+    def _reject_excess(self, terms: Grant | StoredToken, maker: Identity) -> None:
         if maker.scopes is not None and (terms.project != maker.project or _exceeds(terms, maker)):
             raise NotAuthorized(EXCEEDS_MAKER)
 
@@ -139,7 +139,7 @@ class _TokenRotation(_TokenResource):
     def on_post(self, req: Request, resp: falcon.Response, token: str) -> None:
         project, maker = self._project(req), req.context.identity
         old = self._tokens.get(self._id(token), project).stored
-        self._refuse_excess(old, maker)
+        self._reject_excess(old, maker)
         made = self._tokens.rotate(token, project, by=maker.credential, expires=maker.expires)
         req.context.why = f"Its replacement is {made.token.id}."
         _show_once(resp, self.path, made)

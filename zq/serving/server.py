@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _export_options(given)
         configuration = Configuration()
     except StartRefused as refusal:
-        return _refuse(refusal)
+        return _reject(refusal)
     chosen = configuration.current
     logs.configure(chosen.log.format, chosen.log.level)
     try:
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         return _serve(configuration)
     except (StartRefused, Unavailable) as refusal:
-        return _refuse(refusal)
+        return _reject(refusal)
 
 
 def _serve(configuration: Configuration) -> int:
@@ -163,7 +163,7 @@ def _run_worker(configuration: Configuration, tls: ServerTls | None) -> int:
     try:
         return granian.serve(configuration.current, partial(_open_worker_application, configuration, tls))
     except (StartRefused, Unavailable) as refusal:
-        return _refuse(refusal)
+        return _reject(refusal)
 
 
 def _run_credential_command(command: Command, arguments: Sequence[str]) -> int:
@@ -175,7 +175,7 @@ def _run_credential_command(command: Command, arguments: Sequence[str]) -> int:
         logs.configure(chosen.log.format, "WARNING")
         return credential_commands.run(command, given, _connect(chosen))
     except (StartRefused, Unavailable) as refusal:
-        return _refuse(refusal)
+        return _reject(refusal)
 
 
 def _open_in_process(chosen: Settings) -> App:
@@ -318,7 +318,7 @@ def _export_options(given: argparse.Namespace) -> None:
             os.environ[settings.variable(group, option)] = value
 
 
-def _refuse(refusal: Exception) -> int:
+def _reject(refusal: Exception) -> int:
     print(f"zq-server: {logs.without_secrets(str(refusal))}", file=sys.stderr)  # noqa: T201
     return 2
 
@@ -329,7 +329,7 @@ def __getattr__(name: str) -> object:
     try:
         app = open_app(Configuration())
     except (StartRefused, Unavailable) as refusal:
-        sys.exit(_refuse(refusal))
+        sys.exit(_reject(refusal))
     globals()[name] = app
     return app
 

@@ -261,9 +261,9 @@ class MissingCapability:
         self.sentence = f"The store of this server does not have {capability}."
 
     def __getattr__(self, verb: str) -> Callable[..., NoReturn]:
-        return self._refuse
+        return self._reject
 
-    def _refuse(self, *_args: object, **_terms: object) -> NoReturn:
+    def _reject(self, *_args: object, **_terms: object) -> NoReturn:
         raise NotBuilt(self.sentence)
 
 

@@ -89,7 +89,7 @@ def subscriptions_feature(
         alone: Whether this is the only process that uses the store.
     """
     if not CAN_DELIVER:
-        return SubscriptionsFeature(UseCases(core, create_policy(options, share, check_address=_refuse_subscriber)))
+        return SubscriptionsFeature(UseCases(core, create_policy(options, share, check_address=_reject_subscriber)))
     trusts, storage, clock = create_trusts(options, strategy), core.storage, core.waiters.clock
     policy = create_policy(options, share, trusts, AddressCheck(create_target_policy(options)))
     deliverer = None
@@ -123,5 +123,5 @@ def create_trusts(options: NotificationOptions, strategy: object) -> "Trusts | N
     return Trusts(middleware, options.trust_http, options.trust_targets)
 
 
-def _refuse_subscriber(_subscriber: str) -> None:
+def _reject_subscriber(_subscriber: str) -> None:
     raise Invalid("Subscriptions are not available: the extra delivery is not installed on the server.")

@@ -285,7 +285,7 @@ class Owner(Directory):
                 continue
             stopped = opening is None or self._has_stopped(opening, head)
             if opening is not None and (not stopped or seen is not None):
-                self._refuse(opening)
+                self._reject(opening)
                 standby.follow(epoch, opening, head)
             if stopped or (seen == (epoch, head) and uptime() > since + self._terms.owner_timeout):
                 return epoch
@@ -295,7 +295,7 @@ class Owner(Directory):
                 since, seen = uptime(), (epoch, head)
             time.sleep(CHECK_INTERVAL)
 
-    def _refuse(self, opening: Opening) -> None:
+    def _reject(self, opening: Opening) -> None:
         if self._terms.takeover == "refuse":
             raise StartRefused(REFUSED.format(opening.owner))
 
