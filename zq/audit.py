@@ -116,11 +116,11 @@ class Audit:
             first = counted and self._unlogged == 0
             self._unlogged += counted
         if first:
-            self._later(DELAY, self.log_unlisted)
+            self._later(DELAY, self.log_unlogged_count)
         if not counted:
             LOGGER.info(entry)
 
-    def log_unlisted(self) -> None:
+    def log_unlogged_count(self) -> None:
         """Log the number of rejected requests that ``log_refusal`` has only counted since the last call."""
         with self._lock:
             unlogged, self._unlogged = self._unlogged, 0
@@ -128,7 +128,7 @@ class Audit:
             LOGGER.info(Entry(outcome="refused", why=f"{unlogged} more refusals within a second are not listed"))
 
 
-class Line(logging.Formatter):
+class AuditFormatter(logging.Formatter):
     """A log formatter that renders an entry as JSON with the time of the log record."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -149,7 +149,7 @@ def configure(target: str) -> None:
     LOGGER.setLevel(logging.INFO)
     if target != OFF:
         handler = logging.StreamHandler(sys.stderr) if target == STDERR else _file(target)
-        handler.setFormatter(Line())
+        handler.setFormatter(AuditFormatter())
         LOGGER.addHandler(handler)
 
 

@@ -16,10 +16,11 @@ from typing import NamedTuple, Protocol
 from zq.errors import Unavailable
 from zq.model import Seconds
 
-# Maximum step of the offset in seconds after a single sample. A larger step needs ``AGREEING`` consecutive samples.
+# Maximum step of the offset in seconds after a single sample. A larger step needs ``MIN_AGREEING_SAMPLES`` consecutive
+# samples.
 JUMP = 1.0
 # Number of consecutive samples that confirm a larger step.
-AGREEING = 3
+MIN_AGREEING_SAMPLES = 3
 # Fraction by which the clock runs slower after the store's clock was set back, until the two agree.
 SLEW = 0.05
 # Maximum number of consecutive samples per refresh. Sampling stops as soon as the error is at most ``EXACT``.
@@ -75,7 +76,7 @@ class Offset(NamedTuple):
         grown = DRIFT * max(0.0, moment - self.received)
         return Offset(self.low - grown, self.high + grown, moment)
 
-    def wrong(self, offset: float) -> Seconds:
+    def max_error(self, offset: float) -> Seconds:
         """Return the maximum error of ``offset``, an estimate within these bounds."""
         return max(self.high - offset, offset - self.low)
 
@@ -91,8 +92,8 @@ class StoreClock:
     gradually, and a forward step of up to one second at once. Three samples must confirm a larger forward step.
 
     Args:
-        doubted: Returns the seconds by which the store machine's clock is ahead of the store's time. It is not 0 while
-            the store distrusts a jump of the machine's clock.
+        distrusted_lead: Returns the seconds by which the store machine's clock is ahead of the store's time. It is not
+            0 while the store distrusts a jump of the machine's clock.
     """
 
     def __init__(
@@ -100,21 +101,21 @@ class StoreClock:
         read: Callable[[], Seconds],
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        doubted: Callable[[], Seconds] = lambda: 0.0,
+        distrusted_lead: Callable[[], Seconds] = lambda: 0.0,
     ) -> None:
         self._read = read
         self._monotonic = monotonic
         self._sleep = sleep
-        self._doubted = doubted
+        self._distrusted_lead = distrusted_lead
         self._lock = threading.Lock()
-        self._jumps: deque[Offset] = deque(maxlen=AGREEING)
+        self._jumps: deque[Offset] = deque(maxlen=MIN_AGREEING_SAMPLES)
         self._last = 0.0
         began = monotonic()
         self._known = sample = self._sample()
         self._samples = [sample]
         self._offset = self._target = self._told = sample.middle
         self._slewed_at = sample.received
-        self._judge()
+        self._update_validity()
         self._sharpen(began)
 
     def now(self) -> Seconds:
@@ -151,14 +152,14 @@ class StoreClock:
 
         While the store distrusts a jump of its machine's clock, the result is relative to the machine's clock.
         """
-        doubted = self._doubted()
+        distrusted_lead = self._distrusted_lead()
         with self._lock:
-            return self._offset - self._told - doubted
+            return self._offset - self._told - distrusted_lead
 
     def uncertainty(self) -> Seconds:
         """Return the maximum error of the offset: half the round trip of the best sample, plus the drift since then."""
         with self._lock:
-            return self._known.at(self._monotonic()).wrong(self._target)
+            return self._known.at(self._monotonic()).max_error(self._target)
 
     def _sample(self) -> Offset:
         sent = self._monotonic()
@@ -178,42 +179,42 @@ class StoreClock:
             former = [known for known in self._samples if known.received > sample.received - MEMORY] or [self._known]
             if (agreed := _common([*former, sample])) is not None:
                 self._samples = [*former, sample]
-                self._sharper(agreed)
+                self._apply_bounds(agreed)
             elif sample.middle - self._offset <= JUMP:
-                self._stepped([sample])
+                self._follow_step([sample])
             else:
                 self._told = sample.middle
                 self._jumps.append(sample)
-                if len(self._jumps) == AGREEING and _agree(self._jumps):
-                    self._stepped(list(self._jumps))
+                if len(self._jumps) == MIN_AGREEING_SAMPLES and _agree(self._jumps):
+                    self._follow_step(list(self._jumps))
 
-    def _sharper(self, known: Offset) -> None:
+    def _apply_bounds(self, known: Offset) -> None:
         """Apply the intersection of all samples' bounds.
 
         If it is not narrower than before, move the target offset only as far as necessary. An ongoing slew continues.
         """
         behind = self._offset - self._target
-        if known.high - known.low <= 2 * self._known.at(known.received).wrong(self._target):
+        if known.high - known.low <= 2 * self._known.at(known.received).max_error(self._target):
             self._target = known.middle
         else:
             self._target = min(max(self._target, known.low), known.high)
         self._offset = max(self._target, min(self._offset, self._target + behind))
         self._known, self._told = known, self._target
         self._jumps.clear()
-        self._judge()
+        self._update_validity()
 
-    def _stepped(self, samples: list[Offset]) -> None:
+    def _follow_step(self, samples: list[Offset]) -> None:
         """Follow a step of the store's clock: a forward step at once, a backward step by slewing."""
         self._known = _common(samples) or samples[-1]
         self._samples = samples if _common(samples) else samples[-1:]
         self._target = self._told = self._known.middle
         self._offset = max(self._offset, self._target)
         self._jumps.clear()
-        self._judge()
+        self._update_validity()
 
-    def _judge(self) -> None:
+    def _update_validity(self) -> None:
         """Compute the time until which the error of the offset is certainly at most ``TOLERANCE``."""
-        spare = TOLERANCE - self._known.wrong(self._target)
+        spare = TOLERANCE - self._known.max_error(self._target)
         self._sure_until = self._known.received + spare / DRIFT if spare >= 0 else -math.inf
 
     def _slew(self, moment: float) -> None:
@@ -239,7 +240,7 @@ def _agree(jumps: Sequence[Offset]) -> bool:
     return max(jump.low for jump in jumps) - min(jump.high for jump in jumps) <= JUMP
 
 
-def own() -> Seconds:
+def local_time() -> Seconds:
     """Return this machine's time, for programs without a server clock."""
     return time.time()
 

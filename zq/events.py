@@ -64,7 +64,7 @@ class Events:
     def woken(self, found: bool) -> None:
         """Observe that a woken long poll has searched for messages. ``found`` is true if it found a message."""
 
-    def turned_away(self) -> None:
+    def poll_refused(self) -> None:
         """Observe a long poll that found no free slot."""
 
     def streams(self, change: int) -> None:
@@ -89,13 +89,13 @@ class Events:
     def expired(self, count: int, queue: QueueRef) -> None:
         """Observe ``count`` expired messages that were deleted from a queue."""
 
-    def swept(self, seconds: float, removed: int, exhausted: bool, rested: float) -> None:
+    def swept(self, seconds: float, removed: int, exhausted: bool, paused: float) -> None:
         """Observe the end of an active expiry round.
 
         Args:
             removed: Number of messages deleted.
             exhausted: Whether the round ended because it reached its maximum number of messages.
-            rested: Seconds for which the round was paused.
+            paused: Seconds for which the round was paused.
         """
 
     def throttled(self, ratio: float, share: float) -> None:

@@ -175,7 +175,7 @@ def test_live_claims_are_listed_with_their_holders(client: Any) -> None:
     assert {one.id for one in own} < {one.id for one in client.claims(page=1)}
     assert sorted(one.queue for one in client.claims()) == ["jobs"] * 3 + ["more"] * 3
     assert all((one.ends - one.created).total_seconds() == 90 and one.agent for one in own)
-    held = client.queue("jobs").held(own[0].id)
+    held = client.queue("jobs").get_claim(own[0].id)
     assert (held.client, held.agent) == (own[0].client, own[0].agent)
     client.queue("jobs").release(own[0].id)
     assert [one.id for one in client.queue("jobs").claims()] == [one.id for one in own[1:]]
@@ -192,7 +192,7 @@ def test_a_claim_is_taken_renewed_settled_and_released(client: Any) -> None:
     assert {message.claim for message in claim.messages} == {claim.id}
     assert [message.claim_count for message in claim.messages] == [1] * 5
     queue.renew(claim.id, ttl=120)
-    assert queue.held(claim.id).ttl == 120
+    assert queue.get_claim(claim.id).ttl == 120
     ids = [message.id for message in claim.messages]
     settled = queue.settle(
         claim.id,
@@ -329,7 +329,7 @@ def test_each_refusal_raises_the_class_that_the_server_raised(client: Any) -> No
     queue.claim(1)
     refusals: list[tuple[type[errors.ZqError], str, Any]] = [
         (errors.MessageNotFound, "no such message", lambda: queue.get("0" * 32)),
-        (errors.ClaimNotFound, "claim", lambda: queue.held("0" * 32)),
+        (errors.ClaimNotFound, "claim", lambda: queue.get_claim("0" * 32)),
         (errors.MessageClaimed, "claim", lambda: queue.delete_message(ids[0])),
         (errors.ClaimNotHeld, "claim", lambda: queue.delete_message(ids[1], claim="0" * 32)),
         (errors.QueueNotFound, "queue", lambda: client.queue("none").update({"a": 1})),

@@ -173,3 +173,11 @@ def test_what_is_not_installed_is_named_with_the_extra(tmp_path: Path) -> None:
     done = follow(["python", "-c", block], tmp_path)
     assert done.returncode == 1
     assert "pip install 'zq-queue[testing]'" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("text", ["", "token", "zq_0123456789"])
+def test_revoking_a_malformed_token_has_no_effect(text: str) -> None:
+    with zq.testing.server(auth_strategy="token") as server:
+        token = server.token()
+        server.revoke(text)
+        assert server.client(token=token).whoami()["project"] == zq.testing.PROJECT

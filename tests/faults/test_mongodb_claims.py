@@ -10,7 +10,7 @@ import pytest
 from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, Scene, ids_of
-from zq.model import ClaimRequest, Grip, HandleOutcome, Lease, Move, QueueRef, Settlement
+from zq.model import ClaimRequest, HandleOutcome, Lease, MessageHandle, Move, QueueRef, Settlement
 from zq.storage.mongodb import connect
 from zq.storage.mongodb.queue_claimer import QueueClaimer
 
@@ -72,7 +72,7 @@ def test_a_claim_of_messages_that_changed_meanwhile_returns_them_as_they_are(
     assert [(one.id, one.body, one.claim_count) for one in claim.messages] == [
         (one.id, one.body, one.claim_count) for one in stored
     ]
-    grips = [Grip(one.id, "mine", one.claim_count) for one in claim.messages]
+    grips = [MessageHandle(one.id, "mine", one.claim_count) for one in claim.messages]
     assert here.storage.claims.handle(here.queue, grips, here.now) == [HandleOutcome.DONE] * 2
 
 

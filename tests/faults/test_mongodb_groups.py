@@ -12,7 +12,7 @@ from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, Scene, drafts, ids_of, run_together
 from zq.model import Bounds, Claim, ClaimRef, Commit, Draft, Grouping, Message, QueueRef, Release
-from zq.storage.mongodb import MongoStorage, connect, lines
+from zq.storage.mongodb import MongoStorage, connect, groups
 from zq.storage.mongodb.producers import Step
 
 GROUPS = 5
@@ -202,7 +202,7 @@ def test_nothing_is_lost_between_look_and_entry(
     [first] = ids_of(send(here, "a"))
     claim = here.take(ttl=300)
     came: list[str] = []
-    write = lines.write_entries
+    write = groups.write_entries
 
     def between(*arguments: object) -> None:
         if not came:
@@ -218,7 +218,7 @@ def test_nothing_is_lost_between_look_and_entry(
         documents.update_one({"q": "t4:acme/" + here.queue.name}, {"$set": {"d": int(1000 * here.now)}})
         if way == "empty":
             documents.delete_one({"q": "m4:acme/" + here.queue.name})
-    monkeypatch.setattr(lines, "write_entries", between)
+    monkeypatch.setattr(groups, "write_entries", between)
     if way == "delete":
         here.delete(first, claim.id)
     assert here.claimable() == came

@@ -223,7 +223,7 @@ class Fuzz:
         wait = self.random.choice([Redelivery(0), Redelivery(0), Redelivery(20)])
 
         def create(scene: Scene) -> list[str]:
-            request = scene.request(limit, name=name, ttl=lease.ttl, redelivery=wait, most_bytes=bytes)
+            request = scene.request(limit, name=name, ttl=lease.ttl, redelivery=wait, max_bytes=bytes)
             claim = scene.storage.claims.create(scene.queue, request, scene.now).claim
             return [] if claim is None else ids_of(claim.messages)
 

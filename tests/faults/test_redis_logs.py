@@ -14,7 +14,7 @@ from zq.errors import Unavailable
 from zq.model.topics import Entry, Retention
 from zq.storage import connect
 from zq.storage.redis import scripts
-from zq.storage.redis.client import UNCONFIRMED
+from zq.storage.redis.client import UNCONFIRMED_ERROR
 from zq.storage.redis.connections import Reply
 from zq.storage.redis.scripts import Script
 
@@ -164,7 +164,7 @@ def test_a_purge_that_was_not_confirmed_is_swept(log: Log, admin: redis.Redis, m
 
     def watch(script: Script, reply: Reply) -> None:
         if script is scripts.TOPIC_PURGE:
-            raise Unavailable(UNCONFIRMED)
+            raise Unavailable(UNCONFIRMED_ERROR)
 
     watched(log, monkeypatch, watch)
     with pytest.raises(Unavailable):

@@ -29,7 +29,7 @@ from zq.figures.counting import Counts
 from zq.figures.feature import FiguresFeature
 from zq.http.app import create_app
 from zq.limits import DEFAULT_KEEP, Limits
-from zq.model.identity import ShareOptions
+from zq.model.identity import SignedUrlOptions
 from zq.model.topics import Retention
 from zq.serving.features import command_features, described_features
 from zq.storage import connect
@@ -99,7 +99,7 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
         **limits: int,
     ) -> Api:
         counts = counts or Counts()
-        own = {"strict_client_id": True, "admin_mode": False, "share": ShareOptions, **(app or {})}
+        own = {"strict_client_id": True, "admin_mode": False, "share": SignedUrlOptions, **(app or {})}
         policy = SubscriptionPolicy(confirm=require_confirmation, sealer=SecretSealer(own["share"]))
         broker, use_cases = core_with_subscriptions(
             storage,

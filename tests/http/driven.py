@@ -56,7 +56,7 @@ class Driven:
         if not handover.needs_thread:
             notified = threading.Event()
             pending.begin(notified.set)
-            notified.wait(pending.left())
+            notified.wait(pending.seconds_left())
             pending.end()
         self.attempts += 1
         handover.begin_poll()

@@ -36,7 +36,7 @@ from zq.http.openapi import OPEN, document, resources
 from zq.limits import DEFAULT_KEEP, Limits
 from zq.model import ClaimRequest, Commit, Draft, Lease, Move, QueueRef
 from zq.model.documents import DocumentRef
-from zq.model.identity import ShareOptions
+from zq.model.identity import SignedUrlOptions
 from zq.model.topics import TOPIC, Entry, TopicRef
 from zq.serving.features import command_features
 from zq.storage import connect
@@ -250,7 +250,7 @@ def ask(store: Storage, operation: Any, mode: GenerationMode, *, examples: int, 
     """
     checks = CHECKS if mode is GenerationMode.POSITIVE else [*CHECKS, schemathesis.checks.negative_data_rejection]
     clock = ManualClock(store.now())
-    share = partial(ShareOptions, secret_key="k" * 32)
+    share = partial(SignedUrlOptions, secret_key="k" * 32)
     policy = SubscriptionPolicy(sealer=SecretSealer(share))
     broker, use_cases = core_with_subscriptions(store, clock, policy, limits=LIMITS, checksum=True)
     features = [

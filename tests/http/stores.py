@@ -11,7 +11,7 @@ from zq.errors import Unavailable
 class BrokenStore:
     """Every verb of every controller raises what ``error`` makes."""
 
-    prompt = False
+    is_prompt = False
 
     def __init__(self, error: Callable[[], Exception]) -> None:
         self._error = error

@@ -126,7 +126,7 @@ def test_refusals_beyond_a_hundred_a_second_are_counted(log: Path) -> None:
         delayed.clear()
         tell()
         assert lines(log)[-1]["why"] == f"{more} more refusals within a second are not listed"
-    writer.log_unlisted()
+    writer.log_unlogged_count()
     assert len(lines(log)) == 2 * (MAX_PER_SECOND + 2)
 
 

@@ -22,7 +22,7 @@ from zq.errors import NotFound, Unavailable
 from zq.http import streams
 from zq.http.app import create_app
 from zq.model.documents import DocumentRef
-from zq.model.identity import Identity, ShareOptions
+from zq.model.identity import Identity, SignedUrlOptions
 from zq.model.quotas import UNBOUNDED, Project, Quota, State
 from zq.serving.features import command_features
 from zq.serving.metrics.counting import Metrics
@@ -42,7 +42,7 @@ NOTHING = dict.fromkeys(
     ("queues", "topics", "tokens", "stages", "fences", "producers", "stored_messages", "stored_bytes"), 0
 )
 
-SHARE = ShareOptions(secret_key="k" * 32)
+SHARE = SignedUrlOptions(secret_key="k" * 32)
 Bounded = Callable[..., Scoped]
 
 

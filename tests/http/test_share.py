@@ -13,13 +13,13 @@ from tests.tables import every_row
 from zq.auth.signatures import derive_key, derive_signing_key, signature
 from zq.clock import ManualClock
 from zq.model import QueueRef
-from zq.model.identity import Identity, ShareOptions
+from zq.model.identity import Identity, SignedUrlOptions
 from zq.storage.api import Storage
 
 QUEUE = "/v2/queues/jobs"
 SECRET, OTHER = "s" * 32, "t" * 32
 DAY = 86400
-OPTIONS = {"share": lambda: ShareOptions(secret_key=SECRET)}
+OPTIONS = {"share": lambda: SignedUrlOptions(secret_key=SECRET)}
 
 
 @pytest.fixture
@@ -209,12 +209,12 @@ def test_a_forgery_across_projects_is_refused(compose: Compose, clock: ManualClo
 def test_keys_are_rotated(compose: Compose) -> None:
     """D2: the first signs, all verify; one that is gone verifies no more."""
     old = share(compose(app=OPTIONS))
-    both = compose(app={"share": lambda: ShareOptions(secret_key=OTHER, old_secret_keys=(SECRET,))})
+    both = compose(app={"share": lambda: SignedUrlOptions(secret_key=OTHER, old_secret_keys=(SECRET,))})
     new = share(both, expires=old["expires"])
     assert new["signature"] != old["signature"]
     for shared in (old, new):
         both.get(f"{QUEUE}/messages", 200, headers=headers_of(shared))
-    alone = compose(app={"share": lambda: ShareOptions(secret_key=OTHER)})
+    alone = compose(app={"share": lambda: SignedUrlOptions(secret_key=OTHER)})
     alone.get(f"{QUEUE}/messages", 404, headers=headers_of(old))
     alone.get(f"{QUEUE}/messages", 200, headers=headers_of(new))
 

@@ -15,7 +15,7 @@ from zq.auth.signatures import derive_confirmation_key, signature
 from zq.clock import ManualClock
 from zq.http.app import create_app
 from zq.model import ClaimRequest, Lease, ListFilter, QueueRef, new_ids
-from zq.model.identity import ShareOptions
+from zq.model.identity import SignedUrlOptions
 from zq.storage.api import Storage
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.feature import SubscriptionsFeature
@@ -24,7 +24,7 @@ from zq.subscriptions.notices import decode_notice
 from zq.subscriptions.policy import SubscriptionPolicy
 from zq.subscriptions.sealing import SecretSealer
 
-OPTIONS = {"share": lambda: ShareOptions(secret_key="s" * 32)}
+OPTIONS = {"share": lambda: SignedUrlOptions(secret_key="s" * 32)}
 SEALER = SecretSealer(OPTIONS["share"])
 TARGET = "http://trigger.me"
 HEAT = 220367260800

@@ -156,7 +156,7 @@ class Ledger:
         drafts: Sequence[Draft],
         now: float,
         ttl: int,
-        most_bytes: int,
+        max_bytes: int,
         idempotency_key: IdempotencyKey | None = None,
     ) -> None:
         self.recall(queue, idempotency_key, now)
@@ -164,7 +164,7 @@ class Ledger:
         if found is None or found.expires <= now:
             found = Stage(round(now + ttl, 3), [])
         new = [*found.drafts, *((queue, draft) for draft in drafts)]
-        if sum(draft.size for _, draft in new) > most_bytes:
+        if sum(draft.size for _, draft in new) > max_bytes:
             raise StageFull
         self.stages[project, stage] = Stage(found.expires, new)
         self.remember(queue, idempotency_key, [draft.id for draft in drafts], now)

@@ -8,7 +8,7 @@ over where it is within bounds.
 from dataclasses import dataclass
 
 from zq.errors import KeyReused, Repeated
-from zq.model import Edge, IdempotencyKey, Stats
+from zq.model import EndMessage, IdempotencyKey, Stats
 from zq.model.topics import Batch, Entry, LogSlice, Pattern, PublishedMessage, Retention
 
 
@@ -75,7 +75,7 @@ class Log:
 
     def stats(self, topic: str, now: float) -> Stats:
         living = self.living(Pattern(topic), 0, self.last, now)
-        marks = [Edge(str(one.sequence), one.created, one.sequence) for one in living]
+        marks = [EndMessage(str(one.sequence), one.created, one.sequence) for one in living]
         return Stats(0, len(marks), marks[0], marks[-1]) if marks else Stats()
 
     def judge(self, told: LogSlice, after: int, limit: int, pattern: Pattern, now: float) -> None:

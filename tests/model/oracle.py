@@ -19,15 +19,15 @@ from zq.model import (
     Commit,
     CommitResult,
     Draft,
-    Edge,
+    EndMessage,
     Fence,
-    Grip,
     HandleOutcome,
     HistoryEntry,
     IdempotencyKey,
     Lease,
     ListFilter,
     Message,
+    MessageHandle,
     Messages,
     Move,
     Outcome,
@@ -217,11 +217,11 @@ class Oracle(Ledger):
         return settled
 
     def handle(
-        self, queue: QueueRef, grips: Sequence[Grip], now: float, late: bool, history: int
+        self, queue: QueueRef, grips: Sequence[MessageHandle], now: float, late: bool, history: int
     ) -> Sequence[HandleOutcome]:
         return [self.handle_one(queue, grip, now, late, history) for grip in grips]
 
-    def handle_one(self, queue: QueueRef, grip: Grip, now: float, late: bool, history: int) -> HandleOutcome:
+    def handle_one(self, queue: QueueRef, grip: MessageHandle, now: float, late: bool, history: int) -> HandleOutcome:
         for entry in self.named(queue, [grip.id], now):
             if entry.claim == "" or entry.claim != grip.claim or entry.count != grip.count:
                 return HandleOutcome.LOST
@@ -267,7 +267,7 @@ class Oracle(Ledger):
     def stats(self, queue: QueueRef, now: float) -> Stats:
         living = self.living(queue, now)
         claimed = sum(entry.held(now) for entry in living)
-        ends = [Edge(entry.draft.id, entry.created, entry.sequence) for entry in living[:1] + living[-1:]]
+        ends = [EndMessage(entry.draft.id, entry.created, entry.sequence) for entry in living[:1] + living[-1:]]
         ends = ends or [None, None]
         return Stats(claimed, len(living) - claimed, ends[0], ends[-1])
 

@@ -30,7 +30,7 @@ from zq.storage.object.epochs import (
 )
 from zq.storage.object.following import Tail
 from zq.storage.object.objects import Objects
-from zq.storage.object.restoring import close_log, read_chain, seal
+from zq.storage.object.restoring import close_log, close_log_by_position, read_chain
 from zq.storage.object.shipping import store_record
 
 SERVERS = 3
@@ -228,7 +228,7 @@ def serve(world: World, number: int, turns: Turns, by_position: bool = False) ->
         position = max([position, *(span.last for span in opening.chain)])
         reading, each = Reading(world, objects), lambda entry: found.append(body(entry))
         if opening.by_position:
-            position = seal(reading, former, position, 0, each, epoch)
+            position = close_log_by_position(reading, former, position, 0, each, epoch)
         else:
             position = close_log(reading, former, position, 0, each)
         chain = extend_chain(opening.chain, Span(former, position, opening.by_position), world.removed)

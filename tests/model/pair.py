@@ -19,13 +19,13 @@ from zq.model import (
     ClaimRequest,
     ClaimResult,
     Draft,
-    Edge,
+    EndMessage,
     Fence,
-    Grip,
     HistoryEntry,
     Lease,
     ListFilter,
     Message,
+    MessageHandle,
     Messages,
     Move,
     Page,
@@ -99,7 +99,7 @@ class Pair(RuleBasedStateMachine):
         self.serials = {queue.project: count(1) for queue in self.queues}
         self.ids: list[str] = []
         self.claims: list[str] = []
-        self.grips: list[Grip] = []
+        self.grips: list[MessageHandle] = []
         """Those that somebody had, the last one last."""
         self.markers: dict[QueueRef, dict[int, int]] = {queue: {} for queue in self.queues}
         """The store's sequences by the oracle's."""
@@ -222,7 +222,7 @@ def plain(answer: object) -> object:
     match answer:
         case Message():
             return structs.replace(answer, sequence=0)
-        case Edge():
+        case EndMessage():
             return structs.replace(answer, sequence=0)
         case Stats():
             return structs.replace(answer, oldest=plain(answer.oldest), newest=plain(answer.newest), entered=None)

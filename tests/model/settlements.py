@@ -24,7 +24,7 @@ from tests.model.pair import (
     plain,
 )
 from zq.core.redelivery import DeadLetters, Redelivery
-from zq.model import ClaimRequest, Grip, IdempotencyKey, Lease, Move, QueueRef, Release, Settlement, Span
+from zq.model import ClaimRequest, IdempotencyKey, Lease, MessageHandle, Move, QueueRef, Release, Settlement, Span
 
 TERMS = st.tuples(
     st.sampled_from(["jobs", "dead", "dead"]),
@@ -126,7 +126,7 @@ class Settlements(Pair):
         for pick, hold in picks:
             if claimed and pick % 5:
                 entry = claimed[pick % len(claimed)]
-                self.grips.append(Grip(entry.draft.id, entry.claim, entry.count))
+                self.grips.append(MessageHandle(entry.draft.id, entry.claim, entry.count))
             grips += [structs.replace(grip, hold=hold) for grip in self.grips[-1 - pick % 9 :][:1]]
         self.agree(self.holder.storage.claims.handle, self.oracle.handle, queue, grips, self.now, late, history)
 

@@ -18,7 +18,7 @@ from tests.model.pair import Holder
 from tests.model.test_model import budget
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, drafts
-from zq.model import Grip, Grouping, HandleOutcome, Message, QueueRef, Release
+from zq.model import Grouping, HandleOutcome, Message, MessageHandle, QueueRef, Release
 from zq.storage.api import Storage
 
 GRACE = 60
@@ -122,7 +122,7 @@ class Run:
 
     def hide(self, which: int, hold: int) -> None:
         if one := self.held(which):
-            grip = Grip(one.id, one.claim, one.count, hold)
+            grip = MessageHandle(one.id, one.claim, one.count, hold)
             assert self.scene.storage.claims.handle(self.scene.queue, [grip], self.now) == [HandleOutcome.DONE]
             one.ends = one.available = round(self.now + hold, 3)
 

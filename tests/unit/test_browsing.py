@@ -26,7 +26,7 @@ def test_what_is_inherited_is_the_same(state: State, limit: int) -> None:
     after, pages = Position(), 0
     while True:
         terms = (scene.queue, state, after, limit, clock.now())
-        inherited = browsing.browse(scene.storage.messages, *terms, most_bytes=1_000_000)
+        inherited = browsing.browse(scene.storage.messages, *terms, max_bytes=1_000_000)
         own = scene.storage.messages.browse(*terms)
         assert list(inherited.items) == list(own.items)
         if own.next is None:

@@ -57,7 +57,7 @@ def test_a_ticket_has_the_last_wait_and_releases_once() -> None:
 def test_an_inline_change_leaves_its_sync_and_keeps_the_store_open(tmp_path: Path) -> None:
     """Closing waits for the request that has not been answered yet."""
     storage = connect(f"rocksdb:{tmp_path}/s", {"sync": "always"})
-    assert storage.prompt
+    assert storage.is_prompt
     with Ticket() as ticket:
         assert storage.queues.create(QUEUE, b"{}")
     assert ticket.wait is not None
@@ -206,7 +206,7 @@ def test_each_late_job_is_refused_however_late_its_removal(monkeypatch: pytest.M
         moments = itertools.count(time.monotonic(), 61)
         with monkeypatch.context() as patched:
             patched.setattr(pool_module, "time", SimpleNamespace(monotonic=lambda: next(moments)))
-            pool._refuse_late()
+            pool._reject_late()
         with pytest.raises(Crowded):
             await asyncio.wait_for(late, 60)
         go.set()

@@ -23,7 +23,7 @@ from zq.errors import NotAuthenticated, TooManyRequests
 from zq.http import heads
 from zq.http.app import create_app
 from zq.http.authentication import Authentication
-from zq.model.identity import ShareOptions
+from zq.model.identity import SignedUrlOptions
 from zq.sqs.authentication import SignedCallers
 from zq.sqs.keys import SqsKeyLookup, SqsKeys
 from zq.storage import connect
@@ -39,7 +39,7 @@ def head(credential: str = "", path: str = "/v2/queues/jobs/messages") -> dict[s
 def judging(strategy: BearerStrategy | None, proxy: ProxySecrets | None = None) -> Authentication:
     """Where nobody signs."""
     storage = connect("memory:")
-    signatures = Signatures(ShareOptions, storage.documents, ManualClock(1_700_000_000.0))
+    signatures = Signatures(SignedUrlOptions, storage.documents, ManualClock(1_700_000_000.0))
     return Authentication(strategy, proxy, False, signatures)
 
 
@@ -96,7 +96,7 @@ def test_a_credential_of_a_store_that_does_not_answer_is_neither_valid_nor_inval
     documents: Any = store.documents
     token = head(f"Bearer {format_token('0' * 10, '0' * 43)}")
     assert judging(BearerStrategy(TokenVerifier(documents, clock), bare=True)).look_up(token) is None
-    signatures = Signatures(lambda: ShareOptions(secret_key="s" * 32), documents, clock)
+    signatures = Signatures(lambda: SignedUrlOptions(secret_key="s" * 32), documents, clock)
     signed = {"HTTP_URL_SIGNATURE": "0" * 64, "HTTP_X_PROJECT_ID": "acme", "HTTP_URL_PATHS": "/v2/queues/q/messages"}
     assert Authentication(None, None, False, signatures).look_up(head() | signed) is None
     request = AWSRequest("POST", "http://localhost/", headers={"X-Amz-Target": "AmazonSQS.ListQueues"}, data=b"{}")

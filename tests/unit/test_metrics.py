@@ -96,7 +96,7 @@ def test_work_is_counted(metrics: Metrics) -> None:
     metrics.finished(A, Outcome.DELETED, 4)
     metrics.committed(CommitResult(1, 5, 3))
     metrics.committed(CommitResult(1, 5, 3, replayed=True))
-    metrics.turned_away()
+    metrics.poll_refused()
     metrics.woken(True)
     metrics.waiting(1)
     after = shown(metrics)
@@ -233,7 +233,7 @@ def test_a_sweep_takes_over_the_totals_too(store: Figures, monkeypatch: pytest.M
 def test_a_page_says_that_the_store_does_not_answer(store: Figures, metrics: Metrics) -> None:
     """The page has everything else; the store is not asked again at once, nor for what it would not answer either."""
     store.failing = True
-    metrics.turned_away()
+    metrics.poll_refused()
     for _ in range(3):
         page = shown(metrics)
     assert page["store_up"] == 0

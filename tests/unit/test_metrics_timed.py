@@ -25,7 +25,7 @@ class Shelf:
         self.queues = self.messages = self.claims = self.history = self.transactions = Verbs()
         self.topics = self.documents = Verbs()
         self.closed = False
-        self.prompt = True
+        self.is_prompt = True
 
     def close(self) -> None:
         self.closed = True
@@ -90,6 +90,6 @@ def test_the_rest_is_the_stores_own() -> None:
     """Told to the store itself."""
     store = Shelf()
     same = measure_verbs(store, NO_EVENTS)
-    assert same.prompt
+    assert same.is_prompt
     same.close()
     assert store.closed

@@ -61,7 +61,7 @@ def test_a_small_step_and_one_back_are_told_at_once(machine: Machine, clock: Sto
     """A server's clock slews after a step back, and knows by how much it is off."""
     machine.ahead += step
     assert clock.now() == pytest.approx(machine.wall())
-    assert clock.doubted == 0
+    assert clock.distrusted_lead == 0
 
 
 def test_a_leap_is_believed_when_it_has_lasted(machine: Machine, clock: StorageClock, caplog) -> None:
@@ -69,9 +69,9 @@ def test_a_leap_is_believed_when_it_has_lasted(machine: Machine, clock: StorageC
     clock.now()
     machine.ahead += HOUR
     assert machine.run(LASTING - 2, clock) == pytest.approx(machine.wall() - HOUR)
-    assert clock.doubted == pytest.approx(HOUR)
+    assert clock.distrusted_lead == pytest.approx(HOUR)
     assert machine.run(6, clock) == pytest.approx(machine.wall())
-    assert clock.doubted == 0
+    assert clock.distrusted_lead == 0
     assert [record.levelname for record in caplog.records if record.name.startswith("zq.storage")] == [
         "ERROR",
         "WARNING",
@@ -86,7 +86,7 @@ def test_a_leap_that_goes_back_leaves_nothing(machine: Machine, clock: StorageCl
         machine.ahead -= HOUR
         assert machine.run(4, clock) == pytest.approx(machine.wall())
         assert clock.latest == pytest.approx(machine.wall())
-        assert clock.doubted == 0
+        assert clock.distrusted_lead == 0
 
 
 def test_a_clock_that_leaps_on_has_to_last_where_it_is(machine: Machine, clock: StorageClock) -> None:
@@ -95,7 +95,7 @@ def test_a_clock_that_leaps_on_has_to_last_where_it_is(machine: Machine, clock: 
     for _ in range(3):
         machine.ahead += HOUR
         assert machine.run(LASTING - 4, clock) == pytest.approx(machine.ran + began)
-    assert clock.doubted == pytest.approx(3 * HOUR)
+    assert clock.distrusted_lead == pytest.approx(3 * HOUR)
 
 
 class Shifted:
@@ -202,7 +202,7 @@ def test_a_start_of_the_machine_begins_anew(opened, shifted: Shifted, monkeypatc
 def test_a_server_s_clock_tells_the_leap_and_goes_on(opened, shifted: Shifted) -> None:
     """The difference that the metric and ``/readyz`` go by is the true one, an hour, from the first look on."""
     storage = opened()
-    clock = StoreClock(storage.now, doubted=storage.clock_lead)
+    clock = StoreClock(storage.now, distrusted_lead=storage.clock_lead)
     for step, expected in ((HOUR, -HOUR), (-HOUR, 0), (-HOUR, HOUR)):
         before = clock.now()
         shifted.shift += step

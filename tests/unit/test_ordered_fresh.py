@@ -47,8 +47,8 @@ def claim(storage: OrderedStorage, limit: int, now: float = NOW, name: str = "a.
     return [] if made is None else [message.id for message in made.messages]
 
 
-def pop(storage: OrderedStorage, limit: int, now: float = NOW, most_bytes: int = 1 << 20) -> list[str]:
-    return [message.id for message in storage.messages.pop(JOBS, limit, now, most_bytes=most_bytes)]
+def pop(storage: OrderedStorage, limit: int, now: float = NOW, max_bytes: int = 1 << 20) -> list[str]:
+    return [message.id for message in storage.messages.pop(JOBS, limit, now, max_bytes=max_bytes)]
 
 
 def state_of(storage: OrderedStorage) -> QueueState:
@@ -214,7 +214,7 @@ def test_what_a_bound_of_bytes_left_is_taken_next(storage: OrderedStorage):
     storage.claims.release(JOBS, "a.a", NOW)
     taken: list[str] = []
     for _ in range(3):
-        taken += pop(storage, 6, most_bytes=20)
+        taken += pop(storage, 6, max_bytes=20)
     assert taken == ids
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.damaged import flip, flushed, table_of
 from zq.errors import ClaimNotFound
-from zq.model import ClaimRequest, Draft, Grip, HandleOutcome, Lease, QueueRef, Release, Settlement, new_ids
+from zq.model import ClaimRequest, Draft, HandleOutcome, Lease, MessageHandle, QueueRef, Release, Settlement, new_ids
 from zq.model.expiry import Expiry
 from zq.storage.ordered import layout
 from zq.storage.ordered.claims import find_sequences
@@ -183,7 +183,7 @@ def test_what_is_held_until_another_end_is_in_a_group_of_its_own(storage: Ordere
     post(storage, 6)
     ids = claim(storage, 6)
     wanted = [*((id, 60) for id in ids[:3]), (ids[0], 30), (ids[3], 0), (ids[4], None), (ids[3], None)]
-    grips = [Grip(id, "a.a", 1, hold) for id, hold in wanted]
+    grips = [MessageHandle(id, "a.a", 1, hold) for id, hold in wanted]
     assert storage.claims.handle(JOBS, grips[:3], NOW) == [HandleOutcome.DONE] * 3
     assert groups(storage) == [6]  # the end is the same
     assert storage.claims.handle(JOBS, grips[3:6], NOW + 1) == [HandleOutcome.DONE] * 3
@@ -201,7 +201,8 @@ def test_what_dies_before_its_hold_ends_is_in_a_group_of_its_own(storage: Ordere
     short, long = post(storage, 2, ttl=70), post(storage, 2)
     claim(storage, 4)
     assert (
-        storage.claims.handle(JOBS, [Grip(id, "a.a", 1, 600) for id in short + long], NOW) == [HandleOutcome.DONE] * 4
+        storage.claims.handle(JOBS, [MessageHandle(id, "a.a", 1, 600) for id in short + long], NOW)
+        == [HandleOutcome.DONE] * 4
     )
     assert groups(storage) == [2, 2]
     with storage._handle as (store, registry), registry.locked(JOBS) as (state,):

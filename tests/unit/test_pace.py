@@ -72,7 +72,7 @@ def test_with_nobody_there_a_sweep_goes_in_full_steps_without_rests(world: World
         pace.removed(size, QUEUE)
     assert sizes == [1000, 1000, 500]
     assert set(world.rests) == {0.0}
-    assert pace.rested == 0
+    assert pace.paused == 0
     assert world.expired == [(1000, QUEUE), (1000, QUEUE), (500, QUEUE)]
 
 
@@ -85,7 +85,7 @@ def test_beside_requests_steps_are_small_and_rests_follow_the_share(world: World
     world.requests(0.00115, 1)
     pace.step()
     assert world.rests == pytest.approx([0.0, 0.002 * (1 / INCREASE - 1)])
-    assert pace.rested == pytest.approx(0.0647, abs=0.0001)
+    assert pace.paused == pytest.approx(0.0647, abs=0.0001)
 
 
 @pytest.mark.parametrize(("work", "larger"), [(0.0005, True), (0.01, False)])

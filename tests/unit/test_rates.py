@@ -168,16 +168,16 @@ def test_heavy_requests_know_who_is_served_beside_them() -> None:
 def test_without_bounds_everything_goes_and_nothing_is_told() -> None:
     account = Account(Quota(requests=0, messages=0, bytes=0), 64)
     assert served(account, 0.0, 1000, 1000, 10**9) == 1000
-    assert account.left(0.0) is None
+    assert account.scarcest_rate(0.0) is None
 
 
 def test_what_is_left_is_of_the_scarcest_rate() -> None:
     account = Account(QUOTA, 64)
-    assert account.left(0.0) == ("requests", 10, 1)
+    assert account.scarcest_rate(0.0) == ("requests", 10, 1)
     served(account, 0.0, 15)
-    assert account.left(0.0) == ("requests", 5, 2)
+    assert account.scarcest_rate(0.0) == ("requests", 5, 2)
     served(account, 0.0, 1, size=2000)
-    assert account.left(0.0) == ("bytes", 0, 2)
+    assert account.scarcest_rate(0.0) == ("bytes", 0, 2)
 
 
 @given(st.floats(1, 1000), st.lists(st.floats(0, 2000), max_size=20))
@@ -207,7 +207,7 @@ def test_processes_keep_the_rate_together_from_the_second_exchange_on(wanted: li
                 carry[at] %= 1
         clock.advance(1)
         for exchange in dice.sample(exchanges, len(exchanges)):
-            exchange.round()
+            exchange.exchange_reports()
         counts.append(count)
     assert all(abs(count - min(100, sum(wanted))) <= 10 for count in counts[5:]), counts
     assert sum(counts[:5]) <= 100 * (len(wanted) * (BURST + 2) + 5)
@@ -229,10 +229,10 @@ def test_nothing_is_written_while_nobody_is_near() -> None:
     rates = Rates(64, time)
     exchange = Exchange(rates, storage.documents, clock)
     served(rates.account("acme", Quota(requests=1000)), time.now, 50)
-    exchange.round()
+    exchange.exchange_reports()
     assert storage.documents.list("", "rate", "", "", 10, clock.now()).items == []
     served(rates.account("acme", Quota(requests=1000)), time.now, 100)
-    exchange.round()
+    exchange.exchange_reports()
     assert len(storage.documents.list("", "rate", "", "", 10, clock.now()).items) == 1
     clock.advance(6)
     assert storage.documents.list("", "rate", "", "", 10, clock.now()).items == [], "it lives five seconds"
@@ -258,7 +258,7 @@ def test_a_stream_pays_for_messages_and_is_held_back_in_debt(monkeypatch: pytest
         assert next(stream).count(b"event: message") == 25
         publish(b"25")
         assert stream.step() == next(stream) == b""
-        assert 0 < stream.left() <= 0.5
+        assert 0 < stream.seconds_left() <= 0.5
         assert caller.call("GET", "/v2/queues", None).json["limit"] == "messages"
         monkeypatch.setattr(streams, "HEARTBEAT", 0.0)
         assert stream.step() == next(stream) == b": heartbeat\nid: 25\n\n"

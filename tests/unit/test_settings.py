@@ -8,7 +8,7 @@ import pytest
 from zq.errors import StartRefused
 from zq.serving import settings
 from zq.serving.settings.options import OPTIONS, DeclaredOption
-from zq.serving.settings.reading import engine_of
+from zq.serving.settings.reading import choose_http_server
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_granian_serves_where_it_is_there_and_can(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("zq.serving.settings.reading.find_spec", lambda _: None)
     assert (settings.load().server.engine, settings.load().max_waiters) == ("gunicorn", 40)
     monkeypatch.undo()
-    assert engine_of("auto", "certificates.toml") == "gunicorn"
-    assert [engine_of(chosen, "") for chosen in ("gunicorn", "granian")] == ["gunicorn", "granian"]
+    assert choose_http_server("auto", "certificates.toml") == "gunicorn"
+    assert [choose_http_server(chosen, "") for chosen in ("gunicorn", "granian")] == ["gunicorn", "granian"]
 
 
 def test_a_log_of_topics_holds_two_of_the_largest_posts(monkeypatch: pytest.MonkeyPatch) -> None:

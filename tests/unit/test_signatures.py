@@ -22,7 +22,7 @@ from zq.auth.signatures import (
     signature,
 )
 from zq.clock import ManualClock
-from zq.model.identity import ShareOptions
+from zq.model.identity import SignedUrlOptions
 from zq.storage import connect
 
 VECTOR = "302e54ae1be123644775d85a02149fc91f8da5bac5f243456fad6c740c9ac6f4"
@@ -85,7 +85,7 @@ def test_a_revocation_holds_everywhere_within_five_seconds() -> None:
     clock, passed = ManualClock(1e9), [0.0]
     with closing(connect("memory:")) as storage:
         here, elsewhere = (
-            Signatures(lambda: ShareOptions(secret_key="s" * 32), storage.documents, clock, lambda: passed[0])
+            Signatures(lambda: SignedUrlOptions(secret_key="s" * 32), storage.documents, clock, lambda: passed[0])
             for _ in range(2)
         )
         expires = clock.now() + 60

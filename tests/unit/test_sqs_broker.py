@@ -11,7 +11,7 @@ from zq.clock import ManualClock
 from zq.core import Broker
 from zq.core.encryption import MARK
 from zq.errors import MessageUnreadable, QueueNotFound
-from zq.model import Draft, Grip, Grouping, HandleOutcome, Holder, Message, QueueRef
+from zq.model import Draft, Grouping, HandleOutcome, Holder, Message, MessageHandle, QueueRef
 from zq.sqs.extension import ATTRIBUTES
 from zq.sqs.feature import use_cases
 from zq.sqs.messaging import Messaging, OutgoingMessage
@@ -115,7 +115,7 @@ def test_a_queue_that_another_server_deletes_is_missed(storage: Storage) -> None
     messaging = messaging_of(storage)
     messaging.send(QUEUE, "AK", [LETTER])
     [message] = received(messaging)
-    grip = Grip(message.id, message.claim, message.claim_count)
+    grip = MessageHandle(message.id, message.claim, message.claim_count)
     for ask in (
         lambda: messaging.send(QUEUE, "AK", [LETTER]),
         lambda: received(messaging),
@@ -150,10 +150,10 @@ def test_a_store_finds_each_grip_by_itself(storage: Storage) -> None:
     messaging.send(QUEUE, "AK", [LETTER, LETTER])
     one, other = received(messaging)
     grips = [
-        Grip(one.id, one.claim, 1),
-        Grip(other.id, other.claim, 2),
-        Grip("0" * 32, one.claim, 1),
-        Grip(other.id, other.claim, 1, 0),
+        MessageHandle(one.id, one.claim, 1),
+        MessageHandle(other.id, other.claim, 2),
+        MessageHandle("0" * 32, one.claim, 1),
+        MessageHandle(other.id, other.claim, 1, 0),
     ]
     assert messaging.handle(QUEUE, grips) == [
         HandleOutcome.DONE,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zq.model import Grip, Message, QueueRef
+from zq.model import Message, MessageHandle, QueueRef
 from zq.sqs import receipts
 from zq.sqs.errors import SqsError
 
@@ -31,7 +31,7 @@ def test_a_handle_says_which_delivery_it_is_of(id: str, claim: str, count: int) 
     """Message, claim and count come back from 66 characters."""
     [text] = receipts.encode_handles(QUEUE, claim, [claimed(id, count)])
     assert len(text) == receipts.LENGTH
-    assert receipts.decode_handle(QUEUE, text, 5) == Grip(id, claim, count, 5)
+    assert receipts.decode_handle(QUEUE, text, 5) == MessageHandle(id, claim, count, 5)
 
 
 @pytest.mark.parametrize("other", [("acme", "other"), ("other", "jobs"), ("acmej", "obs")])
@@ -62,5 +62,5 @@ def test_handles_among_texts_that_are_none(given: list[Message | str]) -> None:
     """Whatever stands before and behind one, it is read as when it is alone."""
     handles = iter(receipts.encode_handles(QUEUE, "cd" * 16, [each for each in given if isinstance(each, Message)]))
     texts = [each if isinstance(each, str) else next(handles) for each in given]
-    expected = [None if isinstance(each, str) else Grip(each.id, "cd" * 16, 3) for each in given]
+    expected = [None if isinstance(each, str) else MessageHandle(each.id, "cd" * 16, 3) for each in given]
     assert receipts.decode_handles(QUEUE, texts) == expected

@@ -32,8 +32,8 @@ class Heard(Events):
         assert queue == QUEUE
         self.gone += count
 
-    def swept(self, seconds: float, removed: int, exhausted: bool, rested: float) -> None:
-        assert seconds >= rested >= 0
+    def swept(self, seconds: float, removed: int, exhausted: bool, paused: float) -> None:
+        assert seconds >= paused >= 0
         self.rounds.append((removed, exhausted))
 
     def throttled(self, ratio: float, share: float) -> None:

@@ -74,7 +74,7 @@ def poll(
             notified = threading.Event()
             queue_poll.begin(notified.set)
             waits()
-            notified.wait(queue_poll.left())
+            notified.wait(queue_poll.seconds_left())
             queue_poll.end()
         return polled
     finally:
@@ -256,10 +256,10 @@ def test_who_would_ask_again_at_once_is_held_for_a_moment(monkeypatch: pytest.Mo
     monkeypatch.setattr(waiting, "RESERVE_WAIT", 0.05)
     scene = Scene(most=1)
     running = scene.start()
-    again = partial(poll, scene.waiters, OTHER, LONG, lambda: None, bool, takes=True, paused=True)
+    again = partial(poll, scene.waiters, OTHER, LONG, lambda: None, bool, takes=True, may_use_reserve=True)
     assert again() == PollResult(None)
     monkeypatch.setattr(waiting, "RESERVE_WAIT", float(LONG))
-    held = scene.pool.submit(poll, scene.waiters, OTHER, LONG, scene.shelf.take, bool, takes=True, paused=True)
+    held = scene.pool.submit(poll, scene.waiters, OTHER, LONG, scene.shelf.take, bool, takes=True, may_use_reserve=True)
     wait_for(lambda: scene.shelf.asked > 1, SOON, "the one in the reserve has asked")
     assert again() == PollResult(None, turned_away=True)
     scene.shelf.items.append("a")

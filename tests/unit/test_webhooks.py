@@ -11,7 +11,7 @@ from tests.features import core_with_subscriptions
 from zq.client.webhooks import Received, verify
 from zq.clock import ManualClock
 from zq.errors import Invalid
-from zq.model.identity import ShareOptions
+from zq.model.identity import SignedUrlOptions
 from zq.storage import connect
 from zq.subscriptions.model import Source
 from zq.subscriptions.policy import SubscriptionPolicy
@@ -102,7 +102,7 @@ def test_the_library_takes_what_is_new_once() -> None:
 
 
 def _sealer(*keys: str) -> SecretSealer:
-    return SecretSealer(lambda: ShareOptions(secret_key=keys[0] if keys else "", old_secret_keys=keys[1:]))
+    return SecretSealer(lambda: SignedUrlOptions(secret_key=keys[0] if keys else "", old_secret_keys=keys[1:]))
 
 
 def test_a_secret_is_opened_by_the_key_that_sealed_it() -> None:

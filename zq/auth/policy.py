@@ -184,7 +184,7 @@ def _checks(path: str, given: Mapping[str, str]) -> dict[str, Any]:
     for name, check in checks.items():
         if fault := next(_find_errors(check, texts[name]), None):
             raise _refusal(path, f"the rule {name}: {fault}")
-    _refuse_cycles(path, {name: set(_references(check)) for name, check in checks.items()})
+    _reject_cycles(path, {name: set(_references(check)) for name, check in checks.items()})
     return checks
 
 
@@ -233,7 +233,7 @@ def _references(check: Any) -> Iterator[str]:
     return (part.match for part in _parts(check) if type(part).__name__ == "RuleCheck")
 
 
-def _refuse_cycles(path: str, references: Mapping[str, set[str]]) -> None:
+def _reject_cycles(path: str, references: Mapping[str, set[str]]) -> None:
     for name in references:
         reached: set[str] = set()
         waiting = set(references[name])

@@ -28,7 +28,7 @@ from zq.clock import Clock
 from zq.errors import Invalid, InvalidName, MetadataConflict, Unavailable
 from zq.model import Seconds
 from zq.model.documents import DocumentRef
-from zq.model.identity import Identity, ShareOptions
+from zq.model.identity import Identity, SignedUrlOptions
 from zq.model.scopes import Verb
 from zq.storage.api import DocumentController
 
@@ -133,7 +133,7 @@ class Signatures:
 
     def __init__(
         self,
-        options: Callable[[], ShareOptions],
+        options: Callable[[], SignedUrlOptions],
         documents: DocumentController,
         clock: Clock,
         monotonic: Callable[[], float] = time.monotonic,

@@ -38,12 +38,16 @@ class RunningCommands:
         self._running: set[subprocess.Popen[bytes]] = set()
 
     def run(
-        self, words: Sequence[str], stdin: bytes, often: float | None = None, then: Callable[[], None] = lambda: None
+        self,
+        words: Sequence[str],
+        stdin: bytes,
+        interval: float | None = None,
+        on_interval: Callable[[], None] = lambda: None,
     ) -> int:
         """Run a command and return its exit code. Raises ``OSError`` if the command cannot be started.
 
         Args:
-            often: Interval in seconds at which ``then`` is called while the command runs.
+            interval: Interval in seconds at which ``on_interval`` is called while the command runs.
         """
         rest: bytes | None = stdin
         # The words come from the user and are not interpreted by a shell.
@@ -56,11 +60,11 @@ class RunningCommands:
             try:
                 while True:
                     try:
-                        process.communicate(rest, timeout=often)
+                        process.communicate(rest, timeout=interval)
                         return process.returncode
                     except subprocess.TimeoutExpired:
                         rest = None
-                        then()
+                        on_interval()
             finally:
                 self._running.discard(process)
 

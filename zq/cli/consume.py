@@ -94,7 +94,7 @@ def consume(session: Session, /, queue: str, **chosen: Any) -> None:
     session.configure(patient=True)
     words = split_command(options.line, options.shell) if options.line is not None else []
     if not options.until_empty and not session.queue(queue).exists():
-        note(f"{session.missing(queue)} Waiting for it.")
+        note(f"{session.missing_error(queue)} Waiting for it.")
     counts = WorkCounts(options.until_empty or options.count is not None, options.max_failures)
     if words:
         run_commands(session, queue, words, options, counts)

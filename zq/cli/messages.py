@@ -37,15 +37,15 @@ def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
     return click.option("--limit", type=Count(0) if more else BATCH, default=default, help=text)
 
 
-def parse_body(text: str, never: bool = False) -> Raw:
+def parse_body(text: str, as_text: bool = False) -> Raw:
     """Convert a command-line argument to a message body: JSON if it parses, else a string.
 
     Raises ``UsageError`` if the argument begins like a JSON object or array but does not parse.
 
     Args:
-        never: Whether to convert the argument to a string without parsing it.
+        as_text: Whether to convert the argument to a string without parsing it.
     """
-    if not never:
+    if not as_text:
         try:
             return msgspec.json.decode(text, type=Raw)
         except msgspec.DecodeError as error:
@@ -215,7 +215,7 @@ def move(
     delay: int | None,
 ) -> None:
     """Move claimed messages to another queue atomically."""
-    content = UNSET if body is None else parse_body(body, never=text)
+    content = UNSET if body is None else parse_body(body, as_text=text)
     terms = (content, UNSET if ttl is None else ttl, UNSET if delay is None else delay)
     moved = [Moved(message, target, *terms) for message in messages]
     session.out.result(asdict(session.queue(queue).settle(claim, move=moved)))
@@ -230,7 +230,7 @@ def move(
 def release(session: Session, queue: str, claim: str, messages: Ids, delay: int | None) -> None:
     """Release some or all messages of a claim."""
     if not messages:
-        session.queue(queue).held(claim)  # raises an error for an unknown claim, which ``release`` does not
+        session.queue(queue).get_claim(claim)  # raises an error for an unknown claim, which ``release`` does not
         session.queue(queue).release(claim, delay=delay)
         session.out.result({"claim": claim, "released": True})
         return

@@ -165,7 +165,7 @@ def post_body(session: Session, queue: str, body: str, form: InputFormat, option
     """Post one message."""
     if form.delimiter:
         raise click.UsageError("--csv requires --file or standard input.")
-    content = parse_body(body, never=options.text)
+    content = parse_body(body, as_text=options.text)
     ttl, delay, group, attributes = options.ttl, options.delay, options.group, dict(options.attributes)
     handle = session.queue(queue)
     posted = handle.post(content, ttl=ttl, delay=delay, key=options.key, group=group, attributes=attributes or None)
@@ -183,9 +183,9 @@ def post_file(session: Session, queue: str, path: Path, form: InputFormat, optio
     lives, attributes = (options.ttl, options.delay), dict(options.attributes)
     terms = UploadTerms(url, project, queue, *lives, form.text, form.delimiter, attributes)
     most = session.client.transport.run(posting.BATCH_LIMITS_CALL)
-    most_bytes = most.bytes(queue_metadata)
+    max_bytes = most.bytes(queue_metadata)
     with ResumeFile(path) as file:
-        upload = resume(file, terms, most_bytes, most.count(), restart=options.restart)
+        upload = resume(file, terms, max_bytes, most.count(), restart=options.restart)
         send_file(session, file, upload, options.concurrency)
 
 

@@ -82,7 +82,7 @@ class ResourceAccess:
 
     def raise_missing(self, names: Iterable[str]) -> None:
         """Raise ``NotFound`` for missing queues or topics, unless ``names`` is empty."""
-        if sentences := [str(self.session.missing(name, self.kind)) for name in names]:
+        if sentences := [str(self.session.missing_error(name, self.kind)) for name in names]:
             raise NotFound(" ".join(sentences))
 
     def list_resources(self, **filters: Any) -> Iterator[Listed]:
@@ -149,7 +149,7 @@ def change(resources: ResourceAccess, name: str, members: Metadata, unset: tuple
     try:
         resources.out.result({"name": name, **resources(name).update(dict(members), remove=unset)})
     except (QueueNotFound, TopicNotFound):
-        raise resources.session.missing(name, resources.kind) from None
+        raise resources.session.missing_error(name, resources.kind) from None
 
 
 @click.command("pause", cls=Command)
@@ -180,7 +180,7 @@ def change_queue(resources: ResourceAccess, name: str, verb: Callable[[Queue], R
     try:
         return verb(resources.session.client.queue(name))
     except QueueNotFound:
-        raise resources.session.missing(name, resources.kind) from None
+        raise resources.session.missing_error(name, resources.kind) from None
 
 
 @click.command("delete", cls=Command)
@@ -361,7 +361,7 @@ def publish(
     session.configure(patient=body == "-")
     topic = session.client.topic(name)
     if body != "-":
-        content = parse_body(body, never=text)
+        content = parse_body(body, as_text=text)
         session.out.result({"id": topic.publish(content, ttl=ttl, attributes=dict(attributes) or None)})
         return
     send_input(session, topic, InputFormat(text), ttl, attributes=dict(attributes))

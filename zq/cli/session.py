@@ -210,7 +210,7 @@ class Session:
     def queue(self, name: str) -> Queue:
         return self.client.queue(name)
 
-    def missing(self, name: str, kind: Kind = "queues") -> NotFound:
+    def missing_error(self, name: str, kind: Kind = "queues") -> NotFound:
         """Return the error for a missing queue or topic. It suggests a similar name."""
         page = self.client.limits()["max_queues_per_page"]
         listed = self.client.queues(page=page) if kind == "queues" else self.client.topics(page=page)
@@ -221,7 +221,7 @@ class Session:
         """Raise ``NotFound`` if the queue or topic does not exist."""
         handle = self.queue(name) if kind == "queues" else self.client.topic(name)
         if not handle.exists():
-            raise self.missing(name, kind)
+            raise self.missing_error(name, kind)
 
     def close(self) -> None:
         """Close the client if it was created."""

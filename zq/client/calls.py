@@ -205,15 +205,15 @@ class ApiMethod:
         self._signatures: dict[bool, inspect.Signature] = {}
         update_wrapper(self, make)  # type: ignore[arg-type]
 
-    def signature(self, waits: bool) -> inspect.Signature:
-        """Return the signature of the bound method: a blocking one if ``waits`` is true, else an awaitable one."""
-        if waits not in self._signatures:
+    def signature(self, is_blocking: bool) -> inspect.Signature:
+        """Return the signature of the bound method: blocking if ``is_blocking`` is true, else awaitable."""
+        if is_blocking not in self._signatures:
             given = inspect.signature(self._make)
             (read,) = get_args(given.return_annotation)
             _, *parameters = given.parameters.values()
-            returned = self.blocking(read) if waits else self.awaited(read)
-            self._signatures[waits] = given.replace(parameters=parameters, return_annotation=returned)
-        return self._signatures[waits]
+            returned = self.blocking(read) if is_blocking else self.awaited(read)
+            self._signatures[is_blocking] = given.replace(parameters=parameters, return_annotation=returned)
+        return self._signatures[is_blocking]
 
     def _describe(self, bound: Any, target: Any) -> Any:
         bound.__name__, bound.__qualname__ = self._make.__name__, self._make.__qualname__

@@ -74,8 +74,8 @@ class ClientOperations:
 
         secret = resolve_token(token, otherwise=auth is not None)
         settings = attempts.make_settings(url, project, client_id, auth, secret, timeout, retries or Retries())
-        waits = isinstance(self, Blocking)
-        make: Any = transport.HttpTransport if waits else transport.AsyncHttpTransport
+        is_blocking = isinstance(self, Blocking)
+        make: Any = transport.HttpTransport if is_blocking else transport.AsyncHttpTransport
         self.transport: Any = make(settings, check_delays)
         self._text = f"{type(self).__name__}({settings.safe_url()}, project={project!r})"
 

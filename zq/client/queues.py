@@ -241,7 +241,7 @@ class QueueOperations(SubscriptionOperations):
         )
 
     @operation
-    def held(self, claim: str) -> Call[Claim]:
+    def get_claim(self, claim: str) -> Call[Claim]:
         """Return a claim with its messages and the client that holds it.
 
         Raises ``ClaimNotFound`` if the claim has expired.

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from zq.clock import own
+from zq.clock import local_time
 from zq.wire import webhooks
 
 __all__ = ["Received", "verify"]
@@ -21,7 +21,7 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, tolerance: floa
         body: Unchanged request body.
         tolerance: Maximum age of the signature in seconds.
     """
-    return webhooks.verify(secret, headers, body, own(), tolerance)
+    return webhooks.verify(secret, headers, body, local_time(), tolerance)
 
 
 class Received:

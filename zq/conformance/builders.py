@@ -24,13 +24,13 @@ from zq.model import (
     CommitResult,
     Draft,
     Fence,
-    Grip,
     HandleOutcome,
     HistoryEntry,
     IdempotencyKey,
     Lease,
     ListFilter,
     Message,
+    MessageHandle,
     Move,
     QueueRef,
     Release,
@@ -216,7 +216,7 @@ class Scene:
         self, messages: Iterable[Message], hold: int | None = None, *, late: bool = False, history: int = 0
     ) -> list[HandleOutcome]:
         """Delete or hide messages by their receipts. ``hold`` is the time in seconds to hide them; None = delete."""
-        grips = [Grip(message.id, message.claim, message.claim_count, hold) for message in messages]
+        grips = [MessageHandle(message.id, message.claim, message.claim_count, hold) for message in messages]
         return list(self.storage.claims.handle(self.queue, grips, self.now, late, history))
 
     def move(self, ids: Sequence[str], to: str, *, history: int = 0, **terms: object) -> list[str]:
@@ -292,16 +292,14 @@ class Scene:
         *,
         delay: int = 0,
         lives: int = 3600,
-        most_bytes: int = 1_000_000,
-        most_messages: int = 100_000,
+        max_bytes: int = 1_000_000,
+        max_messages: int = 100_000,
         once: IdempotencyKey | None = None,
     ) -> list[str]:
         """Stage ``count`` messages in a stage that lives for ``lives`` seconds; return their ids."""
         new = drafts(count, self.now, delay=delay)
         project = self.queue.project
-        self.storage.transactions.stage(
-            project, stage, self.queue, new, self.now, lives, most_bytes, once, most_messages
-        )
+        self.storage.transactions.stage(project, stage, self.queue, new, self.now, lives, max_bytes, once, max_messages)
         return ids_of(new)
 
     def drop_stage(self, stage: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs that return messages keep to ``most_bytes`` and neither lose nor skip messages."""
+"""Verbs that return messages keep to ``max_bytes`` and neither lose nor skip messages."""
 
 from collections.abc import Callable, Sequence
 
@@ -49,24 +49,24 @@ def lease(scene: Scene, end: str = "") -> Lease:
     return Lease(new_ids(1, scene.now)[0] + end, 300, 60)
 
 
-def claim(scene: Scene, limit: int, most_bytes: int) -> Sequence[Message]:
-    request = ClaimRequest(lease(scene), limit, most_bytes=most_bytes)
+def claim(scene: Scene, limit: int, max_bytes: int) -> Sequence[Message]:
+    request = ClaimRequest(lease(scene), limit, max_bytes=max_bytes)
     made = scene.storage.claims.create(scene.queue, request, scene.now).claim
     return made.messages if made else []
 
 
-def named(scene: Scene, limit: int, most_bytes: int) -> Sequence[Message]:
-    request = ClaimRequest(lease(scene, ".n"), limit, named=True, most_bytes=most_bytes)
+def named(scene: Scene, limit: int, max_bytes: int) -> Sequence[Message]:
+    request = ClaimRequest(lease(scene, ".n"), limit, named=True, max_bytes=max_bytes)
     made = scene.storage.claims.create(scene.queue, request, scene.now).claim
     return made.messages if made else []
 
 
-def pop(scene: Scene, limit: int, most_bytes: int) -> Sequence[Message]:
-    return scene.storage.messages.pop(scene.queue, limit, scene.now, most_bytes=most_bytes)
+def pop(scene: Scene, limit: int, max_bytes: int) -> Sequence[Message]:
+    return scene.storage.messages.pop(scene.queue, limit, scene.now, max_bytes=max_bytes)
 
 
-def pop_with_history(scene: Scene, limit: int, most_bytes: int) -> Sequence[Message]:
-    return scene.storage.messages.pop(scene.queue, limit, scene.now, 600, most_bytes)
+def pop_with_history(scene: Scene, limit: int, max_bytes: int) -> Sequence[Message]:
+    return scene.storage.messages.pop(scene.queue, limit, scene.now, 600, max_bytes)
 
 
 taking = pytest.mark.parametrize("take", [claim, named, pop, pop_with_history])
@@ -102,12 +102,12 @@ def test_messages_within_the_bytes_limit_are_returned_without_skips(
 
 
 @taking
-@pytest.mark.parametrize(("most_bytes", "share"), [(10_000, 100), (800, 80), (401, 40), (320, 32), (10, 1)])
+@pytest.mark.parametrize(("max_bytes", "share"), [(10_000, 100), (800, 80), (401, 40), (320, 32), (10, 1)])
 def test_many_small_messages_are_returned_up_to_the_count_or_bytes_limit(
-    scene: Scene, take: Taking, most_bytes: int, share: int
+    scene: Scene, take: Taking, max_bytes: int, share: int
 ) -> None:
     posted = post(scene, *[10] * 120)
-    assert ids_of(take(scene, 100, most_bytes)) == posted[:share]
+    assert ids_of(take(scene, 100, max_bytes)) == posted[:share]
     assert ids_of(take(scene, 120, 10_000)) == posted[share:]
 
 
@@ -125,7 +125,7 @@ def test_a_claim_holds_exactly_the_messages_that_it_returned(scene: Scene) -> No
     """Messages that did not fit stay ready for other claims, and a release returns only the claim's own messages."""
     posted = post(scene, 60, 60, 60)
     terms = lease(scene)
-    made = scene.storage.claims.create(scene.queue, ClaimRequest(terms, 10, most_bytes=130), scene.now).claim
+    made = scene.storage.claims.create(scene.queue, ClaimRequest(terms, 10, max_bytes=130), scene.now).claim
     assert made is not None
     assert ids_of(made.messages) == posted[:2]
     assert scene.held(terms.claim) == sorted(posted[:2])
@@ -149,7 +149,7 @@ def test_used_up_messages_over_the_bytes_limit_are_buried(scene: Scene) -> None:
     scene.release(scene.take().id)
     fresh = post(scene, 60, 60)
     letters = DeadLetters(QueueRef(scene.queue.project, "dead"), 1, None)
-    request = ClaimRequest(lease(scene), 10, max_claims=letters.max_claims, most_bytes=100)
+    request = ClaimRequest(lease(scene), 10, max_claims=letters.max_claims, max_bytes=100)
     made = redelivery.claim(scene.storage, scene.queue, request, letters, scene.now).claim
     assert made is not None
     assert ids_of(made.messages) == fresh[:1]

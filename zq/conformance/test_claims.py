@@ -5,19 +5,19 @@ import pytest
 
 from zq.conformance.builders import EVERYTHING, Scene, ids_of, near
 from zq.errors import ClaimNotFound
-from zq.model import Grip, HandleOutcome, ListFilter
+from zq.model import HandleOutcome, ListFilter, MessageHandle
 
 pytestmark = pytest.mark.pools
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_claim_of_zero_seconds_has_the_requested_id(scene: Scene, named: bool):
+def test_messages_of_a_claim_of_zero_seconds_can_still_be_handled(scene: Scene, named: bool):
     """The holder can delete or hide a message of the claim, unless the message has been claimed again."""
     first, second = scene.post(2)
     taken = scene.take(2, ttl=0, name="c1", named=named)
     assert (taken.id, taken.ttl, ids_of(taken.messages)) == ("c1", 0, [first, second])
     assert [message.claim for message in taken.messages] == ["", ""]
-    grips = [Grip(first, taken.id, 1, None), Grip(second, taken.id, 1, 60)]
+    grips = [MessageHandle(first, taken.id, 1, None), MessageHandle(second, taken.id, 1, 60)]
     assert list(scene.storage.claims.handle(scene.queue, grips, scene.now, late=True)) == [HandleOutcome.DONE] * 2
     assert scene.get([first]) == []
     assert scene.claimable() == []

@@ -7,7 +7,7 @@ from msgspec import structs
 from zq.conformance.builders import DEADLINE, RunningWorkers, Scene, drafts, ids_of, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.core.redelivery import DeadLetters
-from zq.model import Claim, Grip, Grouping, HandleOutcome, Move, Release
+from zq.model import Claim, Grouping, HandleOutcome, MessageHandle, Move, Release
 
 KINDS = [Grouping.ORDERED, Grouping.FAIR]
 
@@ -311,7 +311,11 @@ def test_a_message_of_a_fair_group_is_ready_at_the_end_of_its_hold(fair: Scene):
     assert fair.handle([second], hold=5) == [HandleOutcome.DONE]
     [again] = fair.take(2).messages
     assert again.id == a1
-    changes = [Grip(a1, again.claim, 2, 50), Grip(a2, second.claim, 1, 0), Grip(a1, again.claim, 2, None)]
+    changes = [
+        MessageHandle(a1, again.claim, 2, 50),
+        MessageHandle(a2, second.claim, 1, 0),
+        MessageHandle(a1, again.claim, 2, None),
+    ]
     handled = fair.storage.claims.handle(fair.queue, changes, fair.now)
     assert handled == [HandleOutcome.DONE] * 3
     assert fair.claimable() == [a2]

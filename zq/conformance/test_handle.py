@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handling single messages by receipt (a ``Grip``): delete them or change the end of their hold."""
+"""Handling single messages by receipt (a ``MessageHandle``): delete them or change the end of their hold."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,11 +14,11 @@ from zq.model import (
     ClaimRef,
     ClaimRequest,
     CommitResult,
-    Grip,
     HandleOutcome,
     Lease,
     ListFilter,
     Message,
+    MessageHandle,
     Outcome,
     Position,
     State,
@@ -104,7 +104,7 @@ def test_a_receipt_is_refused_after_its_longest_hold(scene: Scene):
     [message] = scene.take(1, ttl=60).messages
 
     def held(hold: int) -> HandleOutcome:
-        grip = Grip(message.id, message.claim, message.claim_count, hold, max_hold=300)
+        grip = MessageHandle(message.id, message.claim, message.claim_count, hold, max_hold=300)
         return scene.storage.claims.handle(scene.queue, [grip], scene.now, late=True)[0]
 
     scene.tick(30)
@@ -275,7 +275,7 @@ def test_a_history_entry_has_the_last_hold(scene: Scene):
     """The entry has the last hold, even if the same call deletes the message."""
     scene.post(1)
     [taken] = scene.take(1, ttl=60).messages
-    grips = [Grip(taken.id, taken.claim, 1, 400), Grip(taken.id, taken.claim, 1)]
+    grips = [MessageHandle(taken.id, taken.claim, 1, 400), MessageHandle(taken.id, taken.claim, 1)]
     assert list(scene.storage.claims.handle(scene.queue, grips, scene.now, False, 600)) == [DONE, DONE]
     [record] = scene.history()
     assert record.message.available == near(scene.now + 400)
@@ -287,7 +287,7 @@ def test_receipts_are_handled_in_order(scene: Scene):
     scene.post(2)
     [one, other] = scene.take(2, ttl=60).messages
     wanted = [(one, 5), (other, None), (one, 100), (other, 7), (one, None), (one, 3)]
-    grips = [Grip(message.id, message.claim, message.claim_count, hold) for message, hold in wanted]
+    grips = [MessageHandle(message.id, message.claim, message.claim_count, hold) for message, hold in wanted]
     assert [len(run) for run in split_into_runs(grips)] == [2, 2, 1, 1]
     handled = scene.storage.claims.handle(scene.queue, grips[:4], scene.now)
     assert list(handled) == [DONE, DONE, DONE, GONE]

@@ -25,8 +25,8 @@ from zq.model import (
     Commit,
     CommitResult,
     Draft,
-    Grip,
     HandleOutcome,
+    MessageHandle,
     Move,
     Outcome,
     QueueRef,
@@ -141,7 +141,7 @@ def test_messages_of_a_decided_commit_are_in_no_claim(job: Job):
         with pytest.raises(MessageClaimed):
             source.storage.messages.delete(SOURCE, job.posted[:1], source.now, CLAIMS)
         for hold in (None, 60):
-            grips = [Grip(job.posted[0], CLAIMS[0], 1, hold)]
+            grips = [MessageHandle(job.posted[0], CLAIMS[0], 1, hold)]
             assert list(source.storage.claims.handle(SOURCE, grips, source.now, late=True)) == [HandleOutcome.LOST]
         moves = [Move(id, "elsewhere") for id in job.posted[:6]]
         assert source.storage.messages.move(SOURCE, moves, source.now) == []

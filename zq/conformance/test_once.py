@@ -298,8 +298,8 @@ def test_a_key_of_a_staging_creates_no_queue(scene: Scene):
 
 def test_a_staging_that_found_no_room_is_not_remembered(scene: Scene):
     with pytest.raises(StageFull):
-        scene.stage("s1", 3, most_bytes=2, once=make_key())
-    staged = scene.stage("s1", 3, most_bytes=3, once=make_key())
+        scene.stage("s1", 3, max_bytes=2, once=make_key())
+    staged = scene.stage("s1", 3, max_bytes=3, once=make_key())
     assert scene.commit(1, ["s1"]).published == 3
     assert scene.page() == staged
 

@@ -25,7 +25,7 @@ def hand_out_nothing(
 ) -> ClaimResult:
     """Claim as a server does if the queue is paused: return no new messages."""
     lease = Lease(claim, 60, 60)
-    request = ClaimRequest(lease, 1, named="." in claim, fence=fence, max_claims=0, most_bytes=0, expected=expected)
+    request = ClaimRequest(lease, 1, named="." in claim, fence=fence, max_claims=0, max_bytes=0, expected=expected)
     return scene.storage.claims.create(scene.queue, request, scene.now)
 
 

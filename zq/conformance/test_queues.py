@@ -7,7 +7,7 @@ import pytest
 
 from zq.conformance.builders import Scene
 from zq.errors import ClaimNotFound
-from zq.model import Edge, Grouping, QueueRef, Stats
+from zq.model import EndMessage, Grouping, QueueRef, Stats
 from zq.storage.api import Storage
 
 pytestmark = pytest.mark.pools
@@ -290,7 +290,7 @@ def test_stats_name_the_oldest_and_the_newest(scene: Scene):
     late = scene.now
     scene.take(2)
     terms = zip((first, middle, last), (early, mid, late), strict=True)
-    one, two, three = (Edge(id, moment, scene.one(id).sequence) for id, moment in terms)
+    one, two, three = (EndMessage(id, moment, scene.one(id).sequence) for id, moment in terms)
     assert scene.stats() == Stats(2, 1, one, three)
     scene.delete_many([first])
     assert scene.stats() == Stats(2, 0, two, three)
@@ -301,7 +301,7 @@ def test_stats_name_the_oldest_and_the_newest(scene: Scene):
 def test_stats_skip_expired_messages_as_oldest_and_newest(scene: Scene):
     scene.post(2, ttl=60)
     kept = scene.post(1, ttl=600)[0]
-    mark = Edge(kept, scene.now, scene.one(kept).sequence)
+    mark = EndMessage(kept, scene.now, scene.one(kept).sequence)
     scene.post(2, ttl=60)
     scene.tick(60)
     assert scene.stats() == Stats(0, 1, mark, mark)

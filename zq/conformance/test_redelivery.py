@@ -189,7 +189,7 @@ def test_a_used_up_message_is_buried_after_its_redelivery_delay(scene: Scene):
     assert scene.at("dead").page() == posted
 
 
-def test_a_delayed_message_also_has_a_redelivery_delay(scene: Scene):
+def test_a_release_restores_the_available_time_of_a_delayed_post(scene: Scene):
     """A release without a redelivery delay restores the available time of the post."""
     posted = scene.post(1, delay=20)
     scene.tick(25)

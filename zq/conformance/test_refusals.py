@@ -38,7 +38,7 @@ def key_of_another_request(scene: Scene) -> object:
 
 
 def full_stage(scene: Scene) -> object:
-    return scene.stage("s1", 3, most_messages=2)
+    return scene.stage("s1", 3, max_messages=2)
 
 
 def other_count(scene: Scene) -> object:

@@ -148,17 +148,17 @@ def test_a_stage_expires_after_its_first_messages(scene: Scene):
 
 def test_a_full_stage_refuses_messages(scene: Scene):
     """Bodies for all queues count. A post that does not fit is refused as a whole and leaves the stage unchanged."""
-    staged = scene.stage("s1", 4, most_bytes=10)
+    staged = scene.stage("s1", 4, max_bytes=10)
     other = scene.at("other")
-    others = other.stage("s1", 5, most_bytes=10)
+    others = other.stage("s1", 5, max_bytes=10)
     for room in (scene, other):
         with pytest.raises(StageFull):
-            room.stage("s1", 2, most_bytes=10)
-    staged += scene.stage("s1", 1, most_bytes=10)
+            room.stage("s1", 2, max_bytes=10)
+    staged += scene.stage("s1", 1, max_bytes=10)
     with pytest.raises(StageFull):
-        scene.stage("s1", 1, most_bytes=10)
+        scene.stage("s1", 1, max_bytes=10)
     with pytest.raises(StageFull):
-        scene.stage("s2", 3, most_bytes=2)
+        scene.stage("s2", 3, max_bytes=2)
     with pytest.raises(StageNotFound):
         scene.commit(1, ["s2"])
     assert scene.commit(1, ["s1"]).published == 10
@@ -167,15 +167,15 @@ def test_a_full_stage_refuses_messages(scene: Scene):
 
 def test_a_stage_with_the_largest_number_of_messages_refuses_more(scene: Scene):
     """Messages for all queues count. A post that does not fit is refused and leaves the stage unchanged (S4)."""
-    staged = scene.stage("s1", 4, most_messages=5)
+    staged = scene.stage("s1", 4, max_messages=5)
     other = scene.at("other")
     with pytest.raises(StageFull):
-        other.stage("s1", 2, most_messages=5)
-    others = other.stage("s1", 1, most_messages=5)
+        other.stage("s1", 2, max_messages=5)
+    others = other.stage("s1", 1, max_messages=5)
     with pytest.raises(StageFull):
-        scene.stage("s1", 1, most_messages=5)
+        scene.stage("s1", 1, max_messages=5)
     with pytest.raises(StageFull):
-        scene.stage("s2", 6, most_messages=5)
+        scene.stage("s2", 6, max_messages=5)
     assert scene.commit(1, ["s1"]).published == 5
     assert (scene.page(), other.page()) == (staged, others)
 
@@ -228,7 +228,7 @@ def test_concurrent_staging_cannot_overfill_a_stage(scene: Scene):
 
     def some() -> int:
         with contextlib.suppress(StageFull):
-            return len(scene.stage("s1", 3, most_bytes=10))
+            return len(scene.stage("s1", 3, max_bytes=10))
         return 0
 
     stored = sum(run_together(*[some] * 8))

@@ -263,12 +263,12 @@ def test_a_page_of_a_state_respects_the_bytes_limit(scene: Scene):
         if take:
             scene.take(12)
         met, after = [], Position()
-        while (found := page(scene, state, after, most_bytes=4)).next is not None:
+        while (found := page(scene, state, after, max_bytes=4)).next is not None:
             assert 1 <= len(found.items) <= 4
             met += ids_of(found.items)
             after = found.next
         assert met == posted
-        assert len(page(scene, state, most_bytes=0).items) == 1
+        assert len(page(scene, state, max_bytes=0).items) == 1
 
 
 def test_positions_beyond_the_end_give_an_empty_page(scene: Scene):

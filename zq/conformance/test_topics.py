@@ -11,7 +11,7 @@ from zq.conformance.builders import OpenStore, RunningWorkers, make_key, run_tog
 from zq.conformance.test_tenants import PROJECTS
 from zq.conformance.topic_builders import Log, entries
 from zq.errors import KeyReused, Repeated
-from zq.model import Edge, Stats
+from zq.model import EndMessage, Stats
 from zq.model.topics import Batch, Entry, Retention
 from zq.storage.api import Storage
 
@@ -37,7 +37,9 @@ def test_a_batch_is_returned_whole(log: Log):
     told = log.read("news")
     assert told.batches == log.read().batches == [Batch("news", first, log.now, batch)]
     assert (told.position, told.more, told.last, told.dropped) == (first + 4, False, first + 4, 0)
-    assert log.stats() == Stats(0, 5, Edge(str(first), log.now, first), Edge(str(first + 4), log.now, first + 4))
+    assert log.stats() == Stats(
+        0, 5, EndMessage(str(first), log.now, first), EndMessage(str(first + 4), log.now, first + 4)
+    )
 
 
 def test_topics_of_a_project_share_one_order(log: Log):

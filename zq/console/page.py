@@ -32,7 +32,7 @@ MEDIA: Final = {
     ".svg": "image/svg+xml",
 }
 # Path prefix of third-party files, which are served unchanged.
-VENDORED: Final = "vendor/"
+VENDOR_FOLDER: Final = "vendor/"
 # Comments that fill entire lines, except in the first line, which contains the licence.
 COMMENT: Final = re.compile(rb"(?!\A)^[ ]*(?://[^\n]*|/\*\*(?:[^*]|\*(?!/))*\*/)$", re.MULTILINE)
 # Number of hexadecimal digits of a version.
@@ -90,7 +90,7 @@ def read_tree(root: Path = ROOT) -> Tree:
 
 
 def _file(name: str, raw: bytes) -> File:
-    if name.endswith(".js") and not name.startswith(VENDORED):
+    if name.endswith(".js") and not name.startswith(VENDOR_FOLDER):
         raw = COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), raw)
     return File(MEDIA[Path(name).suffix], raw, gzip.compress(raw, 9, mtime=0))
 

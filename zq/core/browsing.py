@@ -43,12 +43,12 @@ class Browsing:
             raise InvalidParameter(f"state must be {', '.join(State)}.")
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         after, now = _position(marker), self._clock.now()
-        most_bytes = self._limits.max_answer_bytes * (READ_FOR_STARTS if starts else 1)
+        max_bytes = self._limits.max_answer_bytes * (READ_FOR_STARTS if starts else 1)
 
-        def read(marker: Position, limit: int, most_bytes: int) -> BrowsePage:
-            return self._storage.messages.browse(queue, State(state), marker, limit, now, most_bytes)
+        def read(marker: Position, limit: int, max_bytes: int) -> BrowsePage:
+            return self._storage.messages.browse(queue, State(state), marker, limit, now, max_bytes)
 
-        items, position = read_page(read, after, size, most_bytes, attrgetter("size"))
+        items, position = read_page(read, after, size, max_bytes, attrgetter("size"))
         shown = self._sealing.decrypt_all(queue, list(items))
         return ReadResult(Page(shown, None if position is None else ".".join(map(str, position))), now)
 

@@ -107,11 +107,11 @@ class Claims:
                 wanted(rules),
                 redelivery_delays=rules.redelivery_delays,
                 max_claims=letters and letters.max_claims,
-                most_bytes=self._limits.max_answer_bytes,
+                max_bytes=self._limits.max_answer_bytes,
                 expected=rules.metadata,
             )
             if rules.claims_paused:
-                request = structs.replace(request, limit=1, max_claims=NO_CLAIMS, most_bytes=0)
+                request = structs.replace(request, limit=1, max_claims=NO_CLAIMS, max_bytes=0)
             made = redelivery.claim(self._storage, queue, request, letters, now, self._rules_cache.admit_moves)
             if made.metadata is None:
                 break

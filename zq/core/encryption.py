@@ -71,13 +71,13 @@ class Sealing:
     ) -> None:
         self.keys = keys
         self._events = events
-        self._since_of = queue_since
+        self._cached_queue_since = queue_since
         self._topic_since = topic_since
         self._stored_queue_since = stored_queue_since
         self._stored_topic_since = stored_topic_since
 
     def _queue_since(self, queue: QueueRef) -> Seconds:
-        return self._since_of(queue) if self.keys.enabled else 0.0
+        return self._cached_queue_since(queue) if self.keys.enabled else 0.0
 
     def seal(self, project: str, id: str, body: bytes) -> bytes:
         """Encrypt the body of a message. Raises ``Unavailable`` if the server has no master key."""
@@ -121,7 +121,7 @@ class Sealing:
 
     def encode_attributes(self, project: str, id: str, attributes: bytes, *, seals: bool) -> bytes:
         """Return the attributes to store, encrypted if ``seals`` is set. Empty attributes stay empty."""
-        return self.seal(project, id_of_attributes(id), attributes) if seals and attributes else attributes
+        return self.seal(project, attributes_binding(id), attributes) if seals and attributes else attributes
 
     def decrypt_all(self, queue: QueueRef, messages: Messages) -> Messages:
         """Decrypt messages. Omit messages that cannot be decrypted."""
@@ -141,15 +141,15 @@ class Sealing:
         """Decrypt a message. Raises ``MessageUnreadable`` if the message cannot be decrypted."""
         if (
             is_plain(message)
-            and _is_later(message.created, self._queue_since(queue))
-            and _is_later(message.created, self._stored_queue_since(queue))
+            and _must_be_encrypted(message.created, self._queue_since(queue))
+            and _must_be_encrypted(message.created, self._stored_queue_since(queue))
         ):
             raise self._report_unencrypted(message.id)
         if not is_sealed(message):
             return message
         project = queue.project
         body = self.open(project, message.id, message.body)
-        attributes = self.open(project, id_of_attributes(message.id), message.attributes)
+        attributes = self.open(project, attributes_binding(message.id), message.attributes)
         return structs.replace(message, body=body, attributes=attributes)
 
     def decrypt_entries(self, queue: QueueRef, entries: Sequence[HistoryEntry]) -> Sequence[HistoryEntry]:
@@ -176,15 +176,15 @@ class Sealing:
         if (
             is_plain(entry)
             and self.keys.enabled
-            and _is_later(message.created, self._topic_since(ref))
-            and _is_later(message.created, self._stored_topic_since(ref))
+            and _must_be_encrypted(message.created, self._topic_since(ref))
+            and _must_be_encrypted(message.created, self._stored_topic_since(ref))
         ):
             raise self._report_unencrypted(str(message.sequence))
         if not is_sealed(entry):
             return message
-        id = id_in_topic(message.topic, entry.seal)
+        id = topic_binding(message.topic, entry.seal)
         body = self.open(project, id, entry.body)
-        attributes = self.open(project, id_of_attributes(id), entry.attributes)
+        attributes = self.open(project, attributes_binding(id), entry.attributes)
         return structs.replace(message, entry=structs.replace(entry, body=body, attributes=attributes))
 
     def _report_unencrypted(self, id: str) -> MessageUnreadable:
@@ -203,7 +203,7 @@ class Sealing:
         return MessageUnreadable(UNREADABLE)
 
 
-def id_in_topic(topic: str, seal: bytes) -> str:
+def topic_binding(topic: str, seal: bytes) -> str:
     """Return the argument ``id`` of ``Sealing.seal`` and ``Sealing.open`` for the body of a message in a topic.
 
     A message is encrypted before it gets its id. Therefore the topic's name and ``seal`` take the place of the id. The
@@ -215,12 +215,12 @@ def id_in_topic(topic: str, seal: bytes) -> str:
     return f"topic/{topic}/{seal.hex()}" if seal else f"topic/{topic}"
 
 
-def _is_later(created: Seconds, since: Seconds) -> bool:
+def _must_be_encrypted(created: Seconds, since: Seconds) -> bool:
     """Return whether the message was posted after all servers had begun to encrypt new bodies."""
     return bool(since) and created > since + CACHE_EXPIRY_SECONDS
 
 
-def id_of_attributes(id: str) -> str:
+def attributes_binding(id: str) -> str:
     """Return the argument ``id`` of ``Sealing.seal`` and ``Sealing.open`` for the attributes of a message.
 
     The body uses a different ``id``. Therefore an attacker who can write to the store cannot use attributes as a body.

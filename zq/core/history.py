@@ -76,8 +76,8 @@ class History:
     ) -> ReadResult[Page[HistoryEntry]]:
         now = self._clock.now()
 
-        def read(marker: int, limit: int, most_bytes: int) -> tuple[Sequence[HistoryEntry], int | None]:
-            page = self._history.list(queue, marker, limit, span, now, most_bytes, newest_first)
+        def read(marker: int, limit: int, max_bytes: int) -> tuple[Sequence[HistoryEntry], int | None]:
+            page = self._history.list(queue, marker, limit, span, now, max_bytes, newest_first)
             return page.items, None if page.next is None else int(page.next)
 
         items, position = read_page(read, marker, size, self._limits.max_answer_bytes, attrgetter("message.size"))

@@ -152,7 +152,7 @@ class Messages:
             try:
                 copies = self.copies(queue, drafts, rules, now, hops)
                 if refusal := self.reserve_storage(queue, drafts, rules):
-                    self._refuse(queue, drafts, now, refusal, idempotency_key)
+                    self._reject(queue, drafts, now, refusal, idempotency_key)
                 metadata = self._messages.post(queue, drafts, now, rules.metadata, idempotency_key, copies)
             except Repeated as first:
                 return WriteResult(first.answer, replayed=True, ignores_delays=ignores_delays)
@@ -285,8 +285,8 @@ class Messages:
                 return MessagePage(Page([], None), include_delayed, now)
             delayed = include_delayed or not rules.default_message_delay
             wanted = ListFilter("" if echo else client, include_claimed, delayed)
-            most_bytes = self._limits.max_answer_bytes
-            page = list_messages(self._messages, queue, after, size, wanted, now, most_bytes, rules.metadata)
+            max_bytes = self._limits.max_answer_bytes
+            page = list_messages(self._messages, queue, after, size, wanted, now, max_bytes, rules.metadata)
             if page.metadata is None:
                 shown = self._sealing.decrypt_all(queue, page.items)
                 return MessagePage(page if shown is page.items else structs.replace(page, items=shown), delayed, now)
@@ -386,9 +386,9 @@ class Messages:
         if rules.claims_paused:
             rules = self._rules_cache.fresh(queue)
         while not rules.claims_paused:
-            now, most_bytes = self._clock.now(), self._limits.max_answer_bytes
+            now, max_bytes = self._clock.now(), self._limits.max_answer_bytes
             try:
-                return rules, now, self._messages.pop(queue, limit, now, rules.history_ttl, most_bytes, rules.metadata)
+                return rules, now, self._messages.pop(queue, limit, now, rules.history_ttl, max_bytes, rules.metadata)
             except OtherMetadata as change:
                 rules = self._rules_cache.remember(queue, change.metadata)
         return rules, self._clock.now(), []
@@ -412,7 +412,7 @@ class Messages:
             return next((found.sequence for found in self._messages.get(queue, [marker], now)), None)
         return int(marker[:40]) if marker.isascii() and marker.isdigit() else None
 
-    def _refuse(
+    def _reject(
         self,
         queue: QueueRef,
         drafts: Sequence[Draft],

@@ -18,7 +18,7 @@ def read_page(
     read: Callable[[Marker, int, int], tuple[Sequence[T], Marker]],
     marker: Marker,
     size: int,
-    most_bytes: int,
+    max_bytes: int,
     size_of: Callable[[T], int],
 ) -> tuple[list[T], Marker]:
     """Read up to ``size`` items after ``marker``, in slices. Return them and the marker of the last item.
@@ -28,22 +28,22 @@ def read_page(
     Args:
         read: Reads one slice. Its arguments are a marker, a maximum number of items and their maximum total size in
             bytes. It returns at least one item, if any exists, and the marker of the last item.
-        most_bytes: Maximum total size of the items in bytes. The first item may exceed it.
+        max_bytes: Maximum total size of the items in bytes. The first item may exceed it.
         size_of: Returns the size of an item in bytes.
     """
     if size <= turns.SLICE:
-        found, following = read(marker, size, most_bytes)
+        found, following = read(marker, size, max_bytes)
         return list(found), following
     items: list[T] = []
     while True:
         wanted = min(turns.SLICE, size - len(items))
-        found, following = read(marker, wanted, most_bytes)
-        most_bytes -= sum(map(size_of, found))
-        if following is None or (items and most_bytes < 0):  # the end, or one item beyond the limit
+        found, following = read(marker, wanted, max_bytes)
+        max_bytes -= sum(map(size_of, found))
+        if following is None or (items and max_bytes < 0):  # the end, or one item beyond the limit
             return items, marker if items else None
         items += found
         marker = following
-        if len(found) < wanted or len(items) == size or most_bytes <= 0:
+        if len(found) < wanted or len(items) == size or max_bytes <= 0:
             return items, marker
         turns.give_way()
 
@@ -55,12 +55,12 @@ def list_messages(
     size: int,
     wanted: ListFilter,
     now: Seconds,
-    most_bytes: int,
+    max_bytes: int,
     expected: bytes | None,
 ) -> Page[Message]:
     """Return the page that ``MessageController.list`` would return, but read it in slices."""
     if size <= turns.SLICE:
-        return messages.list(queue, after, size, wanted, now, most_bytes, expected)
+        return messages.list(queue, after, size, wanted, now, max_bytes, expected)
     others: list[bytes] = []
 
     def read(marker: int, limit: int, left: int) -> tuple[list[Message], int | None]:
@@ -69,7 +69,7 @@ def list_messages(
             others.append(page.metadata)
         return page.items, None if page.next is None else int(page.next)
 
-    items, position = read_page(read, after, size, most_bytes, attrgetter("size"))
+    items, position = read_page(read, after, size, max_bytes, attrgetter("size"))
     if others:
         return Page([], None, others[0])
     return Page(items, None if position is None else str(position))

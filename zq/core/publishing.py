@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, structs
 from zq import wire
 from zq.clock import Clock
 from zq.core.creation import TopicCreation, TopicRules
-from zq.core.encryption import SEAL, UNREADABLE, Sealing, id_in_topic
+from zq.core.encryption import SEAL, UNREADABLE, Sealing, topic_binding
 from zq.core.messages import NO_TRACE, build_attributes
 from zq.core.streams import Gap, lost_end
 from zq.core.tails import RECHECK_INTERVAL, Tails
@@ -142,7 +142,7 @@ class Publishing:
             if _has_news(page, after) or not seconds:
                 return PollResult(page)
             if not self._waiters.acquire_slot(topic.project):
-                self._events.turned_away()
+                self._events.poll_refused()
                 return PollResult(page, turned_away=True)
             topic_poll = self._open_poll(topic, after, time.monotonic() + seconds)
         try:
@@ -223,7 +223,7 @@ class Publishing:
                 body, checksum, seal, id, attributes = bytes(message.body), "", b"", "", b""
                 if not is_plain:
                     seal = os.urandom(SEAL) if seals else b""
-                    id = id_in_topic(topic.name, seal)
+                    id = topic_binding(topic.name, seal)
                     body, checksum = self._sealing.encode_body(project, id, body, seals=seals, checksum=self._checksum)
                 if trace or message.attributes is not UNSET:
                     attributes = build_attributes(message, trace)
@@ -261,7 +261,7 @@ class TopicPoll:
         """Whether the deadline has passed or the server is stopping."""
         return self._tail.closed or time.monotonic() >= self._deadline
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Return the seconds until the caller must poll again, even without a notification."""
         return max(0.0, min(self._deadline - time.monotonic(), RECHECK_INTERVAL))
 
@@ -296,7 +296,7 @@ class TopicPoll:
             if check is None:
                 self._tail.wait_for(self._topic.name, self.position, self._deadline)
             else:
-                self._tail.wait_for(self._topic.name, self.position, time.monotonic() + self.left())
+                self._tail.wait_for(self._topic.name, self.position, time.monotonic() + self.seconds_left())
                 check()
         except BaseException:
             self.close()

@@ -177,7 +177,7 @@ class Account:
             paid = self._requests
             after = (paid if paid > now else now) + self._steps[0]
             if after > limit or self._messages > limit or self._bytes > limit or self._running >= self._most:
-                raise self._refuse(after - limit, self._messages - limit, self._bytes - limit)
+                raise self._reject(after - limit, self._messages - limit, self._bytes - limit)
             self._requests = after
             self._running += 1
             if self._running - self._heavy == 1:
@@ -211,7 +211,7 @@ class Account:
             self._update_busy()
             if has_slot:
                 self._heavy_slots.release()
-                raise self._refuse(0.0, *late)
+                raise self._reject(0.0, *late)
             self._refusals += 1
         raise TooManyRequests(
             f"The project may have at most {MAX_HEAVY} concurrent heavy requests in one server process.", 1, "heavy"
@@ -246,7 +246,7 @@ class Account:
         """Return the seconds until the project has paid its debt of messages and bytes; negative if it has no debt."""
         return max(self._messages, self._bytes) - now - ALLOWED
 
-    def left(self, now: float) -> RemainingRate | None:
+    def scarcest_rate(self, now: float) -> RemainingRate | None:
         """Return the rate limit that the project is closest to exceeding, or ``None`` if no rate is limited."""
         debt, scarcest = -1.0, -1
         for rate, paid in enumerate((self._requests, self._messages, self._bytes)):
@@ -266,7 +266,7 @@ class Account:
         soon = now + 1.0
         requests, messages, size = self._requests, self._messages, self._bytes
         if requests > soon or messages > soon or size > soon:
-            left = self.left(now)
+            left = self.scarcest_rate(now)
             return {} if left is None else self._policy | _text(*left)
         # Every bucket is paid at most one second ahead, so a full second of each rate remains.
         if size > requests and size > messages and size > now:
@@ -313,7 +313,7 @@ class Account:
         paid = self._bytes
         self._bytes = (paid if paid > now else now) + size * byte
 
-    def _refuse(self, *late: float) -> TooManyRequests:
+    def _reject(self, *late: float) -> TooManyRequests:
         self._refusals += 1
         rate = max((1, 2, 0), key=lambda bucket: late[bucket])
         if late[rate] <= 0:
@@ -370,7 +370,7 @@ class Exchange:
         """Start a background thread that exchanges reports every second."""
         threading.Thread(target=self._run, name="zq-rates", daemon=True).start()
 
-    def round(self) -> None:
+    def exchange_reports(self) -> None:
         """Publish this process's demand, read the reports of the other processes, and divide the rates.
 
         If no project uses more than ``NEAR_FRACTION`` of a rate, the store is not accessed.
@@ -404,7 +404,7 @@ class Exchange:
         while True:
             time.sleep(INTERVAL)
             try:
-                self.round()
+                self.exchange_reports()
             except (Unavailable, msgspec.MsgspecError) as absence:
                 LOG.debug("Rates are currently not divided among processes: %s", absence)
 

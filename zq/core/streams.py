@@ -112,7 +112,7 @@ class Stream:
         self._callback = callback
         self._tail.notify_when(self.position, self._matches, callback)
 
-    def rest(self) -> float:
+    def seconds_until_poll(self) -> float:
         """Return the seconds after which to call ``next`` even without a notification."""
         return RETRY_INTERVAL if self._failed or self._tail.unsure else RECHECK_INTERVAL
 
@@ -121,11 +121,11 @@ class Stream:
         """Seconds without progress after which the reader is disconnected."""
         return STOPPING_STALL_TIMEOUT if self._owner.closing else STALL_TIMEOUT
 
-    def send(self) -> None:
-        """Record that sending to the reader has begun. Call ``taken`` when it has ended."""
+    def begin_send(self) -> None:
+        """Record that sending to the reader has begun. Call ``end_send`` when it has ended."""
         self._sending_since = time.monotonic()
 
-    def taken(self) -> None:
+    def end_send(self) -> None:
         """Record that the reader has received all data."""
         self._sending_since = None
 
@@ -148,7 +148,7 @@ class Stream:
             self._tail.cancel_notify(self._callback)
         if self._open:
             self._open = False
-            self._owner.left(self, self._project, self._tail)
+            self._owner.release(self, self._project, self._tail)
 
     def _next(self, seconds: float) -> Portion:
         gap, self._gap = self._gap or self._lost_tail(), None
@@ -266,7 +266,7 @@ class Streams:
         self._enter(stream)
         return stream
 
-    def left(self, stream: Stream, project: str, tail: Tail) -> None:
+    def release(self, stream: Stream, project: str, tail: Tail) -> None:
         """Release the slot of a stream that has ended."""
         with self._lock:
             self._streams.discard(stream)

@@ -108,7 +108,7 @@ class PollQueue:
         self.polling = 0
         self.pending: deque[Waiter] = deque()
 
-    def call(self, waiter: Waiter) -> None:
+    def enqueue(self, waiter: Waiter) -> None:
         """Queue the waiter for a poll, unless it is already queued."""
         if not waiter.is_called:
             waiter.is_called = True

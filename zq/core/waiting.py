@@ -85,7 +85,13 @@ class Waiters:
         storage.listen(self.wake)
 
     def enter(
-        self, queue: QueueRef, wait: int | None, *, takes: bool, check: Check | None = None, paused: bool = False
+        self,
+        queue: QueueRef,
+        wait: int | None,
+        *,
+        takes: bool,
+        check: Check | None = None,
+        may_use_reserve: bool = False,
     ) -> "QueuePoll":
         """Register a request that may wait up to ``wait`` seconds for a message. Return its long poll.
 
@@ -96,16 +102,16 @@ class Waiters:
                 requests.
             check: Called before each poll, and at least every ``RECHECK_INTERVAL`` seconds. If it raises an error, the
                 long poll ends.
-            paused: Whether the client polls again immediately after an empty response. Such a request may use a reserve
-                slot if no other slot is free. In a reserve slot, it waits for up to ``RESERVE_WAIT`` seconds.
+            may_use_reserve: Whether the client polls again immediately after an empty response. Such a request may use
+                a reserve slot if no other slot is free. In a reserve slot, it waits for up to ``RESERVE_WAIT`` seconds.
         """
         if not check_range("wait", wait or 0, 0, self._limits.max_wait):
             return QueuePoll(self, queue, None, 0.0)
         began = time.monotonic()
         deadline, waiter = began + (wait or 0), self._acquire_slot(queue, takes, self._slots)
-        if waiter is None and paused and (waiter := self._acquire_slot(queue, takes, self._reserve)):
+        if waiter is None and may_use_reserve and (waiter := self._acquire_slot(queue, takes, self._reserve)):
             deadline = min(deadline, began + RESERVE_WAIT)
-            self.events.turned_away()
+            self.events.poll_refused()
         return QueuePoll(self, queue, waiter, deadline, check)
 
     def wake(self, queue: QueueRef) -> None:
@@ -120,7 +126,7 @@ class Waiters:
         """Wake some read-only requests, and the first request that claims or pops. The caller must hold the lock."""
         for waiter in wait_queue.waiters:
             if not waiter.takes:
-                self._poll_queues.setdefault(project, PollQueue()).call(waiter)
+                self._poll_queues.setdefault(project, PollQueue()).enqueue(waiter)
         self._wake_next(project)
         wait_queue.notify_taker()
 
@@ -294,7 +300,7 @@ class QueuePoll:
         waiter.record_empty_poll()
         return self._last
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Return the seconds until the deadline or the next check, whichever is earlier."""
         left = self._time_left()
         return left if self._check is None else min(left, RECHECK_INTERVAL)
@@ -327,5 +333,5 @@ class QueuePoll:
         answer = ask()
         if not self._deadline or found(answer):
             return PollResult(answer)
-        self._owner.events.turned_away()
+        self._owner.events.poll_refused()
         return PollResult(answer, turned_away=True)

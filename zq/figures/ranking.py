@@ -144,25 +144,25 @@ class ProjectRows:
         """Return the age of the oldest ready message in seconds, or None if no message is ready."""
         return compute_ready_age(self.rows[name], self.as_of)
 
-    def rate(self, name: str, way: str) -> float | None:
+    def rate(self, name: str, direction: str) -> float | None:
         """Return the queue's rate in messages per second, or None if it is unknown.
 
-        ``way`` is "in" for posted and "out" for finished messages.
+        ``direction`` is "in" for posted and "out" for finished messages.
         """
         if self._rates is None:
             return None
-        return self._rates.queues.get((self._project, name), [0.0] * len(RATES))[0 if way == "in" else 2]
+        return self._rates.queues.get((self._project, name), [0.0] * len(RATES))[0 if direction == "in" else 2]
 
-    def sum(self, names: Iterable[str] | None, way: str) -> float | None:
+    def sum(self, names: Iterable[str] | None, direction: str) -> float | None:
         """Return the sum of the queues' rates, or None if the rates are unknown.
 
-        ``way`` is "in" or "out", as in ``rate``. If ``names`` is None, return the total rate of the project.
+        ``direction`` is "in" or "out", as in ``rate``. If ``names`` is None, return the total rate of the project.
         """
         if self._rates is None:
             return None
         if names is None:
             names = [name for project, name in self._rates.queues if project == self._project]
-        return round(sum(self.rate(name, way) or 0.0 for name in names), 3)
+        return round(sum(self.rate(name, direction) or 0.0 for name in names), 3)
 
     def growth(self, name: str) -> float | None:
         """Return the growth of the queue's depth in messages per second, or None if it is unknown.
@@ -190,7 +190,7 @@ class ProjectRows:
     def row(self, name: str) -> Json:
         """Return the JSON object for a queue in a ranking."""
         dead_letter_queue, paused = self._summaries.get(name, MetadataSummary())
-        rates = {way: _round(self.rate(name, way)) for way in ("in", "out")}
+        rates = {direction: _round(self.rate(name, direction)) for direction in ("in", "out")}
         return {
             "name": name,
             **format_depth(self.rows[name], self.as_of, self._sampler.max_counted()),

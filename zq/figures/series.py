@@ -133,10 +133,10 @@ class Series:
             self.close = Ring(CLOSE, len(DEPTHS))
         self.close.put(int(now // CLOSE.step), 0, _values(depth, now))
 
-    def add_rates(self, bucket: int, rates: Sequence[float]) -> None:
-        """Add rates in messages per second to the ``FINE`` slot ``bucket``, in every window."""
+    def add_rates(self, slot: int, rates: Sequence[float]) -> None:
+        """Add rates in messages per second to the ``FINE`` slot ``slot``, in every window."""
         for window, ring in self._rings.items():
-            ring.add(bucket * FINE.step // window.step, len(DEPTHS), rates)
+            ring.add(slot * FINE.step // window.step, len(DEPTHS), rates)
 
     def depths(self, window: Window, now: Seconds) -> dict[str, list[float | None]]:
         """Return the values of each column in ``DEPTHS``, oldest first."""

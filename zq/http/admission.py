@@ -59,7 +59,7 @@ class Admission:
         if sentence is None and ("%" in target or target.startswith("//")):  # no other target is invalid
             sentence = heads.check_target(target)
         if sentence is not None:
-            _refuse_head(sentence)
+            _reject_head(sentence)
         if env.get(heads.WITHHELD) == heads.UNKNOWN:
             raise Unavailable("The credential cannot be checked because the store does not answer. Try again later.")
         may_change = req.method not in SAFE_METHODS or req.context.links_change
@@ -83,7 +83,7 @@ class Admission:
             resp.set_header("Connection", "close")  # the edge must not read the refused body
 
 
-def _refuse_head(sentence: str) -> NoReturn:
+def _reject_head(sentence: str) -> NoReturn:
     if sentence in heads.TARGETS:
         raise Invalid(sentence)
     raise InvalidHeader("Invalid header value", sentence)

@@ -49,7 +49,7 @@ from zq.http.tokens import ROUTES as TOKEN_ROUTES
 from zq.http.tokens import Me, QueueShare, ShareRevocation, WhoAmI
 from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageItem, WorkCollection
 from zq.model.allowance import Policy
-from zq.model.identity import ShareOptions
+from zq.model.identity import SignedUrlOptions
 from zq.model.quotas import Work
 
 # The default, which audits nothing.
@@ -73,7 +73,7 @@ def create_app(
     proxy: ProxyCheck | None = None,
     behind_proxy: bool = False,
     tokens: Tokens | None = None,
-    share: Callable[[], ShareOptions] = ShareOptions,
+    share: Callable[[], SignedUrlOptions] = SignedUrlOptions,
     auth: str = "",
     features: Sequence[Feature] = (),
     is_stopping: Callable[[], bool] = bool,

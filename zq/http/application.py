@@ -110,7 +110,7 @@ class App(falcon.App[Any, Any]):
 
         While a thread handles a large request, the result is ``False``, because that thread may hold a queue's lock.
         """
-        return self._storage.prompt and not turns.has_large_work()
+        return self._storage.is_prompt and not turns.has_large_work()
 
     def has_several_projects(self) -> bool:
         """Return whether several projects have sent requests to this process in the last second."""

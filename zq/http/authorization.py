@@ -140,7 +140,7 @@ class Authorization:
             if state is not ACTIVE:
                 check_state(state, req.method not in SAFE_METHODS)
 
-    def enter(self, req: Request, project: str) -> State:
+    def charge(self, req: Request, project: str) -> State:
         """Charge a request of another protocol, such as SQS, to the rate limits.
 
         Return the project's state, which the caller must check. Raises ``TooManyRequests`` if the project exceeds a

@@ -66,7 +66,7 @@ class CredentialCheck(HeadAuthenticator, Protocol):
         ...
 
 
-def refusal(headers: Iterable[tuple[str, str]], target: str) -> str | None:
+def find_head_error(headers: Iterable[tuple[str, str]], target: str) -> str | None:
     """Check the raw headers and the request target. Return an error sentence, or ``None`` if they are valid."""
     seen = set()
     for name, _ in headers:

@@ -64,7 +64,7 @@ class MessageCollection:
         if state := query.text(req, "state"):
             self._browse(req, resp, queue, state, detailed, starts)
         elif ids := query.values(req, "ids"):
-            _refuse_wait(req)
+            _reject_wait(req)
             seen = self._messages.get_many(req.context.queue, ids)
             resp.data = encoding.messages(queue, seen.value, seen.now, bool(detailed), starts)
         else:
@@ -79,7 +79,7 @@ class MessageCollection:
         if pop is not None:
             self._pop(req, resp, pop)
             return
-        _refuse_wait(req)
+        _reject_wait(req)
         weight.admit(req, len(ids))
         self._messages.delete_many(req.context.queue, ids, query.values(req, "claim_ids"))
         resp.status = falcon.HTTP_204
@@ -147,7 +147,7 @@ def _warn_of_delays(req: Request, resp: falcon.Response) -> None:
     resp.set_header("Warning", f'299 - "delay is ignored: {req.context.queue.name} has no _default_message_delay"')
 
 
-def _refuse_wait(req: Request) -> None:
+def _reject_wait(req: Request) -> None:
     if query.text(req, "wait"):
         raise Invalid("wait cannot be combined with ids; use it with a listing or a pop.")
 

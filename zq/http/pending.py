@@ -24,7 +24,7 @@ HANDOVER: Final = "zq.handover"
 class WaitRegistration(Protocol):
     """The registration of a long poll in a wait queue."""
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Return the maximum seconds to wait for a notification before the next poll."""
         ...
 
@@ -51,7 +51,7 @@ class Feed(Protocol):
         """Return the next part: ``b""`` if none is available, ``None`` at the end of the stream."""
         ...
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Return the maximum seconds to wait for a notification before the next ``step``."""
         ...
 
@@ -78,7 +78,7 @@ class Feed(Protocol):
 class ImmediateRegistration:
     """A ``WaitRegistration`` that notifies immediately, so that the request polls again at once."""
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         return 0.0
 
     def begin(self, notify: Callable[[], object]) -> None:
@@ -115,7 +115,7 @@ class PendingRequest:
         self._wait = wait
         self._fetch = fetch
         self._show = show
-        self.left, self.begin, self.end, self.close = wait.left, wait.begin, wait.end, wait.close
+        self.seconds_left, self.begin, self.end, self.close = wait.seconds_left, wait.begin, wait.end, wait.close
 
     def poll(self) -> bool:
         """Poll once. Return whether the response is complete. An error of ``fetch`` ends the long poll."""
@@ -140,7 +140,7 @@ class PendingRequest:
             notified = threading.Event()
             self.begin(notified.set)
             try:
-                notified.wait(self.left())
+                notified.wait(self.seconds_left())
             finally:
                 self.end()
             answered = self.poll()

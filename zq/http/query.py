@@ -154,7 +154,7 @@ def body(req: Request, bound: int = limits.MAX_CONTROL_BODY, *, required: bool =
             limits.check_body_size(announced, bound)
         raw = _read(req, announced)
         if len(raw) < announced:
-            _refuse_withheld(req)
+            _reject_withheld(req)
             raise InvalidBody(f"The body ended after {len(raw)} of {announced} bytes.")
     req.context.body_is_read = True
     req.context.received = len(raw)
@@ -174,7 +174,7 @@ def _may_have_body(req: Request) -> bool:
     return CHUNKED in req.env or bool(req.env.get("wsgi.input_terminated"))
 
 
-def refuse_form(req: Request) -> None:
+def reject_form(req: Request) -> None:
     """Raise ``InvalidHeader`` if the body has the media type of a form."""
     if req.env.get("CONTENT_TYPE", "").lower() == FORM:
         raise InvalidHeader("Invalid Content-Type", "Content-Type must not be that of a form: bodies are JSON.")
@@ -190,16 +190,16 @@ def _read_unknown_size(req: Request, bound: int, form: bool) -> bytes:
     raw = _read(req, bound + 1)
     # Some servers report malformed chunks as an empty body, and a purge with an empty body would delete everything.
     if not raw and CHUNKED in req.env:
-        _refuse_withheld(req)
+        _reject_withheld(req)
         raise InvalidBody("The body is empty although the request has Transfer-Encoding.")
     if len(raw) > bound:
         raise Invalid(f"The body must be at most {bound} bytes; it is larger.")
     if raw and not form:
-        refuse_form(req)
+        reject_form(req)
     return raw
 
 
-def _refuse_withheld(req: Request) -> None:
+def _reject_withheld(req: Request) -> None:
     if heads.WITHHELD in req.env:
         raise Unavailable("The credential could not be checked in time. Try again later.")
 

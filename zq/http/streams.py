@@ -128,11 +128,11 @@ class EventStream:
         return self
 
     def __next__(self) -> bytes:
-        self._stream.taken()
+        self._stream.end_send()
         try:
             return self._next()
         finally:
-            self._stream.send()
+            self._stream.begin_send()
 
     def close(self) -> None:
         self._stream.close()
@@ -154,14 +154,14 @@ class EventStream:
             if self._must_end():
                 return None
             if not self._fetch(0):
-                if self.left():
+                if self.seconds_left():
                     return b""
                 self._portion, self._at = publishing.heartbeat(self._stream.position), 0
         self._sent = time.monotonic()
         return self._piece()
 
-    def left(self) -> float:
-        rest = self._seconds_in_debt() if self._is_held else self._stream.rest()
+    def seconds_left(self) -> float:
+        rest = self._seconds_in_debt() if self._is_held else self._stream.seconds_until_poll()
         return max(0.0, min(self._sent + HEARTBEAT - time.monotonic(), rest))
 
     def begin(self, notify: Callable[[], object]) -> None:

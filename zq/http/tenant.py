@@ -98,7 +98,7 @@ class Tenant:
         if headers.get("CONTENT_TYPE", falcon.MEDIA_JSON) != falcon.MEDIA_JSON and (
             "CONTENT_LENGTH" in headers or query.CHUNKED in headers
         ):
-            query.refuse_form(req)
+            query.reject_form(req)
         if "HTTP_ACCEPT" in headers:
             media = getattr(resource, "media", falcon.MEDIA_JSON)
             if not _accepts(headers["HTTP_ACCEPT"], media):

@@ -82,7 +82,7 @@ class _TokenResource:
             raise NotAuthorized(EXCEEDS_MAKER)
         return _grant(terms, maker.project, roles=roles, user=maker.user, by=maker.credential, expires=maker.expires)
 
-    def _refuse_excess(self, terms: Grant | StoredToken, maker: Identity) -> None:
+    def _reject_excess(self, terms: Grant | StoredToken, maker: Identity) -> None:
         if _exceeds(terms, maker):
             raise NotAuthorized(EXCEEDS_MAKER)
 
@@ -107,10 +107,10 @@ class _AdminTokenResource(_TokenResource):
         maker: Identity = req.context.identity
         more = {"user": terms.user, "by": maker.credential, "expires": maker.expires}
         grant = _grant(terms, project, roles=_roles(terms.roles) or [MEMBER], **more)
-        self._refuse_excess(grant, maker)
+        self._reject_excess(grant, maker)
         return grant
 
-    def _refuse_excess(self, terms: Grant | StoredToken, maker: Identity) -> None:
+    def _reject_excess(self, terms: Grant | StoredToken, maker: Identity) -> None:
         if maker.scopes is not None and (terms.project != maker.project or _exceeds(terms, maker)):
             raise NotAuthorized(EXCEEDS_MAKER)
 
@@ -146,7 +146,7 @@ class _TokenRotation(_TokenResource):
     def on_post(self, req: Request, resp: falcon.Response, token: str) -> None:
         project, maker = self._project(req), req.context.identity
         old = self._tokens.get(self._id(token), project).stored
-        self._refuse_excess(old, maker)
+        self._reject_excess(old, maker)
         made = self._tokens.rotate(token, project, by=maker.credential, expires=maker.expires)
         req.context.why = f"Its replacement is {made.token.id}."
         _show_once(resp, self.path, made)
@@ -239,7 +239,7 @@ class AdminTokenCollection(_AdminTokenResource, _TokenCollection):
 
     def on_delete(self, req: Request, resp: falcon.Response) -> None:
         """Revoke a JSON Web Token by its id, which may contain any characters."""
-        self._tokens.deny(_jti(query.text(req, "jti")))
+        self._tokens.deny(_check_token_id(query.text(req, "jti")))
         resp.status = falcon.HTTP_204
 
 
@@ -250,7 +250,7 @@ class AdminTokenItem(_AdminTokenResource, _TokenItem):
 
     def on_delete(self, req: Request, resp: falcon.Response, token: str) -> None:
         if not self._tokens.revoke(self._id(token), self._project(req)):
-            self._tokens.deny(_jti(token))
+            self._tokens.deny(_check_token_id(token))
         resp.status = falcon.HTTP_204
 
 
@@ -280,7 +280,7 @@ def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -
     return Grant(project=project, name=terms.name, scopes=terms.scopes or None, days=days, roles=roles, **more)
 
 
-def _jti(given: str) -> str:
+def _check_token_id(given: str) -> str:
     """Check and return the id of a JSON Web Token.
 
     Raises ``Invalid`` for an id that is not valid, and for a complete zq token, because URLs must not contain secrets.

@@ -67,7 +67,7 @@ def poll(
     show: Callable[[PollResult[T]], object],
     *,
     takes: bool,
-    paused: bool = False,
+    may_use_reserve: bool = False,
 ) -> None:
     """Poll the queue with ``fetch`` and write the outcome to the response with ``show``; see ``Waiters.enter``.
 
@@ -81,7 +81,7 @@ def poll(
         resp.status = falcon.HTTP_204
         return
     if wait:
-        queue_poll = waiters.enter(queue, wait, takes=takes, check=check_again(req), paused=paused)
+        queue_poll = waiters.enter(queue, wait, takes=takes, check=check_again(req), may_use_reserve=may_use_reserve)
         defer(req, resp, queue_poll, partial(queue_poll.poll, fetch, FOUND, partial(is_disconnected, req)), show)
         return
     respond(req, resp, lambda: PollResult(fetch()), show)

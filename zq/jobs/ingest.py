@@ -30,9 +30,9 @@ from zq.spark.rows import check_json
 # File formats by file name extension.
 FORMATS: Final = {"json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv", "parquet": "parquet"}
 # File name extensions of compressed files.
-COMPRESSED: Final = re.compile(r"\.(gz|bz2|zst|snappy|lz4|deflate)$")
+COMPRESSED_SUFFIX: Final = re.compile(r"\.(gz|bz2|zst|snappy|lz4|deflate)$")
 # Schema of a parsed value: the body, or the reason why the value is not valid.
-PARSED: Final = "struct<body: binary, reason: string>"
+PARSED_TYPE: Final = "struct<body: binary, reason: string>"
 # Column with the text of a CSV row that has a wrong number of fields.
 INVALID_ROW: Final = "_zq_torn"
 # Maximum size of the part of a file that a task reads. The messages of a task must fit in a stage.
@@ -213,7 +213,7 @@ def parser(member: str | None) -> Any:
         return pa.array([parse_json(text or b"null", member) for text in texts.to_pylist()], type=kind)
 
     wrap: Any = arrow_udf
-    return wrap(parse, PARSED)
+    return wrap(parse, PARSED_TYPE)
 
 
 def parse_json(text: bytes, member: str | None) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def parse_json(text: bytes, member: str | None) -> dict[str, Any]:
 
 
 def _kind(file: str) -> str:
-    ending = COMPRESSED.sub("", file.rpartition("/")[2].lower()).rpartition(".")[2]
+    ending = COMPRESSED_SUFFIX.sub("", file.rpartition("/")[2].lower()).rpartition(".")[2]
     if ending not in FORMATS:
         raise Invalid(f"The name of {file} does not show its format: give --format.")
     return FORMATS[ending]

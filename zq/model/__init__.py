@@ -14,10 +14,10 @@ from zq.model.claims import (
     ClaimRequest,
     ClaimResult,
     ClaimSummary,
-    Grip,
     HandleOutcome,
     Holder,
     Lease,
+    MessageHandle,
     Release,
     Settlement,
     SettleResult,
@@ -40,7 +40,7 @@ from zq.model.messages import (
     new_ids,
     take_portion,
 )
-from zq.model.queues import UNBOUNDED, Edge, Grouping, ListFilter, Page, Queue, QueueRef, Ready, Seconds, Stats
+from zq.model.queues import UNBOUNDED, EndMessage, Grouping, ListFilter, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.model.transactions import (
     MAX_STAGED,
     Bounds,
@@ -70,9 +70,8 @@ __all__ = [
     "CommitResult",
     "Copies",
     "Draft",
-    "Edge",
+    "EndMessage",
     "Fence",
-    "Grip",
     "Grouping",
     "HandleOutcome",
     "HistoryEntry",
@@ -86,6 +85,7 @@ __all__ = [
     "ListFilter",
     "LocatedMessage",
     "Message",
+    "MessageHandle",
     "Messages",
     "Move",
     "Outcome",

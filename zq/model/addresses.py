@@ -33,7 +33,7 @@ _METADATA: Final = (
     *("fd00:ec2::254/128", "fd20:ce::254/128", "fd00:42::42/128"),
 )
 _MULTICAST: Final = ("224.0.0.0/4", "ff00::/8")
-_REFUSED: Final = tuple(map(ipaddress.ip_network, (*_SPECIAL_IPV4, *_SPECIAL_IPV6, *_METADATA, *_MULTICAST)))
+_REFUSED_NETWORKS: Final = tuple(map(ipaddress.ip_network, (*_SPECIAL_IPV4, *_SPECIAL_IPV6, *_METADATA, *_MULTICAST)))
 # The only IPv6 unicast addresses that are assigned.
 _GLOBAL_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
 # IPv6 networks that embed an IPv4 address, and the number of bits after it. The IPv4 address is checked instead.
@@ -74,7 +74,7 @@ def _is_allowed(address: Address) -> bool:
             return True
         if address not in _GLOBAL_UNICAST:
             return False
-    return not any(address in network for network in _REFUSED)
+    return not any(address in network for network in _REFUSED_NETWORKS)
 
 
 @lru_cache(maxsize=4096)

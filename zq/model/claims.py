@@ -84,7 +84,7 @@ class ClaimRequest(Struct, frozen=True):
     """
     max_claims: int | None = None
     """Claim count at which a message is not claimed again; ``None`` = no limit."""
-    most_bytes: int = UNBOUNDED
+    max_bytes: int = UNBOUNDED
     """Maximum total size of the bodies in bytes. The first message may exceed it."""
     named: bool = False
     """Whether to return a live claim with the same id, if there is one."""
@@ -150,14 +150,14 @@ class HandleOutcome(StrEnum):
     EXPIRED = "expired"
     """The caller's claim on the message has expired."""
     TOO_LONG = "too_long"
-    """The claim would last longer than ``Grip.max_hold`` seconds."""
+    """The claim would last longer than ``MessageHandle.max_hold`` seconds."""
 
 
 # A module variable is faster than an attribute of the class.
 DONE: Final = HandleOutcome.DONE
 
 
-class Grip(Struct, frozen=True):
+class MessageHandle(Struct, frozen=True):
     """An operation on a single claimed message, identified by its id, its claim and its claim count.
 
     Attributes:
@@ -171,25 +171,25 @@ class Grip(Struct, frozen=True):
     hold: int | None = None
     max_hold: int = 0
 
-    def decide(self, claim: str, count: int, counts: bool, age: int) -> HandleOutcome:
+    def decide(self, claim: str, count: int, is_accepted: bool, age: int) -> HandleOutcome:
         """Return the outcome of the operation.
 
         Args:
             claim: The message's last claim; "" = none.
             count: The message's claim count.
-            counts: Whether ``claim`` is accepted, because it is live or because expired claims are accepted too.
+            is_accepted: Whether ``claim`` is accepted, because it is live or because expired claims are accepted too.
             age: Whole seconds since creation or last renewal of the claim.
         """
         if not claim or claim != self.claim or count != self.count:
             return HandleOutcome.LOST
-        if not counts:
+        if not is_accepted:
             return HandleOutcome.EXPIRED
         return HandleOutcome.TOO_LONG if self.max_hold and age + (self.hold or 0) > self.max_hold else DONE
 
 
-def split_into_runs(grips: Sequence[Grip]) -> Iterator[list[Grip]]:
+def split_into_runs(grips: Sequence[MessageHandle]) -> Iterator[list[MessageHandle]]:
     """Split the operations into successive groups in which no message occurs twice."""
-    run: dict[str, Grip] = {grip.id: grip for grip in grips}
+    run: dict[str, MessageHandle] = {grip.id: grip for grip in grips}
     if len(run) == len(grips):
         yield list(grips)
         return

@@ -91,7 +91,7 @@ class AuthOptions(Struct, frozen=True, kw_only=True):
     """Whether the last address in ``X-Forwarded-For`` is the caller's."""
 
 
-class ShareOptions(Struct, frozen=True, kw_only=True):
+class SignedUrlOptions(Struct, frozen=True, kw_only=True):
     """The options of signed URLs: section ``[signed_url]``."""
 
     secret_key: Annotated[str, Option(reload=True, secret=True)] = ""

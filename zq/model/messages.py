@@ -204,9 +204,9 @@ class Span(NamedTuple):
     until: Seconds
 
 
-def take_portion(items: Iterable[T], most_bytes: int, size_of: Callable[[T], int]) -> Iterator[T]:
-    """Yield the first items, as long as their total size is at most ``most_bytes``. Yield at least one item."""
-    left = most_bytes
+def take_portion(items: Iterable[T], max_bytes: int, size_of: Callable[[T], int]) -> Iterator[T]:
+    """Yield the first items, as long as their total size is at most ``max_bytes``. Yield at least one item."""
+    left = max_bytes
     for at, item in enumerate(items):
         left -= size_of(item)
         if left < 0 and at:

@@ -64,7 +64,7 @@ class Page(Struct, Generic[T], frozen=True):
     """The queue's metadata if it differs from the expected metadata. In this case, the page is empty."""
 
 
-class Edge(Struct, frozen=True):
+class EndMessage(Struct, frozen=True):
     """The oldest or newest message of a queue or topic."""
 
     id: str
@@ -82,8 +82,8 @@ class Stats(Struct, frozen=True):
 
     claimed: int = 0
     free: int = 0
-    oldest: Edge | None = None
-    newest: Edge | None = None
+    oldest: EndMessage | None = None
+    newest: EndMessage | None = None
     entered: int | None = None
     """Number of messages ever posted; ``None`` for topics and missing queues.
 

@@ -85,7 +85,7 @@ class Snapshot(Struct):
     moment: Seconds
     sequence: int
     pause: Seconds
-    whole: bool = False
+    is_complete: bool = False
     """Whether a backup of the snapshot is complete. The backup sets it."""
 
 

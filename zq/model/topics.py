@@ -148,27 +148,27 @@ class Pattern:
 
     def fits(self, topic: str) -> bool:
         """Return whether the topic matches. Unlike ``matches``, this method does not cache the result."""
-        places = self.begin
+        state = self.begin
         for letter in topic:
-            places = self.step(places, letter)
-        return self.ends(places)
+            state = self.step(state, letter)
+        return self.ends(state)
 
-    def step(self, places: int, letter: str) -> int:
+    def step(self, state: int, letter: str) -> int:
         """Advance a match by one letter. Return the new state; 0 = no match is possible any more.
 
         A state is a set of positions in the pattern, one bit each. All positions advance at once, so a match takes
         linear time in the length of the name.
 
         Args:
-            places: State before the letter; ``begin`` before the first letter.
+            state: State before the letter; ``begin`` before the first letter.
         """
-        stay = places & (self._across if letter == "." else self._stars)
-        places = stay | (places & self._places.get(letter, 0)) << 1
-        return places | (places & self._stars) << 1
+        stay = state & (self._across if letter == "." else self._stars)
+        state = stay | (state & self._places.get(letter, 0)) << 1
+        return state | (state & self._stars) << 1
 
-    def ends(self, places: int) -> bool:
+    def ends(self, state: int) -> bool:
         """Return whether a name matches, given the state after its last letter."""
-        return bool(places & self._end)
+        return bool(state & self._end)
 
 
 def _bits(flags: Iterable[bool]) -> int:

@@ -188,11 +188,11 @@ class Pools:
         flavor = read_pool(stored).flavor
         if flavor is not None and self._of(flavor) == [name]:
             raise PoolInUse(f"The pool {name} cannot be deleted, because it is the only pool of the flavor {flavor}.")
-        self._refuse_queues(name)
+        self._reject_queues(name)
         now = self._clock.now()
         if self._documents.delete(stored.ref, now, expected=stored.version) and self._has_queues(name):
             self._documents.put(stored.ref, stored.value, now, expected="")
-            self._refuse_queues(name)
+            self._reject_queues(name)
 
     def list_flavors(self, project: str, marker: str, limit: int | None) -> Page[Flavor]:
         """Return a page of the project's flavors, sorted by name, that starts after ``marker``.
@@ -253,14 +253,14 @@ class Pools:
         if before is None or before.uri != pool.uri:
             self._check_uri(pool.uri)
         if moves:
-            self._refuse_address(name, address)
+            self._reject_address(name, address)
         others = [other for named, other in self._all().items() if named != name]
         if pool.flavor is not None:
             alike = [other for other in (before, *others) if other is not None and other.flavor == pool.flavor]
             if alike and list_capabilities(alike[0].uri) != list_capabilities(pool.uri):
                 raise PoolRefused(f"The pools of the flavor {pool.flavor} have different capabilities than this store.")
         if moves and before is not None:
-            self._refuse_move(name)
+            self._reject_move(name)
         if before is None or before.uri != pool.uri:
             self._try(pool.uri, embedded_is_open=not moves)
 
@@ -281,7 +281,7 @@ class Pools:
             if host not in allowed and _without_port(host) not in allowed:
                 raise PoolRefused(f"[pooling:catalog] allowed_hosts does not contain {host[:MAX_TEXT]!r}.")
 
-    def _refuse_address(self, name: str, address: tuple[str, ...]) -> None:
+    def _reject_address(self, name: str, address: tuple[str, ...]) -> None:
         for other, pool in self._all().items():
             if other != name and _parse_address(_split_uri(pool.uri)) == address:
                 raise PoolConflict(f"The pool {other} already has this uri.")
@@ -290,13 +290,13 @@ class Pools:
                 "The catalogue's store has this uri. To use it as a pool, set [pooling:catalog] enable_virtual_pool."
             )
 
-    def _refuse_move(self, name: str) -> None:
+    def _reject_move(self, name: str) -> None:
         if self._has_queues(name):
             raise PoolConflict(
                 f"The uri of the pool {name} must not refer to another store, because the pool has queues."
             )
 
-    def _refuse_queues(self, name: str) -> None:
+    def _reject_queues(self, name: str) -> None:
         if self._has_queues(name):
             raise PoolInUse(f"The pool {name} has queues, or had queues a few minutes ago. Delete them and try again.")
 

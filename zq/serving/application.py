@@ -72,7 +72,7 @@ class Application:
         chosen = configuration.current
         with lifecycle.exit_at_once():
             self._storage = open_stores(chosen)
-        self._clock, monitor = StoreClock(self._storage.now, doubted=self._storage.clock_lead), LatencyMonitor()
+        self._clock, monitor = StoreClock(self._storage.now, distrusted_lead=self._storage.clock_lead), LatencyMonitor()
         self._metrics = _metrics(chosen, self._storage, self._clock)
         self._events = Observers(self._metrics)
         documents = self._storage.documents
@@ -93,7 +93,7 @@ class Application:
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.auth.policy_file), Audit()
         audit.configure(chosen.log.audit)
-        lifecycle.register_exit(self._audit.log_unlisted)
+        lifecycle.register_exit(self._audit.log_unlogged_count)
         if chosen.auth.strategy and chosen.shared_store:
             Exchange(self.broker.rates, documents, self._clock).start()
         self.app = self._create_app()

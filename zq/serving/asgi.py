@@ -297,11 +297,11 @@ class Exchange:
         try:
             self._must_close = await self._read_pieces(size)
         except TimeoutError:
-            self._refuse(408, Refusal.BODY, "Request timeout", "The request body did not arrive in time.")
+            self._reject(408, Refusal.BODY, "Request timeout", "The request body did not arrive in time.")
             return False
         except ClientDisconnect:
             sentence = "The request body has invalid framing or ended early."
-            self._refuse(400, Refusal.MALFORMED, "Invalid request body", sentence)
+            self._reject(400, Refusal.MALFORMED, "Invalid request body", sentence)
             return False
         return True
 
@@ -366,7 +366,7 @@ class Exchange:
                     handover.begin_poll()
                     answer = await edge.pool.do(partial(edge.poll_again, pending), caller=self._caller(), patient=True)
         except Unavailable as error:  # the changes could not be made durable
-            self._refuse(503, None, "Service unavailable", str(error))
+            self._reject(503, None, "Service unavailable", str(error))
             return
         assert answer is not None
         if heads.SLOWED in environ:
@@ -406,7 +406,7 @@ class Exchange:
         watch, notified = self._watch_client(), asyncio.get_running_loop().create_future()
         waits.begin(partial(self._edge.queue.notify, self._caller(), notified))
         try:
-            await asyncio.wait({notified, watch}, timeout=waits.left(), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({notified, watch}, timeout=waits.seconds_left(), return_when=asyncio.FIRST_COMPLETED)
         finally:
             if isinstance(waits, PendingRequest):
                 waits.end()
@@ -442,9 +442,9 @@ class Exchange:
 
     def _reject_overload(self, reason: Refusal, sentence: str) -> None:
         self._must_close = self._must_close or announced_size(self._environ) != 0
-        self._refuse(503, reason, "Service unavailable", sentence)
+        self._reject(503, reason, "Service unavailable", sentence)
 
-    def _refuse(self, status: int, reason: Refusal | None, title: str, sentence: str) -> None:
+    def _reject(self, status: int, reason: Refusal | None, title: str, sentence: str) -> None:
         """Send an error response without calling the application. Count the response by ``reason``."""
         if reason is not None:
             count_refusal(reason)

@@ -19,7 +19,7 @@ from zq.model import store_uri
 from zq.serving import control
 from zq.serving.features import postpone_expiry
 from zq.serving.offline import print_report
-from zq.storage import Backups, backups, find
+from zq.storage import Backups, backups, find_driver
 from zq.storage.api import Storage
 
 P = ParamSpec("P")
@@ -141,7 +141,7 @@ def revoke_tokens(storage: Storage) -> int:
 
 
 def _each_token(storage: Storage, do: Callable[[Tokens, str], object]) -> int:
-    tokens = Tokens(storage.documents, StoreClock(storage.now, doubted=storage.clock_lead))
+    tokens = Tokens(storage.documents, StoreClock(storage.now, distrusted_lead=storage.clock_lead))
     count = 0
     after: str | None = ""
     while after is not None:
@@ -155,7 +155,7 @@ def _each_token(storage: Storage, do: Callable[[Tokens, str], object]) -> int:
 def _backups(uri: str) -> Backups:
     found = backups(uri)
     if found is None:
-        find(uri)  # raises for an unknown scheme
+        find_driver(uri)  # raises for an unknown scheme
         scheme = store_uri.split(uri).scheme
         raise StartRefused(NO_BACKUPS.get(scheme, OWN_BACKUP.format(scheme)))
     return found

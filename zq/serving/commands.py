@@ -44,7 +44,7 @@ def run_until_signal(name: str, extra: str, load: Callable[[], Run], arguments: 
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("zq"):
             raise
-        return _refuse(
+        return _reject(
             name, f"The package {error.name} is missing. Install it with pip install 'zq-queue[server,{extra}]'."
         )
     from zq.errors import StartRefused, Unavailable
@@ -56,7 +56,7 @@ def run_until_signal(name: str, extra: str, load: Callable[[], Run], arguments: 
     try:
         run(sys.argv[1:] if arguments is None else arguments, flags)
     except (StartRefused, Unavailable) as refusal:
-        return _refuse(name, str(refusal))
+        return _reject(name, str(refusal))
     return 0
 
 
@@ -71,7 +71,7 @@ def wait_until_ended(flags: SignalFlags, reload: Callable[[], object]) -> None:
         time.sleep(0.2)
 
 
-def _refuse(name: str, sentence: str) -> int:
+def _reject(name: str, sentence: str) -> int:
     from zq.logs import without_secrets
 
     print(f"{name}: {without_secrets(sentence)}", file=sys.stderr)  # noqa: T201

@@ -108,8 +108,8 @@ def send(path: str, method: str, target: str, document: object = None) -> tuple[
 def snapshot(path: str) -> Iterator[Snapshot]:
     """Provide a snapshot of the store of the server at ``path``; a context manager.
 
-    The server drops the snapshot when the context ends or this process dies. Set ``whole`` of the snapshot to ``True``
-    after the backup is complete. Otherwise, the server counts the backup as incomplete.
+    The server drops the snapshot when the context ends or this process dies. Set ``is_complete`` of the snapshot to
+    ``True`` after the backup is complete. Otherwise, the server counts the backup as incomplete.
 
     Raises ``StartRefused`` if the server rejects the request, and ``Unavailable`` if no server answers.
     """
@@ -130,7 +130,7 @@ def snapshot(path: str) -> Iterator[Snapshot]:
             yield made
         finally:
             with suppress(OSError, HTTPException):  # the server may have died
-                ours.sendall(WHOLE if made.whole else b"")
+                ours.sendall(WHOLE if made.is_complete else b"")
                 ours.shutdown(socket.SHUT_WR)
                 reply.read()  # wait until the server has dropped the snapshot
 
@@ -192,8 +192,8 @@ class _Snapshots:
             yield msgspec.json.encode(found) + b"\n"
             connection.settimeout(None)
             with suppress(OSError):  # the client died
-                found.whole = connection.recv(len(WHOLE), socket.MSG_WAITALL) == WHOLE
-            LOG.info("A backup has been made." if found.whole else "The backup is incomplete.")
+                found.is_complete = connection.recv(len(WHOLE), socket.MSG_WAITALL) == WHOLE
+            LOG.info("A backup has been made." if found.is_complete else "The backup is incomplete.")
 
 
 class _Server(ThreadingMixIn, WSGIServer):

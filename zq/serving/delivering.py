@@ -14,7 +14,7 @@ from zq.clock import StoreClock
 from zq.core.data_keys import DataKeys
 from zq.core.encryption import Sealing
 from zq.errors import StartRefused
-from zq.model.identity import ShareOptions
+from zq.model.identity import SignedUrlOptions
 from zq.serving.application import open_stores
 from zq.serving.commands import SignalFlags, parse_options, wait_until_ended
 from zq.serving.settings import Configuration, Settings
@@ -40,14 +40,14 @@ def run(arguments: Sequence[str], flags: SignalFlags) -> None:
     logs.configure(chosen.log.format, chosen.log.level)
     _check(chosen)
     storage = open_stores(chosen)
-    clock = StoreClock(storage.now, doubted=storage.clock_lead)
+    clock = StoreClock(storage.now, distrusted_lead=storage.clock_lead)
     sealing = Sealing(DataKeys(storage.documents, clock, read_keys(chosen.transport.message_encryption_key_file)))
     keys = MasterKeys(chosen.transport.message_encryption_key_file, sealing.keys.replace)
     keystone = None
     if chosen.auth.strategy == "keystone":
         keystone = create_strategy(lambda: configuration.current.auth, storage.documents, clock, configuration.path)
 
-    def share() -> ShareOptions:
+    def share() -> SignedUrlOptions:
         return configuration.current.share
 
     deliverer = create_worker(

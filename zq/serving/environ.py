@@ -107,7 +107,7 @@ def _add_headers(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) ->
             environ[key] = value
     if not environ.get("HTTP_HOST"):
         environ.pop("HTTP_HOST", None)  # Granian sets an empty one if the header is missing
-    refusal = heads.refusal(plain, environ["RAW_URI"]) or _refusal(environ, plain)
+    refusal = heads.find_head_error(plain, environ["RAW_URI"]) or _refusal(environ, plain)
     if refusal is not None:
         environ[heads.REFUSED] = refusal
     else:

@@ -100,11 +100,11 @@ class Sockets:
         handler = self._handlers.get(scope["raw_path"])
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         if handler is None:
-            await _refuse(send, HTTPStatus.NOT_FOUND)
-        elif heads.refusal(headers, "") is not None:
-            await _refuse(send, HTTPStatus.BAD_REQUEST)
+            await _reject(send, HTTPStatus.NOT_FOUND)
+        elif heads.find_head_error(headers, "") is not None:
+            await _reject(send, HTTPStatus.BAD_REQUEST)
         elif (refusal := handler.refusal(scope)) is not None:
-            await _refuse(send, refusal)
+            await _reject(send, refusal)
         else:
             await handler.serve(scope, receive, send)
 
@@ -125,7 +125,7 @@ class Sockets:
         return lifecycle.is_stopping()
 
 
-async def _refuse(send: Send, status: HTTPStatus) -> None:
+async def _reject(send: Send, status: HTTPStatus) -> None:
     headers = [(b"content-length", b"0"), (b"connection", b"close")]
     await send({"type": "websocket.http.response.start", "status": int(status), "headers": headers})
     await send({"type": "websocket.http.response.body", "body": b""})

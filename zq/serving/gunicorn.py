@@ -29,8 +29,8 @@ from zq.serving.tls import ServerTls, get_certificate
 LOG = logging.getLogger(__name__)
 
 
-def _refuse_ambiguous_head(_worker: object, request: Any) -> None:
-    sentence = heads.refusal(request.headers, "")
+def _reject_ambiguous_head(_worker: object, request: Any) -> None:
+    sentence = heads.find_head_error(request.headers, "")
     if sentence is not None:
         raise InvalidHeader(sentence, request)
 
@@ -58,7 +58,7 @@ def _options(chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None
         "forwarded_allow_ips": "",
         "control_socket_disable": True,
         "proc_name": "zq-server",
-        "pre_request": _refuse_ambiguous_head,
+        "pre_request": _reject_ambiguous_head,
         "child_exit": lambda _master, worker: lost(worker.pid),
     }
     if tls is not None:

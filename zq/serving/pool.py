@@ -138,7 +138,7 @@ class Pool:
         self._tokens: SimpleQueue[None] = SimpleQueue()
         """One token for each waiting job that no thread is about to take."""
         self._idle: set[int] = set()
-        self._refuse_late()
+        self._reject_late()
         for number in range(threads):
             threading.Thread(target=self._run, args=(number,), name=f"zq-request-{number}", daemon=True).start()
 
@@ -227,7 +227,7 @@ class Pool:
             if self._adapts:
                 self._loop.call_later(ADAPTATION, self._adapt)
 
-    def _refuse_late(self) -> None:
+    def _reject_late(self) -> None:
         """Reject jobs that have exceeded the timeout. Called periodically.
 
         The callers' own queues are checked first, so that ``_end`` starts no late job.
@@ -235,25 +235,25 @@ class Pool:
         with self._lock:
             now = time.monotonic()
             for caller, queued in list(self._queued.items()):
-                self._queued[caller] = deque(job for job in queued if not self._refuse(job, now))
+                self._queued[caller] = deque(job for job in queued if not self._reject(job, now))
                 if not self._queued[caller]:
                     del self._queued[caller]
             late = []
             while self.is_crowded():
                 with suppress(IndexError):  # a thread took the job meanwhile
                     late.append(self._waiting.popleft())
-            now = time.monotonic()  # later than every removal above, so that ``_refuse`` agrees that each job is late
+            now = time.monotonic()  # later than every removal above, so that ``_reject`` agrees that each job is late
             # Put patient jobs back at the front. At the end of the queue, other jobs would overtake them each time.
             for job in reversed(late):
                 if job.patient:
                     self._waiting.appendleft(job._replace(since=now))
                     self._tokens.put(None)  # a thread may have consumed the job's token without finding the job
             for job in late:
-                if self._refuse(job, now) and job.caller is not None:
+                if self._reject(job, now) and job.caller is not None:
                     self._end(job.caller)
-        self._loop.call_later(self._timeout / 2, self._refuse_late)
+        self._loop.call_later(self._timeout / 2, self._reject_late)
 
-    def _refuse(self, job: Job, now: float) -> bool:
+    def _reject(self, job: Job, now: float) -> bool:
         is_late = not job.patient and now - job.since > self._timeout
         if is_late and not job.future.done():
             job.future.set_exception(Crowded("The server is overloaded."))

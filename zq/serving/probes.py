@@ -29,7 +29,7 @@ TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 # Media type of health reports.
 JSON: Final = "application/json"
 # Description of the 503 response while the process stops.
-STOPPING: Final = "The server is stopping."
+STOPPING_ERROR: Final = "The server is stopping."
 
 
 class Response(NamedTuple):
@@ -53,7 +53,7 @@ def readiness(check: Callable[[], object]) -> Page:
 
     def page() -> Response:
         if lifecycle.is_stopping():
-            return _unready("Stopping", STOPPING)
+            return _unready("Stopping", STOPPING_ERROR)
         try:
             check()
         except ZqError as error:

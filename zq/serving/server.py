@@ -41,7 +41,7 @@ from zq.serving.metrics import multiprocess
 from zq.serving.settings import Configuration, Settings
 from zq.serving.supervisor import Supervisor
 from zq.serving.tls import ServerTls
-from zq.storage import find, prepare
+from zq.storage import find_driver, prepare
 
 if TYPE_CHECKING:
     from zq.serving import granian
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _export_options(given)
         configuration = Configuration()
     except StartRefused as refusal:
-        return _refuse(refusal)
+        return _reject(refusal)
     chosen = configuration.current
     logs.configure(chosen.log.format, chosen.log.level)
     try:
@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         return _serve(configuration)
     except (StartRefused, Unavailable) as refusal:
-        return _refuse(refusal)
+        return _reject(refusal)
 
 
 def _serve(configuration: Configuration) -> int:
@@ -164,7 +164,7 @@ def _run_worker(configuration: Configuration, tls: ServerTls | None) -> int:
     try:
         return granian.serve(configuration.current, partial(_open_worker_application, configuration, tls))
     except (StartRefused, Unavailable) as refusal:
-        return _refuse(refusal)
+        return _reject(refusal)
 
 
 def _run_credential_command(command: Command, arguments: Sequence[str]) -> int:
@@ -176,14 +176,14 @@ def _run_credential_command(command: Command, arguments: Sequence[str]) -> int:
         logs.configure(chosen.log.format, "WARNING")
         return credential_commands.run(command, given, _connect(chosen))
     except (StartRefused, Unavailable) as refusal:
-        return _refuse(refusal)
+        return _reject(refusal)
 
 
 def _open_in_process(chosen: Settings) -> App:
     audit.configure(chosen.log.audit)
     storage = open_store(chosen)
     atexit.register(storage.close)
-    clock = StoreClock(storage.now, doubted=storage.clock_lead)
+    clock = StoreClock(storage.now, distrusted_lead=storage.clock_lead)
     broker = make_broker(chosen, storage, clock, NO_EVENTS, create_followers(chosen, storage, clock))
     atexit.register(broker.trail.finish)  # must run before the store is closed
     return create_app(broker, features=command_features(broker, chosen))
@@ -210,7 +210,7 @@ def _rekey(chosen: Settings) -> int:
 
 def _check_start(chosen: Settings) -> None:
     warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
-    find(chosen.storage.uri)
+    find_driver(chosen.storage.uri)
     Policy(chosen.auth.policy_file)
     audit.configure(chosen.log.audit)
     check_auth(chosen.auth)
@@ -319,7 +319,7 @@ def _export_options(given: argparse.Namespace) -> None:
             os.environ[settings.variable(group, option)] = value
 
 
-def _refuse(refusal: Exception) -> int:
+def _reject(refusal: Exception) -> int:
     print(f"zq-server: {logs.without_secrets(str(refusal))}", file=sys.stderr)  # noqa: T201
     return 2
 
@@ -330,7 +330,7 @@ def __getattr__(name: str) -> object:
     try:
         app = open_app(Configuration())
     except (StartRefused, Unavailable) as refusal:
-        sys.exit(_refuse(refusal))
+        sys.exit(_reject(refusal))
     globals()[name] = app
     return app
 

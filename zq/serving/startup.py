@@ -121,7 +121,7 @@ def check_exposure(chosen: Settings) -> list[str]:
     """
     server = chosen.server
     if not (chosen.auth.strategy or server.trust_network):
-        _refuse_exposure(chosen)
+        _reject_exposure(chosen)
     if server.engine == "gunicorn" and not (server.behind_proxy or is_loopback(server.bind)):
         raise StartRefused(
             f"A slow client holds a gunicorn thread, so gunicorn must not listen on {server.bind} without a buffering "
@@ -141,7 +141,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _refuse_exposure(chosen: Settings) -> None:
+def _reject_exposure(chosen: Settings) -> None:
     server = chosen.server
     if not is_loopback(server.bind):
         raise StartRefused(

@@ -172,7 +172,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _claimed_messages(self, name: str) -> list[Message]:
         try:
-            return self.options.connection.client().queue(self.options.queue).held(name).messages
+            return self.options.connection.client().queue(self.options.queue).get_claim(name).messages
         except ClaimNotFound:
             return []
 

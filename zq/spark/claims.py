@@ -159,7 +159,7 @@ class BatchClaimer:
     def _adopt(self, batch: ClaimedBatch, name: str) -> bool:
         try:
             self._queue().renew(name, ttl=self._options.ttl, fence=self._fence)
-            messages = self._queue().held(name).messages
+            messages = self._queue().get_claim(name).messages
         except ClaimNotFound:
             return False
         self._heartbeat.keep_alive([name])

@@ -112,7 +112,7 @@ class RoundReader(DataSourceReader):
             ids = None if wanted is None else frozenset(wanted)
             converter = rows.RowConverter(COLUMNS, self.body, claim=f"{queue.name}/{name}")
             yield from converter.convert(
-                [message for message in queue.held(name).messages if ids is None or message.id in ids]
+                [message for message in queue.get_claim(name).messages if ids is None or message.id in ids]
             )
 
 

@@ -226,7 +226,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for message in self.lenient_log.after(start["after"] - 1, 1).messages:
                 self._server_time(message)
         if self.known is None:
-            return int(clock.own())
+            return int(clock.local_time())
         second, when = self.known
         return second + int(time.monotonic() - when)
 

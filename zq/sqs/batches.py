@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from zq.model import Grip, HandleOutcome, QueueRef
+from zq.model import HandleOutcome, MessageHandle, QueueRef
 from zq.model.claims import DONE
 from zq.sqs import errors, receipts
 from zq.sqs.call import Call, Params, QueueParams
@@ -108,13 +108,13 @@ def send_message_batch(call: Call, given: SendMessageBatch) -> BatchResponse:
         _check_ids(given.entries, terms)
     answer = BatchResponse()
     made = _make_each(answer, given.entries, partial(prepare_message, call, terms))
-    letters = [letter for letter, _ in made.values()]
-    size = sum([letter.size for letter in letters])
+    messages = [message for message, _ in made.values()]
+    size = sum([message.size for message in messages])
     if size > MAX_BATCH_BYTES:
         raise errors.batch_request_too_long(size)
-    if not letters:
+    if not messages:
         return answer
-    sent = call.use_cases.messaging.send(queue, call.sender, letters)
+    sent = call.use_cases.messaging.send(queue, call.sender, messages)
     for (name, (_, receipt)), id in zip(made.items(), sent.ids, strict=True):
         if id is not None:
             receipt.id, receipt.message_id = name, message_id(id)
@@ -131,15 +131,20 @@ def delete_message_batch(call: Call, given: DeleteMessageBatch) -> BatchResponse
     """Delete messages. Each entry follows the rules of ``delete_message``."""
     entries = given.entries
     queue, terms = _check_batch(call, given.queue_url, entries, "DeleteMessageBatchRequestEntry")
-    answer, made = BatchResponse(), {}
+    answer, handles = BatchResponse(), {}
     found = receipts.decode_handles(queue, [entry.receipt_handle for entry in entries])
     for entry, grip in zip(entries, found, strict=True):
         if grip is None:
             answer.fail(entry.id, errors.receipt_handle_is_invalid(entry.receipt_handle))
         else:
-            made[entry.id] = grip
+            handles[entry.id] = grip
     return _handle(
-        call, queue, entries, made, answer, lambda became, one: find_expiry_error(terms, became, one.receipt_handle)
+        call,
+        queue,
+        entries,
+        handles,
+        answer,
+        lambda outcome, one: find_expiry_error(terms, outcome, one.receipt_handle),
     )
 
 
@@ -147,21 +152,21 @@ def change_message_visibility_batch(call: Call, given: ChangeMessageVisibilityBa
     """Set visibility timeouts. Each entry follows the rules of ``change_message_visibility``."""
     queue, terms = _check_batch(call, given.queue_url, given.entries, "ChangeMessageVisibilityBatchRequestEntry")
 
-    def refusal(became: HandleOutcome, one: ChangeEntry) -> errors.SqsError | None:
-        return find_hiding_error(terms, became, one.receipt_handle, one.visibility_timeout)
+    def refusal(outcome: HandleOutcome, one: ChangeEntry) -> errors.SqsError | None:
+        return find_hiding_error(terms, outcome, one.receipt_handle, one.visibility_timeout)
 
     answer = BatchResponse()
-    made = _make_each(
+    handles = _make_each(
         answer, given.entries, lambda each: make_hiding_grip(queue, each.receipt_handle, each.visibility_timeout)
     )
-    return _handle(call, queue, given.entries, made, answer, refusal)
+    return _handle(call, queue, given.entries, handles, answer, refusal)
 
 
 def _handle(
     call: Call,
     queue: QueueRef,
     given: Sequence[E],
-    made: Mapping[str, Grip],
+    handles: Mapping[str, MessageHandle],
     answer: BatchResponse,
     refusal: Callable[[HandleOutcome, E], errors.SqsError | None],
 ) -> BatchResponse:
@@ -169,15 +174,15 @@ def _handle(
 
     Args:
         given: All entries of the request.
-        made: The delete or hide operations, by id of the valid entry.
+        handles: The delete or hide operations, by id of the valid entry.
         answer: The response, which already contains the invalid entries.
         refusal: A function that returns the error for an outcome, or None if the entry succeeded.
     """
-    handled = call.use_cases.messaging.handle(queue, list(made.values())) if made else ()
-    for id, became in zip(made, handled, strict=True):
+    handled = call.use_cases.messaging.handle(queue, list(handles.values())) if handles else ()
+    for id, outcome in zip(handles, handled, strict=True):
         failure = None
-        if became is not DONE:
-            failure = refusal(became, next(entry for entry in given if entry.id == id))
+        if outcome is not DONE:
+            failure = refusal(outcome, next(entry for entry in given if entry.id == id))
         if failure is None:
             answer.successful.append(SuccessfulEntry(id))
         else:

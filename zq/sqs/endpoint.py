@@ -95,13 +95,13 @@ class Endpoint:
         def show(outcome: PollResult[ClaimReply]) -> None:
             protocol.write_result(req, resp, name, receive.answer(outcome), request_id(req))
 
-        poll(req, resp, self._waiters, receive.queue, receive.wait, receive.ask, show, takes=True, paused=True)
+        poll(req, resp, self._waiters, receive.queue, receive.wait, receive.ask, show, takes=True, may_use_reserve=True)
 
     def _enter(self, req: Request, caller: Caller) -> State:
         """Set the request's identity and project, apply the rate limit, and return the project's state."""
         req.context.identity = Identity(project=caller.project, user=caller.sender, credential=caller.sender)
         req.context.project = caller.project
-        return self._authorization.enter(req, caller.project)
+        return self._authorization.charge(req, caller.project)
 
     def _permit(self, req: Request, caller: Caller, name: str, state: State) -> None:
         """Check that the operation exists and that the caller may perform it.

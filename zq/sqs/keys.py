@@ -226,7 +226,9 @@ class SqsKeys:
 
         master, key = next(iter(self._masters.items()))
         nonce = os.urandom(NONCE)
-        return nonce + AESGCM(derive_key(key, LABEL)).encrypt(nonce, secret.encode(), _aad(id, project)), master
+        return nonce + AESGCM(derive_key(key, LABEL)).encrypt(
+            nonce, secret.encode(), _associated_data(id, project)
+        ), master
 
     def _decrypt(self, id: str, stored: StoredKey) -> str:
         """Decrypt the secret. If that fails, log an error and return ""."""
@@ -236,7 +238,7 @@ class SqsKeys:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
             try:
-                associated = _aad(id, stored.project)
+                associated = _associated_data(id, stored.project)
                 return AESGCM(derive_key(key, LABEL)).decrypt(sealed[:NONCE], sealed[NONCE:], associated).decode()
             except (InvalidTag, ValueError):
                 pass
@@ -297,5 +299,5 @@ class SqsKeyLookup:
 _decode: Final = msgspec.json.Decoder(StoredKey).decode
 
 
-def _aad(id: str, project: str) -> bytes:
+def _associated_data(id: str, project: str) -> bytes:
     return f"{id}\x00{project}".encode()

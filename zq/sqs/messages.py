@@ -20,7 +20,7 @@ from zq.core.claims import ClaimReply
 from zq.core.waiting import PollResult
 from zq.http.claims import holder
 from zq.limits import is_allowed_text
-from zq.model import Grip, HandleOutcome, Message, QueueRef
+from zq.model import HandleOutcome, Message, MessageHandle, QueueRef
 from zq.model.attributes import (
     Attributes,
     AttributeValue,
@@ -197,8 +197,8 @@ def delete_message(call: Call, given: DeleteMessage) -> None:
     In a FIFO queue, raises ``SqsError`` if the message's visibility timeout has expired.
     """
     queue, terms = find_queue(call, given.queue_url)
-    [became] = call.use_cases.messaging.handle(queue, [receipts.decode_handle(queue, given.receipt_handle)])
-    if refusal := find_expiry_error(terms, became, given.receipt_handle):
+    [outcome] = call.use_cases.messaging.handle(queue, [receipts.decode_handle(queue, given.receipt_handle)])
+    if refusal := find_expiry_error(terms, outcome, given.receipt_handle):
         raise refusal
 
 
@@ -209,8 +209,8 @@ def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> Non
     """
     queue, terms = find_queue(call, given.queue_url)
     handle, seconds = given.receipt_handle, given.visibility_timeout
-    [became] = call.use_cases.messaging.handle(queue, [make_hiding_grip(queue, handle, seconds)])
-    if refusal := find_hiding_error(terms, became, handle, seconds):
+    [outcome] = call.use_cases.messaging.handle(queue, [make_hiding_grip(queue, handle, seconds)])
+    if refusal := find_hiding_error(terms, outcome, handle, seconds):
         raise refusal
 
 
@@ -223,19 +223,19 @@ def find_queue(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
     return queue, call.use_cases.messaging.get_attributes(queue)
 
 
-def prepare_message(call: Call, terms: QueueAttributes, letter: MessageParams) -> tuple[OutgoingMessage, SentMessage]:
+def prepare_message(call: Call, terms: QueueAttributes, message: MessageParams) -> tuple[OutgoingMessage, SentMessage]:
     """Validate a message. Return the message to store, and the client's result without the message id.
 
     Raises ``SqsError``.
     """
-    text, given = letter.message_body, letter.message_attributes
+    text, given = message.message_body, message.message_attributes
     if not text:
         raise errors.missing_parameter("MessageBody")
     body = wire.encode(text) if text.isascii() else b""
     # ASCII text that needs no JSON escapes contains no forbidden characters.
     if len(body) != len(text) + 2 and not is_allowed_text(text):
         raise errors.invalid_message_contents()
-    delay = letter.delay_seconds
+    delay = message.delay_seconds
     if delay is not None and not 0 <= delay <= MAX_DELAY:
         raise errors.invalid_value(delay, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {MAX_DELAY}.")
     if terms.fifo:
@@ -248,12 +248,12 @@ def prepare_message(call: Call, terms: QueueAttributes, letter: MessageParams) -
     if given:
         size += message_attributes.validate(given)
         receipt.attributes_sum = message_attributes.compute_checksum(given)
-    if letter.message_system_attributes:
-        trace = message_attributes.validate_system(letter.message_system_attributes)
-        receipt.system_attributes_sum = message_attributes.compute_checksum(letter.message_system_attributes)
-    group, once = letter.message_group_id, ""
-    if group is not None or letter.message_deduplication_id is not None or terms.fifo:
-        once = _check_ids(letter, terms, raw)
+    if message.message_system_attributes:
+        trace = message_attributes.validate_system(message.message_system_attributes)
+        receipt.system_attributes_sum = message_attributes.compute_checksum(message.message_system_attributes)
+    group, once = message.message_group_id, ""
+    if group is not None or message.message_deduplication_id is not None or terms.fifo:
+        once = _check_ids(message, terms, raw)
     attributes = b""
     if given or trace or once or call.trace_context:
         context = trim_trace(call.trace_context, terms.max_size - size)
@@ -261,7 +261,7 @@ def prepare_message(call: Call, terms: QueueAttributes, letter: MessageParams) -
     return OutgoingMessage(body or wire.encode(text), size, delay, attributes, group or "", once), receipt
 
 
-def make_hiding_grip(queue: QueueRef, handle: str, seconds: int) -> Grip:
+def make_hiding_grip(queue: QueueRef, handle: str, seconds: int) -> MessageHandle:
     """Return the operation that hides a received message for ``seconds``.
 
     Raises ``SqsError`` for an invalid receipt handle or duration.
@@ -270,19 +270,19 @@ def make_hiding_grip(queue: QueueRef, handle: str, seconds: int) -> Grip:
 
 
 def find_hiding_error(
-    terms: QueueAttributes, became: HandleOutcome, handle: str, seconds: int
+    terms: QueueAttributes, outcome: HandleOutcome, handle: str, seconds: int
 ) -> errors.SqsError | None:
     """Return the error if a message could not be hidden, or None if it was hidden."""
-    if became is HandleOutcome.TOO_LONG:
+    if outcome is HandleOutcome.TOO_LONG:
         return errors.invalid_value(seconds, "VisibilityTimeout", HIDDEN_TOO_LONG)
-    if became is HandleOutcome.GONE:
+    if outcome is HandleOutcome.GONE:
         return errors.invalid_value(handle, "ReceiptHandle", NOT_HIDDEN)
-    return find_expiry_error(terms, became, handle)
+    return find_expiry_error(terms, outcome, handle)
 
 
-def find_expiry_error(terms: QueueAttributes, became: HandleOutcome, handle: str) -> errors.SqsError | None:
+def find_expiry_error(terms: QueueAttributes, outcome: HandleOutcome, handle: str) -> errors.SqsError | None:
     """Return the error if the receipt handle of a FIFO queue's message has expired, or None if it is valid."""
-    late = terms.fifo and became in (HandleOutcome.EXPIRED, HandleOutcome.LOST)
+    late = terms.fifo and outcome in (HandleOutcome.EXPIRED, HandleOutcome.LOST)
     return errors.invalid_value(handle, "ReceiptHandle", EXPIRED) if late else None
 
 
@@ -298,26 +298,26 @@ def message_id(id: str) -> str:
     return b"-".join(_UUID.unpack(id.encode())).decode()
 
 
-def _check_ids(letter: MessageParams, terms: QueueAttributes, raw: bytes) -> str:
+def _check_ids(message: MessageParams, terms: QueueAttributes, raw: bytes) -> str:
     """Validate the group id and the deduplication id, and return the deduplication id.
 
     Returns "" for a standard queue. Raises ``SqsError``.
     """
     for name, id in (
-        ("MessageGroupId", letter.message_group_id),
-        ("MessageDeduplicationId", letter.message_deduplication_id),
+        ("MessageGroupId", message.message_group_id),
+        ("MessageDeduplicationId", message.message_deduplication_id),
     ):
         if id is not None and not GROUP.fullmatch(id):
             raise errors.invalid_value(id, name, f"{name} {GROUP_REASON}")
     if not terms.fifo:
-        if letter.message_deduplication_id is not None:
-            raise errors.invalid_value(letter.message_deduplication_id, "MessageDeduplicationId", WRONG_QUEUE_TYPE)
+        if message.message_deduplication_id is not None:
+            raise errors.invalid_value(message.message_deduplication_id, "MessageDeduplicationId", WRONG_QUEUE_TYPE)
         return ""
-    if letter.message_group_id is None:
+    if message.message_group_id is None:
         raise errors.missing_parameter("MessageGroupId")
-    if letter.message_deduplication_id is None and not terms.content_dedup:
+    if message.message_deduplication_id is None and not terms.content_dedup:
         raise errors.invalid_parameter(NO_ID)
-    return letter.message_deduplication_id or sha256(raw).hexdigest()
+    return message.message_deduplication_id or sha256(raw).hexdigest()
 
 
 # The system attribute that a standard queue's messages lack.

@@ -26,11 +26,11 @@ from zq.events import Events
 from zq.model import (
     ClaimRequest,
     Draft,
-    Grip,
     HandleOutcome,
     Holder,
     IdempotencyKey,
     Lease,
+    MessageHandle,
     Outcome,
     QueueRef,
     Seconds,
@@ -214,7 +214,7 @@ class Messaging:
             self._get_rules(queue)
         return answer
 
-    def handle(self, queue: QueueRef, grips: Sequence[Grip]) -> Sequence[HandleOutcome]:
+    def handle(self, queue: QueueRef, grips: Sequence[MessageHandle]) -> Sequence[HandleOutcome]:
         """Delete or hide received messages, and return the outcomes in order.
 
         A message stays unchanged if another consumer has received it since or, in a FIFO queue, if its visibility

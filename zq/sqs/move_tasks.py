@@ -64,7 +64,7 @@ class TaskStatus(StrEnum):
     FAILED = "FAILED"
 
 
-ENDED: Final = frozenset({TaskStatus.CANCELLED, TaskStatus.COMPLETED, TaskStatus.FAILED})
+ENDED_STATUSES: Final = frozenset({TaskStatus.CANCELLED, TaskStatus.COMPLETED, TaskStatus.FAILED})
 
 
 class Failure(StrEnum):
@@ -180,12 +180,16 @@ class MoveTasks:
 
         def advance(current: MoveTask) -> MoveTask:
             status = done.status
-            if current.status is TaskStatus.CANCELLING and status not in ENDED:
+            if current.status is TaskStatus.CANCELLING and status not in ENDED_STATUSES:
                 status = TaskStatus.CANCELLED
             return structs.replace(done, status=status, lease=self._clock.now() + LEASE)
 
         written = self._change(task.queue, task.id, advance, self._runner)
-        if written is not None and written.status in ENDED and (last := self._documents.get(document.ref, now)):
+        if (
+            written is not None
+            and written.status in ENDED_STATUSES
+            and (last := self._documents.get(document.ref, now))
+        ):
             self._keep_if_ended(last, _decode(last.value))
 
     def _move_step(self, task: MoveTask) -> MoveTask:
@@ -245,7 +249,7 @@ class MoveTasks:
             now = self._clock.now()
             document = self._documents.get(_running_ref(queue), now)
             task = _decode(document.value) if document else None
-            if document is None or task is None or task.id != id or task.status in ENDED:
+            if document is None or task is None or task.id != id or task.status in ENDED_STATUSES:
                 return None
             if runner is not None and task.runner != runner:
                 return None
@@ -259,7 +263,7 @@ class MoveTasks:
 
         The method is idempotent, so it can run again after a crash.
         """
-        if task.status not in ENDED:
+        if task.status not in ENDED_STATUSES:
             return False
         now = self._clock.now()
         name = f"{task.source}/{LATEST_TIME - int(task.started * 1_000_000):018d}"

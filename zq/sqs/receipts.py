@@ -18,7 +18,7 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-from zq.model import Grip, Message, QueueRef
+from zq.model import Message, MessageHandle, QueueRef
 from zq.sqs import errors
 
 # Length of a receipt handle in characters.
@@ -48,17 +48,17 @@ def encode_handles(queue: QueueRef, claim: str, messages: Iterable[Message]) -> 
 
 def decode_handles(
     queue: QueueRef, texts: Sequence[str], hold: int | None = None, max_hold: int = 0
-) -> list[Grip | None]:
+) -> list[MessageHandle | None]:
     """Decode receipt handles in order. The result is None for a handle that is invalid or belongs to another queue.
 
     ``hold`` is the new visibility timeout in seconds; None = delete the message. ``max_hold`` is the maximum duration
     of the claim in seconds; 0 = no limit.
     """
-    own, found = _prefix(queue), list[Grip | None]()
+    own, found = _prefix(queue), list[MessageHandle | None]()
     for fields, total, padding in _HANDLE.iter_unpack(_decode_base64(texts)):
         head, message, claim, count = _FIELDS.unpack(fields)
         if head == own and total == crc32(fields) and not padding:
-            found.append(Grip(message.hex(), claim.hex(), count, hold, max_hold))
+            found.append(MessageHandle(message.hex(), claim.hex(), count, hold, max_hold))
         else:
             found.append(None)
     return found
@@ -75,7 +75,7 @@ def _decode_base64(texts: Sequence[str]) -> bytes:
         )
 
 
-def decode_handle(queue: QueueRef, text: str, hold: int | None = None, max_hold: int = 0) -> Grip:
+def decode_handle(queue: QueueRef, text: str, hold: int | None = None, max_hold: int = 0) -> MessageHandle:
     """Decode one receipt handle. Raises ``SqsError`` if the handle is invalid or belongs to another queue."""
     [found] = decode_handles(queue, [text], hold, max_hold)
     if found is None:

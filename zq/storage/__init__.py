@@ -70,11 +70,11 @@ def connect(uri: str, options: Mapping[str, object] | None = None, expiry: Expir
         StartRefused: There is no such driver, or the store cannot be used with these settings.
         Unavailable: The store is unavailable.
     """
-    opened: Storage = find(uri)(uri, **(options or {}), expiry=expiry or Expiry())
+    opened: Storage = find_driver(uri)(uri, **(options or {}), expiry=expiry or Expiry())
     return opened
 
 
-def find(uri: str) -> Callable[..., Any]:
+def find_driver(uri: str) -> Callable[..., Any]:
     """Return the driver's function that opens a store. Raises ``StartRefused`` if there is no driver for the scheme."""
     scheme, drivers = _scheme(uri), _drivers("zq.storage")
     if scheme not in drivers:

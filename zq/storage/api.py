@@ -20,7 +20,7 @@ Arguments that several operations share:
   differs, ``KeyReused``.
 - ``fence``: a fencing token. If its epoch is not the last one issued, the operation changes nothing and raises
   ``Fenced``.
-- ``most_bytes``: the maximum total size of the returned bodies and attributes. The operation returns fewer messages
+- ``max_bytes``: the maximum total size of the returned bodies and attributes. The operation returns fewer messages
   than ``limit`` to stay within this size, but at least one message if there is one.
 """
 
@@ -37,7 +37,6 @@ from zq.model import (
     Copies,
     Draft,
     Fence,
-    Grip,
     Grouping,
     HandleOutcome,
     IdempotencyKey,
@@ -45,6 +44,7 @@ from zq.model import (
     ListFilter,
     LocatedMessage,
     Message,
+    MessageHandle,
     Messages,
     Move,
     Page,
@@ -165,7 +165,7 @@ class MessageController(Protocol):
         limit: int,
         list_filter: ListFilter,
         now: Seconds,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Page[Message]:
         """Return up to ``limit`` messages that match the filter and have sequences above ``marker``.
@@ -176,7 +176,7 @@ class MessageController(Protocol):
         """
 
     def browse(
-        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, max_bytes: int = UNBOUNDED
     ) -> BrowsePage:
         """Return messages in one state that follow the position ``after``.
 
@@ -184,7 +184,7 @@ class MessageController(Protocol):
         sequence. A message that stays in its state is neither skipped nor repeated. A page may have fewer messages than
         ``limit``, but it is empty only if there are no more messages. The default implementation scans the whole queue.
         """
-        return browsing.browse(self, queue, state, after, limit, now, most_bytes)
+        return browsing.browse(self, queue, state, after, limit, now, max_bytes)
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
@@ -207,7 +207,7 @@ class MessageController(Protocol):
         limit: int,
         now: Seconds,
         history: int = 0,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Messages:
         """Remove and return up to ``limit`` ready messages, in order of (available-at, sequence).
@@ -287,7 +287,7 @@ class ClaimController(Protocol):
         """
 
     def handle(
-        self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
+        self, queue: QueueRef, grips: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
     ) -> Sequence[HandleOutcome]:
         """Delete claimed messages or change the expiry of their claims, and return the outcomes in input order.
 
@@ -300,7 +300,7 @@ class ClaimController(Protocol):
         - ``GONE``: the message does not exist.
         - ``LOST``: the grip's claim or claim count is not the current one of the message.
         - ``EXPIRED``: the claim has lapsed.
-        - ``TOO_LONG``: the new expiry would exceed ``Grip.max_hold``.
+        - ``TOO_LONG``: the new expiry would exceed ``MessageHandle.max_hold``.
 
         Args:
             late: Whether to accept a grip of a lapsed claim if the message has not been claimed since.
@@ -367,7 +367,7 @@ class Storage(Protocol):
     def documents(self) -> DocumentController: ...
 
     @property
-    def prompt(self) -> bool:
+    def is_prompt(self) -> bool:
         """Whether short operations may currently run on the event loop's thread.
 
         If so, these operations access memory only, and a ``zq.storage.inline.Ticket`` waits for the disk after the
@@ -447,7 +447,7 @@ class Defaults:
     history: HistoryController = cast(HistoryController, capabilities.NO_HISTORY)
     transactions: TransactionController = cast(TransactionController, capabilities.NO_TRANSACTIONS)
     topics: TopicController = cast(TopicController, capabilities.NO_TOPICS)
-    prompt = False
+    is_prompt = False
 
     def clock_lead(self) -> Seconds:
         """Return 0: ``now`` always follows the clock of the store's machine."""

@@ -63,7 +63,7 @@ def browse(
     after: Position,
     limit: int,
     now: Seconds,
-    most_bytes: int,
+    max_bytes: int,
 ) -> BrowsePage:
     """Implement ``MessageController.browse`` by reading all messages of the queue."""
     behind = [
@@ -72,7 +72,7 @@ def browse(
         if (position := position_of(one, state, now)) > after
     ]
     behind.sort(key=lambda item: item[0])
-    found = list(take_portion(behind[:limit], most_bytes, lambda item: item[1].size))
+    found = list(take_portion(behind[:limit], max_bytes, lambda item: item[1].size))
     return BrowsePage([one for _, one in found], found[-1][0] if found else None)
 
 

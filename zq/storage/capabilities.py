@@ -73,7 +73,7 @@ class HistoryController(Protocol):
         limit: int,
         span: Span | None,
         now: Seconds,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         newest_first: bool = False,
     ) -> Page[HistoryEntry]:
         """Return history entries of messages that finished within the time span ``span``, in order of finishing.
@@ -123,9 +123,9 @@ class TransactionController(Protocol):
         drafts: Sequence[Draft],
         now: Seconds,
         ttl: int,
-        most_bytes: int,
+        max_bytes: int,
         idempotency_key: IdempotencyKey | None = None,
-        most_messages: int = MAX_STAGED,
+        max_messages: int = MAX_STAGED,
     ) -> None:
         """Store all drafts for the queue atomically in an invisible stage.
 
@@ -133,7 +133,7 @@ class TransactionController(Protocol):
         its stored result is the list of message ids.
 
         Raises:
-            StageFull: The stage would exceed ``most_messages`` messages, or ``most_bytes`` bytes in total.
+            StageFull: The stage would exceed ``max_messages`` messages, or ``max_bytes`` bytes in total.
         """
         ...
 
@@ -265,9 +265,9 @@ class MissingCapability:
         self.sentence = f"The store of this server does not have {capability}."
 
     def __getattr__(self, verb: str) -> Callable[..., NoReturn]:
-        return self._refuse
+        return self._reject
 
-    def _refuse(self, *_args: object, **_terms: object) -> NoReturn:
+    def _reject(self, *_args: object, **_terms: object) -> NoReturn:
         raise NotBuilt(self.sentence)
 
 

@@ -39,7 +39,7 @@ def connect(uri: str, expiry: Expiry | None = None) -> Storage:
 class MemoryStore(Store, Housekeeping):
     """A store of sorted dictionaries, one for each family, which share one lock."""
 
-    prompt = True
+    is_prompt = True
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -75,7 +75,7 @@ class ConnectionSubscriptions:
         hidden = _source(queue).connection_queue(id)
         while True:
             now = self._clock.now()
-            request = ClaimRequest(Lease(new_ids(1, now)[0], LEASE, 0), MAX_BATCH, most_bytes=MAX_BATCH_BYTES)
+            request = ClaimRequest(Lease(new_ids(1, now)[0], LEASE, 0), MAX_BATCH, max_bytes=MAX_BATCH_BYTES)
             claim = self._claims.create(hidden, request, now).claim
             if claim is None:
                 return

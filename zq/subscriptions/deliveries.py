@@ -63,19 +63,19 @@ class Deliveries:
         self._sealing = sealing
 
     def list(
-        self, source: Source, id: str, marker: int, limit: int | None, waiting: bool
+        self, source: Source, id: str, marker: int, limit: int | None, pending: bool
     ) -> ReadResult[Page[Delivery]]:
-        """Return a page of pending deliveries, or of dead-lettered ones if ``waiting`` is false; oldest first.
+        """Return a page of pending deliveries, or of dead-lettered ones if ``pending`` is false; oldest first.
 
         Raises ``Invalid`` if ``limit`` is out of range.
         """
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         one, now = self._get_subscription(source, id), self._clock.now()
         queue, chosen = source.dead_letter_queue(id), ListFilter()
-        if waiting:
+        if pending:
             queue, chosen = source.delivery_queue(one), ListFilter(claimed=True, delayed=True)
         max_bytes = self._limits.max_answer_bytes
-        page = self._storage.messages.list(queue, marker, size, chosen, now, most_bytes=max_bytes)
+        page = self._storage.messages.list(queue, marker, size, chosen, now, max_bytes=max_bytes)
         return ReadResult(Page([self._make_delivery(source.project, each) for each in page.items], page.next), now)
 
     def delete(self, source: Source, id: str, ids: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from zq.core.quotas import NO_QUOTAS
 from zq.errors import Invalid
 from zq.http.features import Feature, Json
 from zq.limits import Limits
-from zq.model.identity import ShareOptions
+from zq.model.identity import SignedUrlOptions
 from zq.subscriptions import openapi, resources
 from zq.subscriptions.connections import ConnectionSubscriptions
 from zq.subscriptions.deliveries import Deliveries
@@ -78,7 +78,7 @@ class SubscriptionsFeature(Feature):
 
 
 def subscriptions_feature(
-    options: NotificationOptions, core: Broker, share: Callable[[], ShareOptions], strategy: object, alone: bool
+    options: NotificationOptions, core: Broker, share: Callable[[], SignedUrlOptions], strategy: object, alone: bool
 ) -> SubscriptionsFeature:
     """Create the subscriptions feature from the settings.
 
@@ -89,7 +89,7 @@ def subscriptions_feature(
         alone: Whether this is the only process that uses the store.
     """
     if not CAN_DELIVER:
-        return SubscriptionsFeature(UseCases(core, create_policy(options, share, check_address=_refuse_subscriber)))
+        return SubscriptionsFeature(UseCases(core, create_policy(options, share, check_address=_reject_subscriber)))
     trusts, storage, clock = create_trusts(options, strategy), core.storage, core.waiters.clock
     policy = create_policy(options, share, trusts, AddressCheck(create_target_policy(options)))
     deliverer = None
@@ -101,7 +101,7 @@ def subscriptions_feature(
 
 def create_policy(
     options: NotificationOptions,
-    share: Callable[[], ShareOptions],
+    share: Callable[[], SignedUrlOptions],
     trusts: "Trusts | None" = None,
     check_address: Callable[[str], None] = DEFAULT_POLICY.check_address,
 ) -> SubscriptionPolicy:
@@ -123,5 +123,5 @@ def create_trusts(options: NotificationOptions, strategy: object) -> "Trusts | N
     return Trusts(middleware, options.trust_http, options.trust_targets)
 
 
-def _refuse_subscriber(_subscriber: str) -> None:
+def _reject_subscriber(_subscriber: str) -> None:
     raise Invalid("Subscriptions are not available: the extra delivery is not installed on the server.")

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, structs
 
 from zq import wire
-from zq.core.encryption import Sealing, id_in_topic, id_of_attributes
+from zq.core.encryption import Sealing, attributes_binding, topic_binding
 from zq.model import Draft, Seconds, new_ids
 from zq.model.attributes import decode_attributes
 from zq.subscriptions.model import Notice
@@ -40,10 +40,10 @@ def decrypt_notice(sealing: Sealing, project: str, notice: Notice) -> Notice:
 
     Raises ``MessageUnreadable`` if the body or the attributes cannot be decrypted.
     """
-    id = notice.message if notice.kind == "queue" else id_in_topic(notice.name, notice.seal)
+    id = notice.message if notice.kind == "queue" else topic_binding(notice.name, notice.seal)
     body, attributes = sealing.open(project, id, notice.body), notice.attributes
     if attributes:
-        attributes = sealing.open(project, id_of_attributes(id), attributes)
+        attributes = sealing.open(project, attributes_binding(id), attributes)
     return structs.replace(notice, body=body, attributes=attributes)
 
 

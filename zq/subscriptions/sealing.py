@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from zq.auth.signatures import derive_key
 from zq.errors import Invalid
-from zq.model.identity import ShareOptions
+from zq.model.identity import SignedUrlOptions
 
 LABEL = "subscription secrets"
 NONCE = 12
@@ -18,7 +18,7 @@ class SecretSealer:
     ``options`` returns the current keys. They can change when the configuration is reloaded.
     """
 
-    def __init__(self, options: Callable[[], ShareOptions]) -> None:
+    def __init__(self, options: Callable[[], SignedUrlOptions]) -> None:
         self._options = options
 
     def seal(self, secret: str) -> bytes:

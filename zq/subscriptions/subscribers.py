@@ -27,8 +27,8 @@ MAX_HEADERS: Final = 20
 # Replacement for secrets in responses.
 HIDDEN: Final = "***"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
-_UNPRINTABLE: Final = re.compile(r"[\x00-\x20\x7f]")
-_RESERVED: Final = frozenset(
+_UNPRINTABLE_CHARACTER: Final = re.compile(r"[\x00-\x20\x7f]")
+_RESERVED_HEADERS: Final = frozenset(
     [
         "host",
         "connection",
@@ -56,7 +56,7 @@ def check_subscriber(uri: object, types: tuple[str, ...] = TYPES) -> str:
     scheme = uri.partition(":")[0].lower()
     if ":" not in uri or scheme not in types:
         raise Invalid(f"The scheme of subscriber must be supported in the list {', '.join(types)}.")
-    if _UNPRINTABLE.search(uri):
+    if _UNPRINTABLE_CHARACTER.search(uri):
         raise Invalid("subscriber must not contain spaces or control characters.")
     if scheme == "mailto":
         parse_mailto(uri)
@@ -122,7 +122,7 @@ def _check_headers(headers: object) -> None:
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
             raise Invalid("options.post_headers contains an invalid header name.")
-        if name.lower() in _RESERVED or name.lower().startswith(_RESERVED_PREFIXES):
+        if name.lower() in _RESERVED_HEADERS or name.lower().startswith(_RESERVED_PREFIXES):
             raise Invalid(f"options.post_headers must not contain {name}.")
         _printable(f"options.post_headers.{name}", value)
 

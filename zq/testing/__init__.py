@@ -17,7 +17,7 @@ from zq.model import Seconds
 
 try:
     from zq.auth.credentials import BearerStrategy
-    from zq.auth.tokens import Grant, Tokens, TokenVerifier
+    from zq.auth.tokens import Grant, Tokens, TokenVerifier, parse_token
     from zq.core import Broker
     from zq.http.app import create_app
     from zq.http.application import App
@@ -103,7 +103,8 @@ class Server:
 
     def revoke(self, token: str) -> None:
         """Revoke a token, if it exists. The server rejects it after at most five seconds."""
-        self._tokens.revoke(token.split("_")[1], None)
+        if parsed := parse_token(token):
+            self._tokens.revoke(parsed[0], None)
 
     def client(self, project: str = PROJECT, **options: Any) -> Client:
         """Return a ``Client`` with these options. The server closes the client when it stops."""
@@ -162,7 +163,7 @@ def _with_sqs(features: Sequence[Feature], broker: Broker) -> list[Feature]:
 def _serving(app: App) -> Generator[str, None, None]:
     """Serve the application and yield its URL. On exit, wait until all requests are answered."""
     with _HttpServer(("127.0.0.1", 0), _Connection) as http:
-        http.set_app(lambda env, start: app(env, _hopless(start)))
+        http.set_app(lambda env, start: app(env, _drop_connection_headers(start)))
         thread = threading.Thread(target=http.serve_forever, args=(POLL,), name="zq-testing", daemon=True)
         thread.start()
         try:
@@ -173,7 +174,7 @@ def _serving(app: App) -> Generator[str, None, None]:
             http.hang_up()
 
 
-def _hopless(start: Callable[..., Any]) -> Callable[..., Any]:
+def _drop_connection_headers(start: Callable[..., Any]) -> Callable[..., Any]:
     """Remove ``Connection`` headers, which ``wsgiref`` rejects. Each connection ends after one response anyway."""
 
     def started(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:

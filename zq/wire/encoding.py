@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw
 from zq.model import (
     Claim,
     ClaimSummary,
-    Edge,
+    EndMessage,
     HistoryEntry,
     Holder,
     KnownFence,
@@ -230,7 +230,7 @@ def timestamp(moment: Seconds) -> str:
     return datetime.fromtimestamp(round(moment, 3), UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
-def _format_edge(path: str, edge: Edge, now: Seconds, detailed: bool) -> answers.Edge[str]:
+def _format_edge(path: str, edge: EndMessage, now: Seconds, detailed: bool) -> answers.Edge[str]:
     created = datetime.fromtimestamp(int(edge.created), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     href, sequence = f"{path}/messages/{edge.id}", edge.sequence if detailed else 0
     return answers.Edge(href, age(edge.created, now), created, sequence)

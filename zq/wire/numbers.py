@@ -43,7 +43,7 @@ def check_numbers(raw: bytes, field: str = "") -> None:
     is_long = _LONG_NUMBER_SAMPLE in shapes[::4] and _LONG_NUMBER in shapes
     has_large_exponent = _LARGE_EXPONENT in shapes or _LARGE_SIGNED_EXPONENT in shapes
     if is_long or (has_large_exponent and not _decodes(raw)):
-        _refuse_numbers(raw, field)
+        _reject_numbers(raw, field)
 
 
 def checked_json(value: object, field: str = "") -> bytes:
@@ -78,14 +78,14 @@ def _decodes(raw: bytes) -> bool:
     return True
 
 
-def _refuse_numbers(raw: bytes, field: str) -> None:
+def _reject_numbers(raw: bytes, field: str) -> None:
     def integer(digits: str) -> int | float:
         # Python rejects integers with thousands of digits, so long integers are not converted.
         number = int(digits) if len(digits) < 30 else inf
         return number if -MAX_BODY_NUMBER - 1 <= number <= MAX_BODY_NUMBER else inf
 
     try:
-        document = json.loads(raw, parse_int=integer, parse_constant=_refuse_constant, object_pairs_hook=_Members)
+        document = json.loads(raw, parse_int=integer, parse_constant=_reject_constant, object_pairs_hook=_Members)
     except RecursionError as error:
         raise InvalidBody("The body is nested too deeply.") from error
     if (found := _first_bad(document, field)) is not None:
@@ -95,7 +95,7 @@ def _refuse_numbers(raw: bytes, field: str) -> None:
         )
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise InvalidBody(f"{name} is not JSON.")
 
 

@@ -44,7 +44,7 @@ KINDS: Final = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.ZqError)
 }
 # Error classes by status and title.
-TITLED: Final = {row: kind for kind, row in STATUSES.items()}
+ERRORS_BY_TITLE: Final = {row: kind for kind, row in STATUSES.items()}
 # Error classes for responses with another title, for example of a proxy.
 BY_STATUS: Final[dict[int, type[errors.ZqError]]] = {
     401: errors.NotAuthenticated,
@@ -73,7 +73,7 @@ def error(status: int, name: str, title: str, sentence: str, retry_after: int = 
         retry_after: Value of the header ``Retry-After`` in seconds, for ``TooManyRequests``.
         limit: Name of the exceeded limit, for ``TooManyRequests``.
     """
-    kind = KINDS.get(name) or TITLED.get((status, title)) or BY_STATUS.get(status)
+    kind = KINDS.get(name) or ERRORS_BY_TITLE.get((status, title)) or BY_STATUS.get(status)
     if kind is errors.InvalidHeader:
         return errors.InvalidHeader(title, sentence)
     if kind is errors.TooManyRequests:

@@ -32,7 +32,7 @@ from zq.errors import Conflict
 from zq.events import NO_EVENTS
 from zq.http.app import create_app
 from zq.http.features import Feature
-from zq.model.identity import AuthOptions, ShareOptions
+from zq.model.identity import AuthOptions, SignedUrlOptions
 from zq.model.pools import POOL, each
 from zq.pools.catalogue import Pools
 from zq.pools.feature import PoolsFeature
@@ -156,7 +156,7 @@ class Bootstrap:
             chosen = Configuration().current
         storage = broken or (self._store if self._faulty else Store(self._store))
         clock = StoreClock(storage.now)
-        pools, share = None, ShareOptions(secret_key="test_key")
+        pools, share = None, SignedUrlOptions(secret_key="test_key")
         if self._conf.pooling and not isinstance(storage, BrokenStore):
             virtual = self._conf["pooling:catalog"].enable_virtual_pool
             pools = Pools(storage.documents, clock, chosen.limits, lambda _uri: None, lambda: HOSTS, "mongodb://own/zq")

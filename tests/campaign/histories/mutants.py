@@ -19,11 +19,11 @@ from zq.model import (
     ClaimRequest,
     ClaimResult,
     Draft,
-    Grip,
     HandleOutcome,
     Lease,
     ListFilter,
     Message,
+    MessageHandle,
     Messages,
     Outcome,
     Page,
@@ -278,7 +278,9 @@ class LateRenewal(RememberedClaims):
 class LateGrip(ClaimController):
     """L2: a grip is good for ever, whoever was handed the message since."""
 
-    def handle(self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, *_: object) -> Sequence[HandleOutcome]:
+    def handle(
+        self, queue: QueueRef, grips: Sequence[MessageHandle], now: Seconds, *_: object
+    ) -> Sequence[HandleOutcome]:
         moment, handled = layout.ms(now), HandleOutcome.GONE
         with changing(self._handle, queue) as (store, state, change):
             for found in locate(store, state, [grip.id for grip in grips if grip.hold is None], moment):
@@ -290,7 +292,9 @@ class LateGrip(ClaimController):
 class DeafGrip(NowAndThen, ClaimController):
     """L3: now and then a message is said to be deleted, and is not."""
 
-    def handle(self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, *_: object) -> Sequence[HandleOutcome]:
+    def handle(
+        self, queue: QueueRef, grips: Sequence[MessageHandle], now: Seconds, *_: object
+    ) -> Sequence[HandleOutcome]:
         return [HandleOutcome.DONE] * len(grips) if self.now_and_then() else super().handle(queue, grips, now)
 
 

@@ -20,7 +20,18 @@ from tests.campaign.histories.history import Away, New, Refused, Seen, Unsure
 from tests.servers import CLIENT
 from zq.clock import StoreClock
 from zq.errors import ClaimNotFound, ClaimNotHeld, MessageClaimed, Unavailable
-from zq.model import ClaimRequest, Draft, Grip, HandleOutcome, Lease, ListFilter, Message, QueueRef, Seconds, new_ids
+from zq.model import (
+    ClaimRequest,
+    Draft,
+    HandleOutcome,
+    Lease,
+    ListFilter,
+    Message,
+    MessageHandle,
+    QueueRef,
+    Seconds,
+    new_ids,
+)
 from zq.model.expiry import Expiry
 from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
@@ -60,7 +71,7 @@ class StorageTarget:
         self._upkeep = Upkeep(storage, self._clock, Expiry(sweep_interval=SWEEP_INTERVAL), LatencyMonitor())
         self._upkeep.start()
         self._turns = itertools.count()
-        self._given: dict[str, dict[str, Grip]] = {}
+        self._given: dict[str, dict[str, MessageHandle]] = {}
         """What each claim has handed out, by id."""
 
     def __enter__(self) -> "StorageTarget":
@@ -92,7 +103,7 @@ class StorageTarget:
             request = ClaimRequest(self._lease(claim, ttl, grace), limit)
             taken = self._storage.claims.create(queue, request, now).claim
         if taken:
-            self._given[claim] = {one.id: Grip(one.id, claim, one.claim_count) for one in taken.messages}
+            self._given[claim] = {one.id: MessageHandle(one.id, claim, one.claim_count) for one in taken.messages}
         return (claim, seen(taken.messages)) if taken else ("", [])
 
     def renew(self, queue: QueueRef, claim: str, ttl: float, grace: float) -> None:

@@ -35,7 +35,9 @@ USUAL: Final = (400, 403, 406, 503)
 # Errors of all operations that require a credential: it is not valid, or too many were not valid.
 GUARDED: Final = (401, 429)
 # Operations that never require a credential.
-UNGUARDED: Final = frozenset({"get_versions", "get_health", "head_health", "get_readiness", "head_readiness"})
+UNGUARDED_OPERATIONS: Final = frozenset(
+    {"get_versions", "get_health", "head_health", "get_readiness", "head_readiness"}
+)
 # Error raised by Falcon itself.
 NOT_ACCEPTABLE: Final = {406: "406 Not Acceptable"}
 # Pattern of a client id that must be a UUID.
@@ -105,7 +107,7 @@ def operation(
     Args:
         answers: Responses by status code. A string is the name of the body's schema; "" means no body.
     """
-    errors = (*usual, *errors, *(() if identity in UNGUARDED else GUARDED))
+    errors = (*usual, *errors, *(() if identity in UNGUARDED_OPERATIONS else GUARDED))
     statuses = {
         status: answer(f"{HTTPStatus(status).phrase}.", given) if isinstance(given, str) else given
         for status, given in answers.items()

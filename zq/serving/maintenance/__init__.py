@@ -85,7 +85,7 @@ class Upkeep:
         finally:
             exhausted = pace.left == 0
             self._monitor.end(exhausted)
-        self._events.swept(time.monotonic() - began, removed, exhausted, pace.rested)
+        self._events.swept(time.monotonic() - began, removed, exhausted, pace.paused)
         self._events.throttled(self._monitor.ratio, self._monitor.share)
         return exhausted
 

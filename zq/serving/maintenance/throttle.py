@@ -128,7 +128,7 @@ class AdaptivePace(Steps):
         self._expired = expired
         self._busy_size = min(size, MIN_STEP)
         self._began: float | None = None
-        self.rested = 0.0
+        self.paused = 0.0
 
     def step(self) -> int:
         """Pause, then return the maximum number of entries to remove in the next step, or 0 to end the round."""
@@ -137,7 +137,7 @@ class AdaptivePace(Steps):
             if self._began is not None:
                 pause = self._pause(self._monitor.monotonic() - self._began)
             size = self._busy_size
-        self.rested += pause
+        self.paused += pause
         if self._rest(pause):
             return 0
         self._began = self._monitor.monotonic()

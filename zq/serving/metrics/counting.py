@@ -211,7 +211,7 @@ class Metrics(Events):
     def woken(self, found: bool) -> None:
         self._woken[found].inc()
 
-    def turned_away(self) -> None:
+    def poll_refused(self) -> None:
         self._metrics["waits_turned_away_total"].inc()
 
     def published(self, topic: TopicRef, entries: Sequence[Entry]) -> None:
@@ -242,11 +242,11 @@ class Metrics(Events):
                 self._queues.add(queue)
         self._metrics["queue_expired_removed_total"].labels(*queue).inc(count)
 
-    def swept(self, seconds: float, removed: int, exhausted: bool, rested: float) -> None:
+    def swept(self, seconds: float, removed: int, exhausted: bool, paused: float) -> None:
         self._metrics["sweep_seconds"].observe(seconds)
         self._metrics["sweep_removed_total"].inc(removed)
         self._metrics["sweep_limit_reached_total"].inc(int(exhausted))
-        self._metrics["sweep_rest_seconds_total"].inc(rested)
+        self._metrics["sweep_rest_seconds_total"].inc(paused)
         self._tally()  # so that the pages of other processes include the totals
 
     def throttled(self, ratio: float, share: float) -> None:

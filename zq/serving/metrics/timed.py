@@ -56,8 +56,8 @@ class _TimedStorage:
         self.documents = cast(api.DocumentController, _time_controller(storage.documents, "documents", notify))
 
     @property
-    def prompt(self) -> bool:
-        return self._storage.prompt
+    def is_prompt(self) -> bool:
+        return self._storage.is_prompt
 
     def now(self) -> Seconds:
         return self._storage.now()

@@ -13,7 +13,7 @@ from oslo_config import cfg
 from zq.limits import Limits
 from zq.model.declarations import find_declarations, read_docstrings
 from zq.model.expiry import Expiry
-from zq.model.identity import AuthOptions, JwtOptions, ShareOptions
+from zq.model.identity import AuthOptions, JwtOptions, SignedUrlOptions
 from zq.model.options import PORT, Option
 from zq.model.quotas import Quota
 from zq.serving.sections import SECTIONS
@@ -115,7 +115,7 @@ PARTS: Final = {
     "quota": Part("quota", Quota),
     "general": Part("DEFAULT", sections.GeneralOptions),
     "auth": Part("auth", AuthOptions),
-    "share": Part("signed_url", ShareOptions),
+    "share": Part("signed_url", SignedUrlOptions),
     "server": Part("server", sections.ServerOptions),
     "storage": Part("storage", sections.StorageOptions),
     "limits": Part("transport", Limits),

@@ -24,7 +24,7 @@ from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MIN_TTL, Limits
 from zq.logs import without_secrets
 from zq.model import store_uri
 from zq.model.expiry import Expiry
-from zq.model.identity import AuthOptions, ShareOptions
+from zq.model.identity import AuthOptions, SignedUrlOptions
 from zq.model.options import PORT
 from zq.model.quotas import UNBOUNDED, Quota
 from zq.serving.sections import SECTIONS
@@ -89,7 +89,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     general: sections.GeneralOptions
     auth: AuthOptions
-    share: ShareOptions
+    share: SignedUrlOptions
     quota: Quota
     """Default project quota. Without authentication only ``share`` is limited."""
     server: sections.ServerOptions
@@ -178,7 +178,7 @@ def _read_settings(conf: cfg.ConfigOpts) -> Settings:
     scheme = store_uri.split(uri).scheme
     check_share(given["share"])
     strategy = parse_strategy(auth.strategy)
-    engine = engine_of(server.engine, auth.certificates)
+    engine = choose_http_server(server.engine, auth.certificates)
     given |= {
         "auth": structs.replace(auth, strategy=strategy, jwt=JWT.read(conf), behind_proxy=server.behind_proxy),
         "quota": quota if strategy else structs.replace(UNBOUNDED, share=quota.share),
@@ -197,7 +197,7 @@ def _read_settings(conf: cfg.ConfigOpts) -> Settings:
 
     return Settings(
         **given,
-        **allot_places(engine, server),
+        **allot_threads(engine, server),
         shared_store=scheme in NETWORKED,
         driver_options=driver_options(scheme),
         queue_ttl=tuple(_parse_queue_ttl(read_queue_ttl_lines(conf), given["limits"].max_message_ttl)),
@@ -256,7 +256,7 @@ def _check(settings: Settings) -> None:
             f"[expiry] sweep_max_deletes must be at least sweep_batch_size, which is {expiry.sweep_batch_size}; it is "
             f"{expiry.sweep_max_deletes}."
         )
-    check_tls(settings.server, settings.auth)
+    check_certificates(settings.server, settings.auth)
     _check_limits(settings.limits)
     least = 2 * settings.limits.max_messages_post_size
     if settings.topics.topic_log_bytes < least:
@@ -356,7 +356,7 @@ def parse_strategy(given: str) -> str:
     return strategy
 
 
-def check_share(share: ShareOptions) -> None:
+def check_share(share: SignedUrlOptions) -> None:
     """Raise ``StartRefused`` if a secret of signed URLs is missing or too short."""
     if share.secrets and not share.secret_key:
         raise StartRefused("[signed_url] old_secret_keys needs secret_key.")
@@ -375,7 +375,7 @@ def resolve_control_path(given: str, uri: str) -> str:
     return os.path.abspath(os.path.join(unquote(parts.path), "control.sock")) if parts.scheme == "rocksdb" else ""
 
 
-def check_tls(server: sections.ServerOptions, auth: AuthOptions) -> None:
+def check_certificates(server: sections.ServerOptions, auth: AuthOptions) -> None:
     """Raise ``StartRefused`` if TLS or client certificate options lack other required options."""
     if bool(server.tls_cert) != bool(server.tls_key):
         raise StartRefused("[server] tls_cert and tls_key must both be set, or neither.")
@@ -410,7 +410,7 @@ def read_pool_settings(
     return PoolSettings(catalog.enable_virtual_pool, hosts, options)
 
 
-def engine_of(chosen: str, certificates: str) -> str:
+def choose_http_server(chosen: str, certificates: str) -> str:
     """Return the HTTP server to use.
 
     "auto" selects Granian if it is installed and client certificates are not used, else gunicorn.
@@ -420,7 +420,7 @@ def engine_of(chosen: str, certificates: str) -> str:
     return "granian" if find_spec("granian") is not None and not certificates else "gunicorn"
 
 
-def allot_places(engine: str, server: sections.ServerOptions) -> dict[str, Any]:
+def allot_threads(engine: str, server: sections.ServerOptions) -> dict[str, Any]:
     """Return the numbers of threads, waiting requests and streams, with defaults for unset options."""
     waiters, streams, threads = server.max_waiters, server.max_streams, server.threads
     if engine != "granian":

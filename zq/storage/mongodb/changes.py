@@ -23,12 +23,12 @@ from pymongo.errors import DuplicateKeyError
 
 from zq.errors import Fenced
 from zq.model import Fence, Move, Outcome
-from zq.storage.mongodb import layout, lines
+from zq.storage.mongodb import groups, layout
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.commands import RemovalPending
 from zq.storage.mongodb.counters import Arrivals, advance
 from zq.storage.mongodb.floors import conflict_with_removals, find_visible, guarded_update
-from zq.storage.mongodb.layout import CLAIM_FIELDS, IN_NO_LINE, BsonDocument, QueueKey
+from zq.storage.mongodb.layout import CLAIM_FIELDS, UNGROUPED_FILTER, BsonDocument, QueueKey
 
 
 def held_filter(client: StoreClient, key: QueueKey, claim: str, now: int) -> BsonDocument:
@@ -52,7 +52,7 @@ def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: 
     A message is ungrouped if it belongs to no message group. If the number is 0, the claim holds no ungrouped messages,
     or a purge or deletion of the queue is pending. The caller must then use ``update_in_transaction``.
     """
-    held = {**held_filter(client, key, claim, now), **IN_NO_LINE}
+    held = {**held_filter(client, key, claim, now), **UNGROUPED_FILTER}
     try:
         return client.update([guarded_update(key), {"q": held, "u": step, "multi": True, "hint": layout.HELD}])
     except RemovalPending:
@@ -85,7 +85,7 @@ def update_in_transaction(
         named = client.where(key, _id={"$in": [one["_id"] for one in found]})
         if found:
             client.update([{"q": named, "u": step, "multi": True, "hint": "_id_"}], session)
-            lines.update_entries(client, session, key, found, now, until)
+            groups.update_entries(client, session, key, found, now, until)
         return len(found)
 
     if fence is None and not client.find(held, limit=1, fields={"_id": 1}, hint=layout.HELD):
@@ -255,8 +255,8 @@ def move(
         gone = client.update([conflict, *moving], session) - 1
     if gone != len(moved):
         raise Aborted
-    lines.add_to_entries(client, session, arrivals, floors)
-    lines.update_entries(client, session, source, [found for found, _ in moved], now)
+    groups.add_to_entries(client, session, arrivals, floors)
+    groups.update_entries(client, session, source, [found for found, _ in moved], now)
     if history:
         finished = [(found, Outcome.DEAD_LETTERED if each.reason else Outcome.MOVED) for found, each in moved]
         insert_history_copies(client, session, source, finished, now, history)
@@ -273,7 +273,7 @@ def _arrivals(
     by_target: defaultdict[str, list[MovedMessage]] = defaultdict(list)
     for found, each in moved:
         by_target[each.to].append((found, each))
-    entering = {targets[name]: _entry(some, now) for name, some in by_target.items()}
+    entering = {targets[name]: _sum_arrivals(some, now) for name, some in by_target.items()}
     ranges = advance(client, session, entering)
     next_sequence = {name: ranges[target].sequence for name, target in targets.items()}
     arrivals = []
@@ -281,13 +281,13 @@ def _arrivals(
         target = targets[each.to]
         available = now + each.delay * 1000 if each.delay else ranges[target].available
         position = {"s": target.shard, "q": target.messages, "k": next_sequence[each.to], "d": available}
-        line = layout.line_of(ranges[target].grouping, layout.decode_text(found.get("h", "")))
-        arrivals.append({**_moved_document(source, found, each, now), **position, **line})
+        group = layout.group_fields(ranges[target].grouping, layout.decode_text(found.get("h", "")))
+        arrivals.append({**_moved_document(source, found, each, now), **position, **group})
         next_sequence[each.to] += 1
     return arrivals, {target.shard: ranges[target].floor for target in targets.values()}
 
 
-def _entry(moved: Sequence[MovedMessage], now: int) -> Arrivals:
+def _sum_arrivals(moved: Sequence[MovedMessage], now: int) -> Arrivals:
     """Return the number of moved messages, and the change in usage, for one target queue.
 
     A move changes the project's usage only by the size difference of replaced bodies.

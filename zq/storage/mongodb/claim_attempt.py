@@ -61,7 +61,7 @@ class ClaimAttempt(Struct, frozen=True):
     """The terms of one caller's claim, or of a pop if ``request`` is None.
 
     - ``limit``: the maximum number of messages.
-    - ``most_bytes``: the maximum total size of the messages' bodies and attributes.
+    - ``max_bytes``: the maximum total size of the messages' bodies and attributes.
     - ``now``: the time of the request in milliseconds.
     - ``history``: the retention of history entries for popped messages, in seconds; 0 = no entries.
     - ``expected``: the queue's metadata that the caller expects; None = any.
@@ -70,7 +70,7 @@ class ClaimAttempt(Struct, frozen=True):
     limit: int
     now: int
     request: ClaimRequest | None = None
-    most_bytes: int = UNBOUNDED
+    max_bytes: int = UNBOUNDED
     history: int = 0
     expected: bytes | None = None
 
@@ -80,7 +80,7 @@ class ClaimAttempt(Struct, frozen=True):
 
     def choose(self, ready: Sequence[BsonDocument]) -> Choice:
         """Choose the first ready messages, up to the limits of the attempt."""
-        candidates = list(take_portion(ready[: self.limit], self.most_bytes, size_of))
+        candidates = list(take_portion(ready[: self.limit], self.max_bytes, size_of))
         max_claims = None if self.request is None else self.request.max_claims
         if max_claims is None:
             return Choice(candidates, candidates, [])

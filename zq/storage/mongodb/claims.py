@@ -21,10 +21,10 @@ from zq.model import (
     ClaimResult,
     ClaimSummary,
     Fence,
-    Grip,
     HandleOutcome,
     IdempotencyKey,
     Lease,
+    MessageHandle,
     Outcome,
     Page,
     QueueRef,
@@ -33,7 +33,7 @@ from zq.model import (
     Settlement,
     SettleResult,
 )
-from zq.storage.mongodb import layout, lines, observing
+from zq.storage.mongodb import groups, layout, observing
 from zq.storage.mongodb.changes import (
     FinishTerms,
     check_fence,
@@ -58,7 +58,7 @@ from zq.storage.mongodb.group_commit import (
     select_admitted,
 )
 from zq.storage.mongodb.handling import Handler, HandleRequest
-from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
+from zq.storage.mongodb.layout import UNGROUPED_FILTER, BsonDocument, QueueKey
 from zq.storage.mongodb.queue_claimer import MAX_ATTEMPTS, Announce, QueueClaimer, QueueClaimers
 from zq.storage.mongodb.reservations import find_visible_held
 
@@ -107,13 +107,13 @@ class ExclusiveClaim:
         """
         attempt = self._attempt
         for _ in range(MAX_ATTEMPTS):
-            found = self._claimer.search(attempt.limit, attempt.now, attempt.most_bytes)
+            found = self._claimer.search(attempt.limit, attempt.now, attempt.max_bytes)
             if not found.is_empty and not attempt.accepts(found.metadata):
                 return ClaimResult(metadata=found.metadata)
             choice = attempt.choose(found.ready)
             try:
-                if choice.eligible or found.lines or self._request.fence:
-                    work = partial(self._make, choice, found.lines)
+                if choice.eligible or found.groups or self._request.fence:
+                    work = partial(self._make, choice, found.groups)
                     made = self._client.transaction(work, retry_conflicts=False)
                 else:  # waiting callers repeat the request often, which must not cost a transaction
                     made = CreationResult(self._existing_claim(), attempt.outcome(choice, ()))
@@ -123,8 +123,8 @@ class ExclusiveClaim:
                 continue
             if made.existing:
                 return ClaimResult(layout.to_claim(self._key, made.existing, attempt.now), existing=True)
-            self._claimer.lines.remove_expired(made.expired, attempt.now)
-            if not found.lines or made.outcome.is_answered:
+            self._claimer.group_claimer.remove_expired(made.expired, attempt.now)
+            if not found.groups or made.outcome.is_answered:
                 return made.outcome.claimed(self._key, self._request)
         raise Unavailable
 
@@ -143,7 +143,7 @@ class ExclusiveClaim:
         if existing:
             return CreationResult(existing, ClaimOutcome(attempt.now))
         if names:
-            taken = self._claimer.lines.take([attempt], names, session)
+            taken = self._claimer.group_claimer.take([attempt], names, session)
             return CreationResult([], taken.outcomes[0], taken.expired)
         eligible = choice.eligible
         if eligible and self._client.update(
@@ -257,7 +257,7 @@ class Settler:
         pending.
         """
         settlement = request.settlement
-        held = held_filter(self._client, request.key, request.claim, request.now) | IN_NO_LINE
+        held = held_filter(self._client, request.key, request.claim, request.now) | UNGROUPED_FILTER
         if settlement.rest:
             gone = self._client.delete(guarded_delete(request.key, held, layout.HELD), session)
             if not gone:
@@ -342,7 +342,7 @@ class Settler:
             deleted = [doc_id for resolution in its for doc_id in resolution.deleted]
             finish(self._client, session, key, deleted, FinishTerms(Outcome.DELETED, now, history))
             move(self._client, session, key, [one for resolution in its for one in resolution.moved], now, history)
-            lines.update_entries(
+            groups.update_entries(
                 self._client, session, key, [one for resolution in its for one in resolution.held], now
             )
 
@@ -383,7 +383,7 @@ class ClaimController:
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         key = layout.key(queue)
-        attempt = ClaimAttempt(request.limit, layout.ms(now), request, request.most_bytes, expected=request.expected)
+        attempt = ClaimAttempt(request.limit, layout.ms(now), request, request.max_bytes, expected=request.expected)
         with self._client.verb():
             claimer = self._claimers.get(key)
             if request.named or request.fence:
@@ -442,7 +442,7 @@ class ClaimController:
         return settled
 
     def handle(
-        self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
+        self, queue: QueueRef, grips: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
     ) -> Sequence[HandleOutcome]:
         key = layout.key(queue)
         with self._client.verb():

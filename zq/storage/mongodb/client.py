@@ -74,7 +74,7 @@ UNKNOWN: Final = "UnknownTransactionCommitResult"
 SNAPSHOT_UNAVAILABLE: Final = 246
 LOCAL: Final = ReadConcern("local")
 PLAIN: Final = cast(CodecOptions[Mapping[str, Any]], CODEC)
-UNJOURNALED: Final = {"w": 1}
+UNJOURNALED_CONCERN: Final = {"w": 1}
 # A batch size that returns all documents of a snapshot in one reply.
 SNAPSHOT_BATCH: Final = 100_000
 
@@ -144,7 +144,7 @@ class StoreClient:
         skip: int = 0,
         committed: bool = False,
         snapshot: bool | Timestamp = False,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         session: Session | None = None,
     ) -> list[BsonDocument]:
         """Return the matching documents of ``messages``.
@@ -153,7 +153,7 @@ class StoreClient:
             limit: Maximum number of documents; 0 = no limit.
             hint: Index to use.
             fields: Projection; None = complete documents.
-            most_bytes: Total size of messages at which to stop reading. The last document may exceed it.
+            max_bytes: Total size of messages at which to stop reading. The last document may exceed it.
             committed: Read majority-committed data, which no failover can undo. If the write concern is weaker than
                 ``majority``, read local data.
             snapshot: Read a majority-committed snapshot. A ``Timestamp`` selects its point in time.
@@ -163,14 +163,14 @@ class StoreClient:
             command["sort"] = sort
         if limit:
             command["limit"] = limit
-            command["batchSize"] = limit if most_bytes >= UNBOUNDED else min(limit, PORTION)
+            command["batchSize"] = limit if max_bytes >= UNBOUNDED else min(limit, PORTION)
         if hint:
             command["hint"] = hint
         if fields:
             command["projection"] = fields
         if skip:
             command["skip"] = skip
-        return self.read(command, session, committed=committed, snapshot=snapshot, most_bytes=most_bytes)
+        return self.read(command, session, committed=committed, snapshot=snapshot, max_bytes=max_bytes)
 
     def read(
         self,
@@ -179,7 +179,7 @@ class StoreClient:
         *,
         committed: bool = False,
         snapshot: bool | Timestamp = False,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
     ) -> list[BsonDocument]:
         """Run a read command and return the documents of its cursor.
 
@@ -191,7 +191,7 @@ class StoreClient:
             moment = {"atClusterTime": snapshot} if isinstance(snapshot, Timestamp) else {}
             command["readConcern"] = {"level": "snapshot", **moment}
         return self._retry(
-            lambda: read_up_to(self.database.cursor_command(command, session=session, codec_options=CODEC), most_bytes),
+            lambda: read_up_to(self.database.cursor_command(command, session=session, codec_options=CODEC), max_bytes),
             session,
         )
 
@@ -386,7 +386,7 @@ class StoreClient:
 
     def _write(self, command: BsonDocument, session: Session | None, durable: bool = True) -> BsonDocument:
         if session is None:
-            command["writeConcern"] = self._write_concern if durable else UNJOURNALED
+            command["writeConcern"] = self._write_concern if durable else UNJOURNALED_CONCERN
         return self._retry(
             lambda: check_reply(self.database.command(command, session=session, codec_options=PLAIN)), session
         )

@@ -13,7 +13,7 @@ from zq.storage.mongodb.layout import BsonDocument, size_of
 S = TypeVar("S", bound=Mapping[str, Any])
 # Maximum size of the messages in one command, in bytes. The server's limit is 16 MiB for the entire command.
 LARGEST: Final = 8 << 20
-# Number of documents in the first reply to a search with ``most_bytes``.
+# Number of documents in the first reply to a search with ``max_bytes``.
 PORTION: Final = 32
 DUPLICATE_KEY: Final = 11000
 WRITE_CONFLICT: Final = 112
@@ -28,16 +28,16 @@ class RemovalPending(OperationFailure):
     """Raised if a purge or deletion of the queue is pending: some of the removed messages are not yet deleted."""
 
 
-def read_up_to(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocument]:
-    """Return documents of the cursor until the total size of the documents reaches ``most_bytes``.
+def read_up_to(cursor: CommandCursor[BsonDocument], max_bytes: int) -> list[BsonDocument]:
+    """Return documents of the cursor until the total size of the documents reaches ``max_bytes``.
 
     After the first ``PORTION`` documents, their average size determines the size of the next batch. Small documents
     then arrive in a single further reply.
     """
-    if most_bytes >= UNBOUNDED:
+    if max_bytes >= UNBOUNDED:
         return list(cursor)
     documents: list[BsonDocument] = []
-    left = most_bytes
+    left = max_bytes
     with cursor:
         for document in cursor:
             documents.append(document)
@@ -45,7 +45,7 @@ def read_up_to(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[Bso
             if left <= 0:
                 break
             if len(documents) == PORTION:
-                cursor.batch_size(2 + left * PORTION // (most_bytes - left))
+                cursor.batch_size(2 + left * PORTION // (max_bytes - left))
     return documents
 
 

@@ -18,12 +18,12 @@ from bson.datetime_ms import DatetimeMS
 from zq.errors import ClaimNotHeld, MessageClaimed
 from zq.model import Outcome
 from zq.storage.concurrency import GroupCommit
-from zq.storage.mongodb import layout, lines
+from zq.storage.mongodb import groups, layout
 from zq.storage.mongodb.changes import FinishTerms, finish, held_condition
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.floors import find_visible
 from zq.storage.mongodb.group_commit import ShardGroups
-from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
+from zq.storage.mongodb.layout import UNGROUPED_FILTER, BsonDocument, QueueKey
 
 # Maximum number of deletions in one group.
 CAPACITY: Final = 256
@@ -64,7 +64,7 @@ class Deletions:
         if is_grouped or deletion.history or (claims is not None and (len(deletion.doc_ids) != 1 or len(claims) > 1)):
             self._finish_groups.submit(deletion)
         elif claims is None:
-            gone = self._client.delete_all({**living, **IN_NO_LINE})
+            gone = self._client.delete_all({**living, **UNGROUPED_FILTER})
             if gone < len(deletion.doc_ids) and self._client.find(living, limit=1, hint="_id_", fields={"_id": 1}):
                 self._finish_groups.submit(deletion)
         else:
@@ -72,7 +72,7 @@ class Deletions:
 
     def _delete_one(self, deletion: Deletion, living: BsonDocument, claims: Sequence[str]) -> None:
         """Delete one message, in a command that concurrent callers share. Raises the errors of ``refusal_of``."""
-        while not self._group_commit.submit({**living, **_holder(claims, deletion.now), **IN_NO_LINE}):
+        while not self._group_commit.submit({**living, **_holder(claims, deletion.now), **UNGROUPED_FILTER}):
             found = find_visible(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
             if not found:
                 return
@@ -116,7 +116,7 @@ class Deletions:
         for (key, history), its in sorted(ending.items(), key=lambda item: item[0][0].shard):
             doc_ids = [message["_id"] for message in its]
             finish(self._client, session, key, doc_ids, FinishTerms(Outcome.DELETED, now, history))
-            lines.update_entries(self._client, session, key, its, now)
+            groups.update_entries(self._client, session, key, its, now)
         return answers
 
 

@@ -35,7 +35,7 @@ from bson.datetime_ms import DatetimeMS
 
 from zq.model import QueueRef
 from zq.model.expiry import Pace
-from zq.storage.mongodb import layout, lines, topic_log
+from zq.storage.mongodb import groups, layout, topic_log
 from zq.storage.mongodb.client import Session, StoreClient, end_orphans
 from zq.storage.mongodb.commits import Commits
 from zq.storage.mongodb.feed import Feed
@@ -169,7 +169,7 @@ class PendingDeletes:
         with self._client.verb():
             if pending["s"].startswith(topic_log.LOG):
                 return self._log_step(pending, most)
-            removed = self._delete_batch({"q": "m" + pending["s"]}, pending, "g", most) or lines.rewrite_up_to(
+            removed = self._delete_batch({"q": "m" + pending["s"]}, pending, "g", most) or groups.rewrite_up_to(
                 self._client, layout.key(layout.queue_of(pending["s"])), pending["g"], most
             )
             if not removed and "g1" in pending:

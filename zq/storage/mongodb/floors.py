@@ -123,9 +123,9 @@ def search(
     fields: Mapping[str, int] | None = None,
     skip: int = 0,
     committed: bool = False,
-    most_bytes: int = UNBOUNDED,
+    max_bytes: int = UNBOUNDED,
     session: Session | None = None,
-    beside: bool = True,
+    in_same_command: bool = True,
     floor_of: Callable[[Mapping[str, Any]], int] = floor_of,
 ) -> tuple[list[BsonDocument], BsonDocument]:
     """Return the first matching documents that are not removed, and the queue's document.
@@ -135,8 +135,8 @@ def search(
 
     Args:
         fields: Projection, which must include ``k``; None = complete documents.
-        beside: Whether to read the queue's document in the same command. If False, a second command reads the queue's
-            document, but only if the search has found documents.
+        in_same_command: Whether to read the queue's document in the same command. If False, a second command reads the
+            queue's document, but only if the search has found documents.
         floor_of: Returns the last removed sequence from the queue's document.
 
     The other arguments are those of ``StoreClient.find``.
@@ -146,8 +146,8 @@ def search(
     while True:
         bounded = above(conditions, floor)
         options: Any = {"limit": limit, "sort": sort, "fields": fields, "skip": skip, "committed": committed}
-        options |= {"most_bytes": most_bytes, "session": session, "hint": hint}
-        if beside:
+        options |= {"max_bytes": max_bytes, "session": session, "hint": hint}
+        if in_same_command:
             found, counters = find_with(client, named, bounded, **options)
         else:
             found = client.find(bounded, **options)
@@ -161,7 +161,7 @@ def search(
             return [], counter
         if sequences <= FEW_SEQUENCES and hint == layout.CLAIMS and known < floor:
             hint = layout.OBSERVERS
-        skip, beside = 0, True
+        skip, in_same_command = 0, True
 
 
 def find_named(
@@ -208,7 +208,7 @@ def find_visible(
     if hint == "_id_":
         found, counters = find_named(client, keys, conditions, fields=projection, session=session)
     else:
-        beside = counters_of(client, keys)
-        found, counters = find_with(client, beside, conditions, hint=hint, fields=projection, session=session)
+        queue_filter = counters_of(client, keys)
+        found, counters = find_with(client, queue_filter, conditions, hint=hint, fields=projection, session=session)
     floors = {counter["_id"][1:]: floor_of(counter) for counter in counters}
     return [one for one in found if one["k"] > floors.get(one["q"][1:], 0)]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletion, extension and release of individual claimed messages.
 
-A caller identifies a message by its id, claim and claim count, which form a ``Grip``. Concurrent callers of a process
-share a transaction, which reads the messages before it changes them. The messages cannot change before the transaction
-ends.
+A caller identifies a message by its id, claim and claim count, which form a ``MessageHandle``. Concurrent callers of a
+process share a transaction, which reads the messages before it changes them. The messages cannot change before the
+transaction ends.
 """
 
 from collections import defaultdict
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from zq.model import Grip, HandleOutcome, Outcome
-from zq.storage.mongodb import layout, lines
+from zq.model import HandleOutcome, MessageHandle, Outcome
+from zq.storage.mongodb import groups, layout
 from zq.storage.mongodb.changes import FinishTerms, finish
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.floors import find_visible
@@ -26,21 +26,22 @@ CAPACITY: Final = 256
 class HandleRequest(NamedTuple):
     """A request to delete claimed messages, or to change when their claims expire.
 
-    Each ``Grip`` identifies one message and the operation.
+    Each ``MessageHandle`` identifies one message and the operation.
 
-    ``now`` is the time of the request in milliseconds. ``ClaimController.handle`` describes ``late`` and ``history``.
+    ``now`` is the time of the request in milliseconds. ``ClaimController.handle`` describes ``accepts_expired`` and
+    ``history``.
     """
 
     key: QueueKey
-    grips: Sequence[Grip]
+    grips: Sequence[MessageHandle]
     now: int
-    late: bool
+    accepts_expired: bool
     history: int
     idempotency_key: None = None
 
 
 class HandleResult(NamedTuple):
-    """The outcome for each ``Grip`` of a request.
+    """The outcome for each ``MessageHandle`` of a request.
 
     ``is_earlier``: whether a message is now available earlier than before the request.
     """
@@ -82,7 +83,7 @@ class Handler:
         for (key, history), doc_ids in sorted(changes.deleted.items(), key=lambda item: item[0][0].shard):
             finish(self._client, session, key, doc_ids, FinishTerms(Outcome.DELETED, now, history))
         for key, changed in changes.changed.items():
-            lines.update_entries(self._client, session, key, changed, now)
+            groups.update_entries(self._client, session, key, changed, now)
         return results
 
 
@@ -124,7 +125,7 @@ class _PendingChanges:
             for (key, ends, available), doc_ids in by_end.items()
         ]
 
-    def _one(self, request: HandleRequest, grip: Grip) -> HandleOutcome:
+    def _one(self, request: HandleRequest, grip: MessageHandle) -> HandleOutcome:
         doc_id = layout.doc_id(request.key, grip.id)
         found = self._found.get(doc_id)
         if found is None or found["q"] != request.key.messages:
@@ -134,7 +135,7 @@ class _PendingChanges:
         holder = claim.get("i", "")
         known = layout.decode_text(holder) if isinstance(holder, str) else ""
         age = (self._now - int(claim.get("s", self._now))) // 1000
-        handled = grip.decide(known, claim["n"], request.late or claim.get("e", 0) > self._now, age)
+        handled = grip.decide(known, claim["n"], request.accepts_expired or claim.get("e", 0) > self._now, age)
         if handled is not HandleOutcome.DONE:
             return handled
         self.changed[request.key].append(found)

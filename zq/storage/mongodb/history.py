@@ -31,7 +31,7 @@ class HistoryController:
         limit: int,
         span: Span | None,
         now: Seconds,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         newest_first: bool = False,
     ) -> Page[HistoryEntry]:
         moment, key = layout.ms(now), layout.key(queue)
@@ -41,7 +41,7 @@ class HistoryController:
             return Page([], None)
         with self._client.verb():
             if span is None:
-                found = self._list_all(key, marker, limit, moment, most_bytes)
+                found = self._list_all(key, marker, limit, moment, max_bytes)
             else:
                 between = {"$gte": _bounded(span.since), "$lt": _bounded(span.until)}
                 records = self._entry_filter(key, moment, p={"$lt" if newest_first else "$gt": marker}, f=between)
@@ -53,10 +53,10 @@ class HistoryController:
                     sort={"p": -1 if newest_first else 1},
                     hint=layout.FINISHED,
                     committed=True,
-                    most_bytes=most_bytes,
+                    max_bytes=max_bytes,
                     floor_of=history_floor_of,
                 )
-        items = [_to_entry(key, one, moment) for one in take_portion(found, most_bytes, layout.size_of)]
+        items = [_to_entry(key, one, moment) for one in take_portion(found, max_bytes, layout.size_of)]
         if not items:
             return Page([], None)
         return Page(items, str(items[-1].message.sequence if span is None else items[-1].position))
@@ -70,7 +70,7 @@ class HistoryController:
         latest = {_message_id(record): record for record in sorted(found, key=lambda record: int(record["p"]))}
         return [_to_entry(key, latest[doc_id], moment) for doc_id in doc_ids if doc_id in latest]
 
-    def _list_all(self, key: QueueKey, marker: int, limit: int, now: int, most_bytes: int) -> Sequence[BsonDocument]:
+    def _list_all(self, key: QueueKey, marker: int, limit: int, now: int, max_bytes: int) -> Sequence[BsonDocument]:
         """Return live messages and history entries after the sequence ``marker``.
 
         The search reads a snapshot, so a message that finishes during the search is included exactly once.
@@ -86,7 +86,7 @@ class HistoryController:
                 sort={"k": 1},
                 hint=layout.OBSERVERS,
                 snapshot=True,
-                most_bytes=most_bytes,
+                max_bytes=max_bytes,
             )
             counter: BsonDocument = counters[0] if counters else {}
             floors = {key.messages: floor_of(counter), key.history_entries: history_floor_of(counter)}

@@ -20,7 +20,7 @@ field     of a message                           of a queue, which includes its 
 ``b``     raw JSON body                          raw JSON metadata; absent = the queue does not exist
 ``m``     checksum, if any                       -
 ``v``     attributes, if any                     -
-``h``     group, if any                          grouping, if any: see ``lines``
+``h``     group, if any                          grouping, if any: see ``groups``
 ``h1``    stored name of the group, if grouped   -
 ``c``     last claim, if any: ``i`` id,          -
           ``s`` start, ``t`` ttl, ``e`` end,
@@ -75,7 +75,7 @@ this document, which serializes the requests.
 **Group entries.** Each message group of a grouped queue has an entry: ``_id`` "t" length of P name:P name/h1, ``s``,
 ``q`` "t" P name, ``j`` the ``h1`` of the group's messages, ``d`` time from which claims consider the group, ``k``
 sequence of the message that becomes available at this time, ``e`` an upper bound on the expiry of the group's messages,
-``v`` incremented by each write: see the module ``lines``.
+``v`` incremented by each write: see the module ``groups``.
 
 The collection ``clock`` contains the clock ``{_id: "clock", t: latest known time}``, the lease of ``LeaderLease``, and
 ``{_id: "layout", n: layout version}``, which version 0.1.0 neither reads nor writes.
@@ -214,7 +214,7 @@ def ms(moment: Seconds) -> int:
     return round(moment * 1000)
 
 
-def line_of(grouping: Grouping, group: str) -> BsonDocument:
+def group_fields(grouping: Grouping, group: str) -> BsonDocument:
     """Return a document with the group's stored name (``h1``), or an empty document for an ungrouped queue.
 
     The stored name begins with the first letter of the queue's grouping, which determines the index of the message.
@@ -226,7 +226,7 @@ def line_of(grouping: Grouping, group: str) -> BsonDocument:
 
 
 # The condition that a message is ungrouped. Commands that change messages without a transaction include it.
-IN_NO_LINE: Final[BsonDocument] = {"h1": None}
+UNGROUPED_FILTER: Final[BsonDocument] = {"h1": None}
 
 
 def new_document(
@@ -251,7 +251,7 @@ def new_document(
     if draft.group:
         made["h"] = encode_text(draft.group)
     if grouping:
-        made |= line_of(grouping, draft.group)
+        made |= group_fields(grouping, draft.group)
     return made
 
 

@@ -27,7 +27,7 @@ from zq.model import (
     take_portion,
 )
 from zq.model.quotas import OVERHEAD
-from zq.storage.mongodb import layout, lines, observing
+from zq.storage.mongodb import groups, layout, observing
 from zq.storage.mongodb.changes import counter_ids, move
 from zq.storage.mongodb.claim_attempt import ClaimAttempt
 from zq.storage.mongodb.client import Session, StoreClient
@@ -178,7 +178,7 @@ class Poster:
         documents, key_answers = _documents(by_queue, ranges)
         remember(client, session, key_answers)
         if documents:
-            lines.add_to_entries(client, session, documents, {key.shard: one.floor for key, one in ranges.items()})
+            groups.add_to_entries(client, session, documents, {key.shard: one.floor for key, one in ranges.items()})
             client.insert(documents, session)
         found = [ranges[post.key].metadata for post in fresh]
         answers = [None if post.accepts(metadata) else metadata for post, metadata in zip(fresh, found, strict=True)]
@@ -303,7 +303,7 @@ class MessageController:
         limit: int,
         list_filter: ListFilter,
         now: Seconds,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Page[Message]:
         moment, key = layout.ms(now), layout.key(queue)
@@ -318,20 +318,20 @@ class MessageController:
                 sort={"k": 1},
                 hint=layout.OBSERVERS,
                 committed=True,
-                most_bytes=most_bytes,
+                max_bytes=max_bytes,
             )
         if expected is not None and (metadata := counter.get("b", NO_METADATA)) != expected:
             return Page([], None, metadata)
         messages = [
-            layout.to_message(key, document, moment) for document in take_portion(found, most_bytes, layout.size_of)
+            layout.to_message(key, document, moment) for document in take_portion(found, max_bytes, layout.size_of)
         ]
         return Page(messages, str(messages[-1].sequence) if messages else None)
 
     def browse(
-        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, max_bytes: int = UNBOUNDED
     ) -> BrowsePage:
         with self._client.verb():
-            return observing.browse(self._client, layout.key(queue), state, after, limit, layout.ms(now), most_bytes)
+            return observing.browse(self._client, layout.key(queue), state, after, limit, layout.ms(now), max_bytes)
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
@@ -348,12 +348,12 @@ class MessageController:
         limit: int,
         now: Seconds,
         history: int = 0,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Messages:
         moment, key = layout.ms(now), layout.key(queue)
         with self._client.verb():
-            popped = self._claimers.pop(key, ClaimAttempt(limit, moment, None, most_bytes, history, expected))
+            popped = self._claimers.pop(key, ClaimAttempt(limit, moment, None, max_bytes, history, expected))
         return [layout.to_message(key, document, moment) for document in popped]
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:

@@ -45,7 +45,7 @@ def filter_conditions(list_filter: ListFilter, now: int) -> BsonDocument:
 
 
 def browse(
-    client: StoreClient, key: QueueKey, state: State, after: Position, limit: int, now: int, most_bytes: int
+    client: StoreClient, key: QueueKey, state: State, after: Position, limit: int, now: int, max_bytes: int
 ) -> BrowsePage:
     """Return a page of messages in one state, as ``MessageController.browse`` does.
 
@@ -65,13 +65,13 @@ def browse(
                 sort={"k": 1} if is_claimed else CLAIM_ORDER,
                 hint=layout.CLAIMS,
                 committed=True,
-                most_bytes=most_bytes,
+                max_bytes=max_bytes,
             )
             found += some
             floors.append(floor_of(counter))
     if floors:
         found = [one for one in found if one["k"] > floors[-1]]
-    items = [layout.to_message(key, document, now) for document in take_portion(found, most_bytes, layout.size_of)]
+    items = [layout.to_message(key, document, now) for document in take_portion(found, max_bytes, layout.size_of)]
     if not items:
         return BrowsePage([], None)
     last = found[len(items) - 1]

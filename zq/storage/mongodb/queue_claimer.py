@@ -5,7 +5,7 @@ Concurrent requests of a process for one queue share a search, which reads the b
 claims and a transaction for all pops. Each write repeats the conditions of the search. If two processes find the same
 message, only one of them gets it; the other process searches again, further back in the queue.
 
-In a grouped queue, ``line_claimer`` serves the requests. Grouped messages have the field ``h1``. A claimer remembers
+In a grouped queue, ``group_claimer`` serves the requests. Grouped messages have the field ``h1``. A claimer remembers
 whether the last message that it found had this field. This is only a hint for the next search, because a queue may be
 deleted and created again with another grouping.
 """
@@ -29,9 +29,9 @@ from zq.storage.mongodb.claim_attempt import Choice, ClaimAttempt, ClaimOutcome
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.counters import NO_METADATA
 from zq.storage.mongodb.floors import counters_of, floor_of, search
+from zq.storage.mongodb.group_claimer import GroupClaimer
 from zq.storage.mongodb.head_hint import HeadHint
-from zq.storage.mongodb.layout import CLAIM_ORDER, IN_NO_LINE, BsonDocument, QueueKey, size_of
-from zq.storage.mongodb.line_claimer import LineClaimer
+from zq.storage.mongodb.layout import CLAIM_ORDER, UNGROUPED_FILTER, BsonDocument, QueueKey, size_of
 from zq.storage.mongodb.unions import FLOORS
 
 # Maximum number of messages that one search finds for all requests of a group.
@@ -51,16 +51,16 @@ class SearchResult(NamedTuple):
     """The result of a search: ready messages, or the message groups of a grouped queue that may have ready messages.
 
     - ``metadata``: the queue's metadata.
-    - ``lines``: the stored names of the groups.
+    - ``groups``: the stored names of the groups.
     """
 
     ready: list[BsonDocument]
     metadata: bytes = NO_METADATA
-    lines: Sequence[str] = ()
+    groups: Sequence[str] = ()
 
     @property
     def is_empty(self) -> bool:
-        return not (self.ready or self.lines)
+        return not (self.ready or self.groups)
 
 
 class QueueClaimer:
@@ -69,7 +69,7 @@ class QueueClaimer:
     def __init__(self, client: StoreClient, key: QueueKey) -> None:
         self._client = client
         self._key = key
-        self.lines = LineClaimer(client, key)
+        self.group_claimer = GroupClaimer(client, key)
         self.is_grouped = False
         """Whether the last search found grouped messages."""
         self._head_hint = HeadHint()
@@ -87,46 +87,46 @@ class QueueClaimer:
     def invalidate(self) -> None:
         """Make the next search start at the beginning. Call this after a message's available-at became earlier."""
         self._head_hint.invalidate()
-        self.lines.head_hint.invalidate()
+        self.group_claimer.head_hint.invalidate()
 
     def record_collision(self, found: SearchResult) -> None:
         """Make the next searches skip messages. Call this after another process has taken the found messages."""
-        (self.lines.head_hint if found.lines else self._head_hint).record_collision()
+        (self.group_claimer.head_hint if found.groups else self._head_hint).record_collision()
 
-    def search(self, want: int, now: int, most_bytes: int) -> SearchResult:
+    def search(self, want: int, now: int, max_bytes: int) -> SearchResult:
         """Search for ready messages. In a grouped queue, search for message groups that may have ready messages.
 
         Other processes may take the messages of the groups before the caller reads them.
         """
         for _ in range(2):
             if self.is_grouped:
-                names, metadata = self.lines.find_due(want, now)
+                names, metadata = self.group_claimer.find_due(want, now)
                 if names:
                     return SearchResult([], metadata, names)
-            found = self.search_messages(1 if self.is_grouped else want, now, most_bytes)
-            is_in_line = bool(found.ready) and "h1" in found.ready[0]
+            found = self.search_messages(1 if self.is_grouped else want, now, max_bytes)
+            is_group_message = bool(found.ready) and "h1" in found.ready[0]
             # If the queue is not grouped, a grouped message belongs to a deleted queue with the same name.
-            if found.ready and not is_in_line and not self.is_grouped:
+            if found.ready and not is_group_message and not self.is_grouped:
                 return found._replace(ready=[one for one in found.ready if "h1" not in one])
-            if not found.ready or is_in_line == self.is_grouped:
+            if not found.ready or is_group_message == self.is_grouped:
                 break
-            self.is_grouped = is_in_line
+            self.is_grouped = is_group_message
         return SearchResult([])
 
-    def search_messages(self, want: int, now: int, most_bytes: int) -> SearchResult:
+    def search_messages(self, want: int, now: int, max_bytes: int) -> SearchResult:
         """Return ready messages from the head of the queue, and the queue's metadata.
 
-        The result ends after ``want`` messages, or when their total size reaches ``most_bytes``. If the search finds
+        The result ends after ``want`` messages, or when their total size reaches ``max_bytes``. If the search finds
         expired messages, it deletes some of them.
         """
         head, skip, token = self._head_hint.get_start(want)
-        ready, metadata = self._ready(head, now, want, most_bytes, skip)
-        if (head or skip) and len(ready) < want and sum(map(size_of, ready)) < most_bytes:
+        ready, metadata = self._ready(head, now, want, max_bytes, skip)
+        if (head or skip) and len(ready) < want and sum(map(size_of, ready)) < max_bytes:
             head, skip, token = 0, 0, self._head_hint.invalidate()
-            ready, metadata = self._ready(head, now, want, most_bytes)
+            ready, metadata = self._ready(head, now, want, max_bytes)
         if any(int(found["e"]) <= now for found in ready):
             self._remove_expired(head, now, want)
-            entries, metadata = self._ready(head, now, want, most_bytes)
+            entries, metadata = self._ready(head, now, want, max_bytes)
             ready = [found for found in entries if int(found["e"]) > now]
             skip = 0
         if ready and not skip:
@@ -147,7 +147,7 @@ class QueueClaimer:
         for _ in range(MAX_ATTEMPTS):
             unserved = [attempts[at] for at in waiting]
             found = self.search(
-                sum(attempt.limit for attempt in unserved), now, sum(attempt.most_bytes for attempt in unserved)
+                sum(attempt.limit for attempt in unserved), now, sum(attempt.max_bytes for attempt in unserved)
             )
             self._had_ready = not found.is_empty
             if found.is_empty:
@@ -165,8 +165,8 @@ class QueueClaimer:
         An attempt that expects other metadata gets no messages; its outcome has the queue's metadata.
         """
         fitting = [attempt for attempt in attempts if attempt.accepts(found.metadata)]
-        if fitting and found.lines:
-            served = iter(self.lines.serve(fitting, found.lines))
+        if fitting and found.groups:
+            served = iter(self.group_claimer.serve(fitting, found.groups))
         else:
             served = iter(self._take(fitting, found.ready))
         return [
@@ -185,9 +185,7 @@ class QueueClaimer:
         taken = self._claim(claims) | self._pop(pops)
         return [attempt.outcome(choice, taken) for attempt, choice in zip(attempts, choices, strict=True)]
 
-    def _ready(
-        self, head: int, now: int, want: int, most_bytes: int, skip: int = 0
-    ) -> tuple[list[BsonDocument], bytes]:
+    def _ready(self, head: int, now: int, want: int, max_bytes: int, skip: int = 0) -> tuple[list[BsonDocument], bytes]:
         found, counter = search(
             self._client,
             self._key,
@@ -196,8 +194,8 @@ class QueueClaimer:
             sort=CLAIM_ORDER,
             hint=layout.CLAIMS,
             skip=skip,
-            most_bytes=most_bytes,
-            beside=self._had_ready,
+            max_bytes=max_bytes,
+            in_same_command=self._had_ready,
         )
         return found, counter.get("b", NO_METADATA)
 
@@ -317,4 +315,4 @@ def _unchanged(candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
 
 
 def _ready(now: int) -> BsonDocument:
-    return {"d": {"$lte": now}, "e": {"$gt": DatetimeMS(now)}, **IN_NO_LINE}
+    return {"d": {"$lte": now}, "e": {"$gt": DatetimeMS(now)}, **UNGROUPED_FILTER}

@@ -7,9 +7,9 @@ from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from zq.model import Edge, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
+from zq.model import EndMessage, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.model.stats import Depth, Measure
-from zq.storage.mongodb import layout, lines
+from zq.storage.mongodb import groups, layout
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.counters import MetadataLookup
 from zq.storage.mongodb.expiry import PendingDeletes
@@ -142,7 +142,7 @@ class QueueController:
         count = self._client.count(present, layout.CLAIMS, most)
         if not count or grouping is not Grouping.ORDERED:
             return count
-        return lines.count_ready(self._client, key, count, now, floor)
+        return groups.count_ready(self._client, key, count, now, floor)
 
     def _edge(self, living: BsonDocument, direction: int) -> BsonDocument | None:
         """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the queue is empty."""
@@ -152,8 +152,8 @@ class QueueController:
         return found[0] if found else None
 
 
-def _edge(key: QueueKey, found: BsonDocument) -> Edge:
-    return Edge(layout.message_id(key, found), found["a"] / 1000, int(found["k"]))
+def _edge(key: QueueKey, found: BsonDocument) -> EndMessage:
+    return EndMessage(layout.message_id(key, found), found["a"] / 1000, int(found["k"]))
 
 
 # Maximum number of expired messages that are counted.

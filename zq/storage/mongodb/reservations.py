@@ -19,11 +19,11 @@ from bson.datetime_ms import DatetimeMS
 
 from zq.errors import ClaimLapsed
 from zq.model import ClaimRef, Outcome
-from zq.storage.mongodb import layout, lines
+from zq.storage.mongodb import groups, layout
 from zq.storage.mongodb.changes import FinishTerms, finish, held_filter, reserved_id
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.floors import conflict_with_removals, counters_of, find_visible, floor_of
-from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
+from zq.storage.mongodb.layout import UNGROUPED_FILTER, BsonDocument, QueueKey
 from zq.storage.mongodb.producers import DECIDED
 from zq.storage.mongodb.unions import FLOORS, find_with
 
@@ -93,7 +93,7 @@ class Reservations:
                 self._client.update([conflict_with_removals(key)], session)
             doc_ids = [message["_id"] for message in sorted(found, key=lambda message: int(message["k"]))]
             finish(self._client, session, key, doc_ids, FinishTerms(Outcome.DELETED, now, history))
-            lines.update_entries(self._client, session, key, found, now)
+            groups.update_entries(self._client, session, key, found, now)
 
     def parts(self, holdings: Holdings) -> Iterator[Sequence[tuple[ClaimRef, BsonDocument]]]:
         """Split the messages to reserve into lists that each fit into one transaction."""
@@ -131,7 +131,7 @@ class Reservations:
         for message in found.values():
             by_queue[layout.key(layout.queue_of(message["s"]))].append(message)
         for key, its in by_queue.items():
-            lines.update_entries(self._client, session, key, its, now)
+            groups.update_entries(self._client, session, key, its, now)
 
     def check_removals(self, holdings: Holdings, session: Session) -> None:
         """Raise ``ClaimLapsed`` if a purge or deletion of a queue has removed one of the messages.
@@ -153,11 +153,11 @@ class Reservations:
         """Restore the former state of all messages that the attempt has reserved."""
         for start in range(0, len(claims), CLAIMS_AT_ONCE):
             some = claims[start : start + CLAIMS_AT_ONCE]
-            kept = [{**self._kept(claim, attempt), **IN_NO_LINE} for claim in some]
+            kept = [{**self._kept(claim, attempt), **UNGROUPED_FILTER} for claim in some]
             with self._client.verb():
                 self._client.update([{"q": one, "u": UNRESERVE, "multi": True, "hint": layout.HELD} for one in kept])
         for claim in claims:
-            while self._unreserve_in_lines(claim, attempt):
+            while self._unreserve_in_groups(claim, attempt):
                 pass
 
     def finish(self, claims: Sequence[ClaimRef], attempt: str, most: int, now: int, session: Session) -> int:
@@ -189,10 +189,10 @@ class Reservations:
         there = sorted((message for message in found if message["k"] > floor), key=lambda message: int(message["k"]))
         ending = FinishTerms(Outcome.DELETED, now, first.history)
         finish(self._client, session, key, [message["_id"] for message in there], ending, first=UNRESERVE)
-        lines.update_entries(self._client, session, key, there, now)
+        groups.update_entries(self._client, session, key, there, now)
         return len(group) if len(found) < limit else 0
 
-    def _unreserve_in_lines(self, claim: ClaimRef, attempt: str) -> int:
+    def _unreserve_in_groups(self, claim: ClaimRef, attempt: str) -> int:
         """Restore up to ``ENTRIES_AT_ONCE`` reserved messages of the claim, in one transaction. Return their number.
 
         Unlike ``unreserve``, the transaction also updates the entries of message groups.
@@ -207,7 +207,7 @@ class Reservations:
             if found:
                 self._client.update([{"q": named, "u": UNRESERVE, "multi": True, "hint": "_id_"}], session)
                 until = max(int(message["y"]["e"]) for message in found)
-                lines.update_entries(self._client, session, key, found, lines.BEFORE_ALL, until)
+                groups.update_entries(self._client, session, key, found, groups.BEFORE_ALL, until)
             return len(found)
 
         with self._client.verb():

@@ -41,7 +41,7 @@ from bson.datetime_ms import DatetimeMS
 from zq.errors import CommitRunning, StageFull, StageNotFound
 from zq.model import Commit, Draft, IdempotencyKey, QueueRef
 from zq.model.quotas import OVERHEAD
-from zq.storage.mongodb import layout, lines
+from zq.storage.mongodb import groups, layout
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.counters import Arrivals, advance
 from zq.storage.mongodb.floors import counters_of
@@ -60,7 +60,7 @@ TTL_GRACE: Final = 60_000
 class StageRequest(NamedTuple):
     """A request to add drafts for a queue to a stage.
 
-    ``expires``, ``most_bytes`` and ``most_messages`` apply to the whole stage.
+    ``expires``, ``max_bytes`` and ``max_messages`` apply to the whole stage.
     """
 
     project: str
@@ -69,8 +69,8 @@ class StageRequest(NamedTuple):
     drafts: Sequence[Draft]
     now: int
     expires: int
-    most_bytes: int
-    most_messages: int
+    max_bytes: int
+    max_messages: int
     idempotency_key: IdempotencyKey | None
 
     @property
@@ -143,7 +143,7 @@ class Stages:
         if found and stage["due"] <= staging.now:
             return stage, stage
         count, size = stage["count"] + more["count"], stage["bytes"] + more["bytes"]
-        if size > staging.most_bytes or count > staging.most_messages:
+        if size > staging.max_bytes or count > staging.max_messages:
             raise StageFull
         if found:
             self._client.update([{"q": named, "u": {"$inc": more}}], session)
@@ -354,7 +354,7 @@ def publish(
     by_queue: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
     for one in drafts:
         by_queue[layout.key(QueueRef(project, layout.decode_text(one["j"])))].append(one)
-    entries = {key: _entry(its, now) for key, its in by_queue.items()}
+    entries = {key: _sum_arrivals(its, now) for key, its in by_queue.items()}
     documents: list[BsonDocument] = []
     floors: dict[str, int] = {}
     for key, sequences in advance(client, session, entries).items() if entries else ():
@@ -363,11 +363,11 @@ def publish(
             documents.append(layout.new_document(key, to_draft(one), sequence, available, now, sequences.grouping))
         floors[key.shard] = sequences.floor
     if documents:
-        lines.add_to_entries(client, session, documents, floors)
+        groups.add_to_entries(client, session, documents, floors)
         client.insert(documents, session)
     return list(by_queue)
 
 
-def _entry(drafts: Sequence[BsonDocument], now: int) -> Arrivals:
+def _sum_arrivals(drafts: Sequence[BsonDocument], now: int) -> Arrivals:
     number, size = len(drafts), sum(map(layout.size_of, drafts))
     return Arrivals(number, now if any(not one["l"] for one in drafts) else None, number, size + OVERHEAD * number)

@@ -189,7 +189,7 @@ class Reader:
         span = self._span(key, start, limit, pattern, last, moment)
         most = min(limit, MAX_BATCHES)
         found = self._client.find(
-            span.conditions, limit=most, sort={"k": 1}, hint=span.hint, snapshot=moment, most_bytes=MAX_BYTES
+            span.conditions, limit=most, sort={"k": 1}, hint=span.hint, snapshot=moment, max_bytes=MAX_BYTES
         )
         if not moment:
             # Without a snapshot, batches may have been removed since the floors were read, and a purge record that was

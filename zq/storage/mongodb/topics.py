@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from bson.datetime_ms import DatetimeMS
 
-from zq.model import Edge, IdempotencyKey, Seconds, Stats
+from zq.model import EndMessage, IdempotencyKey, Seconds, Stats
 from zq.model.topics import Entry, Listener, LogSlice, Pattern, Retention, TopicRef
 from zq.storage.mongodb import layout, topic_log
 from zq.storage.mongodb.client import Session, StoreClient
@@ -244,10 +244,10 @@ class TopicController:
             last = self._reader.last(topic_log.key(project))
         return self._feed.subscribe(project, listener, last)
 
-    def _edge(self, living: BsonDocument, now: Seconds, direction: int) -> Edge | None:
+    def _edge(self, living: BsonDocument, now: Seconds, direction: int) -> EndMessage | None:
         """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the topic is empty."""
         for found in self._client.find(living, limit=1, sort={"k": direction}, hint=layout.CLAIMS):
             messages = list(topic_log.to_batch(found).messages(0, now))
             edge = messages[0 if direction > 0 else -1]
-            return Edge(str(edge.sequence), edge.created, edge.sequence)
+            return EndMessage(str(edge.sequence), edge.created, edge.sequence)
         return None

@@ -57,14 +57,14 @@ class TransactionController:
         drafts: Sequence[Draft],
         now: Seconds,
         ttl: int,
-        most_bytes: int,
+        max_bytes: int,
         idempotency_key: IdempotencyKey | None = None,
-        most_messages: int = MAX_STAGED,
+        max_messages: int = MAX_STAGED,
     ) -> None:
         moment = layout.ms(now)
         self._stages.add(
             StageRequest(
-                project, stage, queue, drafts, moment, moment + ttl * 1000, most_bytes, most_messages, idempotency_key
+                project, stage, queue, drafts, moment, moment + ttl * 1000, max_bytes, max_messages, idempotency_key
             )
         )
 

@@ -19,7 +19,7 @@ FLOORS: Final = {"s": 1, "k1": 1, "m0": 1, "h0": 1, "g": 1, "g1": 1}
 
 def find_with(
     client: StoreClient,
-    beside: Mapping[str, Any],
+    queue_filter: Mapping[str, Any],
     conditions: Mapping[str, object],
     *,
     hint: str = "",
@@ -28,14 +28,14 @@ def find_with(
     fields: Mapping[str, int] | None = None,
     skip: int = 0,
     session: Session | None = None,
-    most_bytes: int = UNBOUNDED,
+    max_bytes: int = UNBOUNDED,
     **concern: bool,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return the documents that match ``conditions``, and the documents that match ``beside``, a filter on ``_id``.
+    """Return the documents that match ``conditions``, and those that match ``queue_filter``, a filter on ``_id``.
 
     The other parameters are those of ``StoreClient.find``. ``concern`` may contain ``committed`` and ``snapshot``.
     """
-    options: Any = {"most_bytes": most_bytes, "session": session, **concern}
+    options: Any = {"max_bytes": max_bytes, "session": session, **concern}
     if client.sharded:
         found = client.find(conditions, hint=hint, limit=limit, sort=sort, fields=fields, skip=skip, **options)
     else:
@@ -44,49 +44,49 @@ def find_with(
         stages += [{"$skip": skip}] if skip else []
         stages += [{"$limit": limit}] if limit else []
         stages += [{"$project": fields}] if fields else []
-        found, others = aggregate_with(client, beside, stages, hint, limit, **options)
-        is_cut = most_bytes < UNBOUNDED and sum(map(size_of, found)) >= most_bytes
+        found, others = aggregate_with(client, queue_filter, stages, hint, limit, **options)
+        is_cut = max_bytes < UNBOUNDED and sum(map(size_of, found)) >= max_bytes
         if others or session is not None or not is_cut:
             return found, others
-    return found, client.find(beside, session=session, committed=concern.get("committed", False))
+    return found, client.find(queue_filter, session=session, committed=concern.get("committed", False))
 
 
 def aggregate_with(
     client: StoreClient,
-    beside: Mapping[str, Any],
+    queue_filter: Mapping[str, Any],
     stages: Sequence[BsonDocument],
     hint: str,
     limit: int = 0,
     *,
     session: Session | None = None,
-    most_bytes: int = UNBOUNDED,
+    max_bytes: int = UNBOUNDED,
     **concern: bool,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return the results of a pipeline over ``messages``, and the documents whose ``_id`` is in ``beside``.
+    """Return the results of a pipeline over ``messages``, and the documents whose ``_id`` is in ``queue_filter``.
 
-    ``limit`` is the maximum number of results of the pipeline. If ``most_bytes`` ends the result early, the second list
+    ``limit`` is the maximum number of results of the pipeline. If ``max_bytes`` ends the result early, the second list
     is empty.
 
     MongoDB does not support unions in transactions. With a ``session``, the second list therefore has only the fields
     ``FLOORS``, and is empty if the pipeline has no results.
     """
     if client.sharded:
-        return client.aggregate(stages, hint, session), client.find(beside, session=session)
-    names = beside["_id"]["$in"]
+        return client.aggregate(stages, hint, session), client.find(queue_filter, session=session)
+    names = queue_filter["_id"]["$in"]
     if session is None:
         # A projection would take 0.1 ms.
-        union: BsonDocument = {"$unionWith": {"coll": MESSAGES, "pipeline": [{"$match": beside}]}}
+        union: BsonDocument = {"$unionWith": {"coll": MESSAGES, "pipeline": [{"$match": queue_filter}]}}
     else:
-        pipeline = [{"$match": beside}, {"$project": FLOORS}]
+        pipeline = [{"$match": queue_filter}, {"$project": FLOORS}]
         union = {"$lookup": {"from": MESSAGES, "pipeline": pipeline, "as": "beside"}}
     command: BsonDocument = {"aggregate": MESSAGES, "pipeline": [*stages, union], "cursor": {}}
     if limit:
         # One more than the maximum number of results. Otherwise, the driver would send another command to the cursor.
-        batch = 1 + len(names) + (limit if most_bytes >= UNBOUNDED else min(limit, PORTION))
+        batch = 1 + len(names) + (limit if max_bytes >= UNBOUNDED else min(limit, PORTION))
         command["cursor"] = {"batchSize": batch}
     if hint:
         command["hint"] = hint
-    found = client.read(command, session, most_bytes=most_bytes, **concern)
+    found = client.read(command, session, max_bytes=max_bytes, **concern)
     if session is not None:
         floors = [one.pop("beside") for one in found]
         return found, floors[0] if floors else []

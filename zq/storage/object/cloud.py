@@ -36,11 +36,11 @@ T = TypeVar("T")
 class Vendor(NamedTuple):
     """The properties of one vendor.
 
-    ``shape`` is the error message for an invalid URI. ``options`` maps URI options to obstore's options.
+    ``uri_error`` is the error message for an invalid URI. ``options`` maps URI options to obstore's options.
     """
 
     open: Callable[..., AzureStore | GCSStore | S3Store]
-    shape: str
+    uri_error: str
     options: Mapping[str, str]
 
 
@@ -61,7 +61,7 @@ VENDORS: Final = {
         {"account": "account_name", "endpoint": "endpoint"},
     ),
 }
-UNUSABLE: Final = "The store {!r} cannot be used by what its URI and the environment's variables say: {}"
+UNUSABLE_ERROR: Final = "The store {!r} cannot be used by what its URI and the environment's variables say: {}"
 # The response status in an error message, if a retry would not help.
 REFUSALS: Final = re.compile(r"status(?: code)?:? *(400|401|403|405|413|507)\b")
 RETRIES: Final = 2
@@ -90,7 +90,7 @@ class CloudObjects(Objects):
         endpoint = given.get("endpoint", ["https://"])[-1]
         plain = endpoint.startswith("http://")
         if not parts.netloc or not prefix or given.keys() - vendor.options or not (plain or endpoint[:8] == "https://"):
-            raise StartRefused(vendor.shape.format(uri))
+            raise StartRefused(vendor.uri_error.format(uri))
         limit = timedelta(seconds=TIMEOUT)
         self.requests = Requests()
         self._bucket = parts.scheme, parts.query, parts.netloc
@@ -104,7 +104,7 @@ class CloudObjects(Objects):
             )
         except BaseError as error:
             reason = str(error).partition("\n")[0].rpartition(" error: ")[2]
-            raise StartRefused(UNUSABLE.format(uri, reason)) from error
+            raise StartRefused(UNUSABLE_ERROR.format(uri, reason)) from error
 
     exclusive = True
 

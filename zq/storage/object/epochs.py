@@ -250,7 +250,7 @@ class Proof:
         Later, a successor may have fenced this part of the log and then removed it, so that the record's name was free
         again.
         """
-        if not by_position or not self.valid:
+        if not by_position or not self.is_valid:
             self.check_fence()
 
     @property
@@ -259,7 +259,7 @@ class Proof:
         return self._clock()
 
     @property
-    def valid(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether this server owned the store within the last lease and is not known to be deposed."""
         return not self.fenced and self._clock() < self._until
 
@@ -284,8 +284,8 @@ class Proof:
         Raises ``Deposed`` if another server has taken over, or ``Unavailable`` if there is no proof after ``PATIENCE``
         seconds.
         """
-        if not self.valid:
-            self._request_check(lambda: self.valid)
+        if not self.is_valid:
+            self._request_check(lambda: self.is_valid)
 
     def confirm(self) -> None:
         """Check that the object store has responded recently. Raises the errors of ``check``."""

@@ -35,7 +35,7 @@ LOG = logging.getLogger(__name__)
 # Seconds between two attempts to create the copy after an error.
 PAUSE: Final = 30.0
 # Maximum size in bytes of the write buffers, which a takeover must flush first.
-MOST_BUFFERED: Final = 16 << 20
+MAX_BUFFERED_BYTES: Final = 16 << 20
 
 
 class StandbyCopy(NamedTuple):
@@ -149,7 +149,7 @@ class Standby:
             if self._store is not None:
                 for record in self._tail.read_new(epoch, opening, head):
                     self._store.restore(record)
-                self._store.flush_beyond(MOST_BUFFERED)
+                self._store.flush_beyond(MAX_BUFFERED_BYTES)
         except StoreDamaged as error:
             LOG.warning("The log cannot be followed before there is a newer checkpoint: %s", error)
             self._failed = self._base

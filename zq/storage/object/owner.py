@@ -37,7 +37,7 @@ from zq.storage.object.epochs import (
 from zq.storage.object.following import Standby, StandbyCopy
 from zq.storage.object.objects import Objects
 from zq.storage.object.offline import StoreFormat
-from zq.storage.object.restoring import acknowledged_position, close_log, read_chain, seal
+from zq.storage.object.restoring import acknowledged_position, close_log, close_log_by_position, read_chain
 from zq.storage.object.shipping import Shipper
 from zq.storage.object.store import ShippedStore
 from zq.storage.ordered.startup import uptime
@@ -285,7 +285,7 @@ class Owner(Directory):
                 continue
             stopped = opening is None or self._has_stopped(opening, head)
             if opening is not None and (not stopped or seen is not None):
-                self._refuse(opening)
+                self._reject(opening)
                 standby.follow(epoch, opening, head)
             if stopped or (seen == (epoch, head) and uptime() > since + self._terms.owner_timeout):
                 return epoch
@@ -295,7 +295,7 @@ class Owner(Directory):
                 since, seen = uptime(), (epoch, head)
             time.sleep(CHECK_INTERVAL)
 
-    def _refuse(self, opening: Opening) -> None:
+    def _reject(self, opening: Opening) -> None:
         if self._terms.takeover == "refuse":
             raise StartRefused(REFUSED.format(opening.owner))
 
@@ -334,7 +334,7 @@ class Owner(Directory):
             store.restore(record)
         base = max([base, *(span.last for span in opening.chain)])
         if opening.by_position:
-            last = seal(self._objects, former, base, acknowledged_position(kept), store.restore, epoch)
+            last = close_log_by_position(self._objects, former, base, acknowledged_position(kept), store.restore, epoch)
         else:
             last = close_log(self._objects, former, base, acknowledged_position(kept), store.restore)
         return last, extend_chain(opening.chain, Span(former, last, opening.by_position), kept.removed)

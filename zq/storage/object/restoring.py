@@ -127,7 +127,7 @@ def _confirm(objects: Objects, record: Entry, acknowledged: int) -> None:
         objects.put(log_name(record.epoch, record.position), record.value)
 
 
-def seal(
+def close_log_by_position(
     objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None], successor: int
 ) -> int:
     """Close the log of an epoch that is fenced by position, and call ``each`` with every record.

@@ -36,7 +36,7 @@ PAUSE: Final = (0.05, 2.0)
 # Seconds until the next attempt if the object store has rejected a record.
 REFUSED_PAUSE: Final = 5.0
 UNKNOWN: Final = "The object store has not confirmed this in time: it is not known to be stored.{} Try again later."
-FULL: Final = "The object store is slower than this server is asked to write. Try again later."
+OVERLOAD_ERROR: Final = "The object store is slower than this server is asked to write. Try again later."
 
 
 class _Waiting(NamedTuple):
@@ -154,7 +154,7 @@ class Shipper:
         if self._proof.fenced:
             raise Deposed
         if self._bytes > MAX_WAITING_BYTES:
-            raise Unavailable(FULL)
+            raise Unavailable(OVERLOAD_ERROR)
 
     def append(self, writes: Sequence[Write], gone: Sequence[Range]) -> None:
         """Append a batch of writes and deleted ranges to the log. Returns before the batch is uploaded.

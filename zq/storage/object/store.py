@@ -22,7 +22,7 @@ class ShippedStore(Store):
     acknowledged, so a later owner must not open it.
     """
 
-    prompt = False
+    is_prompt = False
     contended = True
 
     def __init__(self, path: Path, families: Sequence[str], filtered: str, damage: Damage) -> None:

@@ -39,11 +39,11 @@ class Match(NamedTuple):
 
 
 def page(
-    store: Store, state: QueueState, wanted: State, after: Position, limit: int, now: int, most_bytes: int
+    store: Store, state: QueueState, wanted: State, after: Position, limit: int, now: int, max_bytes: int
 ) -> BrowsePage:
     """Return up to ``limit`` messages of a queue that are in the state ``wanted``, after the position ``after``.
 
-    The page ends before the bodies and attributes exceed ``most_bytes`` in total, but it has at least one message if
+    The page ends before the bodies and attributes exceed ``max_bytes`` in total, but it has at least one message if
     any exists.
     """
     matches = (
@@ -56,8 +56,8 @@ def page(
         for one, body in zip(some, texts, strict=True):
             if not body:  # the message was removed or has expired in the meantime, or its body is unreadable
                 continue
-            most_bytes -= len(body) + len(one.record.attributes)
-            if most_bytes < 0 and items:
+            max_bytes -= len(body) + len(one.record.attributes)
+            if max_bytes < 0 and items:
                 return BrowsePage(items, position)
             items.append(layout.build_message(one.position.sequence, one.record, body, now))
             position = one.position

@@ -16,9 +16,9 @@ from zq.model.quotas import OVERHEAD
 from zq.storage.api import FALSE_FUTURE
 from zq.storage.ordered import due, layout
 from zq.storage.ordered.entries import message_changes, message_entries, message_removal
+from zq.storage.ordered.group_index import GroupIndexChanges
 from zq.storage.ordered.idempotency import key_writes
 from zq.storage.ordered.layout import Found, IndexFields, NewMessage, StoredEntry, StoredMessage, Tally
-from zq.storage.ordered.lines import LineChanges
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
@@ -57,7 +57,7 @@ class Change:
     def __init__(self, store: Store, now: int) -> None:
         self._store = store
         self._now = now
-        self._lines: LineChanges | None = None
+        self._group_indexes: GroupIndexChanges | None = None
         self._writes: list[Write] = []
         self._tallies: dict[QueueState, Tally] = {}
         self._heads: dict[QueueState, bytes] = {}
@@ -73,11 +73,11 @@ class Change:
         """Sequences that leave a claim group, by queue number, claim and group."""
 
     @property
-    def lines(self) -> LineChanges:
+    def group_indexes(self) -> GroupIndexChanges:
         """The changes to the indexes of message groups. Only grouped queues have such indexes."""
-        if self._lines is None:
-            self._lines = LineChanges(self._store)
-        return self._lines
+        if self._group_indexes is None:
+            self._group_indexes = GroupIndexChanges(self._store)
+        return self._group_indexes
 
     def insert(self, state: QueueState, record: NewMessage, body: bytes, now: int, delay: int = 0) -> None:
         """Append a message to the queue. It becomes available ``delay`` milliseconds after ``now``.
@@ -85,16 +85,16 @@ class Change:
         Messages without a delay become available in the order of their insertion (law L5 in ``api-ref/laws.md``). The
         method adds the size of the body and ``OVERHEAD`` bytes to ``record.size``.
         """
-        tally, lane = self._tally(state), not state.grouping
+        tally, may_be_fresh = self._tally(state), not state.grouping
         size = record.size = record.size + len(body) + OVERHEAD
         sequence = tally.sequence = tally.sequence + 1
         tally.count += 1
         tally.bytes += size
         if delay:
-            record.available, record.indexed = now + delay, lane
+            record.available, record.indexed = now + delay, may_be_fresh
             tally.fresh_gap += 1
         else:
-            _set_available(tally, record, now, lane)
+            _set_available(tally, record, now, may_be_fresh)
         key = layout.pair.pack(state.number, sequence)
         if len(body) <= layout.SHORT:
             record.body = body
@@ -104,16 +104,16 @@ class Change:
         self._writes += message_entries(state.project, key, record)
         if record.indexed:
             self._made_available[state].append(layout.triple.pack(state.number, record.available, sequence))
-        elif not lane:
+        elif not may_be_fresh:
             assert isinstance(record, StoredMessage), "only stored messages have a group"
-            self.lines.join(state, sequence, record)
+            self.group_indexes.join(state, sequence, record)
 
     def post(self, state: QueueState, draft: Draft, now: int) -> None:
         """Append a new message to the queue, and store the message's idempotency key if it has one."""
         attributes, group, ttl, expires = draft.attributes, draft.group, draft.ttl, now + draft.ttl * 1000
         if attributes or group or state.grouping:
             terms = draft.id, now, expires, now, ttl, draft.client, draft.checksum
-            record: NewMessage = StoredMessage(*terms, size=len(attributes), attributes=attributes, line=group)
+            record: NewMessage = StoredMessage(*terms, size=len(attributes), attributes=attributes, message_group=group)
         else:
             record = NewMessage(draft.id, now, expires, now, ttl, draft.client, draft.checksum)
         self.insert(state, record, draft.body, now, draft.delay * 1000)
@@ -128,7 +128,7 @@ class Change:
         if record.claim:
             self._left[state.number, record.claim, record.group].add(sequence)
         if state.grouping:
-            self.lines.leave(state, sequence, record.line, record.available)
+            self.group_indexes.leave(state, sequence, record.message_group, record.available)
 
     def finish(self, state: QueueState, sequence: int, record: StoredMessage, end: Completion) -> None:
         """Remove a message from the queue. If ``end.history`` is not 0, also add a history entry."""
@@ -150,7 +150,7 @@ class Change:
                 necessary.
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
-        new.indexed = lane = not state.grouping
+        new.indexed = may_be_fresh = not state.grouping
         until = new.ends if new.ends < new.expires else new.expires
         if old.claim != new.claim or old.until != until:
             if old.claim:
@@ -159,11 +159,11 @@ class Change:
         self._writes.append(("messages", key, layout.encode(new)))
         self._writes += message_changes(key, old, new)
         if (
-            lane
+            may_be_fresh
         ):  # even if the entry is unchanged: a claim of zero length has passed it, and the next claim must find it
             self._made_available[state].append(layout.triple.pack(number, new.available, sequence))
         else:
-            self.lines.shift(state, sequence, new, old.available)
+            self.group_indexes.shift(state, sequence, new, old.available)
         if old.expires != new.expires and new.body is None:
             self._rewrite_body(state, key, new, body)
         if new.available < old.available or until < old.until:
@@ -218,7 +218,7 @@ class Change:
         Raises:
             Unavailable: The store cannot write. Nothing has changed.
         """
-        for state, writes, entry in self._lines.writes(self._now) if self._lines else ():
+        for state, writes, entry in self._group_indexes.writes(self._now) if self._group_indexes else ():
             self._writes += writes
             if entry:
                 self._made_available[state].append(entry)
@@ -308,18 +308,18 @@ class Change:
             self._writes.append(("claims", key, layout.encode_group(ends, sequences, holder)))
 
 
-def _set_available(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
+def _set_available(tally: Tally, record: NewMessage, now: int, may_be_fresh: bool) -> None:
     """Set the available-at of a message that was posted without a delay.
 
-    In a queue without message groups (``lane`` is true), also decide whether the message gets an entry in the index
-    ``available``. It gets none (it is fresh) unless a claim would have to skip more than ``MAX_GAP`` other messages to
-    reach it.
+    In a queue without message groups (``may_be_fresh`` is true), also decide whether the message gets an entry in the
+    index ``available``. It gets none (it is indexed fresh) unless a claim would have to skip more than ``MAX_GAP``
+    other messages to reach it.
     """
     fresh = tally.fresh
     if fresh > now + MAX_AHEAD:
         fresh, tally.fresh_gap = now, MAX_GAP + 1
     record.available = tally.fresh = fresh if fresh > now else now
-    if not lane:
+    if not may_be_fresh:
         return
     sequence = tally.sequence
     if tally.fresh_head >= tally.fresh_tail:  # claims have passed all earlier fresh messages
@@ -420,5 +420,5 @@ def _build_moved(record: StoredMessage, move: Move, origin: str, now: int) -> St
         size=len(record.attributes),
         first=record.first if move.reason else 0,
         attributes=record.attributes,
-        line=record.line,
+        message_group=record.message_group,
     )

@@ -12,12 +12,12 @@ from zq.model import (
     ClaimResult,
     ClaimSummary,
     Fence,
-    Grip,
     HandleOutcome,
     Holder,
     IdempotencyKey,
     Lease,
     Message,
+    MessageHandle,
     Outcome,
     Page,
     QueueRef,
@@ -136,7 +136,7 @@ class ClaimController:
         return settled
 
     def handle(
-        self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
+        self, queue: QueueRef, grips: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
     ) -> Sequence[HandleOutcome]:
         end = Completion(Outcome.DELETED, history, layout.ms(now))
         handled: list[HandleOutcome] = []
@@ -181,7 +181,7 @@ class ClaimAttempt:
                 return ClaimResult(found, existing=True)
             change = Change(store, now)
             change.holders[layout.claim_prefix(state.number, request.lease.claim)] = _encode_holder(request.holder)
-            for item in take(store, state, request.limit, now, change, request.most_bytes):
+            for item in take(store, state, request.limit, now, change, request.max_bytes):
                 self._claim_or_skip(change, state, item)
             if self._spent:
                 change.keep_ready_cursor(state)
@@ -398,7 +398,9 @@ def settle_messages(
     return SettleResult(len(deleted), len(released), len(moves) - buried, buried, lost)
 
 
-def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: Completion) -> list[HandleOutcome]:
+def handle(
+    store: Store, state: QueueState, grips: Sequence[MessageHandle], late: bool, end: Completion
+) -> list[HandleOutcome]:
     """Apply the operations ``grips`` on claimed messages in one change, and return their outcomes in the same order.
 
     Each grip must be for a different message. ``late``: whether to accept a grip of an expired claim if the message has

@@ -30,7 +30,7 @@ def find_live(store: Store, family: str, prefix: bytes, now: int) -> tuple[bytes
     return next(store.scan(family, prefix + layout.number.pack(now + 1), layout.prefix_end(prefix)), None)
 
 
-def expiry_of(key: bytes) -> int:
+def parse_expiry(key: bytes) -> int:
     """Return the expiry in the last 8 bytes of a record's key, as Unix time in milliseconds."""
     return int.from_bytes(key[-8:])
 
@@ -73,7 +73,7 @@ def size_note(size: int) -> bytes:
     return layout.number.pack(size) if size else b""
 
 
-def size_of(family: str, note: bytes) -> int:
+def parse_size(family: str, note: bytes) -> int:
     """Decode the size in bytes of a history entry or idempotency key from ``note``, its value in ``due``."""
     return int.from_bytes(note if family == "keys" else note[8:].partition(b"\0")[2])
 

@@ -33,8 +33,8 @@ HISTORY_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
 def message_entries(project: bytes, key: bytes, record: NewMessage, gone: bool = False) -> list[Write]:
     """Return the writes that store the index entries of a message, or remove them if ``gone`` is true.
 
-    The indexes ``lines`` (message groups) and ``claims`` are not included. ``project`` is the project's key prefix; see
-    ``layout.project_prefix``.
+    The indexes ``lines`` (message groups) and ``claims`` are not included. ``project`` is the project's key prefix;
+    see ``layout.project_prefix``.
     """
     expires = _pack(record.expires)
     entries: list[Write] = [
@@ -102,16 +102,16 @@ def _history_entries(key: bytes, value: bytes) -> list[Write]:
 
 def _key_entries(key: bytes, value: bytes) -> list[Write]:
     note = due.size_note(layout.decode_known(value).size)
-    return due.writes("keys", key, value, due.expiry_of(key), note)
+    return due.writes("keys", key, value, due.parse_expiry(key), note)
 
 
 def _stage_entries(key: bytes, value: bytes) -> list[Write]:
     note = layout.number.pack(layout.decode_stage(value).number)
-    return due.writes("stages", key, value, due.expiry_of(key), note)
+    return due.writes("stages", key, value, due.parse_expiry(key), note)
 
 
 def _producer_entries(key: bytes, value: bytes) -> list[Write]:
-    return due.writes("producers", key, value, due.expiry_of(key))
+    return due.writes("producers", key, value, due.parse_expiry(key))
 
 
 def _document_entries(key: bytes, value: bytes) -> list[Write]:

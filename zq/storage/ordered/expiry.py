@@ -139,7 +139,7 @@ class ActiveExpiry:
             family, key = due.parse_entry(entry)
             gone: list[Write] = [("due", entry, None), (family, key, None)]
             if family in ("history", "keys"):
-                removed[key[:8]] += due.size_of(family, note)
+                removed[key[:8]] += due.parse_size(family, note)
             if family == "history":
                 gone += due.history_traces(key, note)
             elif family == "batches":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for ready messages in grouped queues, which have message groups; see the module ``lines``.
+"""The search for ready messages in grouped queues, which have message groups; see the module ``group_index``.
 
 The caller of ``take`` holds the queue's lock.
 """
@@ -12,39 +12,39 @@ from zq.model import UNBOUNDED, Grouping, Ready, State
 from zq.model.stats import Depth
 from zq.storage.ordered import layout
 from zq.storage.ordered.changes import Change, ReadyMessage, read_bodies
+from zq.storage.ordered.group_index import GROUP_KEY_SIZE, MAX_SKIPPED, ScannedRecords
 from zq.storage.ordered.layout import Found, StoredMessage
-from zq.storage.ordered.lines import LINE, PATIENCE, ScannedRecords
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
 
 
 def take(
-    store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
+    store: Store, state: QueueState, limit: int, now: int, change: Change, max_bytes: int = UNBOUNDED
 ) -> list[ReadyMessage]:
     """Return up to ``limit`` ready messages. The caller must claim or remove all of them in ``change``.
 
     The search takes as many messages as possible from a group before it proceeds to the next group. The search ends
-    before the bodies and attributes exceed ``most_bytes`` in total, but it returns at least one message if it can.
+    before the bodies and attributes exceed ``max_bytes`` in total, but it returns at least one message if it can.
 
     Raises:
         StoreDamaged: There are unreadable messages and no readable ones.
     """
     taken: list[ReadyMessage] = []
-    scan = LineScan(store, state, now)
+    scan = GroupScan(store, state, now)
     cursor = state.ready_cursor.head
-    for key, line, head in scan.entries():
+    for key, group, head in scan.entries():
         size, scanned = len(taken), ScannedRecords(head)
-        found = scan.ready(line, scanned, limit - len(taken))
+        found = scan.ready(group, scanned, limit - len(taken))
         for sequence, record, body in _read_contents(store, state, found, limit - len(taken)):
-            most_bytes -= len(body) + len(record.attributes)
-            if most_bytes < 0 and taken:
+            max_bytes -= len(body) + len(record.attributes)
+            if max_bytes < 0 and taken:
                 break
             taken.append(ReadyMessage(sequence, record, body))
-        if scan.steps >= PATIENCE or (most_bytes < 0 and len(taken) == size):
+        if scan.steps >= MAX_SKIPPED or (max_bytes < 0 and len(taken) == size):
             break
-        change.lines.add_scanned(state, line, scanned)
+        change.group_indexes.add_scanned(state, group, scanned)
         cursor = key + b"\0"
-        if most_bytes < 0 or len(taken) == limit:
+        if max_bytes < 0 or len(taken) == limit:
             break
     else:
         cursor = max(cursor, layout.pair.pack(state.number, now + 1))
@@ -61,10 +61,10 @@ def count_ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
 
     See ``QueueController.ready``.
     """
-    scan = LineScan(store, state, now)
+    scan = GroupScan(store, state, now)
     count = 0
-    for _, line, head in scan.entries() if most else ():
-        count += sum(1 for _ in islice(scan.ready(line, ScannedRecords(head), most - count), most - count))
+    for _, group, head in scan.entries() if most else ():
+        count += sum(1 for _ in islice(scan.ready(group, ScannedRecords(head), most - count), most - count))
         if count == most:
             break
     later = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
@@ -94,7 +94,7 @@ def count_depth(store: Store, state: QueueState, expired: int, now: int, most: i
     return Depth(ready, counts[State.DELAYED], counts[State.CLAIMED], expired, oldest / 1000 if oldest else None)
 
 
-class LineScan:
+class GroupScan:
     """A scan of the message groups that may have ready messages.
 
     Attributes:
@@ -112,7 +112,7 @@ class LineScan:
         """Yield three values for each message group that may have ready messages, in claim order.
 
         - The key of the group's entry in the index ``available``.
-        - The group's key in the family ``lines``.
+        - The group's key in the family ``group_index``.
         - The group's head, or b"" if it is missing: the time of that entry, and the position of the group's first
           message.
         """
@@ -120,22 +120,22 @@ class LineScan:
         upper = layout.pair.pack(self._state.number, self._now + 1)
         for key, value in self._state.ready_cursor.entries(self._store, upper):
             self.steps += 1
-            line = number + value
+            group = number + value
             if self._state.grouping == Grouping.FAIR:
-                head = self._store.get("lines", line) or b""
+                head = self._store.get("lines", group) or b""
             else:
                 head = key[size : 2 * size] + bytes(size) + key[2 * size :]
-            yield key, line, head
+            yield key, group, head
 
-    def ready(self, line: bytes, scanned: ScannedRecords, want: int) -> Iterator[Found]:
+    def ready(self, group: bytes, scanned: ScannedRecords, want: int) -> Iterator[Found]:
         """Yield (sequence, record) of the first ready messages of a group. Add each record that is read to ``scanned``.
 
         ``line`` is the group's key in the family ``lines``. The caller uses at most ``want`` messages, so few more are
         read.
         """
         state, now = self._state, self._now
-        lower = line + (scanned.head[layout.number.size :] or b"\0")
-        places = self._store.scan("lines", lower, layout.prefix_end(line), spare=True)
+        lower = group + (scanned.head[layout.number.size :] or b"\0")
+        places = self._store.scan("lines", lower, layout.prefix_end(group), spare=True)
         while not scanned.is_all:
             some = [key for key, _ in islice(places, min(want + 1, AHEAD))]
             sequences = [int.from_bytes(place[-8:]) for place in some]
@@ -143,7 +143,7 @@ class LineScan:
             values = self._store.get_many("messages", keys, spare=True)
             records = [layout.decode_record(value) if value else None for value in values]
             is_all = len(some) <= min(want, AHEAD - 1)
-            scanned.extend(zip((place[LINE:] for place in some), records, strict=True), is_all)
+            scanned.extend(zip((place[GROUP_KEY_SIZE:] for place in some), records, strict=True), is_all)
             for key, sequence, value, record in zip(keys, sequences, values, records, strict=True):
                 if record is None or record.expires <= now:
                     self._count_skipped(key, damaged=value == b"")
@@ -153,7 +153,7 @@ class LineScan:
                     return
                 else:
                     yield sequence, record
-            if self.steps >= PATIENCE:
+            if self.steps >= MAX_SKIPPED:
                 return
 
     def _count_skipped(self, key: bytes, damaged: bool) -> None:

@@ -79,15 +79,15 @@ class StoreHandle:
                 self._leave()
 
     @property
-    def prompt(self) -> bool:
-        """Whether an operation that reads few entries may run on the event loop's thread; see ``Store.prompt``."""
+    def is_prompt(self) -> bool:
+        """Whether an operation that reads few entries may run on the event loop's thread; see ``Store.is_prompt``."""
         session = self._session
         return (
             session is not None
             and not self._reopening
             and session.store.failure is None
             and not session.store.contended
-            and session.store.prompt
+            and session.store.is_prompt
         )
 
     def _leave(self) -> None:
@@ -111,7 +111,7 @@ class StoreHandle:
                     self._shut(self._session.store)
                     self._session = self._open()
             except (StartRefused, Unavailable):
-                LOG.exception("The store could not be opened anew; the next verb tries again.")
+                LOG.exception("The store could not be reopened; the next operation tries again.")
             finally:
                 self._reopening = False
                 self._gate.notify_all()

@@ -34,11 +34,11 @@ class HistoryController:
         limit: int,
         span: Span | None,
         now: Seconds,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         newest_first: bool = False,
     ) -> Page[HistoryEntry]:
         if span is None:
-            return self._list_all(queue, marker, limit, now, most_bytes)
+            return self._list_all(queue, marker, limit, now, max_bytes)
         with self._handle as (store, registry):
             state = registry.find(queue)
             if state is None:
@@ -48,10 +48,10 @@ class HistoryController:
             else:
                 start = _first_since(store, state, min(marker, LAST) + 1, span.since)
                 records = _scan_entries(store, state, start, span.until, layout.ms(now))
-            items = list(take_portion(islice(records, limit), most_bytes, _size))
+            items = list(take_portion(islice(records, limit), max_bytes, _size))
         return Page(items, str(items[-1].position) if items else None)
 
-    def _list_all(self, queue: QueueRef, marker: int, limit: int, now: Seconds, most_bytes: int) -> Page[HistoryEntry]:
+    def _list_all(self, queue: QueueRef, marker: int, limit: int, now: Seconds, max_bytes: int) -> Page[HistoryEntry]:
         items: list[HistoryEntry] = []
         start = min(marker, LAST) + 1
         with self._handle as (store, registry):
@@ -59,10 +59,10 @@ class HistoryController:
                 with registry.locked(queue) as (state,):
                     if state is None:
                         break
-                    left = most_bytes - sum(map(_size, items))
+                    left = max_bytes - sum(map(_size, items))
                     more, start = _read_stretch(store, state, start, limit - len(items), left, layout.ms(now))
                 found = [*items, *more]
-                items = list(take_portion(found, most_bytes, _size))
+                items = list(take_portion(found, max_bytes, _size))
                 if len(items) < len(found):
                     break
         return Page(items, str(items[-1].message.sequence) if items else None)
@@ -106,12 +106,12 @@ def _first_since(store: Store, state: QueueState, start: int, since: Seconds) ->
 
 
 def _read_stretch(
-    store: Store, state: QueueState, start: int, want: int, most_bytes: int, now: int
+    store: Store, state: QueueState, start: int, want: int, max_bytes: int, now: int
 ) -> tuple[list[HistoryEntry], int]:
     """Read live messages and history entries with sequences of at least ``start``, in order of sequence.
 
     Return the items, and the sequence from which to continue. The list ends after ``want`` items, or before the items
-    exceed ``most_bytes`` in total, but it has at least one item if there is any. The caller holds the queue's lock.
+    exceed ``max_bytes`` in total, but it has at least one item if there is any. The caller holds the queue's lock.
     """
     most = max(want, STRETCH)
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
@@ -120,7 +120,7 @@ def _read_stretch(
     # Beyond the last entry of a full read, that family may have entries that were not read.
     reach = min(layout.pair.unpack(entries[-1][0])[1] if len(entries) == most else LAST for entries in (kept, living))
     items: list[HistoryEntry] = []
-    left = most_bytes
+    left = max_bytes
     found = {layout.pair.unpack(key)[1]: (_read_message, key, value) for key, value in living}
     found |= {layout.pair.unpack(key)[1]: (_read_entry, key, value) for key, value in kept}
     for sequence in sorted(found):

@@ -13,7 +13,7 @@ from zq.errors import DraftsRepeated, KeyReused, Repeated
 from zq.model import Draft, IdempotencyKey
 from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout
-from zq.storage.ordered.layout import Known
+from zq.storage.ordered.layout import StoredKey
 from zq.storage.ordered.store import Store, Write
 
 
@@ -77,13 +77,13 @@ def key_writes(
 
     Args:
         counts: Whether the size counts towards the project's quota. If not, the returned size is 0.
-        last: For a post, the sequence of its last message; otherwise 0.
+        last: For ``StoredKey`` post, the sequence of its last message; otherwise 0.
     """
     encoded = layout.encode(answer)
     size = len(encoded) + OVERHEAD if counts else 0
     expires = now + idempotency_key.window * 1000
     key = _key_prefix(owner, idempotency_key) + layout.number.pack(expires)
-    known = layout.encode(Known(idempotency_key.digest, encoded, size, last))
+    known = layout.encode(StoredKey(idempotency_key.digest, encoded, size, last))
     return due.writes("keys", key, known, expires, due.size_note(size)), size
 
 

@@ -12,8 +12,8 @@ from zq.model import Grouping
 from zq.model.stats import Report
 from zq.storage.ordered import due, layout, stages, startup
 from zq.storage.ordered.entries import HISTORY_OF, MESSAGE_OF, message_entries, record_entries
+from zq.storage.ordered.group_index import GROUP_KEY_SIZE, encode_slot, group_entry, group_key
 from zq.storage.ordered.layout import QueueRecord, StoredMessage
-from zq.storage.ordered.lines import LINE, line_entry, line_key, slot_of
 from zq.storage.ordered.log_integrity import Findings, LogIntegrity, check_documents
 from zq.storage.ordered.store import TOP, Readable, Write
 
@@ -21,15 +21,15 @@ from zq.storage.ordered.store import TOP, Readable, Write
 def slot(grouping: Grouping, key: bytes, record: StoredMessage) -> bytes:
     """Return a message's key in ``lines``, the message group index. ``key`` is the message's key in ``messages``."""
     number, sequence = layout.pair.unpack(key)
-    return line_key(number, record.line) + slot_of(grouping, record.available, sequence)
+    return group_key(number, record.message_group) + encode_slot(grouping, record.available, sequence)
 
 
-def grouping_of(key: bytes) -> Grouping:
+def parse_grouping(key: bytes) -> Grouping:
     """Determine whether a queue is ordered or fair from the key of one of its messages in ``lines``."""
-    return Grouping.FAIR if layout.pair.unpack(key[LINE:])[0] else Grouping.ORDERED
+    return Grouping.FAIR if layout.pair.unpack(key[GROUP_KEY_SIZE:])[0] else Grouping.ORDERED
 
 
-class LineIntegrity:
+class GroupIndexIntegrity:
     """The integrity check of message group indexes. ``queues`` maps queue numbers to queue records."""
 
     def __init__(self, findings: Findings, queues: Mapping[bytes, QueueRecord]) -> None:
@@ -47,25 +47,25 @@ class LineIntegrity:
         Each entry must have a message. Each group must have a valid head (time and first message) and an entry in
         ``available``.
         """
-        line = head = b""
+        group = head = b""
         for key, value in self._findings.entries("lines"):
             if not self.grouping(key[: layout.number.size]):
                 self._check_former(key)
-            elif len(key) == LINE:
-                line, head = key, value
-                if self._store.get("available", line_entry(key, value)[0]) != line_entry(key, value)[1]:
-                    self._findings.contradict(f"available: nothing of the line {key.hex()}")
+            elif len(key) == GROUP_KEY_SIZE:
+                group, head = key, value
+                if self._store.get("available", group_entry(key, value)[0]) != group_entry(key, value)[1]:
+                    self._findings.contradict(f"available: nothing of the group {key.hex()}")
                 if self._store.get("lines", key + value[layout.number.size :]) is None:
                     self._findings.contradict(f"lines: the head of {key.hex()} stands nowhere in it")
             else:
-                self._check_place(key, has_head=bool(head) and key.startswith(line))
+                self._check_place(key, has_head=bool(head) and key.startswith(group))
 
     def check_entry(self, key: bytes, value: bytes) -> None:
         """Check that an entry of a grouped queue in ``available`` matches the head (first message) of its group."""
-        line = key[: layout.number.size] + value
-        head = self._store.get("lines", line) or b""
-        if len(head) != layout.triple.size or line_entry(line, head)[0] != key:
-            self._findings.contradict(f"available: {key.hex()} is no line's entry")
+        group = key[: layout.number.size] + value
+        head = self._store.get("lines", group) or b""
+        if len(head) != layout.triple.size or group_entry(group, head)[0] != key:
+            self._findings.contradict(f"available: {key.hex()} is no group's entry")
 
     def _check_place(self, key: bytes, has_head: bool) -> None:
         number = key[: layout.number.size]
@@ -74,7 +74,7 @@ class LineIntegrity:
         if stored is None or slot(self.grouping(number), message, layout.decode_record(stored)) != key:
             self._findings.contradict(f"lines: {key.hex()} is no message's place")
         elif not has_head:
-            self._findings.contradict(f"lines: {key.hex()} stands in a line without a head")
+            self._findings.contradict(f"lines: {key.hex()} stands in a group without a head")
 
     def _check_former(self, key: bytes) -> None:
         number = key[: layout.number.size]
@@ -82,8 +82,8 @@ class LineIntegrity:
             self._findings.contradict(f"lines: {key.hex()} is of no grouped queue")
 
 
-class RebuiltLines:
-    """The message group indexes that a salvage rebuilds from the messages; see the module ``lines``."""
+class RebuiltGroupIndexes:
+    """The message group indexes that a salvage rebuilds from the messages; see the module ``group_index``."""
 
     def __init__(self, former: Callable[[bytes], bytes]) -> None:
         """Create an empty collection.
@@ -97,19 +97,19 @@ class RebuiltLines:
     def join(self, grouping: Grouping, key: bytes, record: StoredMessage) -> Write:
         """Add a message to its group, and return the write that stores the index entry."""
         where = slot(grouping, key, record)
-        line, within = where[:LINE], where[LINE:]
-        if line not in self._heads or within < self._heads[line][0]:
-            self._heads[line] = within, record.available
+        group, within = where[:GROUP_KEY_SIZE], where[GROUP_KEY_SIZE:]
+        if group not in self._heads or within < self._heads[group][0]:
+            self._heads[group] = within, record.available
         return "lines", where, b""
 
     def heads(self) -> Iterator[Write]:
         """Yield the writes that store the head (time and first message) and the ``available`` entry of each group."""
-        for line, (within, available) in self._heads.items():
-            head = self._former(line)
+        for group, (within, available) in self._heads.items():
+            head = self._former(group)
             if head[layout.number.size :] != within:
                 head = layout.number.pack(available) + within
-            yield "lines", line, head
-            yield "available", *line_entry(line, head)
+            yield "lines", group, head
+            yield "available", *group_entry(group, head)
 
 
 class Integrity(Findings):
@@ -121,7 +121,7 @@ class Integrity(Findings):
         self._queues: dict[bytes, bytes] = {}
         """The key in ``queues``, by queue number."""
         self._records: dict[bytes, QueueRecord] = {}
-        self._lines = LineIntegrity(self, self._records)
+        self._group_indexes = GroupIndexIntegrity(self, self._records)
         self._histories: set[bytes] = set()
         self._keepers: dict[bytes, bytes] = {}
         """The number of the tally that counts a history, by history number."""
@@ -139,7 +139,7 @@ class Integrity(Findings):
         for family, message_of in MESSAGE_OF.items():
             self._check_index(family, message_of)
         self._check_claims()
-        self._lines.check()
+        self._group_indexes.check()
         self._check_history()
         for family, record_of in HISTORY_OF.items():
             self._check_trace(family, record_of)
@@ -198,7 +198,7 @@ class Integrity(Findings):
             counts[number] += 1
             sizes[number] += record.size
             last[number] = layout.pair.unpack(key)[1]
-            grouping = self._lines.grouping(number)
+            grouping = self._group_indexes.grouping(number)
             if grouping:
                 self.check_wanted("messages", key, [("lines", slot(grouping, key, record), b"")])
             elif not record.indexed and record.expires > self._now + startup.STEP_BACK_MS:
@@ -258,8 +258,8 @@ class Integrity(Findings):
             message = message_of(key, value)
             if self._is_pending_queue(message[:8], family):
                 continue
-            if family == "available" and self._lines.grouping(message[:8]):
-                self._lines.check_entry(key, value)
+            if family == "available" and self._group_indexes.grouping(message[:8]):
+                self._group_indexes.check_entry(key, value)
                 continue
             stored = self.store.get("messages", message)
             record = None if stored is None else self.decode(layout.decode_record, "messages", message, stored)
@@ -294,13 +294,15 @@ class Integrity(Findings):
                 items = list(stages.messages(self.store, stage))
                 size = sum(item.draft.size for item in items)
                 if (stage.count, stage.size) != (len(items), size):
-                    self._look("staged", (layout.pair.pack(stage.number, at) for at in range(stage.count)))
+                    self._probe_damage("staged", (layout.pair.pack(stage.number, at) for at in range(stage.count)))
                     self.contradict(f"stages: {key!r} says {stage.count} messages and has {len(items)}, {size} bytes")
                 self._staged.pop(layout.number.pack(stage.number), None)
                 self.check_wanted("stages", key, record_entries("stages", key, value))
         self._check_open()
         for number in self._staged:
-            self._look("default", (layout.COMMIT + key[:-8] for key, _ in self.store.scan("producers", b"", TOP)))
+            self._probe_damage(
+                "default", (layout.COMMIT + key[:-8] for key, _ in self.store.scan("producers", b"", TOP))
+            )
             self.contradict(f"staged: {number.hex()} is no stage's number")
 
     def _check_open(self) -> None:
@@ -312,12 +314,12 @@ class Integrity(Findings):
             for rest in commit.rests if commit is not None else ():
                 count = self._staged.pop(layout.number.pack(rest.number), 0)
                 if count != rest.end - rest.at:
-                    self._look("staged", (layout.pair.pack(rest.number, at) for at in range(rest.at, rest.end)))
+                    self._probe_damage("staged", (layout.pair.pack(rest.number, at) for at in range(rest.at, rest.end)))
                     self.contradict(
                         f"default: {producer!r} has {rest.end - rest.at} messages to publish, and {count} are there"
                     )
 
-    def _look(self, family: str, keys: Iterable[bytes]) -> None:
+    def _probe_damage(self, family: str, keys: Iterable[bytes]) -> None:
         """Read the keys until one is damaged, so that the next contradiction is attributed to the damage.
 
         This is necessary because a scan does not report the damaged entries that it skips.
@@ -347,8 +349,12 @@ class Integrity(Findings):
             tally = layout.decode_tally(self.store.get("tallies", owner) or layout.encode(layout.Tally()))
             removed = int.from_bytes(self.store.get("default", layout.REMOVED + history) or b"")
             if tally.kept - removed != self._kept[history]:
-                self._look("history", (history + position for _, position in self._scan_number(history, "sequences")))
-                self._look("keys", (key for family, key in self._all_due() if family == "keys" and key[:8] == history))
+                self._probe_damage(
+                    "history", (history + position for _, position in self._scan_number(history, "sequences"))
+                )
+                self._probe_damage(
+                    "keys", (key for family, key in self._all_due() if family == "keys" and key[:8] == history)
+                )
                 has = f"{self._kept[history]} bytes of history and answers"
                 self.contradict(f"tallies: {tally.kept} kept and {removed} removed of {owner.hex()}, which has {has}")
 
@@ -371,7 +377,7 @@ class Integrity(Findings):
                 self.contradict(f"due: {key.hex()} does not say what the entry in {family} does")
 
     def _index_entries(self, key: bytes, record: StoredMessage) -> list[Write]:
-        return message_entries(layout.prefix_of(self._queues.get(key[:8], b"")), key, record)
+        return message_entries(layout.extract_project_prefix(self._queues.get(key[:8], b"")), key, record)
 
     def _is_pending_queue(self, number: bytes, family: str) -> bool:
         if number not in self._pending_queues:

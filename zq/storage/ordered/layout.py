@@ -19,8 +19,8 @@ tallies   q                                    Tally: the queue's counters
 messages  q sequence                           StoredMessage, including a short body; the order of listings
 bodies    q sequence                           longer raw JSON body, followed by a 4-byte stamp, see ``seal_body``
 available q available-at sequence              expires: the order of claims, of all messages except fresh ones;
-                                               in a grouped queue a message group's hash: one entry per group
-lines     q hash                               time, order, sequence: the head of a message group, see ``lines``
+                                               in a grouped queue a group's hash: one entry per group
+lines     q hash                               time, order, sequence: the head of a message group, see ``group_index``
 lines     q hash order sequence                empty: a message of the group, in a grouped queue
 expiry    expires q sequence                   empty: the order of active expiry
 ids       len(project) project id              q sequence
@@ -28,7 +28,7 @@ claims    q claim id 00 group                  end, sequences, holder: messages 
 history   h position                           StoredEntry: a finished message with its body
 sequences h sequence                           position: history entries in the order of sequences
 endings   h id 00 position                     empty: history entries of a message id
-keys      h key 00 expires                     Known: an idempotency key of the queue
+keys      h key 00 expires                     StoredKey: an idempotency key of the queue
 fences    len(project) project name            last issued epoch
 stages    len(project) project name 00 expires Stage: number n and size of the stage
 staged    n index                              Staged: a message to be published
@@ -241,12 +241,12 @@ class StoredMessage(NewMessage):
 
     Attributes:
         first: The time of the first claim in Unix milliseconds, or 0 if there was none.
-        line: The name of the message group, or "" if there is none.
+        message_group: The name of the message group, or "" if there is none.
     """
 
     first: int = 0
     attributes: bytes = b""
-    line: str = ""
+    message_group: str = ""
 
 
 # (sequence, record)
@@ -268,7 +268,7 @@ class StoredEntry(Struct, array_like=True):
     size: int = 0
 
 
-class Known(Struct, array_like=True):
+class StoredKey(Struct, array_like=True):
     """The stored form of an idempotency key.
 
     Attributes:
@@ -317,7 +317,7 @@ decode_tally = msgpack.Decoder(Tally).decode
 decode_holder = msgpack.Decoder(tuple[str, str]).decode
 decode_record = msgpack.Decoder(StoredMessage).decode
 decode_entry = msgpack.Decoder(StoredEntry).decode
-decode_known = msgpack.Decoder(Known).decode
+decode_known = msgpack.Decoder(StoredKey).decode
 decode_stage = msgpack.Decoder(Stage).decode
 decode_staged = msgpack.Decoder(Staged).decode
 decode_batch = msgpack.Decoder(Batch).decode
@@ -343,7 +343,7 @@ def queue_key(ref: QueueRef) -> bytes:
 
 def decode_queue_key(key: bytes) -> QueueRef:
     """Return the queue to which a key of ``queues`` belongs."""
-    prefix = prefix_of(key)
+    prefix = extract_project_prefix(key)
     return QueueRef(*(part.decode("utf-8", "surrogatepass") for part in (prefix[LENGTH:], key[len(prefix) :])))
 
 
@@ -357,7 +357,7 @@ def decode_project(key: bytes) -> str:
     return key[LENGTH:].decode("utf-8", "surrogatepass")
 
 
-def prefix_of(key: bytes) -> bytes:
+def extract_project_prefix(key: bytes) -> bytes:
     """Return the project's key prefix, with which the given key begins; see ``project_prefix``."""
     return key[: LENGTH + int.from_bytes(key[:LENGTH])]
 
@@ -451,5 +451,5 @@ def build_message(sequence: int, record: StoredMessage, body: bytes, now: int) -
         record.reason,
         record.attributes,
         record.first / 1000,
-        record.line,
+        record.message_group,
     )

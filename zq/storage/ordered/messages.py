@@ -98,7 +98,7 @@ class MessageController:
         limit: int,
         list_filter: ListFilter,
         now: Seconds,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Page[Message]:
         with self._handle as (store, registry):
@@ -108,19 +108,19 @@ class MessageController:
                 return Page([], None, metadata)
             if state is None:
                 return Page([], None)
-            messages = scans.page(store, state, marker, limit, list_filter, layout.ms(now), most_bytes)
+            messages = scans.page(store, state, marker, limit, list_filter, layout.ms(now), max_bytes)
         return Page(messages, str(messages[-1].sequence) if messages else None)
 
     def browse(
-        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, max_bytes: int = UNBOUNDED
     ) -> BrowsePage:
         with self._handle as (store, registry):
             found = registry.find(queue)
             if found is None:
                 return BrowsePage([], None)
             if found.grouping:  # in a grouped queue, ``available`` has one entry per group, not per message
-                return inherited.browse(self, queue, state, after, limit, now, most_bytes)
-            return browsing.page(store, found, state, after, limit, layout.ms(now), most_bytes)
+                return inherited.browse(self, queue, state, after, limit, now, max_bytes)
+            return browsing.page(store, found, state, after, limit, layout.ms(now), max_bytes)
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
@@ -145,7 +145,7 @@ class MessageController:
         limit: int,
         now: Seconds,
         history: int = 0,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Messages:
         moment = layout.ms(now)
@@ -156,7 +156,7 @@ class MessageController:
                 if expected not in (None, state.metadata):
                     raise OtherMetadata(state.metadata)
                 change, end = Change(store, moment), Completion(Outcome.POPPED, history, moment)
-                taken = take(store, state, limit, moment, change, most_bytes)
+                taken = take(store, state, limit, moment, change, max_bytes)
                 for sequence, record, _ in taken:
                     change.finish(state, sequence, record, end)
                 change.commit()

@@ -3,7 +3,7 @@
 
 from itertools import islice, takewhile
 
-from zq.model import Edge, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
+from zq.model import EndMessage, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.storage.ordered import groups, layout, scans, startup
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.ready import scan_fresh_times
@@ -80,7 +80,7 @@ class QueueController:
             total = state.tally.count - _count_expired(store, state, moment)
             claimed = _count_claimed(store, state, moment)
             ends = [scans.find_edge(store, state, moment, newest) if total else None for newest in (False, True)]
-        oldest, newest = (edge and Edge(edge[1].id, edge[1].created / 1000, edge[0]) for edge in ends)
+        oldest, newest = (edge and EndMessage(edge[1].id, edge[1].created / 1000, edge[0]) for edge in ends)
         return Stats(
             claimed, total - claimed, oldest, newest, state.tally.sequence - startup.initial_value(state.tally.start)
         )

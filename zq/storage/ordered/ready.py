@@ -43,11 +43,11 @@ Candidate = tuple[int, int, int, bool, StoredMessage | None]
 
 
 def take(
-    store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
+    store: Store, state: QueueState, limit: int, now: int, change: Change, max_bytes: int = UNBOUNDED
 ) -> list[ReadyMessage]:
     """Return up to ``limit`` ready messages in claim order. The caller must claim or remove all of them in ``change``.
 
-    - The search ends before the bodies and attributes exceed ``most_bytes`` in total, but it returns at least one
+    - The search ends before the bodies and attributes exceed ``max_bytes`` in total, but it returns at least one
       message if it can.
     - A bounded number of expired messages is skipped and offered to lazy expiry (law L10 in ``api-ref/laws.md``).
     - Unreadable messages are skipped, so that a damaged block does not stop the queue.
@@ -56,13 +56,13 @@ def take(
         StoreDamaged: There are unreadable messages and no readable ones.
     """
     if state.grouping:
-        return groups.take(store, state, limit, now, change, most_bytes)
+        return groups.take(store, state, limit, now, change, max_bytes)
     damaged = False
     for _ in range(MAX_DAMAGED):
         scan = _Scan(store, state, limit, now)
         if scan.expired:
             state.context.lazy_queue.offer(scan.expired, now)
-        ready, unread, read = _read_messages(store, state, scan.live, most_bytes)
+        ready, unread, read = _read_messages(store, state, scan.live, max_bytes)
         scan.go_back(scan.live[read:])
         change.advance(state, scan.head, scan.fresh_head)
         if ready or not unread:
@@ -76,14 +76,14 @@ def take(
 
 
 def _read_messages(
-    store: Store, state: QueueState, candidates: Sequence[Candidate], most_bytes: int
+    store: Store, state: QueueState, candidates: Sequence[Candidate], max_bytes: int
 ) -> tuple[list[ReadyMessage], int, int]:
-    """Read the candidates until their bodies and attributes would exceed ``most_bytes`` in total.
+    """Read the candidates until their bodies and attributes would exceed ``max_bytes`` in total.
 
     Return the readable messages, the number of unreadable messages, and the number of processed candidates.
     """
     ready: list[ReadyMessage] = []
-    unread, left = 0, most_bytes
+    unread, left = 0, max_bytes
     for at, (sequence, record, body) in enumerate(_read_contents(store, state.number, candidates)):
         if record is not None and body is not None:
             left -= len(body) + len(record.attributes)

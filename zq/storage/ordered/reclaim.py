@@ -16,8 +16,8 @@ from typing import NamedTuple
 from zq.model.expiry import Pace
 from zq.storage.ordered import due, layout, logs
 from zq.storage.ordered.entries import message_removal, record_entries, removal
+from zq.storage.ordered.group_index import group_entry
 from zq.storage.ordered.handle import Session
-from zq.storage.ordered.lines import line_entry
 from zq.storage.ordered.logs import Log
 from zq.storage.ordered.store import Store, Write
 
@@ -82,7 +82,7 @@ class PendingDeletes:
 
     def _messages(self, store: Store, number: bytes, queue_key: bytes) -> Iterator[Removal]:
         queue = layout.number.unpack(number)[0]
-        project = layout.prefix_of(queue_key)
+        project = layout.extract_project_prefix(queue_key)
         for key, value in self._rest(store, "messages", number):
             record = layout.decode_record(value)
             writes = message_removal(project, key, record)
@@ -90,14 +90,14 @@ class PendingDeletes:
                 writes.append(("claims", layout.claim_key(queue, record.claim, record.group), None))
             yield Removal("messages", key, writes)
         for key, head in self._rest(store, "lines", number):
-            entry: list[Write] = [("available", line_entry(key, head)[0], None)] if head else []
+            entry: list[Write] = [("available", group_entry(key, head)[0], None)] if head else []
             yield Removal("lines", key, [*entry, ("lines", key, None)])
 
     def _records(self, store: Store, number: bytes, _: bytes) -> Iterator[Removal]:
         for key, value in self._rest(store, "history", number):
             yield Removal("history", key, removal(record_entries("history", key, value)))
         for key, _ in self._rest(store, "keys", number):
-            yield Removal("keys", key, due.removals("keys", key, due.expiry_of(key)))
+            yield Removal("keys", key, due.removals("keys", key, due.parse_expiry(key)))
         for key, _ in self._rest(store, "staged", number):
             yield Removal("staged", key, [("staged", key, None)])
 

@@ -107,7 +107,7 @@ def _shift_history(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
 
 
 def _shift_key(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
-    return key[:-8] + layout.number.pack(due.expiry_of(key) + later), value
+    return key[:-8] + layout.number.pack(due.parse_expiry(key) + later), value
 
 
 def _shift_batch(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
@@ -117,7 +117,7 @@ def _shift_batch(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
 
 def _shift_document(postpone: Postpone, key: bytes, value: bytes, later: int) -> tuple[bytes, bytes] | None:
     document = documents.decode(value)
-    kind = layout.decode_project(layout.prefix_of(key[len(layout.prefix_of(key)) :]))
+    kind = layout.decode_project(layout.extract_project_prefix(key[len(layout.extract_project_prefix(key)) :]))
     if document.expires is None or (new := postpone(kind, document.value, later / 1000)) is None:
         return None
     return key, layout.encode(structs.replace(document, value=new, expires=document.expires + later))

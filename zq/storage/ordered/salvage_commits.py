@@ -17,7 +17,7 @@ from zq.storage.ordered.stages import OpenCommit, StageRest
 from zq.storage.ordered.store import TOP
 
 # TTL in milliseconds of a producer whose record is lost: the default of ``producer_ttl``.
-REMEMBERED: Final = 30 * 86_400_000
+PRODUCER_TTL_MS: Final = 30 * 86_400_000
 # Maximum number of queues that one entry of the list of losses names.
 SHOWN: Final = 5
 UNKNOWN: Final = (
@@ -28,7 +28,7 @@ UNKNOWN: Final = (
 
 def describe_producer(producer: bytes) -> str:
     """Return the producer's name and project for the list of losses."""
-    prefix = layout.prefix_of(producer)
+    prefix = layout.extract_project_prefix(producer)
     return f"{producer[len(prefix) : -1].decode('utf-8', 'replace')} of project {layout.decode_project(prefix)!r}"
 
 
@@ -106,7 +106,7 @@ class CommitSalvage:
 
     def _remember(self, producer: bytes) -> None:
         """Restore the record of a producer from its open commit, so that a repeated commit has no effect."""
-        expires = self._salvage.now + REMEMBERED
+        expires = self._salvage.now + PRODUCER_TTL_MS
         key, value = producer + layout.number.pack(expires), layout.encode(self.batch(producer))
         self._salvage.save("producers", record_entries("producers", key, value))
 
@@ -145,7 +145,7 @@ def _ranges(numbers: list[int]) -> str:
 
 def describe_key(key: bytes) -> str:
     """Return the name and project of a key of ``stages`` or ``producers`` for the list of losses."""
-    prefix = layout.prefix_of(key)
+    prefix = layout.extract_project_prefix(key)
     name = key[len(prefix) : -9].decode("utf-8", "replace")
     return f"{name} of project {layout.decode_project(prefix)!r}"
 

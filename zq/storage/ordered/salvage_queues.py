@@ -12,15 +12,15 @@ from zq.model import Grouping
 from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout, startup
 from zq.storage.ordered.entries import HISTORY_OF, MESSAGE_OF, message_entries
-from zq.storage.ordered.integrity import RebuiltLines, grouping_of
+from zq.storage.ordered.group_index import GROUP_KEY_SIZE
+from zq.storage.ordered.integrity import RebuiltGroupIndexes, parse_grouping
 from zq.storage.ordered.layout import QueueRecord, StoredMessage, Tally
-from zq.storage.ordered.lines import LINE
 from zq.storage.ordered.registry import NO_METADATA
 from zq.storage.ordered.salvage_copy import LOST_COUNTER, SalvageState
 from zq.storage.ordered.store import TOP, Write
 
 
-class Trace(Struct):
+class IndexedFields(Struct):
     """The fields of a message that can be read from its index entries."""
 
     id: str = ""
@@ -30,7 +30,7 @@ class Trace(Struct):
     def read(self, family: str, key: bytes) -> None:
         """Set the field that the key of an index entry in ``family`` contains."""
         if family == "ids":
-            self.id = key[len(layout.prefix_of(key)) :].decode("utf-8", "surrogatepass")
+            self.id = key[len(layout.extract_project_prefix(key)) :].decode("utf-8", "surrogatepass")
         elif family == "expiry":
             self.expires = layout.number.unpack_from(key)[0]
         else:
@@ -60,7 +60,7 @@ class QueueSalvage:
         self._groups: defaultdict[bytes, tuple[int, list[int]]] = defaultdict(lambda: (0, []))
         """The end and the sequences of each claim group, by key in ``claims``."""
         self._group_numbers: Counter[bytes] = Counter()
-        self._lines = RebuiltLines(self._head)
+        self._group_indexes = RebuiltGroupIndexes(self._head)
         self._counts: Counter[bytes] = Counter()
         self._bytes: Counter[bytes] = Counter()
         self._kept: Counter[bytes] = Counter()
@@ -108,8 +108,8 @@ class QueueSalvage:
 
     def _grouping(self, number: bytes) -> Grouping:
         for key, _ in self._source.scan("lines", number, layout.prefix_end(number)):
-            if len(key) > LINE:
-                return grouping_of(key)
+            if len(key) > GROUP_KEY_SIZE:
+                return parse_grouping(key)
         return Grouping.NONE
 
     def _add_queue(self, key: bytes, record: QueueRecord) -> None:
@@ -128,10 +128,10 @@ class QueueSalvage:
         return {key[len(layout.PENDING_QUEUE) :] for key, _ in notes}
 
     @cached_property
-    def _traces(self) -> dict[bytes, Trace]:
+    def _traces(self) -> dict[bytes, IndexedFields]:
         """The traces of messages whose records may be unreadable, by key in ``messages``."""
         spans = self._source.gaps("messages")
-        traces: defaultdict[bytes, Trace] = defaultdict(Trace)
+        traces: defaultdict[bytes, IndexedFields] = defaultdict(IndexedFields)
         for family in ("ids", "expiry", "available") if spans else ():
             for key, value in self._source.scan(family, b"", TOP):
                 message = MESSAGE_OF[family](key, value)
@@ -157,7 +157,7 @@ class QueueSalvage:
                         self._fresh.setdefault(number, self._last[number])
                 self._copy_message(key, record, value)
         self._salvage.write(("claims", key, layout.encode_group(*group)) for key, group in self._groups.items())
-        self._salvage.write(self._lines.heads())
+        self._salvage.write(self._group_indexes.heads())
 
     def _copy_message(self, key: bytes, record: StoredMessage, stored: bytes | None) -> None:
         """Copy a message with its index entries. ``stored`` is the encoded record, or None for a rebuilt record."""
@@ -182,8 +182,10 @@ class QueueSalvage:
             if apart is not None:
                 writes.append(("bodies", key, apart))
             if grouping := self._records[key[:8]][1].grouping:
-                writes.append(self._lines.join(grouping, key, record))
-            self._salvage.save("messages", [*writes, *message_entries(layout.prefix_of(queue), key, record)])
+                writes.append(self._group_indexes.join(grouping, key, record))
+            self._salvage.save(
+                "messages", [*writes, *message_entries(layout.extract_project_prefix(queue), key, record)]
+            )
             if record.claim:
                 self._add_to_group(key, record)
             self._counts[key[:8]] += 1
@@ -216,9 +218,9 @@ class QueueSalvage:
         self._groups[group] = record.until, [*self._groups[group][1], sequence]
         self._group_numbers[key[:8]] = max(self._group_numbers[key[:8]], record.group)
 
-    def _head(self, line: bytes) -> bytes:
+    def _head(self, group: bytes) -> bytes:
         try:
-            return self._source.get("lines", line) or b""
+            return self._source.get("lines", group) or b""
         except StoreDamaged:
             return b""
 
@@ -254,7 +256,7 @@ class QueueSalvage:
         for key, value in self._source.scan("ids", b"", TOP):
             if value[:8] not in self._records and value[:8] not in found:
                 name = f"salvaged-{layout.number.unpack_from(value)[0]}"
-                found[value[:8]] = layout.prefix_of(key) + name.encode()
+                found[value[:8]] = layout.extract_project_prefix(key) + name.encode()
         return found
 
     def _copy_history(self) -> None:

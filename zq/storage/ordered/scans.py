@@ -25,15 +25,15 @@ HANDFUL = 8
 
 
 def page(
-    store: Store, state: QueueState, marker: int, limit: int, list_filter: ListFilter, now: int, most_bytes: int
+    store: Store, state: QueueState, marker: int, limit: int, list_filter: ListFilter, now: int, max_bytes: int
 ) -> list[Message]:
     """Return up to ``limit`` messages that match the filter and have sequences above ``marker``.
 
-    The page ends before the bodies and attributes exceed ``most_bytes`` in total, but it has at least one message if
+    The page ends before the bodies and attributes exceed ``max_bytes`` in total, but it has at least one message if
     there is any.
     """
     messages: list[Message] = []
-    left = most_bytes
+    left = max_bytes
     while (want := limit - len(messages)) > 0:
         found = _find_visible(store, state, marker, want, list_filter, now)
         for (sequence, record), body in zip(found, _read_texts(store, state.number, found), strict=True):

@@ -57,7 +57,7 @@ def append_writes(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft],
     grown = Stage(stage.number, stage.count + len(drafts), size)
     if size > most[0] or grown.count > most[1]:
         raise StageFull
-    writes = due.writes("stages", key, layout.encode(grown), due.expiry_of(key), layout.number.pack(stage.number))
+    writes = due.writes("stages", key, layout.encode(grown), due.parse_expiry(key), layout.number.pack(stage.number))
     for index, draft in enumerate(drafts, stage.count):
         writes.append(("staged", layout.pair.pack(stage.number, index), layout.encode(Staged(queue, draft))))
     return writes
@@ -76,7 +76,7 @@ def decode_message(value: bytes) -> Staged:
 def removal_writes(key: bytes, stage: Stage) -> list[Write]:
     """Return the writes that remove a stage. Active expiry removes its messages later."""
     dropped = layout.PENDING_NUMBER + layout.number.pack(stage.number)
-    return [*due.removals("stages", key, due.expiry_of(key)), ("default", dropped, b"")]
+    return [*due.removals("stages", key, due.parse_expiry(key)), ("default", dropped, b"")]
 
 
 def removal_writes_by_prefix(store: Store, prefix: bytes) -> list[Write]:
@@ -204,7 +204,7 @@ def list_work(store: Store, project: str, work: Work, after: str, now: int) -> I
         else layout.queue_key(QueueRef(project, after)) + b"\0"
     )
     for key, value in store.scan(work.value, behind if after else prefix, layout.prefix_end(prefix)):
-        if not ends or due.expiry_of(key) > now:
+        if not ends or due.parse_expiry(key) > now:
             name = key[len(prefix) : -9 if ends else None].decode("utf-8", "surrogatepass")
             yield _describe(store, work, name, key, value)
 
@@ -212,7 +212,7 @@ def list_work(store: Store, project: str, work: Work, after: str, now: int) -> I
 def _describe(store: Store, work: Work, name: str, key: bytes, value: bytes) -> KnownWork:
     if work is Work.STAGE:
         stage = layout.decode_stage(value)
-        return KnownStage(name, stage.count, stage.size, due.expiry_of(key) / 1000)
+        return KnownStage(name, stage.count, stage.size, due.parse_expiry(key) / 1000)
     if work is Work.FENCE:
         advanced = store.get("default", ADVANCED + key)
         return KnownFence(name, int.from_bytes(value), None if advanced is None else int.from_bytes(advanced) / 1000)
@@ -236,7 +236,7 @@ def list_names(store: Store, project: str, work: Work, now: int) -> set[str]:
     prefix = layout.project_prefix(project)
     keys = [key[len(prefix) :] for key, _ in store.scan(work.value, prefix, layout.prefix_end(prefix))]
     if work is not Work.FENCE:
-        keys = [key[:-9] for key in keys if due.expiry_of(key) > now]
+        keys = [key[:-9] for key in keys if due.parse_expiry(key) > now]
     return {key.decode("utf-8", "surrogatepass") for key in keys}
 
 

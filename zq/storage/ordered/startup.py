@@ -52,7 +52,7 @@ class StorageClock:
         self.seen: Seconds = 0.0
         self.latest: Seconds = 0.0
         """The largest time that ``now`` has returned, which the store must record."""
-        self.doubted: Seconds = 0.0
+        self.distrusted_lead: Seconds = 0.0
         """Seconds by which the machine's clock is ahead of this clock, because a jump is not trusted yet."""
         self._offset: Seconds | None = None
 
@@ -85,11 +85,11 @@ class StorageClock:
             self._since, self._leapt = ran, leap
             LOG.error(LEAPT, leap, LASTING)
         if leap > LEAP and self._since is not None and ran - self._since < LASTING:
-            self.doubted = leap
+            self.distrusted_lead = leap
             return
         if self._since is not None:
             LOG.warning(STAYED if leap > LEAP else WENT_BACK, abs(self._leapt))
-        self._since, self.doubted, self._offset = None, 0.0, offset
+        self._since, self.distrusted_lead, self._offset = None, 0.0, offset
 
 
 LEAPT: Final = (

@@ -68,7 +68,7 @@ class OrderedStorage:
         self._lazy_expiry = LazyExpiry(handle)
         self._metrics = StoreMetrics(handle, self._active_expiry, self._lazy_expiry)
         self._configuring = threading.Lock()
-        self._doubted = self._clock.doubted > 0
+        self._doubted = self._clock.distrusted_lead > 0
         try:
             with handle:
                 self._housekeeping.allow_destruction(not self._doubted)
@@ -85,17 +85,17 @@ class OrderedStorage:
         self._lazy_expiry.start()
 
     @property
-    def prompt(self) -> bool:
-        return self._handle.prompt
+    def is_prompt(self) -> bool:
+        return self._handle.is_prompt
 
     def now(self) -> Seconds:
         moment = self._clock.now()
-        if self._doubted != (self._clock.doubted > 0):
+        if self._doubted != (self._clock.distrusted_lead > 0):
             self._allow_destruction()
         return moment
 
     def clock_lead(self) -> Seconds:
-        return self._clock.doubted
+        return self._clock.distrusted_lead
 
     def ping(self) -> None:
         self._housekeeping.check()
@@ -175,7 +175,7 @@ class OrderedStorage:
         This is necessary because the store's compaction filter reads the machine's clock, not ``StorageClock``.
         """
         with self._configuring:
-            doubted = self._clock.doubted > 0
+            doubted = self._clock.distrusted_lead > 0
             with suppress(Unavailable), self._handle:  # the next call of ``now`` tries again
                 self._housekeeping.allow_destruction(not doubted)
                 self._doubted = doubted

@@ -62,7 +62,7 @@ class Store(Protocol):
     contended: bool = False
 
     @property
-    def prompt(self) -> bool:
+    def is_prompt(self) -> bool:
         """Whether operations that read few entries may run on the event loop's thread.
 
         If so, no method waits for anything slower than the local disk. ``wait_durable`` does not wait: it passes the

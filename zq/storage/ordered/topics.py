@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from zq.errors import Unavailable
-from zq.model import Edge, IdempotencyKey, Seconds, Stats
+from zq.model import EndMessage, IdempotencyKey, Seconds, Stats
 from zq.model.topics import Batch, Entry, Listener, LogSlice, Pattern, PublishedMessage, Retention, TopicRef
 from zq.storage.ordered import layout, logs
 from zq.storage.ordered.handle import StoreHandle
@@ -279,6 +279,6 @@ def _read_live(store: Store, key: bytes, now: Seconds) -> list[PublishedMessage]
     return [] if value is None else list(logs.decode_stored(value).batch.messages(0, now))
 
 
-def _build_edge(store: Store, key: bytes, now: Seconds, at: int) -> Edge | None:
+def _build_edge(store: Store, key: bytes, now: Seconds, at: int) -> EndMessage | None:
     living = _read_live(store, key, now)
-    return Edge(str(living[at].sequence), living[at].created, living[at].sequence) if living else None
+    return EndMessage(str(living[at].sequence), living[at].created, living[at].sequence) if living else None

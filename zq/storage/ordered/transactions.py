@@ -68,9 +68,9 @@ class TransactionController:
         drafts: Sequence[Draft],
         now: Seconds,
         ttl: int,
-        most_bytes: int,
+        max_bytes: int,
         idempotency_key: IdempotencyKey | None = None,
-        most_messages: int = MAX_STAGED,
+        max_messages: int = MAX_STAGED,
     ) -> None:
         moment = layout.ms(now)
         prefix = stages.prefix(project, stage)
@@ -81,7 +81,7 @@ class TransactionController:
                     check_key(store, state, idempotency_key, list[str], moment)
                     key, rest = stages.find_or_create(store, registry.new_number, prefix, moment, moment + ttl * 1000)
                     change = Change(store, moment)
-                    change.add_writes(*stages.append_writes(key, rest, queue.name, drafts, (most_bytes, most_messages)))
+                    change.add_writes(*stages.append_writes(key, rest, queue.name, drafts, (max_bytes, max_messages)))
                     if state is not None:
                         change.remember(state, idempotency_key, [draft.id for draft in drafts], moment, posted=False)
                     if idempotency_key is None or state is not None:
@@ -202,7 +202,7 @@ class CommitAttempt:
                 raise StageNotFound.of(name)
             check_stage(commit, name, stage[1].count)
         if known is not None:
-            self._former = due.removals("producers", known[0], due.expiry_of(known[0]))
+            self._former = due.removals("producers", known[0], due.parse_expiry(known[0]))
         return self._decide_large() or self._commit_small()
 
     def _decide_large(self) -> CommitResult | None:
@@ -234,7 +234,7 @@ class CommitAttempt:
     def _decision(self, committed: CommitResult, reserved: list[Reserved]) -> list[Write]:
         rests = [StageRest(stage.number, 0, stage.count, stage.size) for _, stage in self._stages if stage.count]
         decided = OpenCommit(committed.batch, committed.published, committed.deleted, reserved, rests)
-        taken = (write for key, _ in self._stages for write in due.removals("stages", key, due.expiry_of(key)))
+        taken = (write for key, _ in self._stages for write in due.removals("stages", key, due.parse_expiry(key)))
         return [
             stages.commit_write(self._producer_prefix, decided),
             *self._former,
@@ -316,7 +316,7 @@ def _describe_commit(producer: bytes, value: bytes) -> UnfinishedCommit:
 
     The progress is the length and the checksum of the entry ``value``, which each slice changes.
     """
-    prefix = layout.prefix_of(producer)
+    prefix = layout.extract_project_prefix(producer)
     return UnfinishedCommit(
         layout.decode_project(prefix), producer[len(prefix) : -1].decode(), f"{len(value)} {crc32(value)}"
     )
@@ -361,7 +361,7 @@ def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: i
 def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
     store, registry = session
     keys, items = _next_staged(store, commit.rests[0], most)
-    project = layout.decode_project(layout.prefix_of(producer))
+    project = layout.decode_project(layout.extract_project_prefix(producer))
     refs = [QueueRef(project, name) for name in dict.fromkeys(item.queue for item in items)]
     _advance(commit, len(keys), sum(item.draft.size for item in items))
     while True:

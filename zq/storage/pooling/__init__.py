@@ -41,7 +41,7 @@ class PooledStorage:
         virtual: Whether new queues that match no pool are stored in the catalogue.
     """
 
-    prompt = False
+    is_prompt = False
 
     def __init__(
         self, catalogue: Storage, connect: Connect, virtual: bool = False, bindings: Bindings | None = None

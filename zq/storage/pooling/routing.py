@@ -80,27 +80,27 @@ class Controller:
             self._bindings.bind_together(queue, QueueRef(queue.project, target))
 
 
-def _route_by_queue(part: str, promise: type, *verbs: str) -> Callable[[T], T]:
+def _route_by_queue(part: str, protocol: type, *methods: str) -> Callable[[T], T]:
     """Return a class decorator that adds methods. A method forwards each call to the store of the call's queue.
 
     Args:
         part: The attribute of the store that has the methods, such as ``messages``.
-        promise: The protocol that declares the methods, with the queue as first argument.
-        verbs: The names of the methods.
+        protocol: The protocol that declares the methods, with the queue as first argument.
+        methods: The names of the methods.
     """
 
     def decorate(controller: T) -> T:
-        for verb in verbs:
-            setattr(controller, verb, _routed(part, getattr(promise, verb), verb))
+        for method in methods:
+            setattr(controller, method, _routed(part, getattr(protocol, method), method))
         return controller
 
     return decorate
 
 
-def _routed(part: str, promised: Callable[..., Any], verb: str) -> Callable[..., Any]:
+def _routed(part: str, promised: Callable[..., Any], method: str) -> Callable[..., Any]:
     @wraps(promised)
     def call(self: Controller, queue: QueueRef, *given: Any, **named: Any) -> Any:
-        return getattr(getattr(self._source_store(queue), part), verb)(queue, *given, **named)
+        return getattr(getattr(self._source_store(queue), part), method)(queue, *given, **named)
 
     return call
 
@@ -260,12 +260,12 @@ class History(Controller):
     """The history operations, each in the pool of its queue."""
 
 
-def _route_to_catalogue(verb: str) -> Callable[..., Any]:
-    promised = getattr(TransactionController, verb)
+def _route_to_catalogue(method: str) -> Callable[..., Any]:
+    promised = getattr(TransactionController, method)
 
     @wraps(promised)
     def call(self: Controller, *given: Any, **named: Any) -> Any:
-        return getattr(self._catalogue.transactions, verb)(*given, **named)
+        return getattr(self._catalogue.transactions, method)(*given, **named)
 
     return call
 

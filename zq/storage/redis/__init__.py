@@ -216,7 +216,7 @@ def _answer(ask: Callable[[], Reply], address: Address) -> Reply:
         if isinstance(cause, OutOfMemoryError):
             return None
         if lacks_replicas(cause):
-            raise Unavailable(ALONE.format(address.name)) from cause
+            raise Unavailable(TOO_FEW_REPLICAS_ERROR.format(address.name)) from cause
         text = str(cause).lower()
         if isinstance(cause, ResponseError) and ("db index" in text or "invalid database" in text):
             raise StartRefused(NO_DATABASE.format(address.name, address.db)) from cause
@@ -231,7 +231,7 @@ UNBOUND: Final = (
     "The master behind the Sentinels at %s has no min-replicas-to-write, and [storage:redis] wait_replicas is 0: a "
     "failover may lose acknowledged changes that are not replicated yet."
 )
-ALONE: Final = (
+TOO_FEW_REPLICAS_ERROR: Final = (
     "The Redis server at {} accepts no changes: fewer replicas are connected than min-replicas-to-write requires."
 )
 NO_DATABASE: Final = "The Redis server at {} has no database {}: its option databases limits the number of databases."

@@ -15,11 +15,11 @@ from zq.model import (
     ClaimResult,
     ClaimSummary,
     Fence,
-    Grip,
     HandleOutcome,
     Holder,
     IdempotencyKey,
     Lease,
+    MessageHandle,
     Page,
     QueueRef,
     Seconds,
@@ -27,7 +27,7 @@ from zq.model import (
     SettleResult,
 )
 from zq.storage.redis import layout, replies, scripts
-from zq.storage.redis.client import Question
+from zq.storage.redis.client import ReadRequest
 from zq.storage.redis.store import Store, checked, decode_settled, plan_moves, schedule_arrivals
 
 # Outcomes of the claim script.
@@ -36,7 +36,7 @@ CLAIMED, AGAIN, EXISTING, OTHER = range(4)
 FRONT: Final = Packing(">BIII")
 NO_FENCE: Final = Fence("", 0)
 # Outcomes of the ``handle`` script by reply byte.
-HANDLED: Final = (
+HANDLE_OUTCOMES: Final = (
     HandleOutcome.DONE,
     HandleOutcome.GONE,
     HandleOutcome.LOST,
@@ -108,7 +108,7 @@ class ClaimController:
 
     def _claimed(self, project: str, names: Sequence[str]) -> Sequence[str]:
         keys = [layout.keys(QueueRef(project, name)).claims for name in names]
-        counts = self._store.client.each([Question(key, (b"EXISTS", key)) for key in keys])
+        counts = self._store.client.each([ReadRequest(key, (b"EXISTS", key)) for key in keys])
         return [name for name, count in zip(names, counts, strict=True) if count]
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
@@ -132,15 +132,19 @@ class ClaimController:
         moment, keys = layout.ms(now), layout.keys(queue)
         plan = plan_moves(self._store, queue.project, settlement.move, moment)
         terms = [b"%d" % moment, layout.text(claim), keys.full, *_fence(fence or NO_FENCE)]
-        terms += self._store.answers(queue, idempotency_key, moment)[1] if idempotency_key else [b"", b"", b"0"]
-        history = self._store.history(queue, settlement.history, moment)
+        terms += (
+            self._store.schedule_idempotency_key(queue, idempotency_key, moment)[1]
+            if idempotency_key
+            else [b"", b"", b"0"]
+        )
+        history = self._store.schedule_history(queue, settlement.history, moment)
         more = [keys.fences, keys.answers, *history, *plan.blocks]
         terms += _named(settlement, len(plan.targets)) + plan.terms
         reply = checked(self._store.run(scripts.SETTLE, queue, *terms, more=more), idempotency_key, decode_settled)
         return decode_settled(schedule_arrivals(self._store, plan.targets, reply, moment))
 
     def handle(
-        self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
+        self, queue: QueueRef, grips: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
     ) -> Sequence[HandleOutcome]:
         moment = layout.ms(now)
         terms = [b"%d" % moment, layout.keys(queue).full, b"%d" % late, b"%d" % history]
@@ -148,13 +152,13 @@ class ClaimController:
             hold = -1 if grip.hold is None else grip.hold
             numbers = (grip.count, hold, grip.max_hold)
             terms += [layout.packed(grip.id), layout.text(grip.claim), *(b"%d" % number for number in numbers)]
-        blocks = self._store.history(queue, history, moment)
-        return [HANDLED[byte] for byte in self._store.run(scripts.HANDLE, queue, *terms, more=blocks)]
+        blocks = self._store.schedule_history(queue, history, moment)
+        return [HANDLE_OUTCOMES[byte] for byte in self._store.run(scripts.HANDLE, queue, *terms, more=blocks)]
 
 
 def _request_terms(request: ClaimRequest, queue: bytes, moment: int) -> list[bytes]:
     lease, most = request.lease, -1 if request.max_claims is None else request.max_claims
-    numbers = request.limit, request.most_bytes, lease.ttl
+    numbers = request.limit, request.max_bytes, lease.ttl
     terms = [b"%d" % moment, layout.text(lease.claim), *(b"%d" % number for number in numbers)]
     terms += [_grace(lease), b"%d" % request.named]
     terms += [*_fence(request.fence or NO_FENCE), queue, request.expected or b"", _holder(request.holder), b"%d" % most]

@@ -37,22 +37,26 @@ from zq.storage.redis.scripts import Script
 T = TypeVar("T")
 Command = Sequence[bytes]
 """A command's name and arguments."""
-ASKING: Final = [(b"ASKING",)]
+ASKING_COMMANDS: Final = [(b"ASKING",)]
 # Maximum number of commands per server and round trip.
-TOGETHER: Final = 500
+MAX_PIPELINED_COMMANDS: Final = 500
 # Maximum number of redirects that a command follows in a cluster.
-MOVES: Final = 3
+MAX_REDIRECTS: Final = 3
 # First and maximum pause in seconds before a deferred command is repeated.
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05
-FULL: Final = "The store is full. Messages can be taken from it, but none added."
-ALONE: Final = "Too few replicas of the store are connected, so it takes no changes. Nothing was changed."
-MOVING: Final = "The store's cluster is moving the project to another server. Nothing was changed. Try again later."
-DOUBTFUL: Final = "The store's master was being replaced meanwhile. The change may have happened."
-UNCONFIRMED: Final = "Too few replicas of the store confirmed the change in time. It may have happened."
+STORE_FULL_ERROR: Final = "The store is full. Messages can be taken from it, but none added."
+TOO_FEW_REPLICAS_ERROR: Final = (
+    "Too few replicas of the store are connected, so it takes no changes. Nothing was changed."
+)
+SLOT_MOVING_ERROR: Final = (
+    "The store's cluster is moving the project to another server. Nothing was changed. Try again later."
+)
+FAILOVER_ERROR: Final = "The store's master was being replaced meanwhile. The change may have happened."
+UNCONFIRMED_ERROR: Final = "Too few replicas of the store confirmed the change in time. It may have happened."
 
 
-class Question(NamedTuple):
+class ReadRequest(NamedTuple):
     """A read-only command or script for ``Client.each``.
 
     Attributes:
@@ -103,19 +107,19 @@ class Client:
             pubsub.ssubscribe(channel)
             pubsub.get_message(timeout=self._timeout)
 
-    def each(self, asked: Sequence[Question]) -> list[Reply]:
+    def each(self, asked: Sequence[ReadRequest]) -> list[Reply]:
         """Send read-only commands and scripts, and return their replies in the same order.
 
-        One round trip per server sends up to ``TOGETHER`` commands and scripts.
+        One round trip per server sends up to ``MAX_PIPELINED_COMMANDS`` commands and scripts.
         """
         with translate_errors():
             return _retry(partial(self._each, asked), time.monotonic() + self._timeout)
 
-    def _each(self, asked: Sequence[Question], deadline: float) -> list[Reply]:
+    def _each(self, asked: Sequence[ReadRequest], deadline: float) -> list[Reply]:
         replies: list[Reply] = [None] * len(asked)
-        for pool, places in self._servers([question.key for question in asked]).values():
-            for start in range(0, len(places), TOGETHER):
-                part = places[start : start + TOGETHER]
+        for pool, places in self._servers([request.key for request in asked]).values():
+            for start in range(0, len(places), MAX_PIPELINED_COMMANDS):
+                part = places[start : start + MAX_PIPELINED_COMMANDS]
                 answers = self._exchange_all(pool, [asked[at] for at in part], deadline)
                 for at, reply in zip(part, answers, strict=True):
                     replies[at] = reply
@@ -137,19 +141,19 @@ class Client:
             servers.setdefault(id(pool), (pool, []))[1].append(at)
         return servers
 
-    def _exchange_all(self, pool: Pool, questions: Sequence[Question], deadline: float) -> list[Reply]:
+    def _exchange_all(self, pool: Pool, requests: Sequence[ReadRequest], deadline: float) -> list[Reply]:
         replies: list[Reply] = []
         failures: list[RedisError] = []
         connection = pool.get_connection()
         try:
             seen: set[Script | None] = set()
             out = []
-            for question in questions:
+            for request in requests:
                 # The first use of a script sends its source, because the server may not know it.
-                out.append(question.command(question.script in seen))
-                seen.add(question.script)
+                out.append(request.command(request.script in seen))
+                seen.add(request.script)
             connection.send_packed_command(connection.pack_commands(out), check_health=False)
-            for _ in questions:
+            for _ in requests:
                 try:
                     replies.append(self._read(connection, deadline))
                 except ResponseError as error:  # all replies are read, so that the connection stays usable
@@ -174,7 +178,7 @@ class Client:
         If ``confirm`` is set, the command is a write, and ``wait_replicas`` replicas must confirm it.
         """
         pool, asking = self.network.pool(key), False
-        for _ in range(MOVES):
+        for _ in range(MAX_REDIRECTS):
             try:
                 return self._exchange(pool, command, confirm, asking, deadline)
             except MovedError:
@@ -188,7 +192,7 @@ class Client:
         connection = pool.get_connection()
         try:
             waits = confirm and self._replicas > 0
-            out = [*(ASKING if asking else ()), command, *([self._wait] if waits else ())]
+            out = [*(ASKING_COMMANDS if asking else ()), command, *([self._wait] if waits else ())]
             connection.send_packed_command(connection.pack_commands(out), check_health=False)
             if asking:
                 self._read(connection, deadline)
@@ -199,9 +203,9 @@ class Client:
         finally:
             pool.release(connection)
         if confirm and not self.network.is_current(pool):
-            raise Unavailable(DOUBTFUL)
+            raise Unavailable(FAILOVER_ERROR)
         if waits and confirmed < self._replicas:
-            raise Unavailable(UNCONFIRMED)
+            raise Unavailable(UNCONFIRMED_ERROR)
         return reply
 
     def _read(self, connection: Any, deadline: float) -> Reply:
@@ -256,11 +260,11 @@ def translate_errors() -> Iterator[None]:
     try:
         yield
     except TryAgainError as error:
-        raise Unavailable(MOVING) from error
+        raise Unavailable(SLOT_MOVING_ERROR) from error
     except OutOfMemoryError as error:
-        raise Unavailable(FULL) from error
+        raise Unavailable(STORE_FULL_ERROR) from error
     except VENDOR as error:
-        raise Unavailable(ALONE if lacks_replicas(error) else None) from error
+        raise Unavailable(TOO_FEW_REPLICAS_ERROR if lacks_replicas(error) else None) from error
 
 
 def lacks_replicas(error: BaseException | None) -> bool:

@@ -183,10 +183,10 @@ POLL_TIMEOUT: Final = 0.4
 LONGEST_PAUSE: Final = 10.0
 MAX_SENTINELS: Final = 16
 PAUSED: Final = "Writes are paused: the Sentinels of %s are replacing the master."
-RESUMED: Final = "The master of %s is %s:%d; writes resume after %.2f seconds."
-STALLED: Final = "The Sentinels of %s have not replaced the master within %.0f seconds; writes resume."
+RESUMED_TEXT: Final = "The master of %s is %s:%d; writes resume after %.2f seconds."
+STALLED_TEXT: Final = "The Sentinels of %s have not replaced the master within %.0f seconds; writes resume."
 UNKNOWN: Final = "No Sentinel knows the master."
-AWAITED: Final = "The Sentinels are replacing the master."
+AWAITED_ERROR: Final = "The Sentinels are replacing the master."
 
 
 class SentinelNetwork:
@@ -283,7 +283,7 @@ class SentinelNetwork:
                     self._wanted.set()
                     raise ConnectionError(UNKNOWN)
                 if not self._changed.wait(deadline - time.monotonic()):
-                    raise TimeoutError(AWAITED)
+                    raise TimeoutError(AWAITED_ERROR)
 
     def _pause(self, announcer: Host | None = None) -> None:
         """Pause operations. Operations in progress fail."""
@@ -312,7 +312,7 @@ class SentinelNetwork:
         if former is not None:
             former.retire()
         if lasted:
-            LOG.warning(RESUMED, self.name, *address, lasted)
+            LOG.warning(RESUMED_TEXT, self.name, *address, lasted)
 
     def _run(self) -> None:
         while not self._closed:
@@ -379,7 +379,7 @@ class SentinelNetwork:
             self._pause()
         if self._paused and self._is_overdue():
             self._gave_up = True
-            LOG.error(STALLED, self.name, LONGEST_PAUSE)
+            LOG.error(STALLED_TEXT, self.name, LONGEST_PAUSE)
             self._resume(address)
 
     def _take_over(self, address: Host) -> None:

@@ -21,15 +21,15 @@ class HistoryController:
         limit: int,
         span: Span | None,
         now: Seconds,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         newest_first: bool = False,
     ) -> Page[HistoryEntry]:
         if span is None:
-            everything = self._read_page(scripts.HISTORY_ALL, queue, marker, (limit, most_bytes), now)
+            everything = self._read_page(scripts.HISTORY_ALL, queue, marker, (limit, max_bytes), now)
             return Page(everything, str(everything[-1].message.sequence) if everything else None)
         bounds = layout.ms(span.since), layout.ms(min(span.until, layout.MAX_MOMENT))
         script = scripts.HISTORY_NEWEST if newest_first else scripts.HISTORY_LIST
-        found = self._read_page(script, queue, marker, (limit, most_bytes), now, *bounds)
+        found = self._read_page(script, queue, marker, (limit, max_bytes), now, *bounds)
         return Page(found, str(found[-1].position) if found else None)
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[HistoryEntry]:
@@ -50,15 +50,15 @@ class HistoryController:
             most: Maximum number of entries, and maximum total size of their messages in bytes.
             bounds: Additional arguments of the script.
         """
-        limit, most_bytes = most
+        limit, max_bytes = most
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)
         found: Records = []
         while True:
-            left = most_bytes - sum(record.message.size for record in found)
+            left = max_bytes - sum(record.message.size for record in found)
             terms = [b"%d" % number for number in (moment, position, limit - len(found), left, *bounds)]
             blob = self._store.run(script, queue, *terms, more=[layout.keys(queue).history])
             read = found + replies.finished(blob, layout.MOMENT.size, moment)
-            found = list(take_portion(read, most_bytes, lambda record: record.message.size))
+            found = list(take_portion(read, max_bytes, lambda record: record.message.size))
             position = layout.MOMENT.unpack_from(blob)[0]
             if not position or len(found) < len(read):
                 return found

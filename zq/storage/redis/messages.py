@@ -66,7 +66,7 @@ class MessageController:
             more.append(layout.keys(queue).answers)
             terms.append(b"%d" % len(onces))
         for of, key, some in onces:
-            _, remembered = self._store.answers(queue, key, moment)
+            _, remembered = self._store.schedule_idempotency_key(queue, key, moment)
             terms += [b"%d" % of, *remembered, encode_posted(some)]
         every = (*(copies.drafts if copies else ()), *drafts)
         packed = [layout.draft(draft, moment) for draft in every]
@@ -92,7 +92,7 @@ class MessageController:
         limit: int,
         list_filter: ListFilter,
         now: Seconds,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Page[Message]:
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)
@@ -101,28 +101,28 @@ class MessageController:
         terms = without, *shown, layout.keys(queue).name, expected or b""
         found: list[Message] = []
         while True:
-            left = most_bytes - sum(message.size for message in found)
+            left = max_bytes - sum(message.size for message in found)
             bounds = b"%d" % moment, b"%d" % position, b"%d" % (limit - len(found)), b"%d" % left
             blob = self._store.run(scripts.LIST, queue, *bounds, *terms)
             if isinstance(blob, list):
                 return Page([], None, blob[0])
             read = found + replies.messages(blob, 8, moment)
-            found = list(take_portion(read, most_bytes, lambda message: message.size))
+            found = list(take_portion(read, max_bytes, lambda message: message.size))
             position = int.from_bytes(blob[:8])
             if not position or len(found) < len(read):
                 return Page(found, str(found[-1].sequence) if found else None)
 
     def browse(
-        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, max_bytes: int = UNBOUNDED
     ) -> BrowsePage:
         moment, again, position = layout.ms(now), 1, _within(after)
         terms = b"%d" % moment, state.encode()
         messages: Messages = []
         while again:
-            numbers = [b"%d" % number for number in (*position, limit, most_bytes)]
+            numbers = [b"%d" % number for number in (*position, limit, max_bytes)]
             blob = self._store.run(scripts.BROWSE, queue, *terms, *numbers)
             if not blob:
-                return browsing.browse(self, queue, state, after, limit, now, most_bytes)
+                return browsing.browse(self, queue, state, after, limit, now, max_bytes)
             again, *position = BROWSED.unpack_from(blob)
             messages = replies.messages(blob, BROWSED.size, moment)
         return BrowsePage(messages, Position(*position) if messages else None)
@@ -135,7 +135,7 @@ class MessageController:
         count = -1 if claims is None else len(holders)
         gone = [layout.packed(id) for id in dict.fromkeys(ids)]
         terms = b"%d" % moment, layout.keys(queue).full, b"%d" % history, b"%d" % count
-        more = self._store.history(queue, history, moment)
+        more = self._store.schedule_history(queue, history, moment)
         checked(self._store.run(scripts.DELETE, queue, *terms, *holders, *gone, more=more))
 
     def pop(
@@ -144,12 +144,12 @@ class MessageController:
         limit: int,
         now: Seconds,
         history: int = 0,
-        most_bytes: int = UNBOUNDED,
+        max_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Messages:
         moment = layout.ms(now)
-        more = self._store.history(queue, history, moment)
-        numbers = b"%d" % moment, b"%d" % limit, b"%d" % most_bytes, b"%d" % history
+        more = self._store.schedule_history(queue, history, moment)
+        numbers = b"%d" % moment, b"%d" % limit, b"%d" % max_bytes, b"%d" % history
         terms = *numbers, layout.keys(queue).full, expected or b""
         for _ in range(MAX_CLAIM_ATTEMPTS):
             blob = self._store.run(scripts.POP, queue, *terms, more=more)
@@ -164,7 +164,7 @@ class MessageController:
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
         moment = layout.ms(now)
         plan = plan_moves(self._store, queue.project, list({move.id: move for move in moves}.values()), moment)
-        more = self._store.history(queue, history, moment) + plan.blocks
+        more = self._store.schedule_history(queue, history, moment) + plan.blocks
         terms = b"%d" % moment, layout.keys(queue).full, b"%d" % history, b"%d" % len(plan.targets)
         blob = self._store.run(scripts.MOVE, queue, *terms, *plan.terms, more=more)
         return layout.ids(schedule_arrivals(self._store, plan.targets, blob, moment))
@@ -188,7 +188,7 @@ def _within(position: Position) -> Sequence[int]:
 
 def locate(store: Store, queues: Sequence[QueueRef], message: str, now: int) -> LocatedMessage | None:
     """Find a live message in one of several queues. Return ``None`` if no queue has the message."""
-    asked = [store.question(scripts.GET, queue, b"%d" % now, layout.packed(message)) for queue in queues]
+    asked = [store.read_request(scripts.GET, queue, b"%d" % now, layout.packed(message)) for queue in queues]
     for queue, blob in zip(queues, store.client.each(asked), strict=True):
         for found in replies.messages(blob, 0, now):
             return LocatedMessage(queue, HistoryEntry(found))

@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from zq.model import Edge, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
+from zq.model import EndMessage, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.store import Store
 
@@ -64,7 +64,7 @@ class QueueController:
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
         moment = b"%d" % layout.ms(now)
         above, below = b"0", b"+inf"
-        edges: list[Edge | None] = [None, None]
+        edges: list[EndMessage | None] = [None, None]
         while True:
             reply = self._store.run(scripts.QUEUE_STATS, queue, moment, above, below)
             claimed, free, entered, *pairs = reply
@@ -81,8 +81,8 @@ def _grouping(stored: bytes | None) -> Grouping:
     return Grouping(layout.string(stored or b""))
 
 
-def _edge(blob: bytes) -> Edge | None:
+def _edge(blob: bytes) -> EndMessage | None:
     if not blob:
         return None
     found = replies.message(blob, 0, 0)[0]
-    return Edge(found.id, found.created, found.sequence)
+    return EndMessage(found.id, found.created, found.sequence)

@@ -30,7 +30,7 @@ from zq.errors import (
 from zq.model import Draft, IdempotencyKey, Move, QueueRef, SettleResult
 from zq.model.stats import removals
 from zq.storage.redis import layout, scripts
-from zq.storage.redis.client import Client, Question
+from zq.storage.redis.client import Client, ReadRequest
 from zq.storage.redis.connections import Reply
 from zq.storage.redis.layout import Block
 from zq.storage.redis.scripts import Script
@@ -70,12 +70,12 @@ class Store:
         """
         return self.client.run(script, (*layout.keys(queue).first, *chain.from_iterable(more)), *arguments)
 
-    def question(self, script: Script, queue: QueueRef, *arguments: bytes) -> Question:
+    def read_request(self, script: Script, queue: QueueRef, *arguments: bytes) -> ReadRequest:
         """Return a read-only script call on a queue, for ``Client.each``."""
         keys = layout.keys(queue).first
-        return Question(keys[0], arguments, script, keys)
+        return ReadRequest(keys[0], arguments, script, keys)
 
-    def history(self, queue: QueueRef, seconds: int, now: int) -> list[Block]:
+    def schedule_history(self, queue: QueueRef, seconds: int, now: int) -> list[Block]:
         """Schedule the expiry of history entries, and return the keys of the queue's history.
 
         ``seconds`` is the retention. If it is 0, the queue keeps no history: schedule nothing and return no keys.
@@ -85,7 +85,9 @@ class Store:
         self.schedule_expiry(queue, now + seconds * 1000, now)
         return [layout.keys(queue).history]
 
-    def answers(self, queue: QueueRef, idempotency_key: IdempotencyKey, now: int) -> tuple[Block, list[bytes]]:
+    def schedule_idempotency_key(
+        self, queue: QueueRef, idempotency_key: IdempotencyKey, now: int
+    ) -> tuple[Block, list[bytes]]:
         """Schedule the expiry of an idempotency key.
 
         Return the Redis keys that store the results of keyed requests, and the script arguments: idempotency key,
@@ -93,7 +95,11 @@ class Store:
         """
         expires = now + idempotency_key.window * 1000
         self.schedule_expiry(queue, expires, now)
-        return layout.keys(queue).answers, [layout.text(idempotency_key.key), idempotency_key.digest, b"%d" % expires]
+        return layout.keys(queue).answers, [
+            layout.text(idempotency_key.key),
+            idempotency_key.digest,
+            b"%d" % expires,
+        ]
 
     def schedule_expiry(self, queue: QueueRef, expires: int, now: int) -> None:
         """Schedule a sweep of the queue at ``expires`` (milliseconds). Must be called before the message is stored."""

@@ -11,7 +11,7 @@ from msgspec import structs
 from redis.exceptions import OutOfMemoryError
 
 from zq.errors import Unavailable
-from zq.model import Edge, IdempotencyKey, Seconds, Stats
+from zq.model import EndMessage, IdempotencyKey, Seconds, Stats
 from zq.model.topics import Batch, Entry, Listener, LogSlice, Pattern, Retention, TopicRef
 from zq.storage.redis import batches, layout, scripts
 from zq.storage.redis.connections import Reply
@@ -59,7 +59,7 @@ class TopicController:
         terms += [batches.pack(entries), self._follower.channel(topic.project)]
         keys = batches.keys(topic.project)
         if idempotency_key is not None:
-            answers, remembered = self._store.answers(whole, idempotency_key, moment)
+            answers, remembered = self._store.schedule_idempotency_key(whole, idempotency_key, moment)
             keys += answers
             terms += remembered
         try:
@@ -96,16 +96,16 @@ class TopicController:
 
     def stats(self, topic: TopicRef, now: Seconds) -> Stats:
         after, free = b"0", 0
-        edges: list[Edge] = []
+        edges: list[EndMessage] = []
         while True:
             asked = b"%d" % layout.ms(now), layout.text(topic.name), after
             after, whole, *fronts, rest = self._run(scripts.TOPIC_STATS, topic.project, *asked)
             living = [item for batch in batches.batches(rest, 0) for item in batch.decode().messages(0, now)]
             free += whole + len(living)
-            edges += [Edge(str(item.sequence), item.created, item.sequence) for item in living]
+            edges += [EndMessage(str(item.sequence), item.created, item.sequence) for item in living]
             for at, front in enumerate(filter(None, fronts)):
                 *sequences, created = batches.edges(front)
-                edges.append(Edge(str(sequences[at]), created, sequences[at]))
+                edges.append(EndMessage(str(sequences[at]), created, sequences[at]))
             edges.sort(key=lambda edge: edge.sequence)
             edges = [edges[0], edges[-1]] if edges else []
             if not after:

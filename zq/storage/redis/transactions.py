@@ -42,7 +42,7 @@ from zq.model import (
 from zq.model.quotas import Work, WorkCount
 from zq.storage.capabilities import BOUNDS
 from zq.storage.redis import layout, scripts
-from zq.storage.redis.client import Question
+from zq.storage.redis.client import ReadRequest
 from zq.storage.redis.connections import Reply
 from zq.storage.redis.layout import OPEN_KEY, Block
 from zq.storage.redis.store import Store, checked, encode_ids
@@ -81,7 +81,7 @@ NAMES: Final = 200
 FORGOTTEN: Final = 60_000
 
 
-class Open(Struct, array_like=True, frozen=True):
+class OpenCommit(Struct, array_like=True, frozen=True):
     """The stored form of an open commit. Each item of ``claims`` and ``stages`` has a list of messages to process.
 
     Attributes:
@@ -104,7 +104,7 @@ class Open(Struct, array_like=True, frozen=True):
         return msgpack.encode(self)
 
 
-class Entry(Struct, array_like=True, frozen=True):
+class OpenCommitEntry(Struct, array_like=True, frozen=True):
     """An entry in the sorted set ``OPEN_KEY``: a commit that may be open."""
 
     project: bytes
@@ -112,13 +112,13 @@ class Entry(Struct, array_like=True, frozen=True):
     batch: bytes
 
 
-unpack = msgpack.Decoder(Open).decode
-unpack_entry = msgpack.Decoder(Entry).decode
+unpack = msgpack.Decoder(OpenCommit).decode
+unpack_entry = msgpack.Decoder(OpenCommitEntry).decode
 
 
 def register(store: Store, commit: Commit, now: int) -> None:
     """Register a commit that may become open, so that other servers can find it."""
-    entry = Entry(layout.text(commit.project), layout.text(commit.producer), b"%d" % commit.batch)
+    entry = OpenCommitEntry(layout.text(commit.project), layout.text(commit.producer), b"%d" % commit.batch)
     _schedule(store, b"%d" % now, msgpack.encode(entry), b"", b"")
 
 
@@ -133,7 +133,9 @@ def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
         packed, phase = _find_open(store, project, entry.producer)
         if packed is not None and unpack(packed).batch == entry.batch:
             block = layout.own(project, f"open:{phase}:{producer}")[0]
-            left = store.client.each([Question(block, (b"LLEN", block)), Question(block, (b"LINDEX", block, b"0"))])
+            left = store.client.each(
+                [ReadRequest(block, (b"LLEN", block)), ReadRequest(block, (b"LINDEX", block, b"0"))]
+            )
             progress = f"{entry.batch.decode()} {phase} {left[0]} {len(left[1] or b'')}"
             open_ones.append(UnfinishedCommit(project, producer, progress))
         elif float(score) < now - FORGOTTEN:  # unless another server registers the commit again in between
@@ -170,11 +172,13 @@ def _schedule(store: Store, *terms: bytes) -> None:
     store.client.run(scripts.SCHEDULE, (OPEN_KEY,), *terms)
 
 
-def _slice_arguments(store: Store, project: str, commit: Open, phase: int, now: int) -> tuple[list[Block], list[bytes]]:
+def _slice_arguments(
+    store: Store, project: str, commit: OpenCommit, phase: int, now: int
+) -> tuple[list[Block], list[bytes]]:
     if phase < len(commit.claims):
         full, history = commit.claims[phase]
         queue = layout.queue_of(full)
-        return [layout.keys(queue).queue, *store.history(queue, history, now)], [b"1", b"%d" % history, full]
+        return [layout.keys(queue).queue, *store.schedule_history(queue, history, now)], [b"1", b"%d" % history, full]
     lives = min_ttls(commit.stages[phase - len(commit.claims)])
     targets = schedule_targets(store, project, lives, now)
     terms = [b"0", b"%d" % len(targets), *(layout.full(target) for target in targets)]
@@ -184,12 +188,12 @@ def _slice_arguments(store: Store, project: str, commit: Open, phase: int, now: 
 def _find_open(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
     """Return the producer's open commit, or ``None``, and the number of its lists that are completely processed."""
     keys = layout.keys(layout.whole(project))
-    packed, phase = store.client.each([Question(key, (b"HGET", key, producer)) for key in (keys.open, keys.phase)])
+    packed, phase = store.client.each([ReadRequest(key, (b"HGET", key, producer)) for key in (keys.open, keys.phase)])
     return packed, int(phase or 0)
 
 
 # Expected message count of a stage without a check; its messages do not count.
-UNCOUNTED: Final = -2
+UNCOUNTED_STAGE: Final = -2
 RESTAGED: Final = [b"restaged"]
 LARGE: Final = [b"large"]
 
@@ -230,7 +234,7 @@ class Attempt:
         done = checked(reply)
         return committed(done[2:], replayed=done[:1] == b"\1", is_open=done[1:2] == b"\1")
 
-    def _run(self, packed: Sequence[bytes], ends: int, to_open: Open | None) -> Reply:
+    def _run(self, packed: Sequence[bytes], ends: int, to_open: OpenCommit | None) -> Reply:
         commit, targets = self._commit, self._schedule_targets(packed)
         fence = (layout.text(commit.fence.name), commit.fence.epoch) if commit.fence else (b"", 0)
         sizes = (fence[1], len(self._names), len(self._held), len(targets))
@@ -239,7 +243,7 @@ class Attempt:
         terms += [b"%d" % number for number in (*sizes, *bounds)]
         terms.append(to_open.packed if to_open is not None else b"")
         for name, stage in zip(self._names, packed, strict=True):
-            count = UNCOUNTED if name in commit.beside else commit.expected.get(name, -1)
+            count = UNCOUNTED_STAGE if name in commit.beside else commit.expected.get(name, -1)
             terms += [layout.text(name), stage, b"%d" % count]
         terms += [part for queue, history in self._lists for part in (b"%d" % history, layout.full(queue))]
         numbers = {place: b"%d" % number for number, place in enumerate(self._lists)}
@@ -249,15 +253,15 @@ class Attempt:
         more = [layout.keys(self._whole).transactions]
         more += [layout.content(commit.project, name) for name in self._names]
         for queue, history in self._lists:
-            more += [layout.keys(queue).queue, *self._store.history(queue, history, self._moment)]
+            more += [layout.keys(queue).queue, *self._store.schedule_history(queue, history, self._moment)]
         more += [layout.keys(target).queue for target in targets]
         if to_open is not None:
             more += [layout.opened(commit.project, commit.producer, number) for number in range(to_open.phases)]
         return self._store.run(scripts.COMMIT, self._whole, *terms, more=more)
 
-    def _open_form(self, packed: Sequence[bytes]) -> Open:
+    def _open_form(self, packed: Sequence[bytes]) -> OpenCommit:
         claims = [(layout.full(queue), history) for queue, history in self._lists]
-        return Open(b"%d" % self._commit.batch, claims, list(packed))
+        return OpenCommit(b"%d" % self._commit.batch, claims, list(packed))
 
     def _read_stages(self) -> list[bytes]:
         """Return the stored form of each stage in ``_names``; b"" for a missing stage.
@@ -303,9 +307,9 @@ class TransactionController:
         drafts: Sequence[Draft],
         now: Seconds,
         ttl: int,
-        most_bytes: int,
+        max_bytes: int,
         idempotency_key: IdempotencyKey | None = None,
-        most_messages: int = MAX_STAGED,
+        max_messages: int = MAX_STAGED,
     ) -> None:
         moment, keys = layout.ms(now), layout.keys(queue)
         expires = moment + ttl * 1000
@@ -315,11 +319,11 @@ class TransactionController:
             b"%d" % moment,
             layout.text(stage),
             keys.name,
-            *(b"%d" % term for term in (expires, most_bytes, most_messages, least)),
+            *(b"%d" % term for term in (expires, max_bytes, max_messages, least)),
         ]
         more = [keys.transactions, layout.content(project, stage)]
         if idempotency_key is not None:
-            answers, remembered = self._store.answers(queue, idempotency_key, moment)
+            answers, remembered = self._store.schedule_idempotency_key(queue, idempotency_key, moment)
             more.append(answers)
             terms += [*remembered, encode_ids(drafts)]
         packed = [layout.draft(draft, 0) for draft in drafts]
@@ -343,11 +347,14 @@ class TransactionController:
         keys, title = layout.keys(layout.whole(project)), layout.text(name)
         if work is Work.FENCE:
             key = keys.fences[0]
-            asked = [Question(key, (b"HLEN", key)), Question(key, (b"HEXISTS", key, title))]
+            asked = [ReadRequest(key, (b"HLEN", key)), ReadRequest(key, (b"HEXISTS", key, title))]
             count, known = self._store.client.each(asked)
             return WorkCount(int(count), bool(known))
         key, moment = keys.staging if work is Work.STAGE else keys.producing, layout.ms(now)
-        asked = [Question(key, (b"ZCOUNT", key, b"(%d" % moment, b"+inf")), Question(key, (b"ZSCORE", key, title))]
+        asked = [
+            ReadRequest(key, (b"ZCOUNT", key, b"(%d" % moment, b"+inf")),
+            ReadRequest(key, (b"ZSCORE", key, title)),
+        ]
         count, ends = self._store.client.each(asked)
         return WorkCount(int(count), ends is not None and float(ends) > moment)
 
@@ -374,14 +381,14 @@ class TransactionController:
                 KnownProducer(name, committed(it, is_open=bool(opened)), _moment(at)) for name, it, at, opened in rows
             ]
         keys = [layout.content(project, name)[0] for name in names]
-        counts = self._store.client.each([Question(key, (b"LLEN", key)) for key in keys])
+        counts = self._store.client.each([ReadRequest(key, (b"LLEN", key)) for key in keys])
         kept = [STAGE.unpack_from(stage) for _, stage, _, _ in rows]
         stages = zip(names, counts, kept, strict=True)
         return [KnownStage(name, int(count), size, expires / 1000) for name, count, (expires, size, _) in stages]
 
     def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
         keys, name = layout.keys(layout.whole(project)), layout.text(producer)
-        kept = self._store.client.each([Question(key, (b"HGET", key, name)) for key in (keys.open, keys.producers)])
+        kept = self._store.client.each([ReadRequest(key, (b"HGET", key, name)) for key in (keys.open, keys.producers)])
         if kept[1] is None or expiry(kept[1]) <= layout.ms(now):
             raise ProducerNotFound
         return committed(kept[1], is_open=kept[0] is not None)

@@ -345,7 +345,7 @@ class Directory(Housekeeping):
             self._pause, sequence = self._opened.link(folder)
             snapshot = Snapshot(str(folder), moment, sequence, self._pause)
             yield snapshot
-            if snapshot.whole:
+            if snapshot.is_complete:
                 (self._path / BACKED_UP).touch()
         finally:
             for left in (folder, folder.with_name(f"{folder.name}.tmp")):

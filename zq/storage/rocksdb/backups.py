@@ -107,7 +107,7 @@ def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> New
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise StartRefused(f"No backup was made: {_reason(error)}.") from error
-        snapshot.whole = True
+        snapshot.is_complete = True
         try:
             for old in complete_backups(target)[: -keep if keep else 0]:
                 _remove(old)

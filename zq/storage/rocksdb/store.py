@@ -48,7 +48,7 @@ STALL_PAUSE: Final = 0.002
 STALL_PATIENCE: Final = 5.0
 # Seconds of a stall after which a write on the event loop's thread fails. That thread serves all requests.
 INLINE_PATIENCE: Final = 0.05
-# Seconds after a stall during which ``Store.prompt`` is false.
+# Seconds after a stall during which ``Store.is_prompt`` is false.
 STALL_MEMORY: Final = 1.0
 # Names in ``Store.totals`` by the name of RocksDB's statistic.
 COUNTED: Final = {
@@ -179,7 +179,7 @@ class Store(ordered.Store):
             self._syncer.start()
 
     @property
-    def prompt(self) -> bool:
+    def is_prompt(self) -> bool:
         """Whether operations that read few entries may run on the event loop's thread.
 
         False during and shortly after a write stall.

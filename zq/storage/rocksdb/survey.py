@@ -26,7 +26,7 @@ READ_ALL: Final = DBRecoveryMode.skip_any_corrupted_record()
 SLACK: Final = 16
 # The last bytes of every complete table file.
 MAGIC: Final = bytes.fromhex("f7cff485b741e288")
-UNLISTED: Final = "{files}: not in the list of files, MANIFEST-*, which seems to have lost its end"
+UNLISTED_FINDING: Final = "{files}: not in the list of files, MANIFEST-*, which seems to have lost its end"
 TORN: Final = (
     "The write-ahead log ends torn in {tear.file} at offset {tear.offset}: {tear.dropped} bytes cannot be read, and "
     "hold no whole write. After a power cut that is as it should be, and the next start drops them"
@@ -121,7 +121,7 @@ class Survey:
         )
         """Complete table files that are newer than all files in the manifest. RocksDB would remove them."""
         if self.unlisted:
-            self.notes.append(UNLISTED.format(files=", ".join(self.unlisted)))
+            self.notes.append(UNLISTED_FINDING.format(files=", ".join(self.unlisted)))
 
     def add_notes(self, notes: Iterable[str]) -> None:
         """Add sentences that describe damage found before this survey."""

@@ -36,15 +36,19 @@ class Outcome(Struct, frozen=True):
     final: bool = False
 
 
-def merge_policies(own: Mapping[str, Any] | None, queues: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def merge_policies(
+    subscription_policy: Mapping[str, Any] | None, queue_policy: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
     """Return the effective retry policy, with defaults for missing members.
 
-    The queue's policy (``queues``) applies if the subscription has none (``own``), or if one of the two policies sets
-    ``ignore_subscription_override``. In all other cases, the subscription's policy applies.
+    The queue's policy (``queue_policy``) applies if the subscription has none (``subscription_policy``), or if one of
+    the two policies sets ``ignore_subscription_override``. In all other cases, the subscription's policy applies.
     """
-    own, queues = own or {}, queues or {}
-    overridden = own.get("ignore_subscription_override") or queues.get("ignore_subscription_override")
-    return {**DEFAULTS, **(queues if overridden or not own else own)}
+    subscription_policy, queue_policy = subscription_policy or {}, queue_policy or {}
+    overridden = subscription_policy.get("ignore_subscription_override") or queue_policy.get(
+        "ignore_subscription_override"
+    )
+    return {**DEFAULTS, **(queue_policy if overridden or not subscription_policy else subscription_policy)}
 
 
 def compute_delays(policy: Mapping[str, Any]) -> list[int]:

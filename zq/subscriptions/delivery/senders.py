@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from zq.clock import own
+from zq.clock import local_time
 from zq.errors import Invalid
 from zq.subscriptions.delivery.options import MailOptions, Tokens
 from zq.subscriptions.delivery.retries import Outcome
@@ -123,7 +123,7 @@ class Senders:
         headers = {
             "Content-Type": "application/json",
             **_convert_headers(one.options.get("post_headers")),
-            **webhooks.headers(secrets, id, int(own()), body),
+            **webhooks.headers(secrets, id, int(local_time()), body),
             "Zq-Hops": str(hops),
             **trusted,
         }

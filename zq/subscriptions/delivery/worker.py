@@ -333,7 +333,7 @@ class DeliveryWorker:
     def _claim(self, queue: QueueRef, limit: int) -> Claim | None:
         now = self._clock.now()
         lease = Lease(new_ids(1, now)[0], LEASE, 0)
-        return self._storage.claims.create(queue, ClaimRequest(lease, limit, most_bytes=4 << 20), now).claim
+        return self._storage.claims.create(queue, ClaimRequest(lease, limit, max_bytes=4 << 20), now).claim
 
     async def _fan_out(self, queue: QueueRef) -> None:
         while not self._ending.is_set():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The message groups of a grouped queue, and the entry of each group in the index ``claims`` (decision 0129).
 
-In the code, a *line* is the stored name of a group. Each message of the group stores this name (``h1``). Only
+In the code, ``group`` is the stored name of a group. Each message of the group stores this name (``h1``). Only
 operations that add messages must know the grouping of the queue; they write the queue's document anyway. Operations
-that change messages without a transaction skip all grouped messages. The module ``line_claimer`` claims the grouped
+that change messages without a transaction skip all grouped messages. The module ``group_claimer`` claims the grouped
 messages.
 
 **Entries.** The entry of a group stores the time from which claims consider the group. An operation that adds a message
@@ -46,9 +46,9 @@ class Head(NamedTuple):
     expires: int
 
 
-def index_of(line: str) -> str:
+def index_of(group: str) -> str:
     """Return the name of the index that contains the group's messages."""
-    return FAIR if line[0] == FAIR[0] else ORDERED
+    return FAIR if group[0] == FAIR[0] else ORDERED
 
 
 def head_from(found: Mapping[str, Any]) -> Head:
@@ -63,12 +63,12 @@ def add_to_entries(
     ``floors`` maps the shard key of each queue to the last removed sequence. Call this function before the messages are
     inserted: in this order, the transaction conflicts less often with claims.
     """
-    by_line: defaultdict[tuple[str, str], list[Head]] = defaultdict(list)
+    by_group: defaultdict[tuple[str, str], list[Head]] = defaultdict(list)
     for one in documents:
         if "h1" in one:
-            by_line[one["s"], one["h1"]].append(head_from(one))
-    if by_line:
-        client.update([_addition_statement(*of, its, floors[of[0]]) for of, its in sorted(by_line.items())], session)
+            by_group[one["s"], one["h1"]].append(head_from(one))
+    if by_group:
+        client.update([_addition_statement(*of, its, floors[of[0]]) for of, its in sorted(by_group.items())], session)
 
 
 def update_entries(
@@ -100,8 +100,8 @@ def write_entries(
         heads: A mapping from each group to its first unexpired message, or to None if the group is empty.
         until: Latest expiry of the changed messages in milliseconds; 0 = the expiries are unchanged.
     """
-    placed = [_head_statement(key, line, head, now, until) for line, head in heads.items() if head is not None]
-    empty = [_entry(key.shard, line)["_id"] for line, head in heads.items() if head is None]
+    placed = [_head_statement(key, group, head, now, until) for group, head in heads.items() if head is not None]
+    empty = [_entry(key.shard, group)["_id"] for group, head in heads.items() if head is None]
     if placed:
         client.update(placed, session)
     if empty:
@@ -131,8 +131,8 @@ def count_ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: 
     for entry in client.find(due, limit=most, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields={"_id": 0, "j": 1}):
         living = above(client.where(key, h1=entry["j"], e={"$gt": DatetimeMS(now)}), floor)
         fields = {"_id": 0, "d": 1}
-        line = client.find(living, limit=most - count, sort=SORT_ORDERS[ORDERED], hint=ORDERED, fields=fields)
-        count += sum(1 for _ in takewhile(lambda one: int(one["d"]) <= now, line))
+        group = client.find(living, limit=most - count, sort=SORT_ORDERS[ORDERED], hint=ORDERED, fields=fields)
+        count += sum(1 for _ in takewhile(lambda one: int(one["d"]) <= now, group))
         if count == most:
             break
     return count
@@ -149,16 +149,16 @@ def _heads(
 ) -> dict[str, Head | None]:
     """Return a mapping from group to the group's first unexpired message. All groups must be in the same index."""
     if client.sharded or len(names) == 1:
-        return {line: _head(client, session, key, line, now) for line in names}
-    stages, beside = first_stages(key, names), counters_of(client, [key])
-    found, counters = aggregate_with(client, beside, stages, index_of(names[0]), session=session)
+        return {group: _head(client, session, key, group, now) for group in names}
+    stages, queue_filter = first_stages(key, names), counters_of(client, [key])
+    found, counters = aggregate_with(client, queue_filter, stages, index_of(names[0]), session=session)
     firsts = {one["_id"]: head_from(one) for one in found}
     floor = floor_of(counters[0]) if counters else 0
     return {
-        line: _head(client, session, key, line, now)
-        if line in firsts and (firsts[line].expires <= now or firsts[line].sequence <= floor)
-        else firsts.get(line)
-        for line in names
+        group: _head(client, session, key, group, now)
+        if group in firsts and (firsts[group].expires <= now or firsts[group].sequence <= floor)
+        else firsts.get(group)
+        for group in names
     }
 
 
@@ -176,12 +176,12 @@ def first_stages(key: QueueKey, names: Sequence[str]) -> list[BsonDocument]:
     ]
 
 
-def _head(client: StoreClient, session: Session, key: QueueKey, line: str, now: int) -> Head | None:
-    order = index_of(line)
+def _head(client: StoreClient, session: Session, key: QueueKey, group: str, now: int) -> Head | None:
+    order = index_of(group)
     some, _ = search(
         client,
         key,
-        client.where(key, h1=line),
+        client.where(key, h1=group),
         limit=HEAD_SEARCH_LIMIT,
         sort=SORT_ORDERS[order],
         hint=order,
@@ -203,22 +203,22 @@ def first_unexpired(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | 
     return living
 
 
-def _entry(shard: str, line: str) -> BsonDocument:
-    return {"_id": f"t{len(shard)}:{shard}/{line}", "s": shard}
+def _entry(shard: str, group: str) -> BsonDocument:
+    return {"_id": f"t{len(shard)}:{shard}/{group}", "s": shard}
 
 
-def _addition_statement(shard: str, line: str, joined: Sequence[Head], floor: int) -> BsonDocument:
+def _addition_statement(shard: str, group: str, joined: Sequence[Head], floor: int) -> BsonDocument:
     """Return the statement that updates the entry of a group for the added messages ``joined``.
 
     - If the group has no entry, or an entry for a removed message, the entry gets the first added message.
     - If the group is fair and an added message is ready earlier, the entry gets this message.
     - In all other cases, the entry keeps its message and time.
     """
-    is_fair = index_of(line) == FAIR
+    is_fair = index_of(group) == FAIR
     first = min(joined) if is_fair else min(joined, key=lambda one: one.sequence)
     moment = min(first.available, first.expires)
     until = DatetimeMS(max(one.expires for one in joined))
-    made = {"q": "t" + shard, "j": line, "d": moment, "k": first.sequence}
+    made = {"q": "t" + shard, "j": group, "d": moment, "k": first.sequence}
     change: BsonDocument | list[BsonDocument] = {"$setOnInsert": made, "$max": {"e": until}, "$inc": {"v": 1}}
     if is_fair or floor:
         is_current: BsonDocument = {"$gt": ["$k", floor]}  # a missing ``k`` compares as less
@@ -226,21 +226,21 @@ def _addition_statement(shard: str, line: str, joined: Sequence[Head], floor: in
             is_current = {"$and": [is_current, {"$lte": ["$d", moment]}]}
         sooner = {field: {"$cond": [is_current, f"${field}", made[field]]} for field in "dk"}
         change = [{"$set": {**made, **sooner, "e": {"$max": ["$e", until]}, "v": VERSION_INCREMENT}}]
-    return {"q": _entry(shard, line), "u": change, "upsert": True}
+    return {"q": _entry(shard, group), "u": change, "upsert": True}
 
 
-def _head_statement(key: QueueKey, line: str, head: Head, now: int, until: int) -> BsonDocument:
+def _head_statement(key: QueueKey, group: str, head: Head, now: int, until: int) -> BsonDocument:
     """Return the statement that writes the entry of a group whose first unexpired message is ``head``.
 
     If the head is ready and unchanged, the group keeps its position among the groups.
     """
     end = DatetimeMS(max(head.expires, until))
-    made = {"q": key.entries, "j": line, "d": min(head.available, head.expires), "k": head.sequence}
+    made = {"q": key.entries, "j": group, "d": min(head.available, head.expires), "k": head.sequence}
     change: BsonDocument | list[BsonDocument] = {"$set": made, "$max": {"e": end}, "$inc": {"v": 1}}
     if head.available <= now:
         turn = {"$cond": [{"$eq": ["$k", head.sequence]}, {"$min": ["$d", now]}, now]}
         change = [{"$set": {**made, "d": turn, "e": {"$max": ["$e", end]}, "v": VERSION_INCREMENT}}]
-    return {"q": _entry(key.shard, line), "u": change, "upsert": True}
+    return {"q": _entry(key.shard, group), "u": change, "upsert": True}
 
 
 # An increment of ``v``, so that two writes conflict even if the entry keeps its message and time.

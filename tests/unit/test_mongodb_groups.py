@@ -9,7 +9,7 @@ import pytest
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, drafts
 from zq.model import Draft, Grouping, QueueRef
-from zq.storage.mongodb import MongoStorage, layout, lines
+from zq.storage.mongodb import MongoStorage, groups, layout
 
 ON_MONGODB = pytest.mark.parametrize("store_name", ["mongodb"], indirect=True)
 GROUPS, EACH = 4, 50
@@ -29,8 +29,8 @@ def test_heads_of_lines_are_found_by_a_key_each(scene: Scene, kind: Grouping):
     sent = [Draft(one.id, one.body, 60, 0, "alice", group=f"g{at % GROUPS}") for at, one in enumerate(new)]
     scene.storage.messages.post(scene.queue, sent, scene.now)
     key, client = layout.key(scene.queue), scene.storage._client
-    names = sorted(layout.line_of(kind, f"g{at}")["h1"] for at in range(GROUPS))
-    stages = lines.first_stages(key, names)
+    names = sorted(layout.group_fields(kind, f"g{at}")["h1"] for at in range(GROUPS))
+    stages = groups.first_stages(key, names)
     command = {"aggregate": layout.MESSAGES, "pipeline": stages, "cursor": {}, "hint": kind.value}
     told = client.database.command({"explain": command, "verbosity": "executionStats"})
     stats = told["stages"][0]["$cursor"]["executionStats"]
@@ -38,16 +38,16 @@ def test_heads_of_lines_are_found_by_a_key_each(scene: Scene, kind: Grouping):
     assert stats["totalDocsExamined"] == 0
     found = {one["_id"]: int(one["k"]) for one in client.aggregate(stages, kind.value)}
     first = {message.group: message.sequence for message in reversed(scene.walk())}
-    assert found == {layout.line_of(kind, group)["h1"]: sequence for group, sequence in first.items()}
+    assert found == {layout.group_fields(kind, group)["h1"]: sequence for group, sequence in first.items()}
 
 
 def test_a_line_is_in_the_index_of_its_order_alone():
     """The name says which it is, and no other document has such a field."""
-    ordered, fair = (layout.line_of(kind, "group")["h1"] for kind in (Grouping.ORDERED, Grouping.FAIR))
-    assert (lines.index_of(ordered), lines.index_of(fair)) == (layout.ORDERED, layout.FAIR)
+    ordered, fair = (layout.group_fields(kind, "group")["h1"] for kind in (Grouping.ORDERED, Grouping.FAIR))
+    assert (groups.index_of(ordered), groups.index_of(fair)) == (layout.ORDERED, layout.FAIR)
     assert ordered[1:] == fair[1:]
     assert fair < layout.IN_ORDER["h1"]["$gte"] == layout.IN_TURN["h1"]["$lt"] <= ordered
-    assert layout.line_of(Grouping.NONE, "group") == {}
+    assert layout.group_fields(Grouping.NONE, "group") == {}
 
 
 @ON_MONGODB

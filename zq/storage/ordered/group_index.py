@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The indexes of the message groups in grouped queues, and their entries in ``available``; see decision 0129.
 
-A *line* is the index of one group: its messages in claim order. Its key consists of the queue number and the group's
-hash. The position of a message in its line is its *slot* (order, sequence). The order is 0 in an ordered queue, and the
+The index of a group contains its messages in claim order. Its key consists of the queue number and the group's hash.
+The position of a message in the index is its *slot* (order, sequence). The order is 0 in an ordered queue, and the
 message's available-at in a fair queue.
 
-A line with live messages has a *head* and one entry in ``available``. The head consists of the time of that entry and
-the slot of the first message. The module ``groups`` searches the lines for ready messages.
+A group with live messages has a *head* and one entry in ``available``. The head consists of the time of that entry and
+the slot of the
+first message. The module ``groups`` searches the indexes for ready messages.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,33 +21,33 @@ from zq.storage.ordered.layout import StoredMessage
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
-# Size in bytes of a line's key.
-LINE: Final = 16
-# Maximum number of expired or unreadable messages that a change skips to find the head of a line.
+# Size in bytes of a group's key.
+GROUP_KEY_SIZE: Final = 16
+# Maximum number of expired or unreadable messages that a change skips to find the head of a group.
 MAX_GONE: Final = 64
-# Maximum number of expired or unreadable messages that a claim skips. If the claim has read the line, the limit also
+# Maximum number of expired or unreadable messages that a claim skips. If the claim has read the group, the limit also
 # applies to the claim's change, instead of ``MAX_GONE``.
-PATIENCE: Final = 4096
+MAX_SKIPPED: Final = 4096
 
 
-def line_key(queue: int, group: str) -> bytes:
+def group_key(queue: int, group: str) -> bytes:
     name = group.encode("utf-8", "surrogatepass")
-    return layout.number.pack(queue) + blake2b(name, digest_size=LINE - layout.number.size).digest()
+    return layout.number.pack(queue) + blake2b(name, digest_size=GROUP_KEY_SIZE - layout.number.size).digest()
 
 
-def slot_of(grouping: Grouping, available: int, sequence: int) -> bytes:
+def encode_slot(grouping: Grouping, available: int, sequence: int) -> bytes:
     """Encode the position (slot) of a message in the index of its group."""
     return layout.pair.pack(available if grouping == Grouping.FAIR else 0, sequence)
 
 
-def line_entry(line: bytes, head: bytes) -> tuple[bytes, bytes]:
+def group_entry(group: bytes, head: bytes) -> tuple[bytes, bytes]:
     """Return (key, value) of the entry in ``available`` of a message group.
 
     ``line`` is the key of the group's index, and ``head`` consists of the time of the entry and the first message's
     position.
     """
     moment, _, sequence = layout.triple.unpack(head)
-    return line[: layout.number.size] + layout.pair.pack(moment, sequence), line[layout.number.size :]
+    return group[: layout.number.size] + layout.pair.pack(moment, sequence), group[layout.number.size :]
 
 
 class ScannedRecords:
@@ -71,7 +72,7 @@ class ScannedRecords:
         self.is_all = is_all
 
 
-class _LineChange:
+class _GroupIndexChange:
     """The changes to the index of one message group.
 
     Attributes:
@@ -89,111 +90,111 @@ class _LineChange:
         """The records that the current claim has read."""
 
 
-class LineChanges:
+class GroupIndexChanges:
     """The changes to the indexes of message groups within one ``Change``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lines: dict[bytes, _LineChange] = {}
-        self._groups: dict[tuple[int, str], _LineChange] = {}
-        """The changed lines, by queue number and group."""
+        self._indexes: dict[bytes, _GroupIndexChange] = {}
+        self._groups: dict[tuple[int, str], _GroupIndexChange] = {}
+        """The changed indexes, by queue number and group."""
 
     def join(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
-        self._line(state, record.line).slots[slot_of(state.grouping, record.available, sequence)] = record
+        self._index(state, record.message_group).slots[encode_slot(state.grouping, record.available, sequence)] = record
 
     def leave(self, state: QueueState, sequence: int, group: str, available: int) -> None:
         """Remove a message from the index of its group. ``available`` is the available-at in the stored record."""
-        _leave(self._line(state, group), slot_of(state.grouping, available, sequence))
+        _leave(self._index(state, group), encode_slot(state.grouping, available, sequence))
 
     def shift(self, state: QueueState, sequence: int, record: StoredMessage, available: int) -> None:
         """Move a message within the index of its group. ``available`` is the available-at in the old record."""
-        line, grouping = self._line(state, record.line), state.grouping
-        _leave(line, slot_of(grouping, available, sequence))
-        line.slots[slot_of(grouping, record.available, sequence)] = record
+        index, grouping = self._index(state, record.message_group), state.grouping
+        _leave(index, encode_slot(grouping, available, sequence))
+        index.slots[encode_slot(grouping, record.available, sequence)] = record
 
     def add_scanned(self, state: QueueState, key: bytes, scanned: ScannedRecords) -> None:
         """Add the records that a claim has read in the group with this key.
 
         They provide the group's new head (first message) if its old one was removed.
         """
-        self._lines.setdefault(key, _LineChange(state, key)).scanned = scanned
+        self._indexes.setdefault(key, _GroupIndexChange(state, key)).scanned = scanned
 
     def writes(self, now: int) -> Iterator[tuple[QueueState, list[Write], bytes]]:
         """Yield (queue, writes, key) for each changed group.
 
         The key is that of the group's new entry in ``available``, or b"" if there is no new entry.
         """
-        for key, line in self._lines.items():
+        for key, index in self._indexes.items():
             writes: list[Write] = [
                 ("lines", key + slot, None if record is None else b"")
-                for slot, record in line.slots.items()
-                if record is None or slot not in line.stored
+                for slot, record in index.slots.items()
+                if record is None or slot not in index.stored
             ]
-            head = line.scanned.head if line.scanned else self._store.get("lines", key) or b""
-            new = self._head(line, head, now)
+            head = index.scanned.head if index.scanned else self._store.get("lines", key) or b""
+            new = self._head(index, head, now)
             entry = b""
             if new != head:
                 if head:
-                    writes.append(("available", line_entry(key, head)[0], None))
+                    writes.append(("available", group_entry(key, head)[0], None))
                 if new:
-                    entry, hashed = line_entry(key, new)
+                    entry, hashed = group_entry(key, new)
                     writes.append(("available", entry, hashed))
                 writes.append(("lines", key, new or None))
-            yield line.state, writes, entry
+            yield index.state, writes, entry
 
-    def _head(self, line: _LineChange, head: bytes, now: int) -> bytes:
+    def _head(self, index: _GroupIndexChange, head: bytes, now: int) -> bytes:
         """Return the head of a group after the change, or b"" if the group has no live messages.
 
         A head consists of a time and the position of the first message. ``head`` is the old head; no stored message of
         the group precedes it.
         """
-        kept, scanned = head[layout.number.size :], line.scanned
-        joined = sorted(slot for slot, record in line.slots.items() if record is not None)
+        kept, scanned = head[layout.number.size :], index.scanned
+        joined = sorted(slot for slot, record in index.slots.items() if record is not None)
         if joined and (not head or joined[0] <= kept):
-            first = line.slots[joined[0]]
+            first = index.slots[joined[0]]
             if first is not None and first.expires > now:
                 return layout.number.pack(max(now, first.available)) + joined[0]
-        elif head and scanned is None and kept not in line.slots:
+        elif head and scanned is None and kept not in index.slots:
             return head
-        most = MAX_GONE if scanned is None else PATIENCE
-        slots = (slot for slot in self._stored_slots(line, kept) if slot not in line.slots) if head else ()
+        most = MAX_GONE if scanned is None else MAX_SKIPPED
+        slots = (slot for slot in self._stored_slots(index, kept) if slot not in index.slots) if head else ()
         for slot in merge(joined, slots):
-            record = line.slots.get(slot) or self._record(line, slot)
+            record = index.slots.get(slot) or self._record(index, slot)
             if record is None or record.expires <= now:
                 most -= 1
                 if most:
                     continue
-            elif slot == kept and slot not in line.slots:
+            elif slot == kept and slot not in index.slots:
                 return head
             return layout.number.pack(now if record is None else max(now, record.available)) + slot
         return b""
 
-    def _line(self, state: QueueState, group: str) -> _LineChange:
-        line = self._groups.get((state.number, group))
-        if line is None:
-            key = line_key(state.number, group)
-            line = self._groups[state.number, group] = self._lines.setdefault(key, _LineChange(state, key))
-        return line
+    def _index(self, state: QueueState, group: str) -> _GroupIndexChange:
+        index = self._groups.get((state.number, group))
+        if index is None:
+            key = group_key(state.number, group)
+            index = self._groups[state.number, group] = self._indexes.setdefault(key, _GroupIndexChange(state, key))
+        return index
 
-    def _stored_slots(self, line: _LineChange, kept: bytes) -> Iterator[bytes]:
-        lower = line.key + kept
-        if line.scanned:
-            yield from line.scanned.records
-            if line.scanned.is_all:
+    def _stored_slots(self, index: _GroupIndexChange, kept: bytes) -> Iterator[bytes]:
+        lower = index.key + kept
+        if index.scanned:
+            yield from index.scanned.records
+            if index.scanned.is_all:
                 return
-            lower = line.key + next(reversed(line.scanned.records), kept) + b"\0"
-        for key, _ in self._store.scan("lines", lower, layout.prefix_end(line.key), spare=True):
-            yield key[LINE:]
+            lower = index.key + next(reversed(index.scanned.records), kept) + b"\0"
+        for key, _ in self._store.scan("lines", lower, layout.prefix_end(index.key), spare=True):
+            yield key[GROUP_KEY_SIZE:]
 
-    def _record(self, line: _LineChange, slot: bytes) -> StoredMessage | None:
-        if line.scanned and slot in line.scanned.records:
-            return line.scanned.records[slot]
-        key = line.key[: layout.number.size] + slot[layout.number.size :]
+    def _record(self, index: _GroupIndexChange, slot: bytes) -> StoredMessage | None:
+        if index.scanned and slot in index.scanned.records:
+            return index.scanned.records[slot]
+        key = index.key[: layout.number.size] + slot[layout.number.size :]
         [value] = self._store.get_many("messages", [key], spare=True)
         return layout.decode_record(value) if value else None
 
 
-def _leave(line: _LineChange, slot: bytes) -> None:
-    if slot not in line.slots:
-        line.stored.add(slot)
-    line.slots[slot] = None
+def _leave(index: _GroupIndexChange, slot: bytes) -> None:
+    if slot not in index.slots:
+        index.stored.add(slot)
+    index.slots[slot] = None

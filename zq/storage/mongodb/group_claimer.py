@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims and pops in a grouped queue, group by group in the order of the group entries (decision 0129).
 
-The module ``lines`` describes message groups and the group entries. A search for groups with ready messages reads the
+The module ``groups`` describes message groups and the group entries. A search for groups with ready messages reads the
 entries. It uses the same index as a search for ready messages in an ungrouped queue. The transaction that takes
 messages reads the groups and rewrites their entries. The write of an entry conflicts with every concurrent change of
 its group.
@@ -18,35 +18,35 @@ from typing import Final, NamedTuple
 from bson.datetime_ms import DatetimeMS
 
 from zq.model import Outcome
-from zq.storage.mongodb import layout, lines
+from zq.storage.mongodb import groups, layout
 from zq.storage.mongodb.changes import FinishTerms, finish
 from zq.storage.mongodb.claim_attempt import ClaimAttempt, ClaimOutcome
 from zq.storage.mongodb.client import LONGEST_PAUSE, Aborted, Session, StoreClient
 from zq.storage.mongodb.counters import NO_METADATA
 from zq.storage.mongodb.floors import search
+from zq.storage.mongodb.groups import SORT_ORDERS, Head, head_from, index_of
 from zq.storage.mongodb.head_hint import HeadHint
 from zq.storage.mongodb.layout import CLAIM_ORDER, FAIR, BsonDocument, QueueKey, size_of
-from zq.storage.mongodb.lines import SORT_ORDERS, Head, head_from, index_of
 
 # Number of entries that a search reads beyond one for each wanted message, because some groups have no ready message.
-EXTRA_LINES: Final = 16
+EXTRA_GROUPS: Final = 16
 # Maximum number of groups that one transaction reads.
-MAX_LINES: Final = 256
+MAX_GROUPS: Final = 256
 # Maximum number of index entries that one removal of expired messages reads in a group.
-STEPS: Final = 1024
+MAX_EXPIRED_SCAN: Final = 1024
 
 
-class LineSlice(NamedTuple):
+class GroupSlice(NamedTuple):
     """The first messages of a message group, as a transaction has read them.
 
-    - ``line``: the stored name of the group.
+    - ``group``: the stored name of the group.
     - ``living``: the unexpired messages in the order of the group.
     - ``ready``: the ready messages at the beginning of ``living``, up to the wanted number.
     - ``last``: the last message that was read, if further messages may follow; else None.
     - ``has_expired``: whether the transaction has read expired messages.
     """
 
-    line: str
+    group: str
     living: Sequence[BsonDocument]
     ready: Sequence[BsonDocument]
     last: Head | None
@@ -64,7 +64,7 @@ class LineSlice(NamedTuple):
         """
         left = [claimed.get(one["_id"], one) for one in self.living if one["_id"] not in popped]
         heads = [head_from(one) for one in left]
-        if index_of(self.line) == FAIR:
+        if index_of(self.group) == FAIR:
             is_free = self.last is None or any(one["_id"] not in claimed for one in left)
             heads = sorted(heads) if is_free else []
         if heads or self.last is None:
@@ -79,7 +79,7 @@ class ServeResult(NamedTuple):
     expired: Sequence[str]
 
 
-class LineClaimer:
+class GroupClaimer:
     """The claims and pops of one grouped queue, for all threads of this process."""
 
     def __init__(self, client: StoreClient, key: QueueKey) -> None:
@@ -92,7 +92,7 @@ class LineClaimer:
 
         The groups are in the order of the group entries.
         """
-        want = min(want + EXTRA_LINES, MAX_LINES)
+        want = min(want + EXTRA_GROUPS, MAX_GROUPS)
         head, skip, token = self.head_hint.get_start(want)
         found, counter = self._entries(head, now, want, skip)
         if (head or skip) and len(found) < want:
@@ -126,14 +126,14 @@ class LineClaimer:
         """
         now = attempts[0].now
         turns = deque(names)
-        slices: list[LineSlice] = []
+        slices: list[GroupSlice] = []
         outcomes: list[ClaimOutcome] = []
         for attempt in attempts:
-            new_slices = self._read_lines(attempt, turns, session)
+            new_slices = self._read_groups(attempt, turns, session)
             found = [one for one_slice in new_slices for one in one_slice.ready]
             choice = attempt.choose(found)
             if new_slices and len(choice.candidates) <= len(found) - len(new_slices[-1].ready) < len(found):
-                turns.appendleft(new_slices.pop().line)  # no message of the last group fits into ``most_bytes``
+                turns.appendleft(new_slices.pop().group)  # no message of the last group fits into ``max_bytes``
             slices += new_slices
             if choice.eligible and attempt.request is None:
                 ending = FinishTerms(Outcome.POPPED, now, attempt.history)
@@ -147,18 +147,18 @@ class LineClaimer:
         served = list(zip(attempts, outcomes, strict=True))
         claimed = {one["_id"]: one for attempt, outcome in served if attempt.request for one in outcome.messages}
         popped = {one["_id"] for attempt, outcome in served if not attempt.request for one in outcome.messages}
-        heads = {one_slice.line: one_slice.head(now, claimed, popped) for one_slice in slices}
+        heads = {one_slice.group: one_slice.head(now, claimed, popped) for one_slice in slices}
         until = max((int(one["e"]) for one in claimed.values()), default=0)
-        lines.write_entries(self._client, session, self._key, heads, now, until)
-        return ServeResult(outcomes, [one_slice.line for one_slice in slices if one_slice.has_expired])
+        groups.write_entries(self._client, session, self._key, heads, now, until)
+        return ServeResult(outcomes, [one_slice.group for one_slice in slices if one_slice.has_expired])
 
     def remove_expired(self, names: Sequence[str], now: int) -> None:
-        """Remove expired messages among the first ``STEPS`` messages of each group."""
-        for line in names:
-            order = index_of(line)
+        """Remove expired messages among the first ``MAX_EXPIRED_SCAN`` messages of each group."""
+        for group in names:
+            order = index_of(group)
             entries = self._client.find(
-                self._client.where(self._key, h1=line),
-                limit=STEPS,
+                self._client.where(self._key, h1=group),
+                limit=MAX_EXPIRED_SCAN,
                 sort=SORT_ORDERS[order],
                 hint=order,
                 fields={"_id": 0, "k": 1, "e": 1},
@@ -174,32 +174,32 @@ class LineClaimer:
             self._client, self._key, where, limit=want, sort=CLAIM_ORDER, hint=layout.CLAIMS, skip=skip, fields=fields
         )
 
-    def _read_lines(self, attempt: ClaimAttempt, turns: deque[str], session: Session) -> list[LineSlice]:
-        slices: list[LineSlice] = []
+    def _read_groups(self, attempt: ClaimAttempt, turns: deque[str], session: Session) -> list[GroupSlice]:
+        slices: list[GroupSlice] = []
         count = 0
-        left = attempt.most_bytes
-        ahead: dict[str, LineMessages] = {}
+        left = attempt.max_bytes
+        ahead: dict[str, GroupMessages] = {}
         while turns and count < attempt.limit and left > 0:
             want = attempt.limit - count
             if slices and not ahead:
                 ahead = self._read_ahead(list(islice(turns, want)), want, left, session)
-            line = turns.popleft()
-            read = ahead.get(line, NOT_READ)
+            group = turns.popleft()
+            read = ahead.get(group, NOT_READ)
             if read.is_cut and len(read.found) <= want:
-                read = self._read(line, want, left, session)
-            slices.append(_line_slice(line, read, want, attempt.now))
+                read = self._read(group, want, left, session)
+            slices.append(_group_slice(group, read, want, attempt.now))
             count += len(slices[-1].ready)
             left -= sum(map(size_of, slices[-1].ready))
         return slices
 
-    def _read(self, line: str, want: int, most_bytes: int, session: Session) -> "LineMessages":
+    def _read(self, group: str, want: int, max_bytes: int, session: Session) -> "GroupMessages":
         """Read ``want`` + 1 messages of the group. The last message may become the next head of the group."""
-        found = self._find(self._client.where(self._key, h1=line), index_of(line), want + 1, most_bytes, session)
-        return LineMessages(found, len(found) > want or sum(map(size_of, found)) >= most_bytes)
+        found = self._find(self._client.where(self._key, h1=group), index_of(group), want + 1, max_bytes, session)
+        return GroupMessages(found, len(found) > want or sum(map(size_of, found)) >= max_bytes)
 
     def _read_ahead(
-        self, names: Sequence[str], want: int, most_bytes: int, session: Session
-    ) -> dict[str, "LineMessages"]:
+        self, names: Sequence[str], want: int, max_bytes: int, session: Session
+    ) -> dict[str, "GroupMessages"]:
         """Read several groups in one command. Return a mapping from group to its first messages.
 
         If the groups have more messages than the command reads, the last groups are missing, and the last group in the
@@ -209,38 +209,38 @@ class LineClaimer:
             return {}
         most = want + 2 * len(names)
         where = self._client.where(self._key, h1={"$in": list(names)})
-        found = self._find(where, index_of(names[0]), most, most_bytes, session)
-        is_cut = len(found) == most or sum(map(size_of, found)) >= most_bytes
-        by_line: dict[str, list[BsonDocument]] = {line: [] for line in sorted(names)}
+        found = self._find(where, index_of(names[0]), most, max_bytes, session)
+        is_cut = len(found) == most or sum(map(size_of, found)) >= max_bytes
+        by_group: dict[str, list[BsonDocument]] = {group: [] for group in sorted(names)}
         for one in found:
-            by_line[one["h1"]].append(one)
+            by_group[one["h1"]].append(one)
         if not is_cut:
-            return {line: LineMessages(its, is_cut=False) for line, its in by_line.items()}
+            return {group: GroupMessages(its, is_cut=False) for group, its in by_group.items()}
         last = found[-1]["h1"]
-        return {line: LineMessages(its, is_cut=line == last) for line, its in by_line.items() if line <= last}
+        return {group: GroupMessages(its, is_cut=group == last) for group, its in by_group.items() if group <= last}
 
     def _find(
-        self, where: BsonDocument, order: str, limit: int, most_bytes: int, session: Session
+        self, where: BsonDocument, order: str, limit: int, max_bytes: int, session: Session
     ) -> list[BsonDocument]:
         sort = {"h1": 1, **SORT_ORDERS[order]}
         found, _ = search(
-            self._client, self._key, where, limit=limit, sort=sort, hint=order, most_bytes=most_bytes, session=session
+            self._client, self._key, where, limit=limit, sort=sort, hint=order, max_bytes=max_bytes, session=session
         )
         return found
 
 
-class LineMessages(NamedTuple):
+class GroupMessages(NamedTuple):
     """The first messages of a group. ``is_cut``: whether further messages may follow."""
 
     found: list[BsonDocument]
     is_cut: bool
 
 
-NOT_READ: Final = LineMessages([], is_cut=True)
+NOT_READ: Final = GroupMessages([], is_cut=True)
 
 
-def _line_slice(line: str, read: LineMessages, want: int, now: int) -> LineSlice:
+def _group_slice(group: str, read: GroupMessages, want: int, now: int) -> GroupSlice:
     living = [one for one in read.found if int(one["e"]) > now]
     ready = list(takewhile(lambda one: int(one["d"]) <= now, living))[:want]
     last = head_from(read.found[-1]) if read.is_cut else None
-    return LineSlice(line, living, ready, last, len(living) < len(read.found))
+    return GroupSlice(group, living, ready, last, len(living) < len(read.found))
