@@ -42,7 +42,13 @@ NO_ORIGIN: Final = "to is missing: a message of the queue has no origin to which
 class Routes:
     """The target queues of one redrive.
 
-    A target is allowed if the caller may post to it and its posts are not paused.
+    Messages are moved only to targets to which the caller may post and for which posts are not paused.
+
+    Args:
+        to: Target of all messages; ``None`` = each message goes to its origin queue. The caller must already have
+            verified that the user may post to ``to``.
+        origin: Move only messages from this queue; ``None`` = from any queue.
+        allowance: The queues to which the user may post.
     """
 
     def __init__(
@@ -65,7 +71,7 @@ class Routes:
         return bool(self._to or message.origin)
 
     def moves(self, messages: Sequence[Message]) -> list[Move]:
-        """Return a move for each message whose target is allowed."""
+        """Return a move for each message whose target permits it, with the default delay of the target queue."""
         moves = []
         for message in messages:
             target = self._to or message.origin

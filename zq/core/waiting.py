@@ -192,7 +192,9 @@ class Waiters:
                 wait_queue.notify_taker()
 
     def schedule(self, queue: QueueRef, asked: Seconds) -> None:
-        """Set the queue's timer to the time at which a message becomes ready, at the latest to the next regular poll.
+        """Set the queue's timer to the time of the next ready message, but no later than the next regular poll.
+
+        When the timer fires, waiting requests poll the queue. A timer that is already set to an earlier time is kept.
 
         Args:
             asked: Start time of the poll that found nothing. If a message has become ready since then, the timer fires
@@ -303,7 +305,10 @@ class QueuePoll:
         return self._deadline - time.monotonic()
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Register a function to call when the request should poll again, possibly immediately."""
+        """Register ``notify``, a function to call when the request should poll again.
+
+        If the request was already woken, ``notify`` is called before this method returns.
+        """
         self._owner.events.waiting(1)
         if self._waiter is not None:
             self._waiter.wakeup.set_callback(notify)
@@ -311,7 +316,7 @@ class QueuePoll:
                 notify()
 
     def end(self) -> None:
-        """Stop waiting, so that ``notify`` is not called any more."""
+        """Unregister the function that ``begin`` has registered."""
         self._owner.events.waiting(-1)
         if self._waiter is not None:
             self._waiter.wakeup.set_callback(None)

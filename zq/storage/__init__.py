@@ -108,7 +108,8 @@ def check(uri: str) -> Report | None:
 def salvage(uri: str, to: str) -> SalvageResult | None:
     """Copy all readable data of a damaged store to a new store. No server may have the damaged store open.
 
-    The damaged store is not changed. Return None if the driver does not support this. Raises the errors of ``connect``.
+    Return the result of the copy, or None if the driver does not support salvage. The damaged store is not changed.
+    Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.salvage").get(_scheme(uri))
     salvaged: SalvageResult | None = _load(driver)(uri, to) if driver else None

@@ -121,7 +121,8 @@ def object_names(files: Sequence[File]) -> list[str]:
 def upload(objects: Objects, folder: Path, files: Sequence[File], prove: Callable[[], object] = bool) -> None:
     """Upload the files whose content is not in the manifest.
 
-    The function calls ``prove`` before each upload. To stop the upload, ``prove`` raises an exception.
+    The function calls ``prove`` before each upload. ``prove`` raises an exception if this server may no longer own the
+    store, which ends the function.
     """
 
     def one(file: File) -> None:

@@ -129,7 +129,17 @@ class Owner(Directory):
         ship: Callable[[Objects, Proof, int], Shipper],
         now: Callable[[], float],
     ) -> None:
-        """Create the owner without taking over the store. ``name`` identifies this server to operators."""
+        """Create the owner without taking over the store.
+
+        Args:
+            path: The local directory. Each opening of the store deletes its content.
+            stamped: The column family with the compaction filter.
+            trimmed: The column family from which large ranges are removed.
+            name: The name of this server, shown to operators.
+            ship: Creates the uploader for an epoch from the object store, the proof of ownership and the last position
+                of the log.
+            now: Returns the Unix time in seconds.
+        """
         super().__init__(path, shape.families, ("never", 0), expiry, stamped, trimmed)
         self._layout = shape.layout
         self._admit = shape.admit
@@ -170,7 +180,7 @@ class Owner(Directory):
         return Standby(self._objects, self._path, lambda: ShippedStore(self._path, self._families, "", Damage()))
 
     def _fall_behind(self, cause: Exception | None = None) -> None:
-        """Log that another server was faster. The caller then waits until the new owner has stopped.
+        """Log that another server has taken over first. The caller then waits until the new owner has stopped.
 
         Raises ``Deposed`` if this server has already owned the store or the option ``takeover`` is not ``wait``.
         """
@@ -179,9 +189,10 @@ class Owner(Directory):
         LOG.warning(OVERTAKEN)
 
     def _win_turn(self, standby: Standby, patience: float) -> int:
-        """Wait until the owner has stopped, win an election, and return its number.
+        """Wait until this server may take over the store, win an election, and return the election's number.
 
-        If a rival has won an earlier election, the rival gets up to ``patience`` seconds to open its epoch.
+        If another server has won an election in the meantime, wait up to ``patience`` seconds until that server has
+        opened its epoch. If it has done so, start again, or raise the error of ``_fall_behind``.
         """
         while True:
             former = self._wait_for_turn(standby)
@@ -209,9 +220,10 @@ class Owner(Directory):
         return False
 
     def _take_over(self, standby: Standby, epoch: int, filtered: str) -> Store:
-        """Take over the store and open the epoch.
+        """Take over the store, open the epoch, and return the local store.
 
-        Raises ``TakenOver`` if another server deposes this server before the epoch is open.
+        ``filtered`` is the column family with the compaction filter, or "" for none. Raises ``TakenOver`` if another
+        server deposes this server before the epoch is open.
         """
         store: ShippedStore | None = None
         try:
@@ -300,9 +312,10 @@ class Owner(Directory):
             raise StartRefused(REFUSED.format(opening.owner))
 
     def _has_stopped(self, opening: Opening, head: RestorePoints | None) -> bool:
-        """Return whether the owner has certainly stopped.
+        """Return whether the owner of an epoch has certainly stopped.
 
         This is certain if the owner released the store, or if it used the local directory that this server has locked.
+        ``opening`` is the epoch's opening record, and ``head`` the owner's progress record, if there is one.
         """
         if opening.owner in (self._directory.former, self._name):
             return True

@@ -96,9 +96,10 @@ def read_records(
 
 
 def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: Sequence[bytes | None]) -> bool:
-    """Return whether one of the records states that this position was acknowledged.
+    """Return whether a record of the epoch states that this position was acknowledged.
 
     If not, a missing record at this position does not mean damage: concurrent uploads may be stored in any order.
+    ``values`` has the content of the objects ``names``; None for a missing object.
     """
     there = zip(names, values, strict=True)
     records = (entries.decode(value, name) for name, value in there if value is not None)
@@ -106,9 +107,10 @@ def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: S
 
 
 def close_log(objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None]) -> int:
-    """Close the log of a deposed epoch: call ``each`` with every record, and return the last position.
+    """Close the log of a deposed epoch. Call ``each`` with every record after the position ``base``.
 
-    Records that may be unacknowledged are stored again, because some readers may not see them yet.
+    Return the last position. Records up to the position ``acknowledged``, or up to a higher position that a record
+    states, are acknowledged. All others are stored again, because some readers may not see them yet.
     """
     doubtful: deque[Entry] = deque()
     for record in read_epoch(objects, epoch, base, None, acknowledged):
@@ -130,9 +132,10 @@ def _confirm(objects: Objects, record: Entry, acknowledged: int) -> None:
 def seal(
     objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None], successor: int
 ) -> int:
-    """Close the log of an epoch that is fenced by position, and call ``each`` with every record.
+    """Close the log of an epoch that is fenced by position. Call ``each`` with every valid record after ``base``.
 
-    Return the last position, including fences. Raises ``TakenOver`` if a later successor has written a fence.
+    ``successor`` is the number of the epoch that writes the fences. Return the position of the last fence. Raises
+    ``TakenOver`` if a later epoch has written a fence.
     """
 
     def fence(position: int) -> bool:

@@ -129,6 +129,7 @@ def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> RedisStorage:
 
     Args:
         uri: Store URI, in one of the forms that ``zq.storage.redis.address`` lists.
+        expiry: Settings for the removal of expired data.
         options: Fields of ``RedisOptions``.
 
     Raises:
@@ -203,9 +204,9 @@ def _check_eviction(facts: dict[str, str], address: Address) -> None:
 
 
 def _answer(ask: Callable[[], Reply], address: Address) -> Reply:
-    """Call ``ask`` and return its reply. Convert errors to ``StartRefused`` or ``Unavailable``.
+    """Run the query ``ask`` and return its reply, or None if the server is out of memory.
 
-    The error message names the server. If the server is out of memory, return None instead.
+    Convert all other errors to ``StartRefused`` or ``Unavailable``, with a message that names the server.
     """
     try:
         return ask()

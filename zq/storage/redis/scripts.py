@@ -43,7 +43,8 @@ class Script:
     Args:
         parts: Names of the parts to put before the script's own section, in this order.
         alone: Whether to omit the part ``shared``, which comes first in all other scripts.
-        confirmed: Whether a write must be confirmed by ``wait_replicas`` replicas.
+        confirmed: Whether the client waits until the replicas have confirmed the script's writes; see the option
+            ``wait_replicas``.
     """
 
     def __init__(self, name: str, *parts: str, alone: bool = False, confirmed: bool = True) -> None:

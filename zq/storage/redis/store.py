@@ -48,11 +48,11 @@ MAX_KNOWN: Final = 100_000
 
 
 class Store:
-    """The execution of queue scripts, and the expiry schedule.
+    """The execution of queue scripts, and the expiry schedule. Times are in milliseconds since the Unix epoch.
 
-    A schedule entry contains a queue and the time from which the queue may have expired data. The entry and the queue
-    are in different cluster slots, so the entry is created before the message that needs it. One entry also covers all
-    later expiries.
+    A schedule entry contains a queue and the time at which to sweep it: to remove its expired data. The entry and the
+    queue are in different cluster slots, so the entry is created before the message that needs it. One entry is enough
+    for all later expiries, because each sweep schedules the next one.
     """
 
     def __init__(self, client: Client) -> None:
@@ -76,7 +76,7 @@ class Store:
         return Question(keys[0], arguments, script, keys)
 
     def history(self, queue: QueueRef, seconds: int, now: int) -> list[Block]:
-        """Schedule the expiry of history entries, and return the keys of the queue's history.
+        """Schedule a sweep for history entries that are created at ``now``, and return the keys of the queue's history.
 
         ``seconds`` is the retention. If it is 0, the queue keeps no history: schedule nothing and return no keys.
         """
@@ -86,17 +86,20 @@ class Store:
         return [layout.keys(queue).history]
 
     def answers(self, queue: QueueRef, idempotency_key: IdempotencyKey, now: int) -> tuple[Block, list[bytes]]:
-        """Schedule the expiry of an idempotency key.
+        """Schedule a sweep for an idempotency key that is used at ``now``.
 
-        Return the Redis keys that store the results of keyed requests, and the script arguments: idempotency key,
-        digest and expiry.
+        Return the Redis keys that store the results of requests with idempotency keys, and three script arguments:
+        idempotency key, digest and expiry.
         """
         expires = now + idempotency_key.window * 1000
         self.schedule_expiry(queue, expires, now)
         return layout.keys(queue).answers, [layout.text(idempotency_key.key), idempotency_key.digest, b"%d" % expires]
 
     def schedule_expiry(self, queue: QueueRef, expires: int, now: int) -> None:
-        """Schedule a sweep of the queue at ``expires`` (milliseconds). Must be called before the message is stored."""
+        """Schedule a sweep of the queue at ``expires``, unless an earlier sweep is scheduled.
+
+        Must be called before the data that expires is stored.
+        """
         try:
             entered = self._scheduled[queue]  # in one step, because another thread may evict the entry
         except KeyError:
@@ -110,16 +113,21 @@ class Store:
             self._scheduled[queue] = moment
 
     def register_project(self, project: str) -> None:
-        """Register a project in the expiry schedule. Must be called before the project's first queue is created."""
+        """Add the project to the expiry schedule, which also lists all projects.
+
+        Must be called before the project's first queue is created.
+        """
         if project not in self._registered:
             self.schedule(layout.whole(project), layout.FAR)
             with self._lock:
                 self._registered[project] = True
 
     def schedule(self, queue: QueueRef, moment: int, done: bytes = b"") -> None:
-        """Add an entry to the queue's bucket of the expiry schedule, and remove the entry ``done``.
+        """Schedule a sweep of the queue, and remove a completed entry from the expiry schedule.
 
-        ``moment`` is the due time in milliseconds; 0 = add no entry.
+        Args:
+            moment: Due time of the sweep; 0 = schedule no sweep.
+            done: The entry to remove; empty = none.
         """
         key = layout.bucket_of(queue)
         member = layout.schedule_entry(queue, moment)
@@ -148,10 +156,10 @@ ERRORS: Final[dict[bytes, type[ZqError]]] = {
 def checked(
     reply: Reply, idempotency_key: IdempotencyKey | None = None, answer: Callable[[bytes], Any] | None = None
 ) -> Reply:
-    """Return a successful reply, or raise the error in it.
+    """Return the reply of a script that succeeded. If the reply contains an error, raise it.
 
-    ``answer`` decodes the stored result of an earlier request with the same idempotency key. The default is
-    ``decode_posted``.
+    If an earlier request had the same idempotency key, raise ``Repeated`` with the stored result of that request, or
+    ``KeyReused`` if the request was different. ``answer`` decodes the stored result; None = ``decode_posted``.
     """
     if not isinstance(reply, list):
         return reply
@@ -232,9 +240,10 @@ class MovePlan(NamedTuple):
 
 
 def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -> MovePlan:
-    """Build the script arguments for the moves, and schedule the expiry of the moved messages.
+    """Build the script arguments for the moves, and schedule sweeps of the target queues.
 
-    Must be called before the messages are moved.
+    Must be called before the messages are moved. ``moment`` is the time of the move in milliseconds. Because the
+    expiries of the messages are not known yet, ``schedule_arrivals`` must be called after the move.
     """
     numbers: dict[str, int] = {}
     terms: list[bytes] = []
@@ -254,7 +263,10 @@ def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -
 
 
 def schedule_arrivals(store: Store, targets: Sequence[QueueRef], blob: bytes, moment: int) -> bytes:
-    """Schedule the expiries in the header of a reply about moved messages. Return the reply without the header."""
+    """Schedule sweeps of the target queues after messages were moved. Return the reply without its header.
+
+    The header of the reply ``blob`` has the earliest expiry of the messages that were moved to each target; 0 = none.
+    """
     at = 0
     for target in targets:
         earliest = layout.MOMENT.unpack_from(blob, at)[0]

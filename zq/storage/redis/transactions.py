@@ -142,7 +142,10 @@ def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
 
 
 def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> bool:
-    """Process up to ``most`` messages of the producer's open commit. Return whether the commit is still open."""
+    """Process up to ``most`` messages of the producer's open commit.
+
+    Return ``True`` if the commit is still open, or ``False`` if it is complete or the producer has no open commit.
+    """
     name, whole = layout.text(producer), layout.whole(project)
     packed, phase = _find_open(store, project, name)
     if packed is None:
@@ -155,10 +158,10 @@ def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> 
 
 
 def schedule_targets(store: Store, project: str, lives: Mapping[str, int], now: int) -> list[QueueRef]:
-    """Schedule the expiry of new messages in their queues, and return these queues.
+    """Schedule a sweep of each queue that receives messages at the time ``now``, and return these queues.
 
     Args:
-        lives: Minimum TTL of the new messages in milliseconds, by queue name.
+        lives: Minimum TTL of the messages in milliseconds, by queue name.
     """
     targets = [QueueRef(project, name) for name in lives]
     for target in targets:
@@ -182,7 +185,10 @@ def _slice_arguments(store: Store, project: str, commit: Open, phase: int, now: 
 
 
 def _find_open(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
-    """Return the producer's open commit, or ``None``, and the number of its lists that are completely processed."""
+    """Return the stored form of the producer's open commit, and the number of its completed lists.
+
+    Return (``None``, 0) if the producer has no open commit.
+    """
     keys = layout.keys(layout.whole(project))
     packed, phase = store.client.each([Question(key, (b"HGET", key, producer)) for key in (keys.open, keys.phase)])
     return packed, int(phase or 0)
@@ -262,9 +268,10 @@ class Attempt:
         return [layout.keys(queue).queue, *self._store.history(queue, history, self._moment)]
 
     def _read_stages(self) -> list[bytes]:
-        """Return the stored form of each stage in ``_names``; b"" for a missing stage.
+        """Read the stages to publish, and return their stored forms in the order of ``_names``.
 
-        Missing stages of ``beside`` are first removed from ``_names``.
+        The form of a missing stage is b"". Missing stages of ``beside``, which are optional, are removed from
+        ``_names``.
         """
         publish, beside = dict.fromkeys(self._commit.publish), dict.fromkeys(self._commit.beside)
         if not publish:
@@ -277,7 +284,7 @@ class Attempt:
         return [found[name] or b"" for name in self._names]
 
     def _schedule_targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
-        """Schedule the expiry of the staged messages in their target queues, and return these queues."""
+        """Schedule sweeps of the queues to which the stages ``packed`` have messages, and return these queues."""
         lives: dict[str, int] = {}
         for stage in packed:
             for name, least in min_ttls(stage).items():

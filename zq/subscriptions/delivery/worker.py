@@ -200,11 +200,13 @@ class DeliveryWorker:
             await asyncio.wait_for(self._woken.wait(), max(0.0, min(soon, until) - time.monotonic()))
 
     def _rank(self, queue: QueueRef) -> tuple[int, float]:
-        """Return the priority of a due queue, and the time at which the queue became due. Lower values come first.
+        """Return the sort key of a due queue: its priority, then the monotonic time at which it became due.
 
-        0. Notice queues, topic logs, and subscriptions whose last delivery succeeded.
-        1. Subscriptions without an earlier delivery.
-        2. Subscriptions whose last delivery failed.
+        Lower values come first. The priorities are:
+
+        - 0: notice queues, topic logs, and subscriptions whose last delivery succeeded
+        - 1: subscriptions without an earlier delivery
+        - 2: subscriptions whose last delivery failed
         """
         health = self._health.get(queue)
         if health is None:
