@@ -122,7 +122,11 @@ class MongoStorage(Defaults):
 
 
 def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> MongoStorage:
-    """Open the store at ``mongodb://hosts/database?options``. ``options`` are those of ``MongodbOptions``.
+    """Open the store at ``mongodb://hosts/database?options``.
+
+    Args:
+        expiry: Settings for the removal of expired data.
+        options: Fields of ``MongodbOptions``.
 
     Raises:
         StartRefused: The configuration or the database cannot be used.
@@ -145,7 +149,7 @@ def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> MongoStorage:
 
 
 def prepare(uri: str, **options: Any) -> None:
-    """Create the collections and indexes for ``--init-store``. On a cluster, also shard the collection ``messages``."""
+    """Create the collections and indexes, as ``zq-server --init-store`` does. On a cluster, also shard ``messages``."""
     chosen = MongodbOptions(**options)
     found = startup.parse(uri, chosen.timeout, chosen.database, chosen.write_concern, chosen.journal)
     client, cluster = startup.connect(found)

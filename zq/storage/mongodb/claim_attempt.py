@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One caller's attempt to claim or pop ready messages: its terms, its choice of messages, and its outcome."""
+"""One request to claim or pop ready messages: its limits, its choice of messages, and its outcome."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple

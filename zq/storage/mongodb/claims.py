@@ -79,7 +79,11 @@ class SettleRequest(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the counts in MongoDB's replies are sufficient to build the result of the settlement."""
+        """Whether the settlement only deletes and releases messages, without history, idempotency key or fence.
+
+        The counts in MongoDB's replies are then sufficient to build the result. This excludes a settlement that names
+        some messages and also deletes the rest.
+        """
         settlement = self.settlement
         return not (
             settlement.move

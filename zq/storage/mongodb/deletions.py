@@ -71,7 +71,10 @@ class Deletions:
             self._delete_one(deletion, living, claims)
 
     def _delete_one(self, deletion: Deletion, living: BsonDocument, claims: Sequence[str]) -> None:
-        """Delete one message, in a command that concurrent callers share. Raises the errors of ``refusal_of``."""
+        """Delete one message, in a command that concurrent callers share. Raises the errors of ``refusal_of``.
+
+        ``living`` is the filter on unexpired messages, and ``claims`` are the claims that the request names.
+        """
         while not self._group_commit.submit({**living, **_holder(claims, deletion.now), **IN_NO_LINE}):
             found = find_visible(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
             if not found:

@@ -31,7 +31,7 @@ class CreationResult(NamedTuple):
     """The result of one attempt to create the claim.
 
     - ``existing``: the messages of an existing claim with the requested name; empty if there is none.
-    - ``outcome``: the outcome of the attempt, if there is no such claim.
+    - ``outcome``: the outcome of the attempt; meaningful only if ``existing`` is empty.
     - ``expired``: the message groups in which the attempt has found expired messages.
     """
 
@@ -54,6 +54,8 @@ class ExclusiveClaim:
 
     def create(self) -> ClaimResult:
         """Create the claim, or return the existing claim with the requested name.
+
+        If the queue's metadata differs from the expected metadata, create no claim and return the metadata.
 
         Raises ``Fenced`` if the epoch of the fence is not the last issued epoch, and ``Unavailable`` if all attempts
         conflict with other processes.

@@ -78,7 +78,7 @@ def find_pending(client: StoreClient, project: str | None = None) -> Mapping[str
 
 
 def below(kind: str, counters: Mapping[str, BsonDocument]) -> list[BsonDocument]:
-    """Return one filter per queue, which matches the removed documents of the queue.
+    """Return one filter per queue. It matches documents that a purge or deletion has removed but not yet deleted.
 
     ``kind`` is "m" for messages, "h" for history entries, or "o" for idempotency keys. ``counters`` maps the shard key
     of each queue to the queue's document.
@@ -89,7 +89,7 @@ def below(kind: str, counters: Mapping[str, BsonDocument]) -> list[BsonDocument]
 
 
 def guarded_delete(key: QueueKey, conditions: BsonDocument, hint: str = "_id_") -> Sequence[BsonDocument]:
-    """Return statements that delete the matching documents.
+    """Return statements that delete the matching documents of the queue. ``hint`` is the index to use.
 
     If the queue has pending deletes, the command deletes nothing and raises ``RemovalPending``.
     """

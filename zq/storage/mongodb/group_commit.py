@@ -117,7 +117,7 @@ def merge_results(
 
 
 def select_admitted(requests: Iterable[Item], refusals: Iterable[Exception | None]) -> list[Item]:
-    """Return the requests that were not refused: their items in ``refusals`` are None."""
+    """Return the requests that were not rejected. ``refusals`` has an error or None for each request, in order."""
     return [request for request, refusal in zip(requests, refusals, strict=True) if refusal is None]
 
 

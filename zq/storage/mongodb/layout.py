@@ -352,9 +352,9 @@ def claimed_document(found: BsonDocument, request: ClaimRequest, now: int) -> Bs
 
 
 def claim_update(request: ClaimRequest, now: int) -> list[BsonDocument]:
-    """Return the update that claims messages at ``now``.
+    """Return the update that claims messages at ``now``, in milliseconds.
 
-    When the claim expires, the messages become available after a back-off.
+    When the claim expires, the messages become available after a back-off, which depends on the claim count.
     """
     ends, count = now + request.lease.ttl * 1000, {"$ifNull": ["$c.n", 0]}
     available: int | BsonDocument = ends + request.redelivery_delay(1) * 1000
@@ -369,7 +369,7 @@ def claim_update(request: ClaimRequest, now: int) -> list[BsonDocument]:
 
 
 def renewal_update(lease: Lease, now: int) -> list[BsonDocument]:
-    """Return the update that renews the claim of messages. Their back-off is unchanged."""
+    """Return the update that renews a claim at ``now``, in milliseconds. The back-off of its messages is unchanged."""
     return _lease_update(lease, now, {}, {"$add": [now + lease.ttl * 1000, WAIT]})
 
 
@@ -394,10 +394,10 @@ WAIT: Final[BsonDocument] = {"$subtract": ["$d", "$c.e"]}
 
 
 def release_update(now: int, delay: int | None = None) -> list[BsonDocument]:
-    """Return the update that releases messages, which become available after ``delay`` seconds.
+    """Return the update that releases messages at ``now``, in milliseconds.
 
-    If ``delay`` is None, each message becomes available after its back-off. A message without a back-off gets
-    back the available-at that it had before the claim.
+    The messages become available ``delay`` seconds later; None = after their back-off. A message without a back-off
+    gets back the available-at that it had before the claim.
     """
     after_wait = {"$cond": [{"$gt": [WAIT, 0]}, {"$add": [now, WAIT]}, "$c.d"]}
     return [{"$set": {"d": after_wait if delay is None else now + delay * 1000}}, {"$unset": CLAIM_FIELDS}]

@@ -43,7 +43,7 @@ class LineSlice(NamedTuple):
     - ``living``: the unexpired messages in the order of the group.
     - ``ready``: the ready messages at the beginning of ``living``, up to the wanted number.
     - ``last``: the last message that was read, if further messages may follow; else None.
-    - ``has_expired``: whether the transaction has read expired messages.
+    - ``has_expired``: whether some of the messages that were read have expired.
     """
 
     line: str
@@ -53,10 +53,10 @@ class LineSlice(NamedTuple):
     has_expired: bool
 
     def head(self, now: int, claimed: Mapping[str, BsonDocument], popped: Collection[str]) -> Head | None:
-        """Return the head of the group, its first unexpired message, after claims and pops; None if the group is empty.
+        """Return the head of the group (its first unexpired message) after claims and pops; None if the group is empty.
 
-        If the head is not among the messages that were read, the last of these messages is returned as ready. The next
-        claim then continues after this message.
+        If the head is not among the messages that were read, return the last of these messages, as if it were ready.
+        The next claim then continues after this message.
 
         Args:
             claimed: A mapping from ``_id`` to the document of each claimed message after the claim.
@@ -88,9 +88,9 @@ class LineClaimer:
         self.head_hint = HeadHint()
 
     def find_due(self, want: int, now: int) -> tuple[list[str], bytes]:
-        """Return the groups that may have ready messages, and the queue's metadata.
+        """Return groups that may have ready messages at ``now``, and the queue's metadata.
 
-        The groups are in the order of the group entries.
+        The groups are in the order of the group entries. There are at most ``want`` + ``EXTRA_LINES``.
         """
         want = min(want + EXTRA_LINES, MAX_LINES)
         head, skip, token = self.head_hint.get_start(want)
@@ -193,7 +193,10 @@ class LineClaimer:
         return slices
 
     def _read(self, line: str, want: int, most_bytes: int, session: Session) -> "LineMessages":
-        """Read ``want`` + 1 messages of the group. The last message may become the next head of the group."""
+        """Read up to ``want`` + 1 messages of the group ``line``: the additional one may become the next head.
+
+        Stop earlier if the total size reaches ``most_bytes``.
+        """
         found = self._find(self._client.where(self._key, h1=line), index_of(line), want + 1, most_bytes, session)
         return LineMessages(found, len(found) > want or sum(map(size_of, found)) >= most_bytes)
 
@@ -230,7 +233,7 @@ class LineClaimer:
 
 
 class LineMessages(NamedTuple):
-    """The first messages of a group. ``is_cut``: whether further messages may follow."""
+    """The documents of a group's first messages. ``is_cut``: whether further messages may follow."""
 
     found: list[BsonDocument]
     is_cut: bool

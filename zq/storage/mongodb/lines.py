@@ -109,9 +109,9 @@ def write_entries(
 
 
 def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) -> int:
-    """Rewrite up to ``most`` group entries that refer to deleted messages. Return the number of rewritten entries.
+    """Rewrite up to ``most`` group entries that refer to messages up to ``sequence``. Return the number of entries.
 
-    All messages up to ``sequence`` must have been deleted.
+    All messages up to ``sequence`` must have been deleted before.
     """
     due = {**client.where(key, k={"$lte": sequence}), "q": key.entries}
     found = client.find(due, limit=min(most, MAX_REWRITES), sort={"k": 1}, hint=layout.OBSERVERS, fields={"j": 1})
@@ -122,9 +122,9 @@ def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) 
 
 
 def count_ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -> int:
-    """Count the ready messages in ordered groups that a claim could take, up to ``most``.
+    """Count the ready messages above the sequence ``floor`` that a claim could take, up to ``most``.
 
-    In each group, counting stops at the first message that is not ready.
+    The groups of the queue are ordered. In each group, counting stops at the first message that is not ready.
     """
     due = above({**client.where(key, d={"$lte": now}), "q": key.entries}, floor)
     count = 0
@@ -192,10 +192,10 @@ def _head(client: StoreClient, session: Session, key: QueueKey, line: str, now: 
 
 
 def first_unexpired(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
-    """Return the first unexpired message among the first messages of a group, or None if all have expired.
+    """Return the first unexpired message among ``heads``, the first messages of a group.
 
-    If all have expired and the group may have further messages (``is_all`` is False), return the last one as ready at
-    ``now``. The next claim then continues the search at this message.
+    ``is_all``: whether the group has no further messages. If all of ``heads`` have expired, return None if ``is_all``.
+    Otherwise, return the last one as if it were ready at ``now``: the next claim then continues the search there.
     """
     living = next((head for head in heads if head.expires > now), None)
     if living is None and not is_all:
@@ -208,7 +208,9 @@ def _entry(shard: str, line: str) -> BsonDocument:
 
 
 def _addition_statement(shard: str, line: str, joined: Sequence[Head], floor: int) -> BsonDocument:
-    """Return the statement that updates the entry of a group for the added messages ``joined``.
+    """Return the statement that updates the entry of the group ``line`` for the added messages ``joined``.
+
+    ``shard`` is the queue's shard key, and ``floor`` the last removed sequence.
 
     - If the group has no entry, or an entry for a removed message, the entry gets the first added message.
     - If the group is fair and an added message is ready earlier, the entry gets this message.
@@ -230,7 +232,7 @@ def _addition_statement(shard: str, line: str, joined: Sequence[Head], floor: in
 
 
 def _head_statement(key: QueueKey, line: str, head: Head, now: int, until: int) -> BsonDocument:
-    """Return the statement that writes the entry of a group whose first unexpired message is ``head``.
+    """Return the statement that writes the entry of the group ``line``, whose first unexpired message is ``head``.
 
     If the head is ready and unchanged, the group keeps its position among the groups.
     """

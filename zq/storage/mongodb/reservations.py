@@ -112,9 +112,9 @@ class Reservations:
     def reserve(
         self, messages: Sequence[tuple[ClaimRef, BsonDocument]], record: BsonDocument, now: int, session: Session
     ) -> None:
-        """Reserve messages for the commit of ``record``.
+        """Reserve messages for the commit in ``record``, the producer's document.
 
-        Raises ``ClaimLapsed`` if a claim no longer holds one of its messages.
+        Raises ``ClaimLapsed`` if a claim no longer holds one of the messages.
         """
         keys = list(dict.fromkeys(layout.key(claim.queue) for claim, _ in messages))
         shards = self._client.shards(key.shard for key in keys)
@@ -150,7 +150,7 @@ class Reservations:
                 raise ClaimLapsed.of(claim.claim)
 
     def unreserve(self, claims: Sequence[ClaimRef], attempt: str) -> None:
-        """Restore the former state of all messages that the attempt has reserved."""
+        """Restore the former state of all messages of the claims that the commit attempt has reserved."""
         for start in range(0, len(claims), CLAIMS_AT_ONCE):
             some = claims[start : start + CLAIMS_AT_ONCE]
             kept = [{**self._kept(claim, attempt), **IN_NO_LINE} for claim in some]

@@ -180,7 +180,10 @@ def _refusal(address: Address, error: PyMongoError) -> StartRefused | Unavailabl
 
 
 def _set_name(address: Address) -> str | None:
-    """Return the name of the hosts' replica set, "" if they have none, or None if no host replies."""
+    """Return the name of the replica set to which the hosts belong.
+
+    Return "" if they belong to none, or None if no host replies.
+    """
     for host, port in address.hosts:
         tls = {name: value for name, value in address.options.items() if name.startswith("tls")}
         probe: MongoClient[BsonDocument] = MongoClient(
