@@ -5,6 +5,8 @@
 - ``startup`` connects to the database and creates its collections and indexes.
 - ``client`` sends the commands.
 - ``group_commit`` executes concurrent requests of the same type in one transaction.
+
+In this package, a time of type ``int``, such as ``now``, is in milliseconds since the Unix epoch.
 """
 
 from collections.abc import Callable, Sequence
@@ -65,7 +67,7 @@ class MongoStorage(Defaults):
         self.topics = TopicController(client, self._feed)
 
     def now(self) -> Seconds:
-        """Return the time of the database, in seconds since the epoch.
+        """Return the time of the database, in seconds since the Unix epoch.
 
         The time never decreases, even across zq servers. Exception: if the stored time is more than ``FALSE_FUTURE``
         seconds ahead of MongoDB's clock, MongoDB's clock replaces the stored time.

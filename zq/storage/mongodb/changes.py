@@ -37,7 +37,7 @@ def held_filter(client: StoreClient, key: QueueKey, claim: str, now: int) -> Bso
 
 
 def held_condition(claim: str, now: int) -> BsonDocument:
-    """Return the condition that a message is held by this claim and that the claim has not expired."""
+    """Return the condition that a message is held by this claim and that the claim has not expired at ``now``."""
     return {"c.i": layout.encode_text(claim), "c.e": {"$gt": now}}
 
 

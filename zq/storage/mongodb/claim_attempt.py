@@ -58,7 +58,7 @@ class ClaimOutcome(NamedTuple):
 
 
 class ClaimAttempt(Struct, frozen=True):
-    """The terms of one caller's claim, or of a pop if ``request`` is None.
+    """One request to claim messages, or to pop them if ``request`` is None.
 
     - ``limit``: the maximum number of messages.
     - ``most_bytes``: the maximum total size of the messages' bodies and attributes.

@@ -103,7 +103,10 @@ class SettleRequest(Struct, frozen=True):
 
 
 class Resolution:
-    """The messages that a settlement deletes, releases and moves."""
+    """The messages of a claim, divided into those that a settlement deletes, releases and moves.
+
+    ``held`` has the documents of all messages of the claim. Messages that the claim does not hold are reported as lost.
+    """
 
     def __init__(self, request: SettleRequest, held: Sequence[BsonDocument]) -> None:
         settlement, doc_id = request.settlement, request.doc_id

@@ -11,7 +11,8 @@ The folder ``lua`` contains the scripts that implement the operations. The main 
 - ``store``: code that the controllers share;
 - ``maintenance``: active expiry and metrics.
 
-This module checks the server's version and configuration at start.
+This module checks the server's version and configuration at start. In this package, a time of type ``int``, such as
+``now``, is in milliseconds since the Unix epoch.
 """
 
 import logging

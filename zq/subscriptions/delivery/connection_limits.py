@@ -37,9 +37,9 @@ class ConnectionLimits:
 
     @asynccontextmanager
     async def reserve(self, project: str, subscriber: str, *, failed: bool) -> AsyncIterator[None]:
-        """Wait for a free connection and reserve it; an async context manager.
+        """Wait for a free connection to the subscriber's host and reserve it; an async context manager.
 
-        ``failed``: whether the last delivery of the subscription failed.
+        ``subscriber`` is the subscriber's URL. ``failed``: whether the last delivery of the subscription failed.
         """
         host = urlsplit(subscriber.removeprefix("trust+")).hostname or ""
         few = self._hosts.setdefault((project, host), asyncio.Semaphore(MAX_PER_HOST))
