@@ -151,7 +151,7 @@ class Settler:
     def settle(self, request: SettleRequest, is_grouped: bool) -> SettleResult:
         """Settle a claim. Raises the errors of ``ClaimController.settle``.
 
-        If ``is_grouped``, the queue is probably grouped, and the settlement always uses a group commit.
+        If ``is_grouped``, the queue probably has message groups, and the settlement always uses a group commit.
         """
         if request.is_plain and not is_grouped:
             try:

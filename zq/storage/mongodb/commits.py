@@ -120,7 +120,10 @@ class Commits:
                 time.sleep(LONGEST_PAUSE)
 
     def last(self, project: str, producer: str, now: int) -> CommitResult | None:
-        """Return the producer's last decided batch, or None if there is none or it has expired."""
+        """Return the producer's last decided batch, or None if there is none or it has expired.
+
+        A batch is decided once its commit is certain, even if the commit is not yet completely carried out.
+        """
         record = self._find(producers.identity(project, producer))
         return producers.last_batch(record) if producers.has_last_batch(record, now) else None
 
@@ -145,7 +148,7 @@ class Commits:
         return True
 
     def unfinished(self) -> list[UnfinishedCommit]:
-        """Return up to ``FOUND_AT_ONCE`` decided but incomplete commits of all producers."""
+        """Return up to ``FOUND_AT_ONCE`` commits of all producers that are effective but not completely carried out."""
         decided: BsonDocument = {"due": {"$exists": True}, "state": DECIDED}
         with self._client.verb():
             found = self._client.find(decided, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)

@@ -185,7 +185,7 @@ def _conditional_update(key: QueueKey, arrival: Arrivals, known: CachedCounter) 
 def advance(
     client: StoreClient, session: Session, arrivals: Mapping[QueueKey, Arrivals]
 ) -> Mapping[QueueKey, SequenceRange]:
-    """Reserve sequences in the queues, and create queues that do not exist.
+    """Reserve sequences for the ``arrivals`` (new messages) of each queue, and create queues that do not exist.
 
     Until the transaction ends, no other transaction can reserve sequences in these queues. The counters are written in
     the order of their names, so two transactions on the same queues cannot deadlock.

@@ -86,8 +86,8 @@ class ExclusiveClaim:
     def _make(self, choice: Choice, names: Sequence[str], session: Session) -> CreationResult:
         """Create the claim in the session's transaction, or return the existing claim with the requested name.
 
-        If ``names`` is empty, the claim takes the messages of ``choice``. Otherwise, the claim takes messages of the
-        groups ``names``.
+        In a queue with message groups, ``names`` are the groups from which the claim takes messages. Otherwise,
+        ``names`` is empty, and the claim takes the messages of ``choice``.
         """
         request, attempt = self._request, self._attempt
         if request.fence:

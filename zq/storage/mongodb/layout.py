@@ -157,7 +157,7 @@ class QueueKey(Struct, frozen=True):
 
     @property
     def entries(self) -> str:
-        """The value of the field ``q`` in the queue's group entries."""
+        """The value of the field ``q`` in the queue's group entries (one document per message group)."""
         return "t" + self.shard
 
     @property
@@ -199,7 +199,7 @@ def key(queue: QueueRef) -> QueueKey:
 
 
 def queue_of(shard: str) -> QueueRef:
-    """Return the queue for a shard key."""
+    """Return the queue whose documents have this shard key."""
     length, _, rest = shard.partition(":")
     return QueueRef(decode_text(rest[: int(length)]), decode_text(rest[int(length) + 1 :]))
 
@@ -215,9 +215,10 @@ def ms(moment: Seconds) -> int:
 
 
 def line_of(grouping: Grouping, group: str) -> BsonDocument:
-    """Return a document with the group's stored name (``h1``), or an empty document for an ungrouped queue.
+    """Return a document with the group's stored name (``h1``), or an empty document for a queue without groups.
 
-    The stored name begins with the first letter of the queue's grouping, which determines the index of the message.
+    The stored name begins with the first letter of ``grouping`` (ordered or fair). The letter determines the index of
+    the message.
     """
     if not grouping:
         return {}
@@ -274,7 +275,7 @@ def message_id(key: QueueKey, found: Mapping[str, Any]) -> str:
 
 
 def to_message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
-    """Convert the document of a message to a ``Message`` as of ``now``.
+    """Convert the document of a message to a ``Message`` that describes it at the time ``now``, in milliseconds.
 
     PyMongo returns 64-bit numbers as ``Int64``, a type that must not leave the driver.
     """

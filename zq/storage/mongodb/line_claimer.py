@@ -88,9 +88,9 @@ class LineClaimer:
         self.head_hint = HeadHint()
 
     def find_due(self, want: int, now: int) -> tuple[list[str], bytes]:
-        """Return groups that may have ready messages at ``now``, and the queue's metadata.
+        """Return message groups that may have ready messages at ``now``, and the queue's metadata.
 
-        The groups are in the order of the group entries. There are at most ``want`` + ``EXTRA_LINES``.
+        The groups are in the order in which claims must serve them. There are at most ``want`` + ``EXTRA_LINES``.
         """
         want = min(want + EXTRA_LINES, MAX_LINES)
         head, skip, token = self.head_hint.get_start(want)
@@ -103,9 +103,10 @@ class LineClaimer:
         return [one["j"] for one in found], counter.get("b", NO_METADATA)
 
     def serve(self, attempts: Sequence[ClaimAttempt], names: Sequence[str]) -> Sequence[ClaimOutcome]:
-        """Distribute the ready messages of these groups among the attempts, in one transaction.
+        """Distribute the ready messages of the groups ``names`` among the attempts, in one transaction.
 
-        If the transaction conflicts with another process, the outcomes are empty.
+        Return the outcome of each attempt. If the transaction conflicts with another process, the outcomes have no
+        messages.
         """
         finishing = [self._key.history_counter] if any(attempt.history for attempt in attempts) else []
         try:
@@ -119,10 +120,10 @@ class LineClaimer:
         return taken.outcomes
 
     def take(self, attempts: Sequence[ClaimAttempt], names: Sequence[str], session: Session) -> ServeResult:
-        """Distribute the ready messages of these groups among the attempts, in the session's transaction.
+        """Distribute the ready messages of the groups ``names`` among the attempts, in the session's transaction.
 
-        The same transaction rewrites the entries of the groups. Raises ``Aborted`` if a message has changed since it
-        was read.
+        The same transaction rewrites the entries (index documents) of the groups. Raises ``Aborted`` if a message has
+        changed since it was read.
         """
         now = attempts[0].now
         turns = deque(names)
@@ -153,7 +154,7 @@ class LineClaimer:
         return ServeResult(outcomes, [one_slice.line for one_slice in slices if one_slice.has_expired])
 
     def remove_expired(self, names: Sequence[str], now: int) -> None:
-        """Remove expired messages among the first ``STEPS`` messages of each group."""
+        """Remove expired messages among the first ``STEPS`` messages of each of the groups ``names``."""
         for line in names:
             order = index_of(line)
             entries = self._client.find(

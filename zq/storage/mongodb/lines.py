@@ -39,7 +39,7 @@ HEAD_SEARCH_LIMIT: Final = 8
 
 
 class Head(NamedTuple):
-    """The first unexpired message of a group: its available-at, sequence and expiry."""
+    """The first unexpired message of a message group: its sequence, and its available-at and expiry in milliseconds."""
 
     available: int
     sequence: int
@@ -58,10 +58,11 @@ def head_from(found: Mapping[str, Any]) -> Head:
 def add_to_entries(
     client: StoreClient, session: Session, documents: Iterable[BsonDocument], floors: Mapping[str, int]
 ) -> None:
-    """Update the entries of the groups to which new messages belong.
+    """Update the entries (index documents) of the message groups to which new messages belong.
 
-    ``floors`` maps the shard key of each queue to the last removed sequence. Call this function before the messages are
-    inserted: in this order, the transaction conflicts less often with claims.
+    ``documents`` are the documents of the new messages. ``floors`` maps the shard key of each queue to the last removed
+    sequence. Call this function before the messages are inserted: in this order, the transaction conflicts less often
+    with claims.
     """
     by_line: defaultdict[tuple[str, str], list[Head]] = defaultdict(list)
     for one in documents:
@@ -74,7 +75,7 @@ def add_to_entries(
 def update_entries(
     client: StoreClient, session: Session, key: QueueKey, changed: Iterable[Mapping[str, Any]], now: int, until: int = 0
 ) -> None:
-    """Rewrite the entries of message groups, after this transaction has changed or removed some of their messages.
+    """Rewrite the entries (index documents) of message groups whose messages this transaction has changed or removed.
 
     If the first message of an ordered group is now ready, the waiting consumers are notified after the commit.
 
@@ -94,7 +95,7 @@ def update_entries(
 def write_entries(
     client: StoreClient, session: Session, key: QueueKey, heads: Mapping[str, Head | None], now: int, until: int = 0
 ) -> None:
-    """Write the entries of groups for these heads, and delete the entries of empty groups.
+    """Write the entries (index documents) of message groups, and delete the entries of empty groups.
 
     Args:
         heads: A mapping from each group to its first unexpired message, or to None if the group is empty.
@@ -233,6 +234,8 @@ def _addition_statement(shard: str, line: str, joined: Sequence[Head], floor: in
 
 def _head_statement(key: QueueKey, line: str, head: Head, now: int, until: int) -> BsonDocument:
     """Return the statement that writes the entry of the group ``line``, whose first unexpired message is ``head``.
+
+    ``until`` is the latest expiry of changed messages in milliseconds; 0 = the expiries are unchanged.
 
     If the head is ready and unchanged, the group keeps its position among the groups.
     """

@@ -328,7 +328,8 @@ def next_drafts(
 ) -> tuple[list[BsonDocument], Progress]:
     """Return the next drafts to publish, and the progress after them.
 
-    There are at most ``most`` drafts of ``BYTES_AT_ONCE`` bytes in total. If all drafts are published, there are none.
+    The result has up to ``most`` drafts and ``BYTES_AT_ONCE`` bytes, but at least one draft unless all are published.
+    ``progress`` has the index of a stage in ``stages``, and the position in this stage.
     """
     chosen: list[BsonDocument] = []
     weight = 0

@@ -43,7 +43,8 @@ class ActiveExpiry:
     def sweep(self, now: int, pace: Pace) -> int:
         """Remove the expired data of all queues that are due. Return the number of removed messages.
 
-        If ``pace`` ends the round early, the next round starts with the bucket that this round has not completed.
+        ``pace`` limits the work of a round. If it ends the round early, the next round starts with the bucket that this
+        round has not completed.
         """
         sweep = SweepRound(self._store, now, pace)
         for step in range(layout.BUCKETS):
