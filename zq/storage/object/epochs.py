@@ -185,7 +185,7 @@ def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
 
 
 def open_epoch(objects: Objects, epoch: int, opening: Opening) -> None:
-    """Write the opening record of an epoch. Raises ``TakenOver`` if the epoch is already deposed."""
+    """Write the opening record of an epoch. Raises ``TakenOver`` if another server has already fenced the epoch."""
     write(objects, f"open/{epoch}", opening)
     if objects.exists(fence_name(epoch)):
         raise TakenOver
@@ -201,7 +201,7 @@ def check_layout(opening: Opening, layout: str) -> None:
 
 
 def extend_chain(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:
-    """Return the chain with ``span`` appended, without the spans that end at or before the position ``removed``."""
+    """Append ``span`` to ``chain``, the log's valid parts, and return the parts after the position ``removed``."""
     return [known for known in (*chain, span) if known.last > removed]
 
 
@@ -275,7 +275,7 @@ class Proof:
         self._until = max(self._until, moment + self._lease * (1 - MARGIN))
 
     def mark_deposed(self) -> None:
-        """Mark this server as deposed without checking for a fence."""
+        """Record that another server has taken over the store, without checking for a fence."""
         with self._changed:
             self.fenced = True
             self._changed.notify_all()

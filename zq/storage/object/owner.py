@@ -87,7 +87,10 @@ class LocalDirectory:
         """The name of the directory's last owner, which has certainly stopped."""
 
     def take(self, owner: str) -> None:
-        """Lock the directory and delete its content. Raises ``StartRefused`` if another process uses the directory."""
+        """Lock the directory, store ``owner`` as the name of its owner, and delete its content.
+
+        Raises ``StartRefused`` if another process uses the directory.
+        """
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = self.path.with_name(f"{self.path.name}.owner").open("a+")
         try:
@@ -322,7 +325,7 @@ class Owner(Directory):
         return isinstance(head, Head) and head.released >= 0
 
     def _choose_copy(self, copy: StandbyCopy | None, kept: RestorePoints) -> StandbyCopy:
-        """Return the standby copy, unless the newest checkpoint is newer. In that case, download this checkpoint.
+        """Return the standby copy, unless the newest checkpoint in ``kept`` is newer. Then download this checkpoint.
 
         An older standby copy is useless, because the log records after it may have been removed.
         """
@@ -339,7 +342,8 @@ class Owner(Directory):
     ) -> tuple[int, list[Span]]:
         """Replay the log after the position ``base`` into the store, and close the log of the epoch ``former``.
 
-        Return the last position of the log, and the list of the log's valid parts for the new epoch.
+        ``opening`` is the opening record of the epoch ``former``. ``kept`` lists the data that a restore can read, and
+        ``epoch`` is the new epoch. Return the last position of the log, and the list of the log's valid parts.
         """
         if opening is None:
             return 0, []

@@ -77,7 +77,10 @@ def read_epoch(
 def read_records(
     objects: Objects, epoch: int, base: int, last: int | None, acknowledged: int, by_position: bool
 ) -> Iterator[Entry]:
-    """Yield the records that ``read_epoch`` reads, including fences and records that are not valid."""
+    """Yield the records of an epoch after the position ``base``, including fences and records that are not valid.
+
+    The arguments and errors are those of ``read_epoch``.
+    """
     with ThreadPoolExecutor(AHEAD, "zq-restore") as readers:
         while last is None or base < last:
             end = base + AHEAD if last is None else min(base + AHEAD, last)

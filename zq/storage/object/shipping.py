@@ -211,7 +211,7 @@ class Shipper:
                 self._waiters.append(waiter)
 
     def cut(self) -> LogCut:
-        """End the current record with the last appended batch, and return the position after this record as a cut."""
+        """End the current record after the last appended batch, and return this point of the log."""
         with self._changed:
             made = LogCut(self._appended, self._last if self._taken == self._appended else None)
             if made.position is None:

@@ -268,7 +268,7 @@ def translate_errors() -> Iterator[None]:
 
 
 def lacks_replicas(error: BaseException | None) -> bool:
-    """Return whether the server rejected a change because of min-replicas-to-write."""
+    """Return whether the server rejected a change because fewer than min-replicas-to-write replicas are connected."""
     return isinstance(error, ResponseError) and str(error).startswith("NOREPLICAS")
 
 

@@ -193,7 +193,7 @@ AWAITED: Final = "The Sentinels are replacing the master."
 
 
 class SentinelNetwork:
-    """The ``Network`` of a master behind Sentinels.
+    """The connection to a master behind Sentinels, which implements ``Network``.
 
     Args:
         to_sentinel: Creates the pool of a Sentinel.

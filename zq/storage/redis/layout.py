@@ -252,7 +252,7 @@ def content(project: str, stage: str) -> Block:
 
 
 def opened(project: str, producer: str, number: int) -> Block:
-    """Return the key of list ``number`` of the producer's open commit; see ``zq:{t}:open:n:producer`` above."""
+    """Return the key ``zq:{t}:open:n:producer`` of a message list of the producer's open commit; ``number`` is n."""
     return own(project, f"open:{number}:{producer}")
 
 

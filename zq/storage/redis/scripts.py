@@ -20,7 +20,7 @@ SECTION: Final = re.compile(r"^---- (?:part|script) (\w+)(?:: (.+))?\n", re.MULT
 
 
 def read_sections() -> dict[str, tuple[str, str]]:
-    """Read the sections of all files. Return a mapping from name to (flags, text)."""
+    """Read the sections of all files in the folder ``lua``. Return a mapping from section name to (flags, text)."""
     found = {}
     for file in FOLDER.iterdir():
         if file.name.endswith(".lua"):

@@ -76,7 +76,7 @@ class Store:
         return Question(keys[0], arguments, script, keys)
 
     def history(self, queue: QueueRef, seconds: int, now: int) -> list[Block]:
-        """Schedule a sweep for history entries that are created at ``now``, and return the keys of the queue's history.
+        """Schedule the removal of history entries that are created at ``now``. Return the keys of the queue's history.
 
         ``seconds`` is the retention. If it is 0, the queue keeps no history: schedule nothing and return no keys.
         """
@@ -86,7 +86,7 @@ class Store:
         return [layout.keys(queue).history]
 
     def answers(self, queue: QueueRef, idempotency_key: IdempotencyKey, now: int) -> tuple[Block, list[bytes]]:
-        """Schedule a sweep for an idempotency key that is used at ``now``.
+        """Schedule the removal of an idempotency key that is used at ``now``.
 
         Return the Redis keys that store the results of requests with idempotency keys, and three script arguments:
         idempotency key, digest and expiry.
@@ -96,7 +96,7 @@ class Store:
         return layout.keys(queue).answers, [layout.text(idempotency_key.key), idempotency_key.digest, b"%d" % expires]
 
     def schedule_expiry(self, queue: QueueRef, expires: int, now: int) -> None:
-        """Schedule a sweep of the queue at ``expires``, unless an earlier sweep is scheduled.
+        """Schedule a sweep (removal of expired data) of the queue at ``expires``, unless an earlier one is scheduled.
 
         Must be called before the data that expires is stored.
         """
@@ -123,7 +123,7 @@ class Store:
                 self._registered[project] = True
 
     def schedule(self, queue: QueueRef, moment: int, done: bytes = b"") -> None:
-        """Schedule a sweep of the queue, and remove a completed entry from the expiry schedule.
+        """Schedule a sweep (removal of expired data) of the queue, and remove a completed entry from the schedule.
 
         Args:
             moment: Due time of the sweep; 0 = schedule no sweep.
@@ -240,10 +240,10 @@ class MovePlan(NamedTuple):
 
 
 def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -> MovePlan:
-    """Build the script arguments for the moves, and schedule sweeps of the target queues.
+    """Build the script arguments for the moves, and schedule the removal of expired data from the target queues.
 
-    Must be called before the messages are moved. ``moment`` is the time of the move in milliseconds. Because the
-    expiries of the messages are not known yet, ``schedule_arrivals`` must be called after the move.
+    Must be called before the messages are moved. ``moment`` is the time of the move in milliseconds. The expiries of
+    the messages are known only after the move, so ``schedule_arrivals`` must then be called.
     """
     numbers: dict[str, int] = {}
     terms: list[bytes] = []
@@ -263,9 +263,10 @@ def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -
 
 
 def schedule_arrivals(store: Store, targets: Sequence[QueueRef], blob: bytes, moment: int) -> bytes:
-    """Schedule sweeps of the target queues after messages were moved. Return the reply without its header.
+    """Schedule the removal of expired data from the target queues after a move.
 
-    The header of the reply ``blob`` has the earliest expiry of the messages that were moved to each target; 0 = none.
+    ``blob`` is the reply of the script. Its header has the earliest expiry of the messages that were moved to each
+    target; 0 = none. Return the reply without the header.
     """
     at = 0
     for target in targets:

@@ -142,7 +142,7 @@ class TopicController:
 
 
 class LogScan:
-    """The progress of a log read that takes several script calls."""
+    """The progress of a read of a project's topic log, which may take several script calls."""
 
     def __init__(self, after: int, limit: int, pattern: Pattern) -> None:
         self._after, self._limit, self._pattern = after, limit, pattern

@@ -117,13 +117,16 @@ unpack_entry = msgpack.Decoder(Entry).decode
 
 
 def register(store: Store, commit: Commit, now: int) -> None:
-    """Register a commit that may become open, so that other servers can find it."""
+    """Register a commit that may become open (decided but not completed), so that other servers can find it."""
     entry = Entry(layout.text(commit.project), layout.text(commit.producer), b"%d" % commit.batch)
     _schedule(store, b"%d" % now, msgpack.encode(entry), b"", b"")
 
 
 def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
-    """Return the open commits of all projects, and remove entries of ``OPEN_KEY`` that have no open commit."""
+    """Return up to ``MAX_READ_COMMITS`` open commits of all projects: decided, but not completed.
+
+    Also remove old entries of ``OPEN_KEY`` that have no open commit.
+    """
     bounds = OPEN_KEY, b"0", b"%d" % (MAX_READ_COMMITS - 1), b"WITHSCORES"
     found = store.client.command(OPEN_KEY, b"ZRANGE", *bounds)
     open_ones = []
@@ -142,7 +145,7 @@ def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
 
 
 def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> bool:
-    """Process up to ``most`` messages of the producer's open commit.
+    """Process up to ``most`` messages of the producer's open commit, which is decided but not completed.
 
     Return ``True`` if the commit is still open, or ``False`` if it is complete or the producer has no open commit.
     """
@@ -158,7 +161,7 @@ def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> 
 
 
 def schedule_targets(store: Store, project: str, lives: Mapping[str, int], now: int) -> list[QueueRef]:
-    """Schedule a sweep of each queue that receives messages at the time ``now``, and return these queues.
+    """Schedule the removal of messages that are posted at ``now``, and return their queues.
 
     Args:
         lives: Minimum TTL of the messages in milliseconds, by queue name.
@@ -185,7 +188,7 @@ def _slice_arguments(store: Store, project: str, commit: Open, phase: int, now: 
 
 
 def _find_open(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
-    """Return the stored form of the producer's open commit, and the number of its completed lists.
+    """Return the stored form of the producer's open commit, and the number of its completed message lists.
 
     Return (``None``, 0) if the producer has no open commit.
     """
@@ -284,7 +287,7 @@ class Attempt:
         return [found[name] or b"" for name in self._names]
 
     def _schedule_targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
-        """Schedule sweeps of the queues to which the stages ``packed`` have messages, and return these queues."""
+        """Schedule the removal of the messages in the stages ``packed``, and return the target queues."""
         lives: dict[str, int] = {}
         for stage in packed:
             for name, least in min_ttls(stage).items():
