@@ -42,13 +42,13 @@ NO_ORIGIN: Final = "to is missing: a message of the queue has no origin to which
 class Routes:
     """The target queues of one redrive.
 
-    Messages are moved only to targets to which the caller may post and for which posts are not paused.
+    Messages are moved only to targets to which the client may post and for which posts are not paused.
 
     Args:
-        to: Target of all messages; ``None`` = each message goes to its origin queue. The caller must already have
-            verified that the user may post to ``to``.
-        origin: Move only messages from this queue; ``None`` = from any queue.
-        allowance: The queues to which the user may post.
+        to: Target of all messages; ``None`` = each message goes to its origin queue. The permission for ``to`` must be
+            checked before.
+        origin: Move only messages that were buried from this queue; ``None`` = from any queue.
+        allowance: The permissions of the client, which are checked for origin queues.
     """
 
     def __init__(
@@ -195,7 +195,10 @@ class Redriving:
         return moved
 
     def _move_named(self, queue: QueueRef, routes: Routes, ids: Sequence[str]) -> tuple[int, list[str]]:
-        """Move the messages with these ids. Return the number of moved messages, and the ids without a ready one."""
+        """Move the ready messages with these ids.
+
+        Return the number of moved messages, and the ids of messages that are missing or not ready.
+        """
         went: set[str] = set()
         stay: set[str] = set()
         homeless = False

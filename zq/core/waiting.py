@@ -238,7 +238,8 @@ class Waiters:
 class QueuePoll:
     """The long poll of a queue by one request. ``Waiters.enter`` creates it.
 
-    ``waiter`` is ``None`` if no slot was free, or if the request does not wait (``deadline`` is 0).
+    ``waiter`` is ``None`` if no slot was free, or if the request does not wait. ``deadline`` is a monotonic time in
+    seconds; 0 = the request does not wait.
     """
 
     def __init__(
@@ -260,7 +261,9 @@ class QueuePoll:
     def poll(
         self, ask: Callable[[], T], found: Callable[[T], object], gone: Callable[[], bool] = lambda: False
     ) -> PollResult[T] | None:
-        """Poll once. Return the result, or ``None`` if the caller must wait and then call this method again.
+        """Poll once. If there is no message and time is left, return ``None``: the caller must wait and poll again.
+
+        Otherwise, return the result, which has no messages if the time is over.
 
         Args:
             ask: Reads from the store.

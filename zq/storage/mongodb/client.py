@@ -156,7 +156,7 @@ class StoreClient:
             limit: Maximum number of documents; 0 = no limit.
             hint: Index to use.
             fields: Projection; None = complete documents.
-            most_bytes: Total size of messages at which to stop reading. The last document may exceed it.
+            most_bytes: Total size of messages, in bytes, at which to stop reading. The last document may exceed it.
             committed: Read majority-committed data, which no failover can undo. If the write concern is weaker than
                 ``majority``, read local data.
             snapshot: Read a majority-committed snapshot. A ``Timestamp`` selects its point in time.

@@ -47,7 +47,7 @@ class Head(NamedTuple):
 
 
 def index_of(line: str) -> str:
-    """Return the name of the index that contains the group's messages."""
+    """Return the name of the index that contains the messages of the group ``line``."""
     return FAIR if line[0] == FAIR[0] else ORDERED
 
 

@@ -49,7 +49,8 @@ class File(msgspec.Struct, frozen=True, array_like=True):
 class Manifest(msgspec.Struct, frozen=True):
     """The manifest of a checkpoint, stored in ``checkpoint/<epoch>/<position>``.
 
-    The files contain all changes of the log up to ``position``. ``moment`` is the creation time in milliseconds.
+    The files contain all changes of the log up to ``position``. ``moment`` is the creation time in milliseconds since
+    the Unix epoch.
     """
 
     position: int
