@@ -299,9 +299,10 @@ class Runner:
         return self._round(batch.claims)
 
     def _renew(self, claims: Iterable[str]) -> None:
-        """Renew claims. Without claims, only check the server.
+        """Renew claims. Without claims, only check that the server is available.
 
-        Raises ``RoundFailed`` if a claim has expired, ``Fenced`` if another run has started, or ``Unavailable``.
+        Raises ``RoundFailed`` if a claim has expired, ``Fenced`` if another run has started, or ``Unavailable`` if the
+        server does not respond.
         """
         has_claims = False
         for name in claims:

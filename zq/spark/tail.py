@@ -265,5 +265,8 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def make_offset(after: int, seen: int = 0, rows: int = 0, following: int | None = None) -> Offset:
-    """Return an offset. The order of its members is fixed, because Spark compares offsets as text."""
+    """Return an offset with these members; ``following`` becomes ``next``. The module describes the members.
+
+    The order of the members is fixed, because Spark compares offsets as text.
+    """
     return {"after": after, "seen": seen, "rows": rows, "next": following}

@@ -233,7 +233,9 @@ class Commits:
         return CommitStart(record, entered, held)
 
     def _prepare(self, begun: CommitStart, fence: Fence | None, clock: RunningClock) -> BsonDocument:
-        """Extend the stages, reserve the claimed messages, and decide the commit. Return the producer's document.
+        """Remove the expiry of the stages, reserve the claimed messages, and decide the commit.
+
+        Return the producer's document.
 
         If that is impossible, abort the commit and raise ``ClaimLapsed``, ``StageNotFound`` or ``Fenced``. Raises
         ``CommitRunning`` if another server has aborted the commit.

@@ -148,7 +148,10 @@ class QueueController:
         return lines.count_ready(self._client, key, count, now, floor)
 
     def _edge(self, living: BsonDocument, direction: int) -> BsonDocument | None:
-        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the queue is empty."""
+        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the queue is empty.
+
+        ``living`` is the filter on the queue's unexpired messages.
+        """
         found = self._client.find(
             living, limit=1, sort={"k": direction}, hint=layout.OBSERVERS, fields={"a": 1, "k": 1}
         )

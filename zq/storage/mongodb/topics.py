@@ -247,7 +247,10 @@ class TopicController:
         return self._feed.subscribe(project, listener, last)
 
     def _edge(self, living: BsonDocument, now: Seconds, direction: int) -> Edge | None:
-        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the topic is empty."""
+        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the topic is empty.
+
+        ``living`` is the filter on batches of the topic that may have unexpired messages.
+        """
         for found in self._client.find(living, limit=1, sort={"k": direction}, hint=layout.CLAIMS):
             messages = list(topic_log.to_batch(found).messages(0, now))
             edge = messages[0 if direction > 0 else -1]
