@@ -117,10 +117,11 @@ def salvage(uri: str, to: str) -> SalvageResult | None:
 
 
 def restore(uri: str, to: str, at: Seconds | None, position: int | None) -> tuple[int, Seconds] | None:
-    """Restore a store from an object store to a new embedded store, as of a time or a log position.
+    """Restore the state of a store in an object store at a time or a log position to a new embedded store.
 
-    A server may continue to use the store in the object store. Return the restored log position and its time, or None
-    if the driver does not support this. Raises the errors of ``connect``.
+    Without ``at`` (Unix time) and ``position``, the latest state is restored. A server may continue to use the store in
+    the object store. Return the log position and the Unix time of the restored state, or None if the driver does not
+    support this. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.restore").get(_scheme(uri))
     restored: tuple[int, Seconds] | None = _load(driver)(uri, to, at, position) if driver else None

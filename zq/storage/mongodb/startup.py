@@ -88,7 +88,9 @@ def parse(uri: str, timeout: float, database: str, write_concern: str, journal: 
 
 
 def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool) -> WriteConcern:
-    """Return the write concern from the URI, with defaults from the settings. Log a warning if it is weak.
+    """Return the write concern from the URI, with defaults from the settings.
+
+    Log a warning if it is not ``majority`` with journal.
 
     Raises ``StartRefused`` if the write concern is 0.
     """
