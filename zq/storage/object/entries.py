@@ -41,7 +41,7 @@ class Entry(NamedTuple):
         epoch: The epoch, the term of the owner that created the record.
         position: The position in the log. A new epoch continues the numbering of the preceding epoch.
         acknowledged: The last acknowledged position when the record was created.
-        moment: The time of creation by the owner's clock, in milliseconds.
+        moment: The time of creation by the owner's clock, in milliseconds since the Unix epoch.
         before: The checksum of the preceding record; 0 for the first record of an epoch.
         checksum: The checksum of this record.
         value: The encoded record.

@@ -83,7 +83,7 @@ class Opening(RestorePoints, frozen=True, kw_only=True):
 
     Attributes:
         owner: The name of the server that opened the epoch.
-        moment: The start of the epoch, in milliseconds.
+        moment: The start of the epoch, in milliseconds since the Unix epoch.
         chain: The spans of the log from the position ``removed`` (see ``RestorePoints``) to the start of this epoch.
         by_position: Whether the epoch is fenced by position.
         layout: The layout number of the log and the checkpoints.
@@ -102,7 +102,7 @@ class Head(RestorePoints, frozen=True, kw_only=True):
     Attributes:
         acknowledged: The last acknowledged position.
         released: The last position if the owner has stopped and released the store, else -1.
-        moment: The time of the write in milliseconds.
+        moment: The time of the write, in milliseconds since the Unix epoch.
     """
 
     acknowledged: int = 0
@@ -160,9 +160,10 @@ def win_election(objects: Objects) -> int:
 
 
 def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None]:
-    """Return the newest opened epoch and its opening record, or (0, None). The epoch may already be deposed.
+    """Return the newest opened epoch and its opening record, or (0, None) if no epoch was opened.
 
-    ``known`` is the number of an earlier election. It only shortens the search for the newest election.
+    A successor may already have fenced the epoch. ``known`` is the number of an earlier election. It only shortens the
+    search for the newest election.
     """
     for epoch in range(newest(objects, known), 0, -1):
         opening = read(objects, f"open/{epoch}", Opening)

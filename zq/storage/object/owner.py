@@ -208,7 +208,10 @@ class Owner(Directory):
             self._fall_behind()
 
     def _is_served(self, epoch: int, patience: float) -> bool:
-        """Wait up to ``patience`` seconds until an epoch is opened or deposed. Return whether it was opened."""
+        """Wait up to ``patience`` seconds until an epoch is opened, or fenced by a successor.
+
+        Return whether it was opened.
+        """
         deadline = uptime() + patience
         while uptime() < deadline:
             try:

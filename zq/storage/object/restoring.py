@@ -110,7 +110,7 @@ def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: S
 
 
 def close_log(objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None]) -> int:
-    """Close the log of a deposed epoch. Call ``each`` with every record after the position ``base``.
+    """Close the log of a fenced epoch. Call ``each`` with every record after the position ``base``.
 
     Return the last position. Records up to the position ``acknowledged``, or up to a higher position that a record
     states, are acknowledged. All others are stored again, because some readers may not see them yet.

@@ -328,7 +328,7 @@ class Shipper:
     def _upload(self, position: int, value: bytes, size: int) -> bool:
         """Upload a record, check for a fence and acknowledge the record. ``size`` is its uncompressed size in bytes.
 
-        Return True, or False if this server is deposed or stops.
+        Return True, or False if another server has taken over the store or this server stops.
         """
         name, began = log_name(self._proof.epoch, position, self.by_position), time.monotonic()
         moment, alone = self._proof.now, len(self._serials) == 1
