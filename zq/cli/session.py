@@ -130,8 +130,9 @@ class Session:
         """Create the session.
 
         Args:
-            chosen: Values of the global options. The parser adds options that follow the command's name.
-            origins: Option or variable that set each value.
+            chosen: Values of the global options by name. The parser still adds to this mapping, because global options
+                after the command's name are parsed after the session is created.
+            origins: Source of each value by name: an option such as "--url" or a variable such as "ZQ_URL".
         """
         self.chosen = chosen
         self.origins = origins or {}

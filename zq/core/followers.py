@@ -9,9 +9,9 @@ from zq.model import Copies, Draft, QueueRef, Seconds
 
 
 class Followers:
-    """The followers of queues and topics: receivers of copies of their messages, such as subscriptions.
+    """The followers of queues and topics, such as subscriptions. A follower receives a copy of each message.
 
-    This base class has no followers; features override the methods.
+    In this base class, no queue or topic has followers. A feature with followers provides a subclass.
 
     The metadata of a queue with followers contains the key ``MARK``. A server sends its cached metadata with each post.
     If the key was added in the meantime, the store rejects the post and the server repeats it. Therefore every accepted
@@ -36,5 +36,5 @@ class Followers:
         """Remove all followers of a queue (kind "queue") or topic (kind "topic")."""
 
     def remove(self, _project: str) -> bool:
-        """Remove a limited number of the project's followers. Return whether some may be left."""
+        """Remove a limited number of the project's followers. Return ``True`` if followers may be left."""
         return False

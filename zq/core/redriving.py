@@ -42,7 +42,13 @@ NO_ORIGIN: Final = "to is missing: a message of the queue has no origin to which
 class Routes:
     """The target queues of one redrive.
 
-    A target is allowed if the caller may post to it and its posts are not paused.
+    Messages are moved only to targets to which the client may post and for which posts are not paused.
+
+    Args:
+        to: Target of all messages; ``None`` = each message goes to its origin queue. The permission for ``to`` must be
+            checked before.
+        origin: Move only messages that were buried from this queue; ``None`` = from any queue.
+        allowance: The permissions of the client, which are checked for origin queues.
     """
 
     def __init__(
@@ -65,7 +71,7 @@ class Routes:
         return bool(self._to or message.origin)
 
     def moves(self, messages: Sequence[Message]) -> list[Move]:
-        """Return a move for each message whose target is allowed."""
+        """Return a move for each message whose target permits it, with the default delay of the target queue."""
         moves = []
         for message in messages:
             target = self._to or message.origin
@@ -189,7 +195,10 @@ class Redriving:
         return moved
 
     def _move_named(self, queue: QueueRef, routes: Routes, ids: Sequence[str]) -> tuple[int, list[str]]:
-        """Move the messages with these ids. Return the number of moved messages, and the ids without a ready one."""
+        """Move the ready messages with these ids.
+
+        Return the number of moved messages, and the ids of messages that are missing or not ready.
+        """
         went: set[str] = set()
         stay: set[str] = set()
         homeless = False

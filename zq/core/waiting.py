@@ -198,7 +198,9 @@ class Waiters:
                 wait_queue.notify_taker()
 
     def schedule(self, queue: QueueRef, asked: Seconds) -> None:
-        """Set the queue's timer to the time at which a message becomes ready, at the latest to the next regular poll.
+        """Set the queue's timer to the time of the next ready message, but no later than the next regular poll.
+
+        When the timer fires, waiting requests poll the queue. A timer that is already set to an earlier time is kept.
 
         Args:
             asked: Start time of the poll that found nothing. If a message has become ready since then, the timer fires
@@ -242,7 +244,8 @@ class Waiters:
 class QueuePoll:
     """The long poll of a queue by one request. ``Waiters.enter`` creates it.
 
-    ``waiter`` is ``None`` if no slot was free, or if the request does not wait (``deadline`` is 0).
+    ``waiter`` is ``None`` if no slot was free, or if the request does not wait. ``deadline`` is a monotonic time in
+    seconds; 0 = the request does not wait.
     """
 
     def __init__(
@@ -264,7 +267,9 @@ class QueuePoll:
     def poll(
         self, ask: Callable[[], T], found: Callable[[T], object], gone: Callable[[], bool] = lambda: False
     ) -> PollResult[T] | None:
-        """Poll once. Return the result, or ``None`` if the caller must wait and then call this method again.
+        """Poll once. If there is no message and time is left, return ``None``: the caller must wait and poll again.
+
+        Otherwise, return the result, which has no messages if the time is over.
 
         Args:
             ask: Reads from the store.
@@ -309,7 +314,10 @@ class QueuePoll:
         return self._deadline - time.monotonic()
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Register a function to call when the request should poll again, possibly immediately."""
+        """Register ``notify``, a function to call when the request should poll again.
+
+        If the request was already woken, ``notify`` is called before this method returns.
+        """
         self._owner.events.waiting(1)
         if self._waiter is not None:
             self._waiter.wakeup.set_callback(notify)
@@ -317,7 +325,7 @@ class QueuePoll:
                 notify()
 
     def end(self) -> None:
-        """Stop waiting, so that ``notify`` is not called any more."""
+        """Unregister the function that ``begin`` has registered."""
         self._owner.events.waiting(-1)
         if self._waiter is not None:
             self._waiter.wakeup.set_callback(None)

@@ -19,7 +19,11 @@ def register(spark: "SparkSession") -> None:
 
 
 def warn_of_speculation(spark: "SparkSession") -> None:
-    """Warn if speculative execution is enabled, because a second attempt at a writing task counts as a failure."""
+    """Warn if speculative execution is enabled.
+
+    Spark then starts a second attempt of a slow writing task. Only one of the two attempts can commit, so the other
+    attempt fails.
+    """
     if spark.conf.get("spark.speculation", "false") == "true":
         warnings.warn(
             "spark.speculation is on: a second attempt at a task that writes to zq counts as a failure. Nothing is "

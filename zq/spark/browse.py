@@ -63,7 +63,7 @@ class Log:
     """The messages of a queue or topic, ordered by position.
 
     Attributes:
-        state: "live", "all", "history" or "topic".
+        state: The messages to read: "live" or "history" for those of a queue, "all" for both, or "topic".
     """
 
     connection: Connection
@@ -75,7 +75,7 @@ class Log:
     until: datetime | None = None
 
     def after(self, position: int, page: int) -> Stretch[Message]:
-        """Return up to ``page`` messages after a position."""
+        """Return up to ``page`` messages after a position, and the position of the last one (``None`` = no message)."""
         client = self.connection.client()
         if self.state == "topic":
             return self._check_gap(position, client.topic(self.name).stretch(position, page=page))
@@ -100,7 +100,7 @@ class Log:
             return None
 
     def scan(self, low: int, most: int) -> Scan:
-        """Scan up to ``most`` messages after the position ``low``."""
+        """Read up to ``most`` messages after the position ``low``, and return only the range that they occupy."""
         page = self._page()
         end, rows, last = low, 0, None
         while rows < most:
@@ -191,7 +191,7 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """A reader with filter pushdown, which users select with an option.
+    """A batch reader with filter pushdown, for the field ``filtered`` of ``ReadingOptions``.
 
     Spark rejects this reader unless ``spark.sql.python.filterPushdown.enabled`` is set.
     """

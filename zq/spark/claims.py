@@ -222,7 +222,10 @@ class Prefetch:
         return batch
 
     def stop(self) -> ClaimedBatch | None:
-        """Wait briefly for a prefetch in progress. Return the unused batch, which the caller must release."""
+        """Wait up to ``PREFETCH_TIMEOUT`` seconds for a prefetch in progress.
+
+        Return the unused batch, which the caller must release, or ``None`` if there is none.
+        """
         if self._filled is not None:
             with suppress(ZqError, TimeoutError):
                 self._filled.result(PREFETCH_TIMEOUT)

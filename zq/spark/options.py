@@ -62,7 +62,7 @@ class OptionParser:
                 raise Invalid(f"There is no option {name}." + (f" Did you mean {near[0]}?" if near else ""))
 
     def check_role(self, role: str) -> None:
-        """Raise ``Invalid`` for an option that has no effect on this source or sink."""
+        """Raise ``Invalid`` for an option that has no effect on the source or sink ``role``, a key of ``ROLES``."""
         for name in self._texts:
             if NAMES[name] not in (*COMMON, *ROLES[role]):
                 raise Invalid(f"Option {NAMES[name]} has no effect on {role}.")
@@ -78,7 +78,10 @@ class OptionParser:
         return text
 
     def integer(self, name: str, default: Any, least: int, most: int = 2**63 - 1) -> Any:
-        """Return the value of an integer option, or the default. Raises ``Invalid`` if it is not within the bounds."""
+        """Return the value of an integer option, or ``default`` if it is not given.
+
+        Raises ``Invalid`` if the value is not an integer from ``least`` to ``most``.
+        """
         text = self.text(name)
         if text is None:
             return default

@@ -102,6 +102,8 @@ class Pipeline:
     ) -> Totals:
         """Run rounds until SIGTERM or SIGINT arrives or, with ``until_empty``, until the queue is empty.
 
+        Return the totals of the run.
+
         Raises ``RoundFailed`` if a round fails for a reason other than poison messages, and ``Fenced`` if another run
         with this name has started.
 

@@ -45,9 +45,11 @@ def find_poison(
     probable cause.
 
     Args:
-        most: Maximum number of poison messages.
+        ids: Messages of a round that has failed.
+        fails: Processes some of the messages in a dry run, and returns the reason of a failure or ``None``.
+        most: Maximum number of poison messages. If more are found, the search is inconclusive.
         pause: Sleeps for a number of seconds.
-        claim_count: Minimum of the messages' claim counts.
+        claim_count: Lowest claim count among the messages.
     """
     together, keep = fails(ids, False), False
     if together is None:
@@ -80,14 +82,17 @@ class Bisection:
     """A search by bisection for the messages that fail when they are processed alone."""
 
     def __init__(self, fails: Callable[[Sequence[str]], str | None], most: int) -> None:
-        """Create a search that ends when it has found more than ``most`` messages."""
+        """Create a search that ends when it has found more than ``most`` messages.
+
+        ``fails`` processes messages in a dry run, and returns the reason of a failure or ``None``.
+        """
         self._fails = fails
         self._most = most
         self._runs = 0
         self.found: dict[str, str] = {}
 
     def search(self, ids: Sequence[str], known: bool) -> bool:
-        """Search the messages recursively. Return ``True`` if a message fails when it is processed alone.
+        """Search the messages recursively, and add those that fail alone to ``found``. Return whether there are any.
 
         Args:
             known: Whether a dry run with all messages in ``ids`` has already failed.
@@ -114,7 +119,7 @@ def reject(condition: Column | str, reason: str) -> Column:
 
 
 def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
-    """Return the rows that a stage has rejected, as a mapping from message id to the reason.
+    """Return the messages that the stage with the name ``stage`` has rejected, as a mapping from id to reason.
 
     Raises ``Invalid`` if the columns ``id`` and ``ERROR`` are not usable.
     """

@@ -175,6 +175,7 @@ class RoundExecutor:
 
         Args:
             inlined: Mapping from claim id to the claim's messages as JSON, for the claims that the driver has read.
+            rejected: Called with the messages that a stage has rejected (id -> reason). Returns the round without them.
             keep: Write the results to the sink. If false, compute and discard them.
         """
         kept: list[DataFrame] = []

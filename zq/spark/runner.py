@@ -168,9 +168,10 @@ class Runner:
             raise RunStopped("The run is stopping.")
 
     def _finish(self, batch: ClaimedBatch) -> None:
-        """Run the round. If poison messages fail it, repeat it without them until it is committed.
+        """Run the round until it is committed. After a failure, bury the poison messages and repeat the round.
 
-        Raises ``RoundFailed`` if poison messages are not the cause of a failure.
+        If the search finds no poison message, the round is repeated once. Raises ``RoundFailed`` if it fails again, or
+        if another cause of the failure is known.
         """
         again = True
         while batch.claims:
@@ -186,7 +187,7 @@ class Runner:
                 return
 
     def _committed(self) -> bool:
-        """Return ``True`` and update the totals if the round is committed.
+        """Return ``True`` and update the totals if the round is committed, or ``False`` if it is not.
 
         Raises ``Fenced`` if another run has committed it.
         """
@@ -298,9 +299,10 @@ class Runner:
         return self._round(batch.claims)
 
     def _renew(self, claims: Iterable[str]) -> None:
-        """Renew claims. Without claims, only check the server.
+        """Renew claims. Without claims, only check that the server is available.
 
-        Raises ``RoundFailed`` if a claim has expired, ``Fenced`` if another run has started, or ``Unavailable``.
+        Raises ``RoundFailed`` if a claim has expired, ``Fenced`` if another run has started, or ``Unavailable`` if the
+        server does not respond.
         """
         has_claims = False
         for name in claims:

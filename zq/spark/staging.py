@@ -87,8 +87,13 @@ class StagingWriter:
     ) -> CommitResult:
         """Publish the stages and settle the claims in one commit. A repeated call has no effect. Runs on the driver.
 
-        Raises ``Invalid`` if the producer has committed later batches, because the server then cannot verify that this
-        batch was stored.
+        Args:
+            batch: Number of the batch.
+            staged: Results of the tasks, which name the stages and claims.
+            held: Queue and id of each further claim to settle.
+
+        Raises ``Invalid`` if there are too many stages or claims. Also raises it if the producer has committed later
+        batches, because the server then cannot verify that this batch was stored.
         """
         tasks = list(staged)
         stages = [(task.stage, task.count) for task in tasks if task.stage]
@@ -192,7 +197,10 @@ class StreamWriter(StagingWriter, DataSourceStreamArrowWriter):
 
 
 def _column(schema: StructType, option: str, name: str | None, kind: type[DataType] = DataType) -> DataType:
-    """Return the type of the column that an option names. Raises ``Invalid`` if it is missing or has a wrong type."""
+    """Return the type of the column ``name``, which the option ``option`` names; a string type if ``name`` is ``None``.
+
+    Raises ``Invalid`` if the column is missing or its type is not ``kind``.
+    """
     if name is None:
         return StringType()
     if name not in schema.names:

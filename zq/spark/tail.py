@@ -190,7 +190,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _check_queue(self, start: Offset) -> None:
-        """Read the retention of the queue's history, at most once per ``CHECK_INTERVAL``.
+        """Check that the queue still keeps its history, at most once per ``CHECK_INTERVAL`` seconds.
 
         Raises ``Invalid`` if the queue keeps no history, and ``MessagesLost`` if the queue was recreated.
         """
@@ -218,7 +218,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return f"Queue {self.options.name} keeps records for {self.kept} seconds"
 
     def _now(self, start: Offset) -> int:
-        """Return the current server time, computed from a recent message.
+        """Return the server's current Unix time in seconds, computed from a recent message.
 
         If there is no message, return the local time.
         """
@@ -231,14 +231,17 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return second + int(time.monotonic() - when)
 
     def _server_time(self, message: Message) -> int:
-        """Compute and record the current server time from a message that the server has just returned."""
+        """Compute and record the server's current Unix time in seconds.
+
+        The time is computed from ``message``, which the server has just returned.
+        """
         assert message.created is not None
         second = int(message.created.timestamp()) + message.age
         self.known = second, time.monotonic()
         return second
 
     def _moment(self, message: Message) -> int:
-        """Return the time in seconds that determines a message's position: the time of posting or finishing."""
+        """Return the Unix time in seconds at which the message was finished (in a history) or posted (elsewhere)."""
         moment = message.finished if isinstance(message, Finished) else None
         if self.options.state != "history" or moment is None:
             moment = message.created
@@ -250,7 +253,10 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.newest
 
     def _is_due(self, what: str) -> bool:
-        """Return ``True`` and record the time if the check ``what`` is due, at most once per ``CHECK_INTERVAL``."""
+        """Return whether the check with the name ``what`` is due. If so, record the time.
+
+        A check is due if the last one was at least ``CHECK_INTERVAL`` seconds ago.
+        """
         now = time.monotonic()
         due = now - self.done.get(what, -CHECK_INTERVAL) >= CHECK_INTERVAL
         if due:
@@ -259,5 +265,8 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def make_offset(after: int, seen: int = 0, rows: int = 0, following: int | None = None) -> Offset:
-    """Return an offset. The order of its members is fixed, because Spark compares offsets as text."""
+    """Return an offset with these members; ``following`` becomes ``next``. The module describes the members.
+
+    The order of the members is fixed, because Spark compares offsets as text.
+    """
     return {"after": after, "seen": seen, "rows": rows, "next": following}

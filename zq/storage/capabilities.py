@@ -35,7 +35,7 @@ BOUNDS: Final = Bounds()
 
 
 def check_stage(commit: Commit, stage: str, count: int) -> None:
-    """Raise ``StageDiffers`` if the commit expects another message count for the stage than ``count``."""
+    """Raise ``StageDiffers`` if the stage's message count ``count`` is not the one that the commit expects."""
     expected = commit.expected.get(stage, count)
     if expected != count:
         raise StageDiffers.of(stage, count, expected)

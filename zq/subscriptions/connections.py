@@ -43,9 +43,9 @@ class ConnectionSubscriptions:
         self._watchers: dict[QueueRef, Callable[[], object]] = {}
 
     def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
-        """Set the callback for new messages of the subscription.
+        """Set the callback for new messages of the subscription ``id`` to the queue.
 
-        ``notify`` may be called on any thread, and without a new message. Notifications can be lost.
+        ``notify`` may be called on any thread, and without a new message. Calls can be missed.
         """
         self._watchers[_source(queue).connection_queue(id)] = notify
 

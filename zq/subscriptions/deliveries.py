@@ -65,7 +65,11 @@ class Deliveries:
     def list(
         self, source: Source, id: str, marker: int, limit: int | None, pending: bool
     ) -> ReadResult[Page[Delivery]]:
-        """Return a page of pending deliveries, or of dead-lettered ones if ``pending`` is false; oldest first.
+        """Return a page of the subscription's deliveries, oldest first.
+
+        Args:
+            marker: The marker from the previous page; 0 = the first page.
+            pending: Return pending deliveries. If false, return dead-lettered ones.
 
         Raises ``Invalid`` if ``limit`` is out of range.
         """

@@ -53,7 +53,11 @@ class Subscribers(Followers):
         return self._documents.get_queue_mark(queue)
 
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
-        """Return the notices of the messages, or None if ``MAX_HOPS`` or more deliveries in a row led to the post."""
+        """Return one notice for each message, to be stored together with the post.
+
+        ``hops`` is the number of deliveries that the messages have passed already. If it is ``MAX_HOPS`` or more,
+        return None, because the subscriptions probably form a loop.
+        """
         if hops >= MAX_HOPS:
             return None
         is_delayed = bool(rules.default_message_delay)

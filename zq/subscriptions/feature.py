@@ -86,6 +86,7 @@ def subscriptions_feature(
 
     Args:
         share: Returns the current options of signed URLs.
+        strategy: The server's authentication strategy. If it is Keystone, subscribers can receive trust tokens.
         alone: Whether this is the only process that uses the store.
     """
     if not CAN_DELIVER:

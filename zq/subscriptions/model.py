@@ -102,7 +102,8 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
     """A stored subscription.
 
     Args:
-        started: The time at which ``ttl`` begins.
+        ttl: The time to live in seconds.
+        started: The start of ``ttl``, as Unix time in seconds.
         confirmed: The generation (topics: sequence) of the first message to deliver; None = the subscription is not
             active.
         secret: The encrypted secret that signs deliveries.

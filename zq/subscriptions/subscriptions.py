@@ -182,7 +182,8 @@ class Subscriptions:
     def list(self, source: Source, marker: str, limit: int | None) -> ReadResult[Page[Subscription]]:
         """Return a page of the source's subscriptions, sorted by id.
 
-        Raises ``Invalid`` if ``limit`` is out of range.
+        ``marker`` is the id of the previous page's last subscription; "" = the first page. Raises ``Invalid`` if
+        ``limit`` is out of range.
         """
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         now = self._clock.now()
@@ -191,6 +192,8 @@ class Subscriptions:
 
     def list_project(self, project: str, marker: str, limit: int | None) -> ReadResult[Page[ListedSubscription]]:
         """Return a page of the project's subscriptions, sorted by source and id.
+
+        ``marker`` is the marker from the previous page; "" = the first page.
 
         Raises ``Invalid`` if ``limit`` is out of range, and ``InvalidParameter`` if ``marker`` is not valid.
         """

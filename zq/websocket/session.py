@@ -298,7 +298,7 @@ class Session:
     def _build_success(self, action: str, body: dict[str, Any], project: str, reply: Reply) -> tuple[int, Any]:
         """Return the status and body of the answer to a successful action.
 
-        The answer contains queue metadata as stored. REST responses also contain defaults.
+        Queue metadata in the answer is as stored, without the defaults that REST responses include.
         """
         if action == "queue_get":
             return 200, self._stored(project, body["queue_name"]) or {}

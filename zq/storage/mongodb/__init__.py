@@ -5,6 +5,8 @@
 - ``startup`` connects to the database and creates its collections and indexes.
 - ``client`` sends the commands.
 - ``group_commit`` executes concurrent requests of the same type in one transaction.
+
+In this package, a time of type ``int``, such as ``now``, is in milliseconds since the Unix epoch.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,7 +66,7 @@ class MongoStorage(Defaults):
         self.topics = TopicController(client, self._feed)
 
     def now(self) -> Seconds:
-        """Return the time of the database, in seconds since the epoch.
+        """Return the time of the database, in seconds since the Unix epoch.
 
         The time never decreases, even across zq servers. Exception: if the stored time is more than ``FALSE_FUTURE``
         seconds ahead of MongoDB's clock, MongoDB's clock replaces the stored time.
@@ -121,7 +123,11 @@ class MongoStorage(Defaults):
 
 
 def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
-    """Open the store at ``mongodb://hosts/database?options``. ``options`` are those of ``MongodbOptions``.
+    """Open the store at ``mongodb://hosts/database?options``.
+
+    Args:
+        expiry: Settings for the removal of expired data.
+        options: Fields of ``MongodbOptions``.
 
     Raises:
         StartRefused: The configuration or the database cannot be used.
@@ -144,7 +150,7 @@ def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
 
 
 def prepare(uri: str, **options: Any) -> None:
-    """Create the collections and indexes for ``--init-store``. On a cluster, also shard the collection ``messages``."""
+    """Create the collections and indexes, as ``zq-server --init-store`` does. On a cluster, also shard ``messages``."""
     chosen = MongodbOptions(**options)
     found = startup.parse(uri, chosen.timeout, chosen.database, chosen.write_concern, chosen.journal)
     client, cluster = startup.connect(found)

@@ -37,7 +37,7 @@ def held_filter(client: StoreClient, key: QueueKey, claim: str, now: int) -> Bso
 
 
 def held_condition(claim: str, now: int) -> BsonDocument:
-    """Return the condition that a message is held by this claim and that the claim has not expired."""
+    """Return the condition that a message is held by this claim and that the claim has not expired at ``now``."""
     return {"c.i": layout.encode_text(claim), "c.e": {"$gt": now}}
 
 
@@ -49,8 +49,9 @@ def reserved_id(claim: str) -> Binary:
 def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: list[BsonDocument]) -> int:
     """Update the claim's ungrouped messages without a transaction. Return the number of updated messages.
 
-    A message is ungrouped if it belongs to no message group. If the number is 0, the claim holds no ungrouped messages,
-    or a purge or deletion of the queue is pending. The caller must then use ``update_in_transaction``.
+    ``step`` is the update pipeline. A message is ungrouped if it belongs to no message group. If the number is 0, the
+    claim holds no ungrouped messages, or a purge or deletion of the queue is pending. The caller must then use
+    ``update_in_transaction``.
     """
     held = {**held_filter(client, key, claim, now), **UNGROUPED_FILTER}
     try:
@@ -124,6 +125,7 @@ def finish(
     A finished message is deleted, or becomes a history entry if ``ending.history`` is not 0.
 
     Args:
+        ending: The outcome, time and history retention.
         conditions: Further conditions on each message, for a caller that has not read the messages in this transaction.
         first: Pipeline stages to apply before a message becomes a history entry.
 
@@ -159,7 +161,7 @@ def insert_history_copies(
 ) -> None:
     """Insert history entries for messages that have moved to other queues.
 
-    ``found`` has each message's document before the move, and the outcome of the message. ``history`` is the retention
+    ``found`` has the document of each message before the move, and the outcome to record. ``history`` is the retention
     of the entries in seconds.
     """
     position, finished = _position(client, session, key, len(found), now)
@@ -199,9 +201,9 @@ def _history_update(
 
 
 def _position(client: StoreClient, session: Session, key: QueueKey, number: int, now: int) -> tuple[int, int]:
-    """Reserve ``number`` history positions. Return the first position and the time of finishing.
+    """Reserve ``number`` history positions. Return the first position, and the time of finishing in milliseconds.
 
-    Later transactions get higher positions, and the same or later times.
+    The time is ``now`` or later. Later transactions get higher positions, and the same or later times.
     """
     step = [
         {"$set": {"p1": {"$add": [{"$ifNull": ["$p1", 0]}, number]}, "f1": {"$max": ["$f1", now]}}},
@@ -222,10 +224,10 @@ MovedMessage = tuple[BsonDocument, Move]
 
 
 def counter_ids(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
-    """Return the ``_id`` of each counter that a settlement or move writes.
+    """Return the ``_id`` of each counter that a settlement or move of messages in the queue ``source`` writes.
 
-    A move writes the counter of its target queue and the history counter of the source queue. If ``history`` is not 0,
-    a deletion also writes the history counter of the source queue.
+    A move writes the counter of its target queue and the history counter of the source queue. If ``history`` (the
+    retention of history entries) is not 0, a deletion also writes the history counter of the source queue.
     """
     targets = {layout.key(source.ref._replace(name=each.to)).counter for each in moves}
     return {*targets, source.history_counter} if targets or history else set()
@@ -234,7 +236,7 @@ def counter_ids(source: QueueKey, moves: Iterable[Move], history: int) -> set[st
 def move(
     client: StoreClient, session: Session, source: QueueKey, moved: Sequence[MovedMessage], now: int, history: int = 0
 ) -> None:
-    """Move messages to other queues, in the given order.
+    """Move messages to other queues, in the given order. ``moved`` has the document and the move of each message.
 
     If ``history`` is not 0, the source queue gets history entries with this retention in seconds.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One caller's attempt to claim or pop ready messages: its terms, its choice of messages, and its outcome."""
+"""One request to claim or pop ready messages: its limits, its choice of messages, and its outcome."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -58,7 +58,7 @@ class ClaimOutcome(NamedTuple):
 
 
 class ClaimAttempt(Struct, frozen=True):
-    """The terms of one caller's claim, or of a pop if ``request`` is None.
+    """One request to claim messages, or to pop them if ``request`` is None.
 
     - ``limit``: the maximum number of messages.
     - ``max_bytes``: the maximum total size of the messages' bodies and attributes.

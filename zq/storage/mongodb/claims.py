@@ -74,7 +74,7 @@ class CreationResult(NamedTuple):
     """The result of one attempt to create the claim.
 
     - ``existing``: the messages of an existing claim with the requested name; empty if there is none.
-    - ``outcome``: the outcome of the attempt, if there is no such claim.
+    - ``outcome``: the outcome of the attempt; meaningful only if ``existing`` is empty.
     - ``expired``: the message groups in which the attempt has found expired messages.
     """
 
@@ -101,6 +101,8 @@ class ExclusiveClaim:
 
     def create(self) -> ClaimResult:
         """Create the claim, or return the existing claim with the requested name.
+
+        If the queue's metadata differs from the expected metadata, create no claim and return the metadata.
 
         Raises ``Fenced`` if the epoch of the fence is not the last issued epoch, and ``Unavailable`` if all attempts
         conflict with other processes.
@@ -131,8 +133,8 @@ class ExclusiveClaim:
     def _make(self, choice: Choice, names: Sequence[str], session: Session) -> CreationResult:
         """Create the claim in the session's transaction, or return the existing claim with the requested name.
 
-        If ``names`` is empty, the claim takes the messages of ``choice``. Otherwise, the claim takes messages of the
-        groups ``names``.
+        In a queue with message groups, ``names`` are the groups from which the claim takes messages. Otherwise,
+        ``names`` is empty, and the claim takes the messages of ``choice``.
         """
         request, attempt = self._request, self._attempt
         if request.fence:
@@ -176,7 +178,11 @@ class SettleRequest(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the counts in MongoDB's replies are sufficient to build the result of the settlement."""
+        """Whether the settlement only deletes and releases messages, without history, idempotency key or fence.
+
+        The counts in MongoDB's replies are then sufficient to build the result. This excludes a settlement that names
+        some messages and also deletes the rest.
+        """
         settlement = self.settlement
         return not (
             settlement.move
@@ -196,7 +202,10 @@ class SettleRequest(Struct, frozen=True):
 
 
 class Resolution:
-    """The messages that a settlement deletes, releases and moves."""
+    """The messages of a claim, divided into those that a settlement deletes, releases and moves.
+
+    ``held`` has the documents of all messages of the claim. Messages that the claim does not hold are reported as lost.
+    """
 
     def __init__(self, request: SettleRequest, held: Sequence[BsonDocument]) -> None:
         settlement, doc_id = request.settlement, request.doc_id
@@ -241,7 +250,7 @@ class Settler:
     def settle(self, request: SettleRequest, is_grouped: bool) -> SettleResult:
         """Settle a claim. Raises the errors of ``ClaimController.settle``.
 
-        If ``is_grouped``, the queue is probably grouped, and the settlement always uses a group commit.
+        If ``is_grouped``, the queue probably has message groups, and the settlement always uses a group commit.
         """
         if request.is_plain and not is_grouped:
             try:

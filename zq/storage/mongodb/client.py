@@ -111,7 +111,7 @@ class StoreClient:
     def verb(self, timeout: float | None = None) -> Iterator[None]:
         """Limit the duration of a storage operation and translate PyMongo's errors; a context manager.
 
-        ``timeout`` is the limit in seconds; None = the limit of the store.
+        ``timeout`` is the limit in seconds; None = the limit that is configured for all operations.
 
         Raises ``Invalid`` if MongoDB cannot store a value, and ``Unavailable`` for every other PyMongo error.
         """
@@ -126,7 +126,10 @@ class StoreClient:
             raise Unavailable from error
 
     def where(self, key: QueueKey, **conditions: object) -> BsonDocument:
-        """Return a filter on messages of the queue. On a sharded cluster, it includes the shard key."""
+        """Return a filter on the queue's messages with the further ``conditions``.
+
+        On a sharded cluster, the filter includes the shard key.
+        """
         return {"s": key.shard, "q": key.messages, **conditions} if self.sharded else {"q": key.messages, **conditions}
 
     def shards(self, shards: Iterable[str]) -> BsonDocument:
@@ -153,7 +156,7 @@ class StoreClient:
             limit: Maximum number of documents; 0 = no limit.
             hint: Index to use.
             fields: Projection; None = complete documents.
-            max_bytes: Total size of messages at which to stop reading. The last document may exceed it.
+            max_bytes: Total size of messages, in bytes, at which to stop reading. The last document may exceed it.
             committed: Read majority-committed data, which no failover can undo. If the write concern is weaker than
                 ``majority``, read local data.
             snapshot: Read a majority-committed snapshot. A ``Timestamp`` selects its point in time.
@@ -215,7 +218,7 @@ class StoreClient:
         return reply["cursor"]["firstBatch"], reply["cursor"]["atClusterTime"]
 
     def count(self, conditions: Mapping[str, object], hint: str, most: int = 0) -> int:
-        """Count the matching documents of ``messages``, up to ``most`` (0 = no limit)."""
+        """Count the matching documents of ``messages``, up to ``most`` (0 = no limit). ``hint`` is the index to use."""
         collection = self.database[MESSAGES]
         bound: Mapping[str, Any] = {"limit": most} if most else {}
         return self._retry(lambda: collection.count_documents(conditions, hint=hint, **bound), None)

@@ -120,14 +120,17 @@ class Commits:
                 time.sleep(LONGEST_PAUSE)
 
     def last(self, project: str, producer: str, now: int) -> CommitResult | None:
-        """Return the producer's last decided batch, or None if there is none or it has expired."""
+        """Return the producer's last decided batch, or None if there is none or it has expired.
+
+        A batch is decided once its commit is certain, even if the commit is not yet completely carried out.
+        """
         record = self._find(producers.identity(project, producer))
         return producers.last_batch(record) if producers.has_last_batch(record, now) else None
 
     def carry_on(self, project: str, producer: str, most: int, now: int) -> bool:
         """Carry out the next part of the producer's decided commit, with up to ``most`` messages.
 
-        Return whether work is left. The result is False if other servers have completed the commit.
+        Return True if work is left. Return False if the commit is complete, even if other servers have completed it.
         """
         record = self._find(producers.identity(project, producer))
         if record.get("state") != DECIDED:
@@ -145,7 +148,7 @@ class Commits:
         return True
 
     def unfinished(self) -> list[UnfinishedCommit]:
-        """Return up to ``FOUND_AT_ONCE`` decided but incomplete commits of all producers."""
+        """Return up to ``FOUND_AT_ONCE`` commits of all producers that are effective but not completely carried out."""
         decided: BsonDocument = {"due": {"$exists": True}, "state": DECIDED}
         with self._client.verb():
             found = self._client.find(decided, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
@@ -154,7 +157,7 @@ class Commits:
     def resume(self, now: int, *, stages: bool = True) -> int:
         """Abort undecided commits whose deadline has passed, and drop expired stages.
 
-        If ``stages`` is False, drop only stages that the TTL index cannot remove. Return the number of removed drafts.
+        Return the number of removed drafts. If ``stages`` is False, drop only stages that the TTL index cannot remove.
         """
         # A large commit removes ``e`` from its stages. After an abort, only this method can drop them.
         lasting: BsonDocument = {"$or": [{"state": {"$exists": True}}, {"e": {"$exists": False}}]}
@@ -230,7 +233,9 @@ class Commits:
         return CommitStart(record, entered, held)
 
     def _prepare(self, begun: CommitStart, fence: Fence | None, clock: RunningClock) -> BsonDocument:
-        """Extend the stages, reserve the claimed messages, and decide the commit. Return the producer's document.
+        """Remove the expiry of the stages, reserve the claimed messages, and decide the commit.
+
+        Return the producer's document.
 
         If that is impossible, abort the commit and raise ``ClaimLapsed``, ``StageNotFound`` or ``Fenced``. Raises
         ``CommitRunning`` if another server has aborted the commit.
@@ -287,8 +292,8 @@ class Commits:
     ) -> tuple[Callable[[Session], BsonDocument] | None, Step]:
         """Return a function that executes the next slice of a decided commit, and the step that the slice completes.
 
-        The function is None if only clean-up is left. If the slice publishes messages, the function adds the target
-        queues to ``entered``.
+        A slice is a transaction that processes up to ``most`` messages. The function is None if only clean-up is left.
+        If the slice publishes messages, the function sets ``entered`` to the target queues.
         """
         if record["settled"] < len(record["settle"]):
             return partial(self._settle, record, most, clock), Step.SETTLED
@@ -316,10 +321,10 @@ class Commits:
         return {"$set": {"at": at, "due": clock.now()}}
 
     def _clean(self, record: BsonDocument, most: int) -> bool:
-        """Remove published stages. After the last stage, also remove the progress fields of the producer's document.
+        """Remove published stages, and then the progress fields of the producer's document.
 
-        Return whether stages are left. One call removes at most ``most`` or ``CLEANED_AT_ONCE`` drafts, whichever is
-        more. There is no transaction, because the stages are already invisible.
+        Return True if stages are left for the next call. One call removes at most ``most`` or ``CLEANED_AT_ONCE``
+        drafts, whichever is more. There is no transaction, because the stages are already invisible.
         """
         most = max(most, CLEANED_AT_ONCE)
         removed, order, drafts = record["removed"], record.get("order", 0), 0
@@ -385,7 +390,7 @@ class Commits:
             return self._client.transaction(work)
 
     def _take_over(self, record: BsonDocument, noted: BsonDocument) -> BsonDocument | None:
-        """Set the fields ``noted`` in the producer's document, and increment its number of completed steps.
+        """Update the producer's document as one step of the commit: set the fields ``noted``.
 
         Return the new document, or None if another server has taken a step since ``record`` was read.
         """

@@ -129,7 +129,7 @@ class CounterCache:
 
 
 def find_missing(client: StoreClient, session: Session, keys: Sequence[QueueKey]) -> set[QueueKey]:
-    """Return the queues that do not exist."""
+    """Return the queues in ``keys`` that do not exist."""
     if not keys:
         return set()
     found = client.find({**counters_of(client, keys), "b": {"$exists": True}}, fields={"_id": 1}, session=session)
@@ -143,7 +143,7 @@ def advance_cached(
     arrivals: Mapping[QueueKey, Arrivals],
     remembered: Mapping[QueueKey, CachedCounter],
 ) -> Mapping[QueueKey, SequenceRange]:
-    """Reserve sequences as ``advance`` does, with conditional updates for cached counters.
+    """Reserve sequences as ``advance`` does, with conditional updates for the cached counters in ``remembered``.
 
     Raises ``StaleCounter`` if a stored counter differs from its cached value.
     """
@@ -162,7 +162,10 @@ def advance_cached(
 
 
 def _conditional_update(key: QueueKey, arrival: Arrivals, known: CachedCounter) -> tuple[BsonDocument, SequenceRange]:
-    """Return an update that advances the counter if the cached value is current, and the reserved range."""
+    """Return an update statement that advances the counter, and the range of sequences that it reserves.
+
+    The statement matches no document if the stored counter differs from the cached value ``known``.
+    """
     available = known.available
     if arrival.fresh is not None:
         believed = available <= arrival.fresh + FALSE_FUTURE * 1000
@@ -182,7 +185,7 @@ def _conditional_update(key: QueueKey, arrival: Arrivals, known: CachedCounter) 
 def advance(
     client: StoreClient, session: Session, arrivals: Mapping[QueueKey, Arrivals]
 ) -> Mapping[QueueKey, SequenceRange]:
-    """Reserve sequences in the queues, and create queues that do not exist.
+    """Reserve sequences for the ``arrivals`` (new messages) of each queue, and create queues that do not exist.
 
     Until the transaction ends, no other transaction can reserve sequences in these queues. The counters are written in
     the order of their names, so two transactions on the same queues cannot deadlock.
@@ -195,7 +198,10 @@ def advance(
 def increment(
     client: StoreClient, session: Session, steps: Mapping[QueueKey, Step], fields: Mapping[str, int]
 ) -> Mapping[QueueKey, BsonDocument]:
-    """Update or create counters in the order of their names. Return the new values of ``fields`` for each queue."""
+    """Update or create counters in the order of their names. ``steps`` has an update for each queue.
+
+    Return the new values of the ``fields`` (a projection) for each queue.
+    """
     keys = sorted(steps, key=lambda key: key.counter)
     if len(keys) == 1:
         (key,) = keys

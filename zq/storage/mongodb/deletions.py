@@ -57,7 +57,7 @@ class Deletions:
     def delete(self, deletion: Deletion, is_grouped: bool) -> None:
         """Delete messages as ``MessageController.delete`` does.
 
-        If ``is_grouped``, the queue is probably grouped, and the method uses a transaction immediately.
+        If ``is_grouped``, the queue probably has message groups, and the method uses a transaction immediately.
         """
         claims = deletion.claims
         living = self._client.where(deletion.key, _id={"$in": deletion.doc_ids}, e={"$gt": DatetimeMS(deletion.now)})
@@ -71,7 +71,10 @@ class Deletions:
             self._delete_one(deletion, living, claims)
 
     def _delete_one(self, deletion: Deletion, living: BsonDocument, claims: Sequence[str]) -> None:
-        """Delete one message, in a command that concurrent callers share. Raises the errors of ``refusal_of``."""
+        """Delete one message, in a command that concurrent callers share. Raises the errors of ``refusal_of``.
+
+        ``living`` is the filter on unexpired messages, and ``claims`` are the claims that the request names.
+        """
         while not self._group_commit.submit({**living, **_holder(claims, deletion.now), **UNGROUPED_FILTER}):
             found = find_visible(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
             if not found:
@@ -88,9 +91,10 @@ class Deletions:
         return [self._client.delete(statements) == len(deletions)] * len(deletions)
 
     def _finish(self, deletions: Sequence[Deletion]) -> Sequence[Exception | None]:
-        """Finish the messages of several requests in one transaction. Return the error of each request, or None.
+        """Execute several requests in one transaction. Return the error of each rejected request, and None for others.
 
-        A request finishes all of its existing messages, or none if it is rejected.
+        A request deletes all of its existing messages, or makes history entries of them. A rejected request changes
+        nothing.
         """
         with self._client.locks.locked(*{one.key.history_counter for one in deletions if one.history}):
             return self._client.transaction(partial(self._finish_all, deletions))
@@ -123,7 +127,8 @@ class Deletions:
 def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> MessageClaimed | ClaimNotHeld | None:
     """Return the error for a deletion that the message's claim does not permit, or None if it is permitted.
 
-    ``claim`` is the field ``c`` of the message, and ``claims`` are the claims that the request names.
+    ``claim`` is the field ``c`` of the message. ``claims`` are the claims that the request names; None = the request
+    ignores claims.
     """
     if claims is None:
         return None

@@ -133,9 +133,10 @@ class PendingDeletes:
         self._client.delete_all(known, hint=layout.OBSERVERS)
 
     def _decide(self, key: QueueKey, step: list[BsonDocument], conditions: BsonDocument, session: Session) -> bool:
-        """Update the queue's document, and return whether it exists and matches the conditions.
+        """Apply the update ``step`` to the queue's document if the document exists and matches the conditions.
 
-        The update conflicts with concurrent transactions that finish or move messages of the queue.
+        Return whether it does. The update conflicts with concurrent transactions that finish or move messages of the
+        queue.
         """
         statement = {"q": {"_id": key.counter, "s": key.shard, **conditions}, "u": step, "hint": "_id_"}
         is_decided = self._client.update([statement], session) > 0
@@ -163,8 +164,8 @@ class PendingDeletes:
     def _step(self, pending: Pending, most: int) -> int:
         """Delete up to ``most`` documents of a pending purge, deletion or trim.
 
-        Return the number of deleted documents and rewritten group entries. If this number is 0, no work is left, and
-        the record of the pending deletes is removed.
+        ``pending`` has the fields ``PENDING_FIELDS`` of the document that records it. Return the number of deleted
+        documents and rewritten group entries. If this number is 0, no work is left, and the record is removed.
         """
         with self._client.verb():
             if pending["s"].startswith(topic_log.LOG):
@@ -207,7 +208,7 @@ class PendingDeletes:
     ) -> int:
         """Delete up to ``most`` documents that match ``what``. Return the number of deleted documents.
 
-        ``bound`` is the field of ``pending`` with the highest sequence to delete.
+        ``bound`` names the field of ``pending`` with the highest sequence to delete, and ``index`` the index to use.
         """
         where = {**what, "k": {"$lte": pending[bound]}, **self._client.shards([pending["s"]])}
         found = self._client.find(where, limit=most, sort={"k": 1}, hint=index, fields={"_id": 0, "k": 1})
@@ -217,7 +218,10 @@ class PendingDeletes:
         return len(found)
 
     def _forget_later(self, finishing: str, shard: str) -> None:
-        """Let a deleted queue's history counter expire. An operation that finishes a message cancels the expiry."""
+        """Set the expiry of a deleted queue's history counter. An operation that finishes a message cancels the expiry.
+
+        ``finishing`` is the ``_id`` of the counter, and ``shard`` its shard key.
+        """
         step = [{"$set": {"e": {"$add": ["$$NOW", COUNTER_RETENTION]}}}]
         self._client.update([{"q": {"_id": finishing, "s": shard}, "u": step}])
 
@@ -231,9 +235,9 @@ class ActiveExpiry:
         self._commits = commits
 
     def sweep(self, now: int, pace: Pace, *, expired: bool) -> int:
-        """Run one maintenance round, and return the number of removed expired messages.
+        """Run one maintenance round until ``pace`` ends it, and return the number of removed expired messages.
 
-        If ``expired`` is False, only resume pending deletes and abandoned commits.
+        If ``expired`` is False, remove no expired documents: only resume pending deletes and abandoned commits.
         """
         with self._client.verb():
             end_orphans(self._client.pymongo)

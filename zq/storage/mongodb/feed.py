@@ -60,8 +60,8 @@ LONGEST_PAUSE: Final = 2.0
 class Notice(NamedTuple):
     """A notice about a topic log: new batches, or the purge of a topic.
 
-    - ``last``: the last sequence of the new batches, or of the log at the time of the purge.
-    - ``documents``: the stored batches; empty if the notice does not contain them, None for a purge.
+    - ``last``: the last sequence of the new batches. For a purge, the last sequence of the log at that time.
+    - ``documents``: the stored batches; empty if they are too large for the notice, None for a purge.
     """
 
     project: str
@@ -87,7 +87,10 @@ class Subscription:
             self._ended = True
 
     def notify(self, notice: Notice) -> None:
-        """Pass a notice to the listener, unless the notice is outdated or the subscription has ended."""
+        """Pass the batches or the purge of a notice to the listener.
+
+        Omit batches up to the sequence ``floor``. Do nothing after the subscription has ended.
+        """
         with self._lock:
             is_purge = notice.documents is None
             if self._ended or notice.last < self._floor or (notice.last == self._floor and not is_purge):

@@ -46,7 +46,7 @@ def history_floor_of(counter: Mapping[str, Any]) -> int:
 
 
 def above(conditions: Mapping[str, Any], floor: int) -> BsonDocument:
-    """Restrict the filter ``conditions`` to sequences above the floor."""
+    """Return the filter ``conditions``, restricted to documents with a sequence above ``floor``."""
     if not floor:
         return dict(conditions)
     bounds = dict(conditions.get("k", {}))
@@ -60,7 +60,10 @@ def counters_of(client: StoreClient, keys: Iterable[QueueKey]) -> BsonDocument:
 
 
 def _guard(key: QueueKey) -> BsonDocument:
-    """Return a filter that matches nothing, but raises ``RemovalPending`` if the queue has pending deletes."""
+    """Return a filter that matches nothing, but raises ``RemovalPending`` if the queue has pending deletes.
+
+    See ``find_pending``.
+    """
     pending = {"$ne": [{"$type": "$g"}, "missing"]}
     fails = {"$eq": [{"$toInt": "$_id"}, 0]}
     return {"_id": key.counter, "s": key.shard, "$expr": {"$cond": [pending, fails, False]}}
@@ -69,7 +72,8 @@ def _guard(key: QueueKey) -> BsonDocument:
 def find_pending(client: StoreClient, project: str | None = None) -> Mapping[str, BsonDocument]:
     """Return the documents of all queues with pending deletes, as a mapping from shard key to document.
 
-    If ``project`` is given, only its queues are returned.
+    A queue has pending deletes if documents that a purge or deletion has removed still exist. If ``project`` is given,
+    only its queues are returned.
     """
     prefix = "q" if project is None else "q" + layout.project_prefix(project)
     end = "r" if project is None else layout.after(prefix)
@@ -78,7 +82,7 @@ def find_pending(client: StoreClient, project: str | None = None) -> Mapping[str
 
 
 def below(kind: str, counters: Mapping[str, BsonDocument]) -> list[BsonDocument]:
-    """Return one filter per queue, which matches the removed documents of the queue.
+    """Return one filter per queue. It matches documents that a purge or deletion has removed but not yet deleted.
 
     ``kind`` is "m" for messages, "h" for history entries, or "o" for idempotency keys. ``counters`` maps the shard key
     of each queue to the queue's document.
@@ -89,7 +93,7 @@ def below(kind: str, counters: Mapping[str, BsonDocument]) -> list[BsonDocument]
 
 
 def guarded_delete(key: QueueKey, conditions: BsonDocument, hint: str = "_id_") -> Sequence[BsonDocument]:
-    """Return statements that delete the matching documents.
+    """Return statements that delete the matching documents of the queue. ``hint`` is the index to use.
 
     If the queue has pending deletes, the command deletes nothing and raises ``RemovalPending``.
     """
@@ -172,7 +176,7 @@ def find_named(
     fields: Mapping[str, Any] | None = None,
     session: Session | None = None,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return all matching documents, even removed ones, and the documents of these queues.
+    """Return two lists: all matching documents, even removed ones, and the documents of the queues ``keys``.
 
     ``conditions`` must list the ``_id`` of each wanted document. A single ``find`` reads all documents in the order of
     ``_id``, and therefore the documents of the queues last: their ``_id`` has the largest prefix.
@@ -200,7 +204,7 @@ def find_visible(
     """Return all matching documents that no purge or deletion of a queue has removed.
 
     Args:
-        keys: Queues of the documents.
+        keys: Queues to which the documents belong.
         hint: Index to use. With ``_id_``, ``conditions`` must list the ``_id`` of each wanted document.
         floor_of: Returns the last removed sequence from a queue's document.
     """

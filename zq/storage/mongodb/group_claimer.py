@@ -43,7 +43,7 @@ class GroupSlice(NamedTuple):
     - ``living``: the unexpired messages in the order of the group.
     - ``ready``: the ready messages at the beginning of ``living``, up to the wanted number.
     - ``last``: the last message that was read, if further messages may follow; else None.
-    - ``has_expired``: whether the transaction has read expired messages.
+    - ``has_expired``: whether some of the messages that were read have expired.
     """
 
     group: str
@@ -53,10 +53,10 @@ class GroupSlice(NamedTuple):
     has_expired: bool
 
     def head(self, now: int, claimed: Mapping[str, BsonDocument], popped: Collection[str]) -> Head | None:
-        """Return the head of the group, its first unexpired message, after claims and pops; None if the group is empty.
+        """Return the head of the group (its first unexpired message) after claims and pops; None if the group is empty.
 
-        If the head is not among the messages that were read, the last of these messages is returned as ready. The next
-        claim then continues after this message.
+        If the head is not among the messages that were read, return the last of these messages, as if it were ready.
+        The next claim then continues after this message.
 
         Args:
             claimed: A mapping from ``_id`` to the document of each claimed message after the claim.
@@ -88,9 +88,9 @@ class GroupClaimer:
         self.head_hint = HeadHint()
 
     def find_due(self, want: int, now: int) -> tuple[list[str], bytes]:
-        """Return the groups that may have ready messages, and the queue's metadata.
+        """Return message groups that may have ready messages at ``now``, and the queue's metadata.
 
-        The groups are in the order of the group entries.
+        The groups are in the order in which claims must serve them. There are at most ``want`` + ``EXTRA_LINES``.
         """
         want = min(want + EXTRA_GROUPS, MAX_GROUPS)
         head, skip, token = self.head_hint.get_start(want)
@@ -103,9 +103,10 @@ class GroupClaimer:
         return [one["j"] for one in found], counter.get("b", NO_METADATA)
 
     def serve(self, attempts: Sequence[ClaimAttempt], names: Sequence[str]) -> Sequence[ClaimOutcome]:
-        """Distribute the ready messages of these groups among the attempts, in one transaction.
+        """Distribute the ready messages of the groups ``names`` among the attempts, in one transaction.
 
-        If the transaction conflicts with another process, the outcomes are empty.
+        Return the outcome of each attempt. If the transaction conflicts with another process, the outcomes have no
+        messages.
         """
         finishing = [self._key.history_counter] if any(attempt.history for attempt in attempts) else []
         try:
@@ -119,10 +120,10 @@ class GroupClaimer:
         return taken.outcomes
 
     def take(self, attempts: Sequence[ClaimAttempt], names: Sequence[str], session: Session) -> ServeResult:
-        """Distribute the ready messages of these groups among the attempts, in the session's transaction.
+        """Distribute the ready messages of the groups ``names`` among the attempts, in the session's transaction.
 
-        The same transaction rewrites the entries of the groups. Raises ``Aborted`` if a message has changed since it
-        was read.
+        The same transaction rewrites the entries (index documents) of the groups. Raises ``Aborted`` if a message has
+        changed since it was read.
         """
         now = attempts[0].now
         turns = deque(names)
@@ -153,7 +154,7 @@ class GroupClaimer:
         return ServeResult(outcomes, [one_slice.group for one_slice in slices if one_slice.has_expired])
 
     def remove_expired(self, names: Sequence[str], now: int) -> None:
-        """Remove expired messages among the first ``MAX_EXPIRED_SCAN`` messages of each group."""
+        """Remove expired messages among the first ``MAX_EXPIRED_SCAN`` messages of each of the groups ``names``."""
         for group in names:
             order = index_of(group)
             entries = self._client.find(
@@ -193,7 +194,10 @@ class GroupClaimer:
         return slices
 
     def _read(self, group: str, want: int, max_bytes: int, session: Session) -> "GroupMessages":
-        """Read ``want`` + 1 messages of the group. The last message may become the next head of the group."""
+        """Read up to ``want`` + 1 messages of the group ``line``: the additional one may become the next head.
+
+        Stop earlier if the total size reaches ``most_bytes``.
+        """
         found = self._find(self._client.where(self._key, h1=group), index_of(group), want + 1, max_bytes, session)
         return GroupMessages(found, len(found) > want or sum(map(size_of, found)) >= max_bytes)
 
@@ -230,7 +234,7 @@ class GroupClaimer:
 
 
 class GroupMessages(NamedTuple):
-    """The first messages of a group. ``is_cut``: whether further messages may follow."""
+    """The documents of a group's first messages. ``is_cut``: whether further messages may follow."""
 
     found: list[BsonDocument]
     is_cut: bool

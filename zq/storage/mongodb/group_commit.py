@@ -117,7 +117,7 @@ def merge_results(
 
 
 def select_admitted(requests: Iterable[Item], refusals: Iterable[Exception | None]) -> list[Item]:
-    """Return the requests that were not refused: their items in ``refusals`` are None."""
+    """Return the requests that were not rejected. ``refusals`` has an error or None for each request, in order."""
     return [request for request, refusal in zip(requests, refusals, strict=True) if refusal is None]
 
 
@@ -157,8 +157,8 @@ def recall(
 def remember(client: StoreClient, session: Session, answers: Sequence[tuple[KeyedRequest, Any, int]]) -> None:
     """Store the results of requests that have an idempotency key.
 
-    Each item of ``answers`` has a request, its result, and a sequence. A deletion of the queue that reserves a higher
-    sequence also removes the key. For a post, the sequence is that of its last message.
+    Each item of ``answers`` has a request, its result, and a sequence of the queue. For a post, this is the sequence of
+    its last message. A later deletion of the queue reserves a higher sequence, and thereby also removes the key.
     """
     statements: list[BsonDocument] = []
     for request, answer, sequence in answers:

@@ -39,7 +39,7 @@ HEAD_SEARCH_LIMIT: Final = 8
 
 
 class Head(NamedTuple):
-    """The first unexpired message of a group: its available-at, sequence and expiry."""
+    """The first unexpired message of a message group: its sequence, and its available-at and expiry in milliseconds."""
 
     available: int
     sequence: int
@@ -47,7 +47,7 @@ class Head(NamedTuple):
 
 
 def index_of(group: str) -> str:
-    """Return the name of the index that contains the group's messages."""
+    """Return the name of the index that contains the messages of the group ``line``."""
     return FAIR if group[0] == FAIR[0] else ORDERED
 
 
@@ -58,10 +58,11 @@ def head_from(found: Mapping[str, Any]) -> Head:
 def add_to_entries(
     client: StoreClient, session: Session, documents: Iterable[BsonDocument], floors: Mapping[str, int]
 ) -> None:
-    """Update the entries of the groups to which new messages belong.
+    """Update the entries (index documents) of the message groups to which new messages belong.
 
-    ``floors`` maps the shard key of each queue to the last removed sequence. Call this function before the messages are
-    inserted: in this order, the transaction conflicts less often with claims.
+    ``documents`` are the documents of the new messages. ``floors`` maps the shard key of each queue to the last removed
+    sequence. Call this function before the messages are inserted: in this order, the transaction conflicts less often
+    with claims.
     """
     by_group: defaultdict[tuple[str, str], list[Head]] = defaultdict(list)
     for one in documents:
@@ -74,7 +75,7 @@ def add_to_entries(
 def update_entries(
     client: StoreClient, session: Session, key: QueueKey, changed: Iterable[Mapping[str, Any]], now: int, until: int = 0
 ) -> None:
-    """Rewrite the entries of message groups, after this transaction has changed or removed some of their messages.
+    """Rewrite the entries (index documents) of message groups whose messages this transaction has changed or removed.
 
     If the first message of an ordered group is now ready, the waiting consumers are notified after the commit.
 
@@ -94,7 +95,7 @@ def update_entries(
 def write_entries(
     client: StoreClient, session: Session, key: QueueKey, heads: Mapping[str, Head | None], now: int, until: int = 0
 ) -> None:
-    """Write the entries of groups for these heads, and delete the entries of empty groups.
+    """Write the entries (index documents) of message groups, and delete the entries of empty groups.
 
     Args:
         heads: A mapping from each group to its first unexpired message, or to None if the group is empty.
@@ -109,9 +110,9 @@ def write_entries(
 
 
 def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) -> int:
-    """Rewrite up to ``most`` group entries that refer to deleted messages. Return the number of rewritten entries.
+    """Rewrite up to ``most`` group entries that refer to messages up to ``sequence``. Return the number of entries.
 
-    All messages up to ``sequence`` must have been deleted.
+    All messages up to ``sequence`` must have been deleted before.
     """
     due = {**client.where(key, k={"$lte": sequence}), "q": key.entries}
     found = client.find(due, limit=min(most, MAX_REWRITES), sort={"k": 1}, hint=layout.OBSERVERS, fields={"j": 1})
@@ -122,9 +123,9 @@ def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) 
 
 
 def count_ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -> int:
-    """Count the ready messages in ordered groups that a claim could take, up to ``most``.
+    """Count the ready messages above the sequence ``floor`` that a claim could take, up to ``most``.
 
-    In each group, counting stops at the first message that is not ready.
+    The groups of the queue are ordered. In each group, counting stops at the first message that is not ready.
     """
     due = above({**client.where(key, d={"$lte": now}), "q": key.entries}, floor)
     count = 0
@@ -192,10 +193,10 @@ def _head(client: StoreClient, session: Session, key: QueueKey, group: str, now:
 
 
 def first_unexpired(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
-    """Return the first unexpired message among the first messages of a group, or None if all have expired.
+    """Return the first unexpired message among ``heads``, the first messages of a group.
 
-    If all have expired and the group may have further messages (``is_all`` is False), return the last one as ready at
-    ``now``. The next claim then continues the search at this message.
+    ``is_all``: whether the group has no further messages. If all of ``heads`` have expired, return None if ``is_all``.
+    Otherwise, return the last one as if it were ready at ``now``: the next claim then continues the search there.
     """
     living = next((head for head in heads if head.expires > now), None)
     if living is None and not is_all:
@@ -208,7 +209,9 @@ def _entry(shard: str, group: str) -> BsonDocument:
 
 
 def _addition_statement(shard: str, group: str, joined: Sequence[Head], floor: int) -> BsonDocument:
-    """Return the statement that updates the entry of a group for the added messages ``joined``.
+    """Return the statement that updates the entry of the group ``line`` for the added messages ``joined``.
+
+    ``shard`` is the queue's shard key, and ``floor`` the last removed sequence.
 
     - If the group has no entry, or an entry for a removed message, the entry gets the first added message.
     - If the group is fair and an added message is ready earlier, the entry gets this message.
@@ -230,7 +233,9 @@ def _addition_statement(shard: str, group: str, joined: Sequence[Head], floor: i
 
 
 def _head_statement(key: QueueKey, group: str, head: Head, now: int, until: int) -> BsonDocument:
-    """Return the statement that writes the entry of a group whose first unexpired message is ``head``.
+    """Return the statement that writes the entry of the group ``line``, whose first unexpired message is ``head``.
+
+    ``until`` is the latest expiry of changed messages in milliseconds; 0 = the expiries are unchanged.
 
     If the head is ready and unchanged, the group keeps its position among the groups.
     """

@@ -26,10 +26,10 @@ CAPACITY: Final = 256
 class HandleRequest(NamedTuple):
     """A request to delete claimed messages, or to change when their claims expire.
 
-    Each ``MessageHandle`` identifies one message and the operation.
-
-    ``now`` is the time of the request in milliseconds. ``ClaimController.handle`` describes ``accepts_expired`` and
-    ``history``.
+    - ``grips``: each ``MessageHandle`` identifies one message and the operation.
+    - ``now``: the time of the request in milliseconds.
+    - ``accepts_expired``: whether to accept the handle of a lapsed claim if the message has not been claimed since.
+    - ``history``: the retention of history entries for deleted messages, in seconds; 0 = no entries.
     """
 
     key: QueueKey
@@ -41,9 +41,10 @@ class HandleRequest(NamedTuple):
 
 
 class HandleResult(NamedTuple):
-    """The outcome for each ``MessageHandle`` of a request.
+    """The result of a request.
 
-    ``is_earlier``: whether a message is now available earlier than before the request.
+    - ``handled``: the outcome for each ``MessageHandle``, in the same order.
+    - ``is_earlier``: whether a message is now available earlier than before the request.
     """
 
     handled: Sequence[HandleOutcome]
@@ -90,8 +91,8 @@ class Handler:
 class _PendingChanges:
     """The pending changes of one transaction.
 
-    ``found`` maps ``_id`` to message. The updates need no conditions, because the same transaction has read the
-    messages.
+    ``found`` maps ``_id`` to the document of each unexpired message. The updates need no conditions, because the same
+    transaction has read the messages.
     """
 
     def __init__(self, found: dict[str, BsonDocument], now: int) -> None:

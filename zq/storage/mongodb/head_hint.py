@@ -36,8 +36,8 @@ class HeadHint:
     def get_start(self, want: int) -> tuple[int, int, int]:
         """Return the start of a search for ``want`` messages.
 
-        The result has the available-at to start from (0 = the beginning), the number of messages to skip, and a token
-        for ``update``.
+        The result has the available-at to start from in milliseconds (0 = the beginning), the number of messages to
+        skip, and a token for ``update``.
         """
         with self._lock:
             head = self._head if time.monotonic() < self._until else 0
@@ -51,7 +51,7 @@ class HeadHint:
         """Set the hint after a search. Do nothing if the hint was invalidated since the search started.
 
         Args:
-            first: Available-at of the first message that the search found.
+            first: Available-at of the first message that the search found, in milliseconds.
             token: Result of ``get_start`` or ``invalidate``.
             searched_all: Whether the search started at the beginning. Only such a search extends the validity.
         """

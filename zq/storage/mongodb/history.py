@@ -71,7 +71,7 @@ class HistoryController:
         return [_to_entry(key, latest[doc_id], moment) for doc_id in doc_ids if doc_id in latest]
 
     def _list_all(self, key: QueueKey, marker: int, limit: int, now: int, max_bytes: int) -> Sequence[BsonDocument]:
-        """Return live messages and history entries after the sequence ``marker``.
+        """Return up to ``limit`` live messages and history entries after the sequence ``marker``.
 
         The search reads a snapshot, so a message that finishes during the search is included exactly once.
         """

@@ -157,7 +157,7 @@ class QueueKey(Struct, frozen=True):
 
     @property
     def entries(self) -> str:
-        """The value of the field ``q`` in the queue's group entries."""
+        """The value of the field ``q`` in the queue's group entries (one document per message group)."""
         return "t" + self.shard
 
     @property
@@ -199,7 +199,7 @@ def key(queue: QueueRef) -> QueueKey:
 
 
 def queue_of(shard: str) -> QueueRef:
-    """Return the queue for a shard key."""
+    """Return the queue whose documents have this shard key."""
     length, _, rest = shard.partition(":")
     return QueueRef(decode_text(rest[: int(length)]), decode_text(rest[int(length) + 1 :]))
 
@@ -215,9 +215,10 @@ def ms(moment: Seconds) -> int:
 
 
 def group_fields(grouping: Grouping, group: str) -> BsonDocument:
-    """Return a document with the group's stored name (``h1``), or an empty document for an ungrouped queue.
+    """Return a document with the group's stored name (``h1``), or an empty document for a queue without groups.
 
-    The stored name begins with the first letter of the queue's grouping, which determines the index of the message.
+    The stored name begins with the first letter of ``grouping`` (ordered or fair). The letter determines the index of
+    the message.
     """
     if not grouping:
         return {}
@@ -274,7 +275,7 @@ def message_id(key: QueueKey, found: Mapping[str, Any]) -> str:
 
 
 def to_message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
-    """Convert the document of a message to a ``Message`` as of ``now``.
+    """Convert the document of a message to a ``Message`` that describes it at the time ``now``, in milliseconds.
 
     PyMongo returns 64-bit numbers as ``Int64``, a type that must not leave the driver.
     """
@@ -352,9 +353,9 @@ def claimed_document(found: BsonDocument, request: ClaimRequest, now: int) -> Bs
 
 
 def claim_update(request: ClaimRequest, now: int) -> list[BsonDocument]:
-    """Return the update that claims messages at ``now``.
+    """Return the update that claims messages at ``now``, in milliseconds.
 
-    When the claim expires, the messages become available after a back-off.
+    When the claim expires, the messages become available after a back-off, which depends on the claim count.
     """
     ends, count = now + request.lease.ttl * 1000, {"$ifNull": ["$c.n", 0]}
     available: int | BsonDocument = ends + request.redelivery_delay(1) * 1000
@@ -369,7 +370,7 @@ def claim_update(request: ClaimRequest, now: int) -> list[BsonDocument]:
 
 
 def renewal_update(lease: Lease, now: int) -> list[BsonDocument]:
-    """Return the update that renews the claim of messages. Their back-off is unchanged."""
+    """Return the update that renews a claim at ``now``, in milliseconds. The back-off of its messages is unchanged."""
     return _lease_update(lease, now, {}, {"$add": [now + lease.ttl * 1000, WAIT]})
 
 
@@ -394,10 +395,10 @@ WAIT: Final[BsonDocument] = {"$subtract": ["$d", "$c.e"]}
 
 
 def release_update(now: int, delay: int | None = None) -> list[BsonDocument]:
-    """Return the update that releases messages, which become available after ``delay`` seconds.
+    """Return the update that releases messages at ``now``, in milliseconds.
 
-    If ``delay`` is None, each message becomes available after its back-off. A message without a back-off gets
-    back the available-at that it had before the claim.
+    The messages become available ``delay`` seconds later; None = after their back-off. A message without a back-off
+    gets back the available-at that it had before the claim.
     """
     after_wait = {"$cond": [{"$gt": [WAIT, 0]}, {"$add": [now, WAIT]}, "$c.d"]}
     return [{"$set": {"d": after_wait if delay is None else now + delay * 1000}}, {"$unset": CLAIM_FIELDS}]

@@ -112,8 +112,9 @@ Metadata = bytes | None
 class PostResult(NamedTuple):
     """The result of one transaction of posts.
 
-    - ``answers``: the result of each post.
-    - ``ranges``: the reserved sequences.
+    - ``answers``: for each post, None if its messages are stored, the queue's metadata if they differ from the expected
+      ones, or an error.
+    - ``ranges``: the reserved sequences of each queue.
     - ``documents``: the stored messages.
     """
 
@@ -372,7 +373,11 @@ class MessageController:
     def _move(
         self, key: QueueKey, moves: Mapping[str, Move], now: int, history: int, session: Session
     ) -> Sequence[Move]:
-        """Move the messages that are ready, and return the executed moves. The keys of ``moves`` are ``_id`` values."""
+        """Move the messages that are ready, and return the executed moves.
+
+        ``moves`` maps the ``_id`` of each message to its move. ``history`` is the retention of history entries in the
+        source queue, in seconds; 0 = no entries.
+        """
         named = {"_id": {"$in": list(moves)}}
         ready = self._client.where(key, **named, d={"$lte": now}, e={"$gt": DatetimeMS(now)})
         there = find_visible(self._client, [key], ready, hint="_id_", session=session)

@@ -29,9 +29,9 @@ STEPS: Final = 5000
 
 
 def filter_conditions(list_filter: ListFilter, now: int) -> BsonDocument:
-    """Return the conditions of a list filter.
+    """Return MongoDB conditions for a list filter.
 
-    They assume that a claimed message does not become available before its claim expires.
+    They rely on the fact that a claimed message never becomes available before its claim expires.
     """
     conditions: BsonDocument = {}
     if not list_filter.delayed:
@@ -169,10 +169,10 @@ def _above_floor(shard: str, floor: int) -> BsonDocument:
 def _groups(
     client: StoreClient, ids: BsonDocument, bounded: Sequence[BsonDocument], ours: BsonDocument, now: int
 ) -> list[BsonDocument]:
-    """Group claimed messages by claim and queue.
+    """Group claimed messages by claim and queue, and return one document per group. Its ``_id`` is the claim and queue.
 
-    The ``_id`` of a group is its claim and queue. Messages that ``ours`` does not select, expired messages and messages
-    of expired claims form one group, whose ``_id`` is None.
+    Messages that ``ours`` does not select, expired messages and messages of expired claims form one group, whose
+    ``_id`` is None.
 
     Args:
         ids: Condition on the claim id.

@@ -85,17 +85,17 @@ def identity(project: str, producer: str) -> BsonDocument:
 
 
 def unchanged_filter(record: BsonDocument) -> BsonDocument:
-    """Return a filter that matches the document until the next step of the commit."""
+    """Return a filter that matches the producer's document ``record`` until the next step of the commit."""
     return {field: record[field] for field in ("_id", "s", "attempt", "turn")}
 
 
 def same_state_filter(record: BsonDocument) -> BsonDocument:
-    """Return a filter that matches the document while the commit stays in its current state."""
+    """Return a filter that matches the producer's document ``record`` while the commit stays in its current state."""
     return {field: record[field] for field in ("_id", "s", "attempt", "state")}
 
 
 def has_last_batch(record: BsonDocument, now: int) -> bool:
-    """Return whether the document has a last batch and has not expired."""
+    """Return whether the producer's document ``record`` has a last batch and has not expired at ``now``."""
     return "batch" in record and ("e" not in record or int(record["e"]) > now)
 
 
@@ -111,7 +111,10 @@ def unfinished(record: BsonDocument) -> UnfinishedCommit:
 
 
 def completed_document(commit: Commit, attempt: str, published: int, deleted: int, now: int) -> BsonDocument:
-    """Return the producer's document after a complete commit."""
+    """Return the producer's document after a complete commit. ``attempt`` is the id of the commit attempt.
+
+    The commit has published ``published`` messages and deleted ``deleted`` messages.
+    """
     return {
         **identity(commit.project, commit.producer),
         "batch": commit.batch,
@@ -126,9 +129,13 @@ def completed_document(commit: Commit, attempt: str, published: int, deleted: in
 def preparing_document(
     commit: Commit, attempt: str, stages: list[BsonDocument], former: BsonDocument, now: int, due: int
 ) -> BsonDocument:
-    """Return the producer's document at the start of a commit.
+    """Return the producer's document at the start of a commit of several steps.
 
-    If the document ``former`` has a last batch, the new document keeps it.
+    Args:
+        attempt: Id of the commit attempt.
+        stages: Documents of the stages to publish.
+        former: The producer's document before. If it has a last batch, the new document keeps this batch.
+        due: Time from which other servers may take over the commit, in milliseconds.
     """
     record = {
         **identity(commit.project, commit.producer),

@@ -200,7 +200,10 @@ class QueueClaimer:
         return found, counter.get("b", NO_METADATA)
 
     def _remove_expired(self, head: int, now: int, want: int) -> None:
-        """Remove expired messages. Only a limited number of index entries from the available-at ``head`` is read."""
+        """Remove some expired messages, beginning at the available-at ``head`` (milliseconds).
+
+        The number of index entries that are read is limited. ``want`` is the number of messages of the search.
+        """
         where = self._client.where(self._key, d={"$gte": head, "$lte": now})
         steps = STEPS_PER_MESSAGE * want + EXTRA_STEPS
         fields = {"_id": 0, "k": 1, "d": 1, "e": 1}
@@ -292,7 +295,7 @@ class QueueClaimers:
             claimer.invalidate()
 
     def is_grouped(self, key: QueueKey) -> bool:
-        """Return whether the last search found grouped messages in the queue. The result is a hint."""
+        """Return whether the last search found messages with message groups in the queue. The result is a hint."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
         return claimer is not None and claimer.is_grouped

@@ -130,14 +130,17 @@ class QueueController:
         """Return the earliest available-at after ``now`` in milliseconds, or None if there is none.
 
         ``indexed`` is the value of the field ``q`` in the documents to search: the queue's messages or the entries of
-        its message groups.
+        its message groups. Documents up to the sequence ``floor`` are removed and therefore ignored.
         """
         later = above({**self._client.where(key, d={"$gt": now}), "q": indexed}, floor)
         found = self._client.find(later, limit=1, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields={"_id": 0, "d": 1})
         return int(found[0]["d"]) if found else None
 
     def _ready(self, key: QueueKey, grouping: Grouping, most: int, now: int, floor: int) -> int:
-        """Count the ready messages, up to ``most``. In ordered groups, count only messages that a claim could take."""
+        """Count the ready messages above the sequence ``floor``, up to ``most``.
+
+        In ordered groups, count only messages that a claim could take.
+        """
         present = above(self._client.where(key, d={"$lte": now}, e={"$gt": DatetimeMS(now)}), floor)
         count = self._client.count(present, layout.CLAIMS, most)
         if not count or grouping is not Grouping.ORDERED:
@@ -145,7 +148,10 @@ class QueueController:
         return groups.count_ready(self._client, key, count, now, floor)
 
     def _edge(self, living: BsonDocument, direction: int) -> BsonDocument | None:
-        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the queue is empty."""
+        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the queue is empty.
+
+        ``living`` is the filter on the queue's unexpired messages.
+        """
         found = self._client.find(
             living, limit=1, sort={"k": direction}, hint=layout.OBSERVERS, fields={"a": 1, "k": 1}
         )
@@ -208,7 +214,10 @@ class Figures:
         return [*counted, *mine, *sizes]
 
     def _expired(self, now: int, most: int) -> dict[str, int]:
-        """Return a mapping from each queue's field ``q`` to the number of expired messages that are not removed yet."""
+        """Count the expired messages that are not removed yet, up to ``most``.
+
+        Return a mapping from the field ``q`` of a queue's messages to their number.
+        """
         due: BsonDocument = {"e": {"$lte": DatetimeMS(now)}, "q": {"$gte": "m", "$lt": "n"}}
         if removed := below("m", find_pending(self._client)):
             due["$nor"] = removed

@@ -49,7 +49,7 @@ def find_visible_held(
 ) -> list[BsonDocument]:
     """Return the messages that a claim holds from a client's point of view.
 
-    The result includes messages that an undecided commit has reserved, but not those of a decided commit.
+    The result includes messages that a commit has reserved, but only until the commit is decided (certain to happen).
     """
     spellings = {"$in": [layout.encode_text(claim), reserved_id(claim)]}
     held = {**held_filter(client, key, claim, now), "c.i": spellings}
@@ -70,7 +70,7 @@ class Reservations:
         self._client = client
 
     def find_holdings(self, claims: Sequence[ClaimRef], now: int, session: Session) -> Holdings:
-        """Return the messages of the claims. Raises ``ClaimLapsed`` if a claim holds no messages."""
+        """Return the messages that each claim holds. Raises ``ClaimLapsed`` if a claim holds no messages."""
         holdings = {}
         for claim in claims:
             key = layout.key(claim.queue)
@@ -81,7 +81,7 @@ class Reservations:
         return holdings
 
     def finish_small(self, holdings: Holdings, now: int, session: Session) -> None:
-        """Finish the messages of a small commit in the transaction that found them.
+        """Delete the messages of a small commit, or make history entries of them, in the transaction that found them.
 
         The transaction conflicts with concurrent purges and deletions of the queues.
         """
@@ -112,9 +112,9 @@ class Reservations:
     def reserve(
         self, messages: Sequence[tuple[ClaimRef, BsonDocument]], record: BsonDocument, now: int, session: Session
     ) -> None:
-        """Reserve messages for the commit of ``record``.
+        """Reserve messages for the commit in ``record``, the producer's document.
 
-        Raises ``ClaimLapsed`` if a claim no longer holds one of its messages.
+        Raises ``ClaimLapsed`` if a claim no longer holds one of the messages.
         """
         keys = list(dict.fromkeys(layout.key(claim.queue) for claim, _ in messages))
         shards = self._client.shards(key.shard for key in keys)
@@ -150,7 +150,7 @@ class Reservations:
                 raise ClaimLapsed.of(claim.claim)
 
     def unreserve(self, claims: Sequence[ClaimRef], attempt: str) -> None:
-        """Restore the former state of all messages that the attempt has reserved."""
+        """Restore the former state of all messages in these claims that the commit attempt has reserved."""
         for start in range(0, len(claims), CLAIMS_AT_ONCE):
             some = claims[start : start + CLAIMS_AT_ONCE]
             kept = [{**self._kept(claim, attempt), **UNGROUPED_FILTER} for claim in some]

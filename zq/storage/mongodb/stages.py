@@ -58,9 +58,9 @@ TTL_GRACE: Final = 60_000
 
 
 class StageRequest(NamedTuple):
-    """A request to add drafts for a queue to a stage.
+    """A request to add drafts for a queue to a stage. Times are in milliseconds.
 
-    ``expires``, ``max_bytes`` and ``max_messages`` apply to the whole stage.
+    The new expiry (``expires``) and the limits ``max_bytes`` and ``max_messages`` apply to the whole stage.
     """
 
     project: str
@@ -130,9 +130,9 @@ class Stages:
         return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 
     def _stage(self, session: Session, staging: StageRequest) -> tuple[BsonDocument, BsonDocument | None]:
-        """Add the drafts to the counts of the stage, and return the stage before the change.
+        """Add the drafts to the counts of the stage, or create the stage. Return the stage before the change, and None.
 
-        A missing stage is created. The second result is an expired stage that must be dropped first, or None.
+        If an expired stage of the same name must be dropped first, the second result is this stage.
         """
         named = identity(staging.project, staging.stage)
         more = {"count": len(staging.drafts), "bytes": sum(draft.size for draft in staging.drafts)}
@@ -197,7 +197,7 @@ class Stages:
             yield
 
     def unreserve(self, stages: Sequence[BsonDocument], attempt: str) -> None:
-        """Release the stages that the attempt has reserved."""
+        """Cancel the reservation of the stages by a commit attempt."""
         step = [{"$set": {"due": "$expires"}}, {"$unset": "commit"}]
         if stages:
             self._client.update([{"q": {**self._any(stages), "commit": attempt}, "u": step, "multi": True}])
@@ -314,9 +314,10 @@ BEGINNING: Final[Progress] = [0, 0]
 
 
 def fits(stages: Sequence[BsonDocument], others: int, most: int) -> bool:
-    """Return whether the drafts of the stages, and a number of other messages, fit into one slice.
+    """Return whether one slice can publish all drafts of the stages and process ``others`` more messages.
 
-    ``others`` is the number of other messages, and ``most`` the maximum number of messages in the slice.
+    A slice is a transaction of limited size. It processes up to ``most`` messages, and publishes up to
+    ``BYTES_AT_ONCE`` bytes.
     """
     count, weight = (sum(stage[what] for stage in stages) for what in ("count", "bytes"))
     return bool(count + others <= most and weight <= BYTES_AT_ONCE)
@@ -325,9 +326,10 @@ def fits(stages: Sequence[BsonDocument], others: int, most: int) -> bool:
 def next_drafts(
     stage_store: Stages, stages: Sequence[BsonDocument], progress: Progress, most: int, session: Session | None = None
 ) -> tuple[list[BsonDocument], Progress]:
-    """Return the next drafts to publish, up to ``most``, and the progress after them.
+    """Return the next drafts to publish, and the progress after them.
 
-    If all drafts are published, the list is empty.
+    The result has up to ``most`` drafts and ``BYTES_AT_ONCE`` bytes, but at least one draft unless all are published.
+    ``progress`` has the index of a stage in ``stages``, and the position in this stage.
     """
     chosen: list[BsonDocument] = []
     weight = 0
@@ -350,7 +352,7 @@ def next_drafts(
 def publish(
     client: StoreClient, session: Session, project: str, drafts: Sequence[BsonDocument], now: int
 ) -> Sequence[QueueKey]:
-    """Post the drafts to their queues in the given order, and return the queues."""
+    """Post the drafts to their queues at ``now``, in the given order, and return these queues."""
     by_queue: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
     for one in drafts:
         by_queue[layout.key(QueueRef(project, layout.decode_text(one["j"])))].append(one)

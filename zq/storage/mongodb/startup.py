@@ -88,7 +88,9 @@ def parse(uri: str, timeout: float, database: str, write_concern: str, journal: 
 
 
 def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool) -> WriteConcern:
-    """Return the write concern from the URI, with defaults from the settings. Log a warning if it is weak.
+    """Return the write concern from the URI, with defaults from the settings.
+
+    Log a warning if it is not ``majority`` with journal.
 
     Raises ``StartRefused`` if the write concern is 0.
     """
@@ -180,7 +182,10 @@ def _refusal(address: Address, error: PyMongoError) -> StartRefused | Unavailabl
 
 
 def _set_name(address: Address) -> str | None:
-    """Return the name of the hosts' replica set, "" if they have none, or None if no host replies."""
+    """Return the name of the replica set to which the hosts belong.
+
+    Return "" if they belong to none, or None if no host replies.
+    """
     for host, port in address.hosts:
         tls = {name: value for name, value in address.options.items() if name.startswith("tls")}
         probe: MongoClient[BsonDocument] = MongoClient(

@@ -171,7 +171,7 @@ class Reader:
         return int(found[0]["k1"]) if found else 0
 
     def floor(self, key: QueueKey, topic: str) -> int:
-        """Return the last trimmed or purged sequence of the topic."""
+        """Return the last sequence that a trim of the log or a purge of the topic has removed; 0 = none."""
         floors = self._floors(key)
         return max(floors.trimmed, floors.purged.get(encode_text(topic), 0))
 
@@ -232,7 +232,7 @@ class Floors(NamedTuple):
     purged: Mapping[str, int]
 
     def merge(self, later: "Floors") -> "Floors":
-        """Return the state ``later``, with the trims and purges of this state added."""
+        """Return the last sequence of ``later``, and the highest trimmed and purged sequences of both states."""
         topics = {*self.purged, *later.purged}
         purged = {topic: max(self.purged.get(topic, 0), later.purged.get(topic, 0)) for topic in topics}
         return Floors(later.last, max(self.trimmed, later.trimmed), purged)
@@ -251,9 +251,10 @@ def _state(key: QueueKey) -> BsonDocument:
 
 
 def _portion(found: Sequence[BsonDocument], start: int, limit: int) -> list[Batch]:
-    """Return the first batches, until they have ``limit`` messages or ``MAX_BYTES`` bytes, but at least one batch.
+    """Return the first batches, up to the one that reaches ``limit`` messages.
 
-    Messages up to the sequence ``start`` do not count towards the limit.
+    Stop earlier before the total size exceeds ``MAX_BYTES``, but return at least one batch. Messages up to the sequence
+    ``start`` do not count towards the limit.
     """
     batches: list[Batch] = []
     count = weight = 0

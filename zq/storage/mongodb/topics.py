@@ -42,7 +42,8 @@ COUNTER: Final = {"k1": 1, "z1": 1, "x": 1, "k0": 1, "z0": 1}
 class Publication(NamedTuple):
     """A request to publish a batch to a topic.
 
-    ``now`` is the time of the request in milliseconds, and ``keep`` the retention of the log.
+    ``now`` is the time of the request in milliseconds. ``keep`` is the topic log's retention limits in bytes and in
+    number of messages.
     """
 
     key: QueueKey
@@ -73,7 +74,7 @@ class PublishResult(NamedTuple):
 
 
 class Publisher:
-    """The publications of one process. Concurrent publications share a transaction.
+    """The publisher of one process. Concurrent publications share a transaction.
 
     Before ``publish`` returns, ``notify`` is called with the project and the stored documents of each log, in order.
     """
@@ -134,7 +135,7 @@ class LogTrimmer:
         self._counter = counter
 
     def trim(self, keep: Retention, newest: topic_log.LogPosition) -> None:
-        """Trim the log to the retention ``keep`` if the log may exceed the retention by more than an eighth.
+        """Trim the log to the retention limits ``keep`` if the log may exceed one of them by more than an eighth.
 
         ``newest`` is the position of the newest batch, which is never trimmed.
         """
@@ -151,10 +152,11 @@ class LogTrimmer:
         )
 
     def _find_last(self, floors: BsonDocument, end: int) -> int:
-        """Return the last sequence to trim, or 0 if nothing is to be trimmed. The result is at most ``end``.
+        """Return the last sequence to trim, at most ``end``, or 0 if nothing is to be trimmed.
 
-        ``floors`` contains the message count ``k0`` and the byte count ``z0`` up to which the log is to be trimmed.
-        Both counts increase from batch to batch, so a binary search finds the last batch below one of the floors.
+        ``floors`` has two totals since the log's beginning, up to which the log is to be trimmed: ``k0`` messages and
+        ``z0`` bytes. Both totals increase from batch to batch, so a binary search finds the last batch below one of
+        them.
         """
         start, trimmed = self._counter.get("x", 0) + 1, 0
         while start <= end:
@@ -245,7 +247,10 @@ class TopicController:
         return self._feed.subscribe(project, listener, last)
 
     def _edge(self, living: BsonDocument, now: Seconds, direction: int) -> EndMessage | None:
-        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the topic is empty."""
+        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the topic is empty.
+
+        ``living`` is the filter on batches of the topic that may have unexpired messages.
+        """
         for found in self._client.find(living, limit=1, sort={"k": direction}, hint=layout.CLAIMS):
             messages = list(topic_log.to_batch(found).messages(0, now))
             edge = messages[0 if direction > 0 else -1]

@@ -33,7 +33,8 @@ def find_with(
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
     """Return the documents that match ``conditions``, and those that match ``queue_filter``, a filter on ``_id``.
 
-    The other parameters are those of ``StoreClient.find``. ``concern`` may contain ``committed`` and ``snapshot``.
+    The result has two lists. The other parameters are those of ``StoreClient.find``. ``concern`` may contain
+    ``committed`` and ``snapshot``.
     """
     options: Any = {"max_bytes": max_bytes, "session": session, **concern}
     if client.sharded:

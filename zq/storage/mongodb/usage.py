@@ -73,8 +73,8 @@ class Totals(Struct, frozen=True):
 class Count(Struct, frozen=True):
     """The last count of a project, as stored in its document.
 
-    - ``moment``: the start time of the count. If it is in the future because of a wrong clock, the project is counted
-      again.
+    - ``moment``: the start time of the count, in seconds like the other times. If it is in the future because of a
+      wrong clock, the project is counted again.
     - ``due``: the time of the next count.
     - ``until``: the expiry of the lease.
     - ``found``: the result; None before the first count.
@@ -146,7 +146,7 @@ class UsageEstimates:
         self._documents.put(ref, count, now, expires=due + RETENTION)
 
     def _count_all(self, project: str, entered: Totals) -> Totals | None:
-        """Count the whole project. Return None if the count takes more than ``MAX_DURATION`` seconds.
+        """Count the whole project and return the totals, or None if that takes more than ``MAX_DURATION`` seconds.
 
         Raises ``Unavailable`` if the store fails earlier.
         """
@@ -163,7 +163,8 @@ class UsageEstimates:
     def _total(self, project: str, entered: Totals, most: int = 0) -> tuple[Totals, bool]:
         """Return the message count and data size of a project, and whether both numbers are complete.
 
-        If there are more than ``most`` documents of a type (0 = no limit), both numbers are lower bounds.
+        If there are more than ``most`` documents of a type (0 = no limit), both numbers are incomplete. ``entered`` has
+        the messages and bytes ever posted, from which the mean size of a message is derived.
         """
         mean = entered.bytes // entered.messages if entered.messages else OVERHEAD
         found = Totals()

@@ -33,8 +33,8 @@ SHAPE: Final = offline.StoreFormat(layout.VERSION.decode(), layout.FAMILIES, roc
 def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedStorage:
     """Take over and open the store at a URI such as ``swift://container/prefix`` or ``s3://bucket/prefix``.
 
-    ``options`` are those of ``ObjectOptions``. Raises ``StartRefused`` if an option is invalid or the takeover is not
-    allowed.
+    ``options`` are those of ``ObjectOptions``, and ``expiry`` has the settings for the removal of expired data. Raises
+    ``StartRefused`` if an option is invalid or the takeover is not allowed.
     """
     chosen = ObjectOptions(**options)
     check_choices(chosen)
@@ -99,8 +99,8 @@ def _default_cache(uri: str) -> Path:
 def restore(uri: str, to: str, at: float | None = None, position: int | None = None) -> tuple[int, float]:
     """Restore the store in the object store at ``uri`` to a new embedded store at ``to``.
 
-    Return the log position and the time of the restored state. By default, the latest state is restored. ``at`` selects
-    the state at a time, and ``position`` the state at a log position. Times are in seconds since the Unix epoch.
+    Return the log position and the time of the restored state. By default, the latest state is restored. To restore an
+    earlier state, pass its time ``at`` or its log position ``position``. Times are in seconds since the Unix epoch.
 
     Raises:
         StartRefused: The state is not available, or ``to`` exists.
@@ -111,7 +111,7 @@ def restore(uri: str, to: str, at: float | None = None, position: int | None = N
 
 
 def ship(uri: str, to: str) -> int:
-    """Upload the embedded store at ``uri`` to the object store at ``to``, and return the embedded store's file count.
+    """Upload the embedded store at ``uri`` to the object store at ``to``, and return the store's number of files.
 
     Raises ``StartRefused`` if there is no store at ``uri``, or if there is already a store at ``to``.
     """
@@ -120,7 +120,7 @@ def ship(uri: str, to: str) -> int:
 
 
 def owner(uri: str) -> Mapping[str, str | int]:
-    """Return the owner of the store, its epoch and its progress, as a mapping from label to value for operators.
+    """Describe the server that owns the store: its name, its epoch and its progress, as a mapping from label to value.
 
     Raises ``StartRefused`` if there is no store, or ``Unavailable`` if the object store does not respond.
     """

@@ -49,7 +49,8 @@ class File(msgspec.Struct, frozen=True, array_like=True):
 class Manifest(msgspec.Struct, frozen=True):
     """The manifest of a checkpoint, stored in ``checkpoint/<epoch>/<position>``.
 
-    The files contain all changes of the log up to ``position``. ``moment`` is the creation time in milliseconds.
+    The files contain all changes of the log up to ``position``. ``moment`` is the creation time in milliseconds since
+    the Unix epoch.
     """
 
     position: int
@@ -121,7 +122,8 @@ def object_names(files: Sequence[File]) -> list[str]:
 def upload(objects: Objects, folder: Path, files: Sequence[File], prove: Callable[[], object] = bool) -> None:
     """Upload the files whose content is not in the manifest.
 
-    The function calls ``prove`` before each upload. To stop the upload, ``prove`` raises an exception.
+    The function calls ``prove`` before each upload. ``prove`` raises an exception if this server may no longer own the
+    store, which ends the function.
     """
 
     def one(file: File) -> None:

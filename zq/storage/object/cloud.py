@@ -36,7 +36,8 @@ T = TypeVar("T")
 class Vendor(NamedTuple):
     """The properties of one vendor.
 
-    ``uri_error`` is the error message for an invalid URI. ``options`` maps URI options to obstore's options.
+    ``open`` creates obstore's client. ``uri_error`` is the error message for an invalid URI. ``options`` maps URI
+    options to obstore's options.
     """
 
     open: Callable[..., AzureStore | GCSStore | S3Store]
@@ -163,9 +164,10 @@ class CloudObjects(Objects):
         """Do nothing, because obstore keeps its connections until the process exits."""
 
     def _request(self, verb: str, act: Callable[[], T]) -> T:
-        """Run a request, count it, and convert obstore's errors to ``Unavailable`` or ``ObjectStoreRejection``.
+        """Run the request ``act``, and convert obstore's errors to ``Unavailable`` or ``ObjectStoreRejection``.
 
-        The errors for a missing object and for a failed condition are not converted.
+        The request is counted under the HTTP method ``verb``. The errors for a missing object and for a failed
+        condition are not converted.
         """
         code = "none"
         try:

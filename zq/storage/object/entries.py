@@ -41,7 +41,7 @@ class Entry(NamedTuple):
         epoch: The epoch, the term of the owner that created the record.
         position: The position in the log. A new epoch continues the numbering of the preceding epoch.
         acknowledged: The last acknowledged position when the record was created.
-        moment: The time of creation by the owner's clock, in milliseconds.
+        moment: The time of creation by the owner's clock, in milliseconds since the Unix epoch.
         before: The checksum of the preceding record; 0 for the first record of an epoch.
         checksum: The checksum of this record.
         value: The encoded record.
@@ -63,7 +63,7 @@ _decode: Final = msgspec.msgpack.Decoder(list[Batch]).decode
 def encode(
     epoch: int, position: int, acknowledged: int, moment: int, before: int, batches: Sequence[Batch]
 ) -> tuple[bytes, int]:
-    """Encode a record. Return the encoded bytes and their checksum."""
+    """Encode a record with these fields of ``Entry``. Return the encoded record and its checksum."""
     body = zlib.compress(msgspec.msgpack.encode(batches), LEVEL)
     head = HEADER.pack(MAGIC, 0, epoch, position, acknowledged, moment, before, 0)[: -CHECKSUM.size]
     checksum = zlib.crc32(body, zlib.crc32(head))

@@ -83,7 +83,7 @@ class Opening(RestorePoints, frozen=True, kw_only=True):
 
     Attributes:
         owner: The name of the server that opened the epoch.
-        moment: The start of the epoch, in milliseconds.
+        moment: The start of the epoch, in milliseconds since the Unix epoch.
         chain: The spans of the log from the position ``removed`` (see ``RestorePoints``) to the start of this epoch.
         by_position: Whether the epoch is fenced by position.
         layout: The layout number of the log and the checkpoints.
@@ -102,7 +102,7 @@ class Head(RestorePoints, frozen=True, kw_only=True):
     Attributes:
         acknowledged: The last acknowledged position.
         released: The last position if the owner has stopped and released the store, else -1.
-        moment: The time of the write in milliseconds.
+        moment: The time of the write, in milliseconds since the Unix epoch.
     """
 
     acknowledged: int = 0
@@ -160,9 +160,10 @@ def win_election(objects: Objects) -> int:
 
 
 def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None]:
-    """Return the newest opened epoch and its opening record, or (0, None). The epoch may already be deposed.
+    """Return the newest opened epoch and its opening record, or (0, None) if no epoch was opened.
 
-    ``known`` is the number of an earlier election. It only shortens the search for the newest election.
+    A successor may already have fenced the epoch. ``known`` is the number of an earlier election. It only shortens the
+    search for the newest election.
     """
     for epoch in range(newest(objects, known), 0, -1):
         opening = read(objects, f"open/{epoch}", Opening)
@@ -172,7 +173,7 @@ def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None
 
 
 def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
-    """Fence the epochs before ``below``, from the latest one down to the newest opened one.
+    """Fence the newest opened epoch before ``below``, and all epochs between them.
 
     Return the newest opened epoch and its opening record, or (0, None) if no epoch was opened.
     """
@@ -185,7 +186,7 @@ def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
 
 
 def open_epoch(objects: Objects, epoch: int, opening: Opening) -> None:
-    """Write the opening record of an epoch. Raises ``TakenOver`` if the epoch is already deposed."""
+    """Write the opening record of an epoch. Raises ``TakenOver`` if another server has already fenced the epoch."""
     write(objects, f"open/{epoch}", opening)
     if objects.exists(fence_name(epoch)):
         raise TakenOver
@@ -201,17 +202,19 @@ def check_layout(opening: Opening, layout: str) -> None:
 
 
 def extend_chain(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:
-    """Return the chain with ``span`` appended, without the spans that end at or before the position ``removed``."""
+    """Append ``span`` to ``chain``, the log's valid parts, and return the parts after the position ``removed``."""
     return [known for known in (*chain, span) if known.last > removed]
 
 
 class Proof:
-    """The proof that this server owns the store. A check that finds no fence extends the proof for one lease."""
+    """The proof that this server owns the store. A check that finds no fence makes the proof valid for one lease."""
 
     def __init__(self, objects: Objects, epoch: int, lease: float, clock: Callable[[], float]) -> None:
         """Create a proof that is not valid yet.
 
-        ``clock`` must be monotonic and must run while the machine is suspended.
+        Args:
+            lease: Seconds for which a check keeps the proof valid.
+            clock: Returns the time in seconds. It must be monotonic and must run while the machine is suspended.
         """
         self.epoch = epoch
         self.fenced = False
@@ -244,7 +247,9 @@ class Proof:
             raise Deposed
 
     def after_put(self, by_position: bool) -> None:
-        """Confirm ownership after a record was stored. Raises the errors of ``check_fence``.
+        """Confirm ownership after a record was stored: check for a fence if necessary.
+
+        Raises the errors of ``check_fence``.
 
         With fencing by position, the creation of the record proves ownership, but only while the last proof is valid.
         Later, a successor may have fenced this part of the log and then removed it, so that the record's name was free
@@ -255,7 +260,7 @@ class Proof:
 
     @property
     def now(self) -> float:
-        """The current time of the proof's clock in seconds."""
+        """The current time in seconds, by the monotonic clock of the proof."""
         return self._clock()
 
     @property
@@ -264,11 +269,14 @@ class Proof:
         return not self.fenced and self._clock() < self._until
 
     def extend(self, moment: float) -> None:
-        """Extend the proof to one lease after ``moment``, a time at which this server owned the store."""
+        """Extend the proof to one lease after ``moment``.
+
+        ``moment`` is a time by the clock of the proof, in seconds, at which this server owned the store.
+        """
         self._until = max(self._until, moment + self._lease * (1 - MARGIN))
 
     def mark_deposed(self) -> None:
-        """Mark this server as deposed without checking for a fence."""
+        """Record that another server has taken over the store, without checking for a fence."""
         with self._changed:
             self.fenced = True
             self._changed.notify_all()
@@ -279,16 +287,19 @@ class Proof:
         return self._clock() - self._until + self._lease * (1 - MARGIN)
 
     def check(self) -> None:
-        """Check that this server still owns the store, and wait for a new proof if necessary.
+        """Do nothing if the proof is valid. Otherwise, wait for a check that makes it valid.
 
-        Raises ``Deposed`` if another server has taken over, or ``Unavailable`` if there is no proof after ``PATIENCE``
-        seconds.
+        Raises ``Deposed`` if another server has taken over, or ``Unavailable`` if the proof is still not valid after
+        ``PATIENCE`` seconds.
         """
         if not self.is_valid:
             self._request_check(lambda: self.is_valid)
 
     def confirm(self) -> None:
-        """Check that the object store has responded recently. Raises the errors of ``check``."""
+        """Do nothing if ownership was confirmed in the last ``RECENT`` seconds. Otherwise, wait for a new check.
+
+        After ``close``, also do nothing. Raises the errors of ``check``.
+        """
         if not self._closing and (self.fenced or self.age > RECENT):
             self._request_check(lambda: self.age <= RECENT)
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The standby copy of a store that another server owns, built from the newest checkpoint and the log.
 
-Every owner lists the valid parts of the log in its chain, and writes its progress to its head. Applied records cannot
-be undone, so a standby may apply only records that every successor will include in its chain. A record in the object
-store does not meet this condition if it is unacknowledged or was uploaded after a successor closed the epoch. A standby
-applies:
+Every owner lists the valid parts of the log in its opening record (the chain), and regularly writes its progress to an
+object (the head). Applied records cannot be undone, so a standby may apply only records that every successor will
+include in its chain. A record in the object store does not meet this condition if it is unacknowledged or was uploaded
+after a successor closed the epoch. A standby applies:
 
 - From the newest epoch: the records that the owner has acknowledged, as stated in a later record or in the head. The
   owner has stored these records before it found no fence, so every successor reads them.
@@ -56,7 +56,15 @@ class Tail:
         """The epoch and position of the last record that was read, even if it was not yielded."""
 
     def read_new(self, epoch: int, opening: Opening, head: Head | None) -> Iterator[Entry]:
-        """Yield the new records that every later owner will keep. Raises ``StoreDamaged`` if a record is missing."""
+        """Yield the new records that every later owner will keep.
+
+        Args:
+            epoch: The newest opened epoch.
+            opening: The opening record of this epoch.
+            head: The progress record of the epoch's owner, or None if it does not exist.
+
+        Raises ``StoreDamaged`` if a record is missing or damaged.
+        """
         if not is_confirmed(head):
             return
         yield from self._noted(read_chain(self._objects, self.position, opening.chain))
@@ -133,10 +141,10 @@ class Standby:
         return self._tail.position if self._store is not None else -1
 
     def follow(self, epoch: int, opening: Opening, head: Head | None) -> None:
-        """Apply new records of the log to the copy.
+        """Apply new records of the log to the copy. The arguments are those of ``Tail.read_new``.
 
-        If the next records are removed or damaged, a new copy is created from a newer checkpoint. Errors are only
-        logged, because a takeover does not depend on the copy. The next call tries again.
+        If there is no copy yet, or the next records are removed or damaged, create a copy from the newest checkpoint.
+        Errors are only logged, because a takeover does not depend on the copy. A later call tries again.
         """
         kept: RestorePoints = head or opening
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
@@ -161,7 +169,7 @@ class Standby:
                 self._again = time.monotonic() + PAUSE
 
     def stop(self) -> StandbyCopy | None:
-        """Close the copy and return its description, or None if there is no usable copy."""
+        """Close the copy and return its position and checkpoint, or None if there is no usable copy."""
         if self._store is None:
             return None
         copy = StandbyCopy(self._tail.position, self._manifest)

@@ -46,7 +46,7 @@ class Objects(Protocol):
     """Whether at most one of several concurrent calls of ``put_new`` succeeds."""
 
     def put(self, name: str, value: bytes) -> bool:
-        """Store the value. Return False if the object store has a newer value."""
+        """Store the value, and return True. If the object already has a newer value, return False."""
         ...
 
     def put_new(self, name: str, value: bytes) -> bool:

@@ -34,7 +34,11 @@ NOT_THERE: Final = "There is no store at this place in the object store."
 
 
 class Restored(NamedTuple):
-    """The log position of a restored store, and the time of its last record or checkpoint in milliseconds."""
+    """The state that a restore has reached.
+
+    ``position`` is the log position. ``moment`` is the creation time of the last log record that was applied, or of the
+    checkpoint if there was none, in milliseconds since the Unix epoch; 0 for an empty store.
+    """
 
     position: int
     moment: int
@@ -54,10 +58,12 @@ class StoreFormat(NamedTuple):
 def restore(
     objects: Objects, to: Path, shape: StoreFormat, at: float | None = None, position: int | None = None
 ) -> Restored:
-    """Restore the store to the new directory ``to``. The object store is not changed.
+    """Restore the store to the new directory ``to``, and return the log position and the time of the restored state.
 
-    By default, the latest state is restored. ``at`` selects the state at a time in seconds, and ``position`` the state
-    at a log position. Raises ``StartRefused`` if the state is not available or ``to`` exists.
+    By default, the latest state is restored. To restore an earlier state, pass its time ``at`` (seconds since the Unix
+    epoch) or its log position ``position``. The object store is not changed.
+
+    Raises ``StartRefused`` if the state is not available or ``to`` exists.
     """
     epoch, opening = newest_opened(objects)
     if opening is None:
@@ -92,10 +98,10 @@ def restore(
 
 
 def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
-    """Upload the embedded store in the directory ``path`` to an unused prefix, and return the store's file count.
+    """Upload the embedded store in the directory ``path`` to an unused prefix, and return the store's number of files.
 
-    ``moment`` is the current time in milliseconds. Raises ``StartRefused`` if the prefix has been used or the directory
-    has no store.
+    ``moment`` is the current time in milliseconds since the Unix epoch. Raises ``StartRefused`` if the prefix has been
+    used or the directory has no store.
     """
     if newest(objects):
         raise StartRefused("There is a store already, or was one: name another prefix.")
@@ -148,8 +154,9 @@ def _is_beyond(bound: int | None, value: int) -> bool:
 def _find_checkpoint(kept: RestorePoints, latest: int | None, position: int | None) -> CheckpointRef | None:
     """Return the newest checkpoint that is not after the requested time or position.
 
-    Return None if there is no such checkpoint, but the log is complete from its beginning. Raises ``StartRefused`` if
-    the requested state is no longer available.
+    Return None if there is no such checkpoint, but the log is complete from its beginning. ``latest`` is the requested
+    time in milliseconds since the Unix epoch. None means no bound. Raises ``StartRefused`` if the requested state is no
+    longer available.
     """
     fitting = [
         mark

@@ -87,7 +87,10 @@ class LocalDirectory:
         """The name of the directory's last owner, which has certainly stopped."""
 
     def take(self, owner: str) -> None:
-        """Lock the directory and delete its content. Raises ``StartRefused`` if another process uses the directory."""
+        """Lock the directory, store ``owner`` as the name of its owner, and delete its content.
+
+        Raises ``StartRefused`` if another process uses the directory.
+        """
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = self.path.with_name(f"{self.path.name}.owner").open("a+")
         try:
@@ -129,7 +132,17 @@ class Owner(Directory):
         ship: Callable[[Objects, Proof, int], Shipper],
         now: Callable[[], float],
     ) -> None:
-        """Create the owner without taking over the store. ``name`` identifies this server to operators."""
+        """Create the owner without taking over the store.
+
+        Args:
+            path: The local directory. Each opening of the store deletes its content.
+            stamped: The column family with the compaction filter.
+            trimmed: The column family from which large ranges are removed.
+            name: The name of this server, shown to operators.
+            ship: Creates the uploader for an epoch from the object store, the proof of ownership and the last position
+                of the log.
+            now: Returns the Unix time in seconds.
+        """
         super().__init__(path, shape.families, ("never", 0), expiry, stamped, trimmed)
         self._layout = shape.layout
         self._admit = shape.admit
@@ -170,7 +183,7 @@ class Owner(Directory):
         return Standby(self._objects, self._path, lambda: ShippedStore(self._path, self._families, "", Damage()))
 
     def _fall_behind(self, cause: Exception | None = None) -> None:
-        """Log that another server was faster. The caller then waits until the new owner has stopped.
+        """Log that another server has taken over first. The caller then waits until the new owner has stopped.
 
         Raises ``Deposed`` if this server has already owned the store or the option ``takeover`` is not ``wait``.
         """
@@ -179,9 +192,10 @@ class Owner(Directory):
         LOG.warning(OVERTAKEN)
 
     def _win_turn(self, standby: Standby, patience: float) -> int:
-        """Wait until the owner has stopped, win an election, and return its number.
+        """Wait until this server may take over the store, win an election, and return the election's number.
 
-        If a rival has won an earlier election, the rival gets up to ``patience`` seconds to open its epoch.
+        If another server has won an election in the meantime, wait up to ``patience`` seconds until that server has
+        opened its epoch. If it has done so, start again, or raise the error of ``_fall_behind``.
         """
         while True:
             former = self._wait_for_turn(standby)
@@ -194,7 +208,10 @@ class Owner(Directory):
             self._fall_behind()
 
     def _is_served(self, epoch: int, patience: float) -> bool:
-        """Wait up to ``patience`` seconds until an epoch is opened or deposed. Return whether it was opened."""
+        """Wait up to ``patience`` seconds until an epoch is opened, or fenced by a successor.
+
+        Return whether it was opened.
+        """
         deadline = uptime() + patience
         while uptime() < deadline:
             try:
@@ -209,9 +226,10 @@ class Owner(Directory):
         return False
 
     def _take_over(self, standby: Standby, epoch: int, filtered: str) -> Store:
-        """Take over the store and open the epoch.
+        """Take over the store, open the epoch, and return the local store.
 
-        Raises ``TakenOver`` if another server deposes this server before the epoch is open.
+        ``filtered`` is the column family with the compaction filter, or "" for none. Raises ``TakenOver`` if another
+        server deposes this server before the epoch is open.
         """
         store: ShippedStore | None = None
         try:
@@ -300,16 +318,17 @@ class Owner(Directory):
             raise StartRefused(REFUSED.format(opening.owner))
 
     def _has_stopped(self, opening: Opening, head: RestorePoints | None) -> bool:
-        """Return whether the owner has certainly stopped.
+        """Return whether the owner of an epoch has certainly stopped.
 
         This is certain if the owner released the store, or if it used the local directory that this server has locked.
+        ``opening`` is the epoch's opening record, and ``head`` the owner's progress record, if there is one.
         """
         if opening.owner in (self._directory.former, self._name):
             return True
         return isinstance(head, Head) and head.released >= 0
 
     def _choose_copy(self, copy: StandbyCopy | None, kept: RestorePoints) -> StandbyCopy:
-        """Return the standby copy, unless the newest checkpoint is newer. In that case, download this checkpoint.
+        """Return the standby copy, unless the newest checkpoint in ``kept`` is newer. Then download this checkpoint.
 
         An older standby copy is useless, because the log records after it may have been removed.
         """
@@ -326,7 +345,8 @@ class Owner(Directory):
     ) -> tuple[int, list[Span]]:
         """Replay the log after the position ``base`` into the store, and close the log of the epoch ``former``.
 
-        Return the last position of the log, and the list of the log's valid parts for the new epoch.
+        ``opening`` is the opening record of the epoch ``former``. ``kept`` lists the data that a restore can read, and
+        ``epoch`` is the new epoch. Return the last position of the log, and the list of the log's valid parts.
         """
         if opening is None:
             return 0, []

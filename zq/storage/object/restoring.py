@@ -77,7 +77,10 @@ def read_epoch(
 def read_records(
     objects: Objects, epoch: int, base: int, last: int | None, acknowledged: int, by_position: bool
 ) -> Iterator[Entry]:
-    """Yield the records that ``read_epoch`` reads, including fences and records that are not valid."""
+    """Yield the records of an epoch after the position ``base``, including fences and records that are not valid.
+
+    The arguments and errors are those of ``read_epoch``.
+    """
     with ThreadPoolExecutor(AHEAD, "zq-restore") as readers:
         while last is None or base < last:
             end = base + AHEAD if last is None else min(base + AHEAD, last)
@@ -96,9 +99,10 @@ def read_records(
 
 
 def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: Sequence[bytes | None]) -> bool:
-    """Return whether one of the records states that this position was acknowledged.
+    """Return whether a record of the epoch states that this position was acknowledged.
 
     If not, a missing record at this position does not mean damage: concurrent uploads may be stored in any order.
+    ``values`` has the content of the objects ``names``; None for a missing object.
     """
     there = zip(names, values, strict=True)
     records = (entries.decode(value, name) for name, value in there if value is not None)
@@ -106,9 +110,10 @@ def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: S
 
 
 def close_log(objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None]) -> int:
-    """Close the log of a deposed epoch: call ``each`` with every record, and return the last position.
+    """Close the log of a fenced epoch. Call ``each`` with every record after the position ``base``.
 
-    Records that may be unacknowledged are stored again, because some readers may not see them yet.
+    Return the last position. Records up to the position ``acknowledged``, or up to a higher position that a record
+    states, are acknowledged. All others are stored again, because some readers may not see them yet.
     """
     doubtful: deque[Entry] = deque()
     for record in read_epoch(objects, epoch, base, None, acknowledged):
@@ -130,9 +135,10 @@ def _confirm(objects: Objects, record: Entry, acknowledged: int) -> None:
 def close_log_by_position(
     objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None], successor: int
 ) -> int:
-    """Close the log of an epoch that is fenced by position, and call ``each`` with every record.
+    """Close the log of an epoch that is fenced by position. Call ``each`` with every valid record after ``base``.
 
-    Return the last position, including fences. Raises ``TakenOver`` if a later successor has written a fence.
+    ``successor`` is the number of the epoch that writes the fences. Return the position of the last fence. Raises
+    ``TakenOver`` if a later epoch has written a fence.
     """
 
     def fence(position: int) -> bool:
@@ -156,5 +162,5 @@ def close_log_by_position(
 
 
 def acknowledged_position(kept: object) -> int:
-    """Return the last acknowledged position that ``kept`` states, or 0 if ``kept`` is not a ``Head``."""
+    """Return the last acknowledged position in an owner's progress record; 0 if ``kept`` is not a ``Head``."""
     return max(kept.acknowledged, kept.released) if isinstance(kept, Head) else 0

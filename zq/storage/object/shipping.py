@@ -93,6 +93,7 @@ class Shipper:
             linger: Minimum seconds between the starts of two uploads.
             patience: Timeout of ``wait`` in seconds.
             by_position: Whether the log is fenced by position.
+            now: Returns the Unix time in seconds, which is stored in the records.
         """
         self._objects = objects
         self._proof = proof
@@ -210,7 +211,7 @@ class Shipper:
                 self._waiters.append(waiter)
 
     def cut(self) -> LogCut:
-        """End the current record with the last appended batch, and return the position after this record as a cut."""
+        """End the current record after the last appended batch, and return this point of the log."""
         with self._changed:
             made = LogCut(self._appended, self._last if self._taken == self._appended else None)
             if made.position is None:
@@ -311,9 +312,9 @@ class Shipper:
             self._cuts.popleft().position = position
 
     def _pause(self) -> float:
-        """Return the seconds until the next upload may begin.
+        """Return the seconds until the next upload may begin; 0 or less = now.
 
-        If no batch is waiting, return the seconds until the next check.
+        If no batch is waiting, or too many records are unacknowledged, return the seconds until the next check.
         """
         if not self._waiting or self._last - self._acknowledged >= self._ahead:
             return UNHURRIED / 2
@@ -325,9 +326,9 @@ class Shipper:
         return max(start, self._started + self._linger) - now
 
     def _upload(self, position: int, value: bytes, size: int) -> bool:
-        """Upload a record, check for a fence and acknowledge the record.
+        """Upload a record, check for a fence and acknowledge the record. ``size`` is its uncompressed size in bytes.
 
-        Return False if this server is deposed or stops.
+        Return True, or False if another server has taken over the store or this server stops.
         """
         name, began = log_name(self._proof.epoch, position, self.by_position), time.monotonic()
         moment, alone = self._proof.now, len(self._serials) == 1
@@ -357,11 +358,11 @@ class Shipper:
         return True
 
     def _pace(self, duration: float, alone: bool) -> None:
-        """Adjust the spacing of uploads to the duration of an upload.
+        """Adjust the interval between the starts of uploads, after an upload of ``duration`` seconds.
 
-        ``alone`` means that no other upload was running. If the store is distant, uploads mostly wait for the network
-        and run concurrently. If the store is busy, concurrent uploads slow each other down, so the spacing grows and
-        each record has more batches.
+        ``alone`` means that no other upload was running, so the duration is that of an undisturbed upload. If
+        concurrent uploads take longer, the object store is busy, and the interval grows: there are fewer uploads with
+        more batches each. If they take no longer, only the network is slow, and uploads overlap.
         """
         self._durations.append(duration)
         self._alone = duration if alone else min(self._alone, duration)
@@ -400,10 +401,10 @@ class Shipper:
 
 
 def store_record(objects: Objects, name: str, value: bytes, by_position: bool) -> bool:
-    """Store a record. Return False if the object already exists with other content.
+    """Store a record, and return True. If the object already exists with other content, return False.
 
-    If the existing content is the same, an earlier attempt was successful although its response was lost. Raises
-    ``Unavailable`` if the object store does not respond or a successor has removed the object.
+    If the existing content is the same, an earlier attempt was successful although its response was lost. The result is
+    then True. Raises ``Unavailable`` if the object store does not respond or a successor has removed the object.
     """
     if objects.put_new(name, value) if by_position else objects.put(name, value):
         return True

@@ -124,7 +124,10 @@ class SwiftObjects(Objects):
         return self._expect(reply, 201, 202).status == 201
 
     def put_new(self, name: str, value: bytes) -> bool:
-        """Store the value unless the object exists. Several concurrent writers may succeed."""
+        """Store the value unless the object exists. Return whether the value was stored.
+
+        If several writers call this method at the same time, it may return True for each of them.
+        """
         headers = {"Content-Type": "application/octet-stream", "If-None-Match": "*"}
         return self._expect(self.send("PUT", self.path(name), headers, value), 201, 202, 412).status == 201
 

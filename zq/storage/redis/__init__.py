@@ -11,7 +11,8 @@ The folder ``lua`` contains the scripts that implement the operations. The main 
 - ``store``: code that the controllers share;
 - ``maintenance``: active expiry and metrics.
 
-This module checks the server's version and configuration at start.
+This module checks the server's version and configuration at start. In this package, a time of type ``int``, such as
+``now``, is in milliseconds since the Unix epoch.
 """
 
 import logging
@@ -128,6 +129,7 @@ def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
 
     Args:
         uri: Store URI, in one of the forms that ``zq.storage.redis.address`` lists.
+        expiry: Settings for the removal of expired data.
         options: Fields of ``RedisOptions``.
 
     Raises:
@@ -202,9 +204,9 @@ def _check_eviction(facts: dict[str, str], address: Address) -> None:
 
 
 def _answer(ask: Callable[[], Reply], address: Address) -> Reply:
-    """Call ``ask`` and return its reply. Convert errors to ``StartRefused`` or ``Unavailable``.
+    """Run the query ``ask`` and return its reply, or None if the server is out of memory.
 
-    The error message names the server. If the server is out of memory, return None instead.
+    Convert all other errors to ``StartRefused`` or ``Unavailable``, with a message that names the server.
     """
     try:
         return ask()

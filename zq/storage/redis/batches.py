@@ -74,7 +74,7 @@ def documents(project: str) -> Block:
 
 
 def whole(project: str) -> list[Block]:
-    """Return the keys of a project's topic log and documents."""
+    """Return two blocks of keys: those of the project's topic log, and those of its documents."""
     return [keys(project), documents(project)]
 
 
@@ -90,15 +90,15 @@ def batches(blob: bytes, at: int) -> Iterator[EncodedBatch]:
 
 
 def edges(front: bytes) -> tuple[int, int, Seconds]:
-    """Decode a batch's header. Return the first sequence, the last sequence and the publication time."""
+    """Decode a batch's header. Return the first sequence, the last sequence, and the publication time in seconds."""
     last, created, count, _ = _front(front, 2 + int.from_bytes(front[:2]))
     return last - count + 1, last, created
 
 
 def _front(blob: bytes, at: int) -> tuple[int, Seconds, int, int]:
-    """Decode the header of a batch whose name ends at offset ``at``.
+    """Decode the rest of a batch's header after the topic's name, which ends at offset ``at``.
 
-    Return the last sequence, the publication time, the message count, and the end offset of the header.
+    Return the last sequence, the publication time in seconds, the message count, and the end offset of the header.
     """
     count, created, *_ = FRONT.unpack_from(blob, at + DIGITS)
     return int(blob[at : at + DIGITS]), created / 1000, count, at + DIGITS + FRONT.size

@@ -81,8 +81,8 @@ class ClaimController:
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
         """Return a page of live claims, in the order of queue name and claim id.
 
-        The marker of the next page is ``queue/id``. The id is "" if the next page starts with another queue. In this
-        case, the queue name is a lower bound and need not exist.
+        ``after`` is the marker of the page, and "" for the first page. A marker is ``queue/id``. The id is "" if the
+        page starts with the first claim of a queue. In this case, the queue name is a lower bound and need not exist.
         """
         first, _, claim = after.rpartition("/")
         names, last = ([queue], None) if queue else self._names(project, first)
@@ -98,7 +98,10 @@ class ClaimController:
         return Page(found, last)
 
     def _names(self, project: str, first: str) -> tuple[Sequence[str], str | None]:
-        """Return the project's queue names from ``first`` on, and the marker of the next page or ``None``."""
+        """Return up to ``QUEUES`` queue names of the project from ``first`` on, and a marker.
+
+        The marker stands for the names that follow. It is ``None`` if there are none.
+        """
         keys = layout.keys(QueueRef(project, ""))
         start = b"[" + layout.text(first)
         limit = b"BYLEX", b"LIMIT", b"0", b"%d" % QUEUES

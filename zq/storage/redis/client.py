@@ -69,7 +69,10 @@ class ReadRequest(NamedTuple):
     keys: Block = ()
 
     def command(self, known: bool) -> Command:
-        """Return the command to send. If the server does not know the script yet, the command contains its source."""
+        """Return the command to send. If ``known`` is false, the command contains the source of the script.
+
+        ``known``: whether the server has loaded the script.
+        """
         if self.script is None:
             return self.arguments
         return _call(self.script.call if known else self.script.load, self.keys, self.arguments)
@@ -126,7 +129,7 @@ class Client:
         return replies
 
     def pick_per_server(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Return the first one of the keys on each server."""
+        """Return one key for each server: the first one that is stored on that server."""
         with translate_errors():
             return [keys[places[0]] for _, places in self._servers(keys).values()]
 
@@ -209,7 +212,7 @@ class Client:
         return reply
 
     def _read(self, connection: Any, deadline: float) -> Reply:
-        """Read the next reply before the deadline.
+        """Read the next reply before the deadline, a monotonic time in seconds.
 
         A reply usually arrives within the connection's own timeout. To set another timeout costs two system calls, so
         the timeout is changed only after the connection's own timeout has passed.
@@ -225,9 +228,10 @@ class Client:
 
 
 def _retry(ask: Callable[[float], T], deadline: float) -> T:
-    """Call ``ask`` and return its result. Repeat the call while the request's cluster slot is moving.
+    """Call ``ask`` with the deadline and return its result. Repeat the call while the cluster slot is moving.
 
-    A request to a moving slot has not been executed: some of its keys are missing or already on the other server.
+    ``deadline`` is a monotonic time in seconds. After it, the error of the last call is raised. A request to a moving
+    slot has not been executed: some of its keys are missing or already on the other server.
     """
     pause = FIRST_PAUSE
     while True:
@@ -268,7 +272,7 @@ def translate_errors() -> Iterator[None]:
 
 
 def lacks_replicas(error: BaseException | None) -> bool:
-    """Return whether the server rejected a change because of min-replicas-to-write."""
+    """Return whether the server rejected a change because fewer than min-replicas-to-write replicas are connected."""
     return isinstance(error, ResponseError) and str(error).startswith("NOREPLICAS")
 
 

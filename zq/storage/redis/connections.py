@@ -182,7 +182,8 @@ def pool_to(address: Address, host: Host | None, options: dict[str, Any]) -> Poo
     """Return a pool for one server. Nothing is sent yet.
 
     Args:
-        host: Server of ``address``; ``None`` = its Unix socket.
+        host: The server; ``None`` = the Unix socket of ``address``.
+        options: The result of ``connection_options``.
     """
     limits = {"max_connections": CONNECTIONS, "timeout": options["socket_timeout"]}
     if host is None:

@@ -72,7 +72,7 @@ class Sentinel:
         self._commands = [(b"SENTINEL", question, name.encode()) for question in QUESTIONS]
 
     def send(self) -> bool:
-        """Send a poll without waiting for the reply. Return whether the poll was sent."""
+        """Send a poll without waiting for the reply. Return ``False`` if the Sentinel is not reachable."""
         if time.monotonic() < self._retry_at:
             return False
         try:
@@ -85,7 +85,10 @@ class Sentinel:
         return True
 
     def receive(self, deadline: float) -> MasterReport | None:
-        """Return the report for the last poll, or ``None`` if no valid report arrives before the deadline."""
+        """Return the reply to the last poll, or ``None`` if no valid reply arrives before the deadline.
+
+        ``deadline`` is a monotonic time in seconds.
+        """
         try:
             address, state = self._read(deadline), self._read(deadline)
             return _report(address, state, self._peers(deadline))
@@ -190,7 +193,7 @@ AWAITED_ERROR: Final = "The Sentinels are replacing the master."
 
 
 class SentinelNetwork:
-    """The ``Network`` of a master behind Sentinels.
+    """The connection to a master behind Sentinels, which implements ``Network``.
 
     Args:
         to_sentinel: Creates the pool of a Sentinel.
@@ -270,7 +273,10 @@ class SentinelNetwork:
         self._wanted.set()
 
     def _wait(self) -> Pool:
-        """Wait for a recently confirmed master and return its pool. Raises ``RedisError`` after a timeout."""
+        """Return the pool of the master. Wait while operations are paused or the last poll is too old.
+
+        Raises ``RedisError`` if no Sentinel knows the master, or after the timeout of an operation.
+        """
         deadline = time.monotonic() + self._patience
         with self._changed:
             if self._thread is None and not self._closed:
@@ -286,7 +292,10 @@ class SentinelNetwork:
                     raise TimeoutError(AWAITED_ERROR)
 
     def _pause(self, announcer: Host | None = None) -> None:
-        """Pause operations. Operations in progress fail."""
+        """Pause operations, and let operations in progress fail.
+
+        ``announcer`` is the Sentinel that has announced a failover; ``None`` = the polls have found it.
+        """
         with self._changed:
             if announcer is not None:
                 self._announcers.add(announcer)
@@ -300,7 +309,10 @@ class SentinelNetwork:
             pool.retire()
 
     def _open(self, address: Host, pool: Pool) -> None:
-        """Resume operations with this pool, unless a failover was announced after the last poll began."""
+        """Resume operations with the master at ``address``, whose connection pool is ``pool``.
+
+        Do nothing if a failover was announced after the last poll began.
+        """
         with self._changed:
             if self._closed or self._announcement_count > self._handled_count:
                 return
@@ -334,7 +346,7 @@ class SentinelNetwork:
             sentinel.close()
 
     def _poll(self, began: float) -> Mapping[Host, MasterReport]:
-        """Poll the Sentinels. Return their reports by host. The next poll also includes the peers in these reports."""
+        """Poll all known Sentinels, and return the reports by Sentinel. Add Sentinels that the reports name."""
         for host in self._hosts:
             self._add(host)
         sent = [sentinel for sentinel in self._sentinels.values() if sentinel.send()]
@@ -374,7 +386,10 @@ class SentinelNetwork:
                 self._resume(best.address)
 
     def _pause_until_end(self, address: Host) -> None:
-        """Pause operations while a failover is in progress, but no longer than ``LONGEST_PAUSE`` seconds."""
+        """Pause operations while a Sentinel reports a failover in progress.
+
+        After ``LONGEST_PAUSE`` seconds, resume operations with the master at ``address``.
+        """
         if not self._gave_up and self._pool is not None:
             self._pause()
         if self._paused and self._is_overdue():

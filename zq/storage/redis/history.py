@@ -47,6 +47,7 @@ class HistoryController:
         position.
 
         Args:
+            marker: Position or sequence after which the page begins.
             most: Maximum number of entries, and maximum total size of their messages in bytes.
             bounds: Additional arguments of the script.
         """

@@ -247,17 +247,17 @@ def whole(project: str) -> QueueRef:
 
 
 def content(project: str, stage: str) -> Block:
-    """Return the key of the list that contains a stage's messages."""
+    """Return the key of the list with the messages of the stage ``stage``."""
     return own(project, "stage:" + stage)
 
 
 def opened(project: str, producer: str, number: int) -> Block:
-    """Return the key of the list with this number in an open commit."""
+    """Return the key ``zq:{t}:open:n:producer`` of a message list of the producer's open commit; ``number`` is n."""
     return own(project, f"open:{number}:{producer}")
 
 
 def own(project: str, *kinds: str) -> Block:
-    """Return the keys of these kinds in a project. They share a hash tag, and therefore a cluster slot."""
+    """Return one key of the project for each kind, such as "log". All are in the cluster slot of the project."""
     tag = blake2b(text(project), digest_size=16).hexdigest().encode()
     return tuple(b"zq:{%b}:%b" % (tag, text(kind)) for kind in kinds)
 
@@ -271,7 +271,7 @@ def bucket_lease(number: int) -> bytes:
 
 
 def bucket_of(ref: QueueRef) -> bytes:
-    """Return the key of the expiry schedule's bucket to which the queue belongs."""
+    """Return the key of the bucket (part of the expiry schedule) that contains the queue."""
     return bucket(crc32(text(ref.name), crc32(text(ref.project))) % BUCKETS)
 
 

@@ -41,7 +41,11 @@ class ActiveExpiry:
         self._first = random.randrange(layout.BUCKETS)
 
     def sweep(self, now: int, pace: Pace) -> int:
-        """Sweep all buckets until ``pace`` ends the round. Return the number of removed messages."""
+        """Remove the expired data of all queues that are due. Return the number of removed messages.
+
+        ``pace`` limits the work of a round. If it ends the round early, the next round starts with the bucket that this
+        round has not completed.
+        """
         sweep = SweepRound(self._store, now, pace)
         for step in range(layout.BUCKETS):
             number = (self._first + step) % layout.BUCKETS
@@ -70,7 +74,7 @@ class SweepRound:
         self.over = False
 
     def sweep_bucket(self, number: int) -> None:
-        """Sweep the due queues of a bucket. Skip a bucket that another round has leased."""
+        """Remove the expired data of the due queues in bucket ``number``, unless another round has leased it."""
         due = self._due(number, QUEUES)
         if not due:
             return
@@ -82,7 +86,11 @@ class SweepRound:
             self._store.client.run(scripts.DUE_DONE, (key,), self._name)
 
     def _sweep_queue(self, number: int, member: bytes) -> bool:
-        """Remove a queue's expired data. Return whether this round may continue with the bucket."""
+        """Remove the expired data of one queue, and schedule the queue's next sweep.
+
+        ``member`` is the due schedule entry of the queue. Return ``True`` if all expired data was removed, or ``False``
+        if the round must leave the bucket: the round has ended or has lost the lease.
+        """
         queue = layout.queue_of(member[layout.MOMENT.size :])
         while size := min(self._pace.step(), MAX_SCRIPT_REMOVALS):
             # The lease may have ended during a long pause.
@@ -102,9 +110,9 @@ class SweepRound:
         return False
 
     def _due(self, number: int, limit: int) -> list[bytes]:
-        """Lease the bucket, or renew its lease, and return its due entries.
+        """Lease the bucket, or renew its lease, and return up to ``limit`` due schedule entries.
 
-        Return no entries if another round has leased the bucket.
+        Return no entries if none is due, or if another round has leased the bucket.
         """
         keys = layout.bucket(number), layout.bucket_lease(number)
         terms = b"%d" % self._now, b"%d" % limit, self._name, b"%d" % (LEASE * 1000)
@@ -114,10 +122,10 @@ class SweepRound:
         return found
 
     def _remove(self, queue: QueueRef, size: int) -> tuple[int, int, int]:
-        """Remove up to ``size`` expired entries.
+        """Remove up to ``size`` expired messages and other items, such as history entries, from the queue.
 
-        Return the number of removed messages, the number of other removed entries, and the time of the next expiry (0 =
-        none).
+        Return the number of removed messages, the number of other removed items, and the time of the next expiry in
+        milliseconds (0 = none).
         """
         terms, keys = [b"%d" % self._now, b"%d" % size], layout.keys(queue)
         script, more = scripts.SWEEP, [keys.answers, keys.history]
@@ -154,7 +162,7 @@ class StoreStats:
         self._client = store.client
 
     def depths(self, now: int, queues: int, most: int) -> list[tuple[QueueRef, Depth]]:
-        """Return the message counts of the first ``queues`` queues, in the order of bucket and name.
+        """Return the message counts by state of up to ``queues`` queues, grouped by project.
 
         Each count is at most ``most``.
         """
@@ -170,7 +178,7 @@ class StoreStats:
         return [*self._store.removals.measures(), *self._memory(), *self._messages(), *self._expired(now)]
 
     def _queues(self, most: int) -> list[QueueRef]:
-        """Return the first ``most`` queues of the store, from the projects in the expiry schedule."""
+        """Return up to ``most`` queues of the store. The expiry schedule lists the projects that have queues."""
         far = b"%d" % layout.FAR
         bounds = far, far, b"BYSCORE", b"LIMIT", b"0", b"%d" % most
         named = self._client.each([ReadRequest(key, (b"ZRANGE", key, *bounds)) for key in BUCKETS])

@@ -182,7 +182,7 @@ def _keys(
 
 
 def _within(position: Position) -> Sequence[int]:
-    """Cap the numbers of a position at the largest number that Lua represents exactly."""
+    """Limit both numbers of a position to the largest integer that Lua represents exactly."""
     return [min(number, layout.FAR) for number in position]
 
 

@@ -82,17 +82,17 @@ class FollowedProject:
         self.late = False
 
     def notify(self, batch: Batch | None, before: int = 0) -> None:
-        """Notify the listeners of a batch, or of lost batches if ``batch`` is ``None``.
+        """Notify the listeners of a batch. ``before`` is the last sequence of the log before the batch.
 
-        ``before`` is the last sequence of the log before the batch. After lost batches, the listeners must drop their
-        cached part of the log.
+        If ``batch`` is ``None``, batches were purged or notices were lost: the listeners drop their cached part of the
+        log.
         """
         for listener in self.listeners:
             listener(batch, before)
 
 
 class LogSubscriber:
-    """The subscriptions to topic logs. The first subscription starts a thread."""
+    """The subscriptions of this process to topic logs, with one reader thread per Redis server in use."""
 
     def __init__(self, network: Network, database: int) -> None:
         self.network, self._database = network, database

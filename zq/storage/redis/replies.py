@@ -17,10 +17,11 @@ from zq.storage.redis.layout import (
 
 
 def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
-    """Decode the message at offset ``at`` as of ``now``.
+    """Decode the message at offset ``at``, as it is at the time ``now`` in milliseconds.
 
     Returns:
         The message, the claim's ttl in seconds, the claim's start in milliseconds, and the end offset of the message.
+        The ttl and the start are 0 if the message was never claimed.
     """
     length = FRONT.unpack_from(blob, at)[0]
     first = at + FRONT.size
@@ -62,7 +63,8 @@ def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int,
     """Decode the optional fields of an entry, see ``layout.MORE`` and ``layout.TAIL``.
 
     Return the creation time, the claim count in the origin queue, the checksum, the origin, the reason, the time of the
-    first claim, the size of the attributes, and the group.
+    first claim (0 = none), the size of the attributes in bytes, and the group. Times are in milliseconds. If the fields
+    contain no creation time, return ``created``.
     """
     told, count, checksum, origin, reason = MORE.unpack_from(more)
     second = MORE.size + checksum
@@ -84,7 +86,7 @@ def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int,
 
 
 def messages(blob: bytes, at: int, now: int) -> Messages:
-    """Decode all messages from offset ``at`` to the end, as of ``now``."""
+    """Decode all messages from offset ``at`` to the end, as they are at the time ``now`` in milliseconds."""
     found = []
     while at < len(blob):
         item, _, _, at = message(blob, at, now)
@@ -93,7 +95,10 @@ def messages(blob: bytes, at: int, now: int) -> Messages:
 
 
 def finished(blob: bytes, at: int, now: int) -> list[HistoryEntry]:
-    """Decode all history entries and live messages from offset ``at`` to the end, as of ``now``."""
+    """Decode all history entries and live messages from offset ``at`` to the end.
+
+    Live messages are decoded as they are at the time ``now`` in milliseconds.
+    """
     found = []
     while at < len(blob):
         outcome, moment, position, _ = PAST.unpack_from(blob, at)

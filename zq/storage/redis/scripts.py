@@ -20,7 +20,7 @@ SECTION: Final = re.compile(r"^---- (?:part|script) (\w+)(?:: (.+))?\n", re.MULT
 
 
 def read_sections() -> dict[str, tuple[str, str]]:
-    """Read the sections of all files. Return a mapping from name to (flags, text)."""
+    """Read the sections of all files in the folder ``lua``. Return a mapping from section name to (flags, text)."""
     found = {}
     for file in FOLDER.iterdir():
         if file.name.endswith(".lua"):
@@ -43,7 +43,8 @@ class Script:
     Args:
         parts: Names of the parts to put before the script's own section, in this order.
         alone: Whether to omit the part ``shared``, which comes first in all other scripts.
-        confirmed: Whether a write must be confirmed by ``wait_replicas`` replicas.
+        confirmed: Whether the client waits until the replicas have confirmed the script's writes; see the option
+            ``wait_replicas``.
     """
 
     def __init__(self, name: str, *parts: str, alone: bool = False, confirmed: bool = True) -> None:

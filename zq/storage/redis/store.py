@@ -48,11 +48,11 @@ MAX_KNOWN: Final = 100_000
 
 
 class Store:
-    """The execution of queue scripts, and the expiry schedule.
+    """The execution of queue scripts, and the expiry schedule. Times are in milliseconds since the Unix epoch.
 
-    A schedule entry contains a queue and the time from which the queue may have expired data. The entry and the queue
-    are in different cluster slots, so the entry is created before the message that needs it. One entry also covers all
-    later expiries.
+    A schedule entry contains a queue and the time at which to sweep it: to remove its expired data. The entry and the
+    queue are in different cluster slots, so the entry is created before the message that needs it. One entry is enough
+    for all later expiries, because each sweep schedules the next one.
     """
 
     def __init__(self, client: Client) -> None:
@@ -76,7 +76,7 @@ class Store:
         return ReadRequest(keys[0], arguments, script, keys)
 
     def schedule_history(self, queue: QueueRef, seconds: int, now: int) -> list[Block]:
-        """Schedule the expiry of history entries, and return the keys of the queue's history.
+        """Schedule the removal of history entries that are created at ``now``. Return the keys of the queue's history.
 
         ``seconds`` is the retention. If it is 0, the queue keeps no history: schedule nothing and return no keys.
         """
@@ -88,10 +88,10 @@ class Store:
     def schedule_idempotency_key(
         self, queue: QueueRef, idempotency_key: IdempotencyKey, now: int
     ) -> tuple[Block, list[bytes]]:
-        """Schedule the expiry of an idempotency key.
+        """Schedule the removal of an idempotency key that is used at ``now``.
 
-        Return the Redis keys that store the results of keyed requests, and the script arguments: idempotency key,
-        digest and expiry.
+        Return the Redis keys that store the results of requests with idempotency keys, and three script arguments:
+        idempotency key, digest and expiry.
         """
         expires = now + idempotency_key.window * 1000
         self.schedule_expiry(queue, expires, now)
@@ -102,7 +102,10 @@ class Store:
         ]
 
     def schedule_expiry(self, queue: QueueRef, expires: int, now: int) -> None:
-        """Schedule a sweep of the queue at ``expires`` (milliseconds). Must be called before the message is stored."""
+        """Schedule a sweep (removal of expired data) of the queue at ``expires``, unless an earlier one is scheduled.
+
+        Must be called before the data that expires is stored.
+        """
         try:
             entered = self._scheduled[queue]  # in one step, because another thread may evict the entry
         except KeyError:
@@ -116,16 +119,21 @@ class Store:
             self._scheduled[queue] = moment
 
     def register_project(self, project: str) -> None:
-        """Register a project in the expiry schedule. Must be called before the project's first queue is created."""
+        """Add the project to the expiry schedule, which also lists all projects.
+
+        Must be called before the project's first queue is created.
+        """
         if project not in self._registered:
             self.schedule(layout.whole(project), layout.FAR)
             with self._lock:
                 self._registered[project] = True
 
     def schedule(self, queue: QueueRef, moment: int, done: bytes = b"") -> None:
-        """Add an entry to the queue's bucket of the expiry schedule, and remove the entry ``done``.
+        """Schedule a sweep (removal of expired data) of the queue, and remove a completed entry from the schedule.
 
-        ``moment`` is the due time in milliseconds; 0 = add no entry.
+        Args:
+            moment: Due time of the sweep; 0 = schedule no sweep.
+            done: The entry to remove; empty = none.
         """
         key = layout.bucket_of(queue)
         member = layout.schedule_entry(queue, moment)
@@ -154,10 +162,10 @@ ERRORS: Final[dict[bytes, type[ZqError]]] = {
 def checked(
     reply: Reply, idempotency_key: IdempotencyKey | None = None, answer: Callable[[bytes], Any] | None = None
 ) -> Reply:
-    """Return a successful reply, or raise the error in it.
+    """Return the reply of a script that succeeded. If the reply contains an error, raise it.
 
-    ``answer`` decodes the stored result of an earlier request with the same idempotency key. The default is
-    ``decode_posted``.
+    If an earlier request had the same idempotency key, raise ``Repeated`` with the stored result of that request, or
+    ``KeyReused`` if the request was different. ``answer`` decodes the stored result; None = ``decode_posted``.
     """
     if not isinstance(reply, list):
         return reply
@@ -238,9 +246,10 @@ class MovePlan(NamedTuple):
 
 
 def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -> MovePlan:
-    """Build the script arguments for the moves, and schedule the expiry of the moved messages.
+    """Build the script arguments for the moves, and schedule the removal of expired data from the target queues.
 
-    Must be called before the messages are moved.
+    Must be called before the messages are moved. ``moment`` is the time of the move in milliseconds. The expiries of
+    the messages are known only after the move, so ``schedule_arrivals`` must then be called.
     """
     numbers: dict[str, int] = {}
     terms: list[bytes] = []
@@ -260,7 +269,11 @@ def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -
 
 
 def schedule_arrivals(store: Store, targets: Sequence[QueueRef], blob: bytes, moment: int) -> bytes:
-    """Schedule the expiries in the header of a reply about moved messages. Return the reply without the header."""
+    """Schedule the removal of expired data from the target queues after a move.
+
+    ``blob`` is the reply of the script. Its header has the earliest expiry of the messages that were moved to each
+    target; 0 = none. Return the reply without the header.
+    """
     at = 0
     for target in targets:
         earliest = layout.MOMENT.unpack_from(blob, at)[0]

@@ -124,16 +124,16 @@ class TopicController:
         return (int(seconds) + AHEAD) * 1000 * batches.PACE
 
     def _trim(self, project: str, retention: Retention) -> bool:
-        """Trim the log of a full store. Return whether memory was freed."""
+        """Trim the project's log to its retention, because the store is full. Return whether memory was freed."""
         gone, left = self._run(scripts.LOG_TRIM, project, b"%d" % retention.size, b"%d" % retention.messages)
         if left:
             self._sweep_soon(project)
         return bool(gone)
 
     def _sweep_soon(self, project: str) -> None:
-        """Schedule a sweep of the project for the next round.
+        """Schedule a removal of the project's expired data for the next maintenance round.
 
-        The entry is unique, so that a round in progress does not remove it.
+        The schedule entry has a random due time, so that a round in progress does not remove it.
         """
         self._store.schedule(layout.whole(project), random.randrange(1, LONG_AGO))
 
@@ -142,7 +142,7 @@ class TopicController:
 
 
 class LogScan:
-    """The progress of a log read that takes several script calls."""
+    """The progress of a read of a project's topic log, which may take several script calls."""
 
     def __init__(self, after: int, limit: int, pattern: Pattern) -> None:
         self._after, self._limit, self._pattern = after, limit, pattern
@@ -159,7 +159,7 @@ class LogScan:
         return [*(b"%d" % number for number in numbers), layout.text(self._pattern.topic)]
 
     def take(self, blob: bytes) -> None:
-        """Add the matching batches of a reply."""
+        """Add the batches in the reply ``blob`` that match the pattern, up to the limits of the read."""
         reached, self._last, self._dropped = STATE.unpack_from(blob)
         for batch in batches.batches(blob, STATE.size):
             if self._pattern.matches(batch.topic):

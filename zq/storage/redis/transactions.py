@@ -117,13 +117,16 @@ unpack_entry = msgpack.Decoder(OpenCommitEntry).decode
 
 
 def register(store: Store, commit: Commit, now: int) -> None:
-    """Register a commit that may become open, so that other servers can find it."""
+    """Register a commit that may become open (decided but not completed), so that other servers can find it."""
     entry = OpenCommitEntry(layout.text(commit.project), layout.text(commit.producer), b"%d" % commit.batch)
     _schedule(store, b"%d" % now, msgpack.encode(entry), b"", b"")
 
 
 def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
-    """Return the open commits of all projects, and remove entries of ``OPEN_KEY`` that have no open commit."""
+    """Return up to ``MAX_READ_COMMITS`` open commits of all projects: decided, but not completed.
+
+    Also remove old entries of ``OPEN_KEY`` that have no open commit.
+    """
     bounds = OPEN_KEY, b"0", b"%d" % (MAX_READ_COMMITS - 1), b"WITHSCORES"
     found = store.client.command(OPEN_KEY, b"ZRANGE", *bounds)
     open_ones = []
@@ -144,7 +147,10 @@ def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
 
 
 def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> bool:
-    """Process up to ``most`` messages of the producer's open commit. Return whether the commit is still open."""
+    """Process up to ``most`` messages of the producer's open commit, which is decided but not completed.
+
+    Return ``True`` if the commit is still open, or ``False`` if it is complete or the producer has no open commit.
+    """
     name, whole = layout.text(producer), layout.whole(project)
     packed, phase = _find_open(store, project, name)
     if packed is None:
@@ -157,10 +163,10 @@ def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> 
 
 
 def schedule_targets(store: Store, project: str, lives: Mapping[str, int], now: int) -> list[QueueRef]:
-    """Schedule the expiry of new messages in their queues, and return these queues.
+    """Schedule the removal of messages that are posted at ``now``, and return their queues.
 
     Args:
-        lives: Minimum TTL of the new messages in milliseconds, by queue name.
+        lives: Minimum TTL of the messages in milliseconds, by queue name.
     """
     targets = [QueueRef(project, name) for name in lives]
     for target in targets:
@@ -186,7 +192,10 @@ def _slice_arguments(
 
 
 def _find_open(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
-    """Return the producer's open commit, or ``None``, and the number of its lists that are completely processed."""
+    """Return the stored form of the producer's open commit, and the number of its completed message lists.
+
+    Return (``None``, 0) if the producer has no open commit.
+    """
     keys = layout.keys(layout.whole(project))
     packed, phase = store.client.each([ReadRequest(key, (b"HGET", key, producer)) for key in (keys.open, keys.phase)])
     return packed, int(phase or 0)
@@ -264,9 +273,10 @@ class Attempt:
         return OpenCommit(b"%d" % self._commit.batch, claims, list(packed))
 
     def _read_stages(self) -> list[bytes]:
-        """Return the stored form of each stage in ``_names``; b"" for a missing stage.
+        """Read the stages to publish, and return their stored forms in the order of ``_names``.
 
-        Missing stages of ``beside`` are first removed from ``_names``.
+        The form of a missing stage is b"". Missing stages of ``beside``, which are optional, are removed from
+        ``_names``.
         """
         publish, beside = dict.fromkeys(self._commit.publish), dict.fromkeys(self._commit.beside)
         if not publish:
@@ -279,7 +289,7 @@ class Attempt:
         return [found[name] or b"" for name in self._names]
 
     def _schedule_targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
-        """Schedule the expiry of the staged messages in their target queues, and return these queues."""
+        """Schedule the removal of the messages in the stages ``packed``, and return the target queues."""
         lives: dict[str, int] = {}
         for stage in packed:
             for name, least in min_ttls(stage).items():

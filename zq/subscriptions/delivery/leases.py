@@ -21,7 +21,10 @@ TTL: Final = 10.0
 
 
 class Leases:
-    """The leases of one worker. If ``alone`` is true, no other process exists and every lease is granted."""
+    """The leases of one worker.
+
+    ``alone``: whether this is the only process that uses the store. Every lease is then granted.
+    """
 
     def __init__(self, documents: DocumentController, clock: Clock, alone: bool) -> None:
         self._documents = documents
@@ -57,7 +60,7 @@ class Leases:
         return True
 
     def seconds_left(self, queue: QueueRef) -> float:
-        """Return the seconds until another worker's lease on the queue expires."""
+        """Return the seconds until another worker's lease on the queue expires, at least 0.1."""
         return max(0.1, self._others.get(queue, 0.0) - time.monotonic())
 
     def release_all(self) -> None:

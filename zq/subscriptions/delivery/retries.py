@@ -52,7 +52,7 @@ def merge_policies(
 
 
 def compute_delays(policy: Mapping[str, Any]) -> list[int]:
-    """Return the delay in seconds before each retry."""
+    """Return the delay in seconds before each retry. ``policy`` is a result of ``merge_policies``."""
     low, high = _clamp(policy["minimum_delay"], MAX_DELAY), _clamp(policy["maximum_delay"], MAX_DELAY)
     return [
         *[0] * _clamp(policy["retries_with_no_delay"], MAX_ATTEMPTS),

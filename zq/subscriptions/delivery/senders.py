@@ -115,7 +115,13 @@ class Senders:
         self._threads.shutdown()
 
     async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: int) -> Outcome:
-        """Deliver by HTTP POST. A redirect counts as a failure."""
+        """Deliver by HTTP POST, and return the outcome. A redirect counts as a failure.
+
+        Args:
+            id: The message id, which is part of the signature.
+            secrets: The secrets that sign the request.
+            hops: The number of deliveries that the message has passed, for the header ``Zq-Hops``.
+        """
         try:
             trusted = await self._authority(one)
         except (Invalid, TimeoutError) as refusal:
@@ -151,7 +157,10 @@ class Senders:
         return await self._in_thread(TIMEOUT, self._trusts.headers, one.subscriber, one.options)
 
     async def mail(self, one: Subscription, text: str, subject: str = "", sender: str = "") -> Outcome:
-        """Deliver by mail. ``subject`` and ``sender`` replace those of the subscription unless they are empty."""
+        """Deliver by mail, and return the outcome.
+
+        ``subject`` and ``sender`` replace those of the subscription unless they are empty.
+        """
         try:
             await self._in_thread(3 * TIMEOUT, self._send, one, text, subject, sender)
         except Invalid as refusal:

@@ -96,9 +96,9 @@ class ConnectionLimits:
 
     @asynccontextmanager
     async def reserve(self, project: str, subscriber: str, *, failed: bool) -> AsyncIterator[None]:
-        """Wait for a free connection and reserve it; an async context manager.
+        """Wait for a free connection to the subscriber's host and reserve it; an async context manager.
 
-        ``failed``: whether the last delivery of the subscription failed.
+        ``subscriber`` is the subscriber's URL. ``failed``: whether the last delivery of the subscription failed.
         """
         host = urlsplit(subscriber.removeprefix("trust+")).hostname or ""
         few = self._hosts.setdefault((project, host), asyncio.Semaphore(MAX_PER_HOST))
@@ -250,11 +250,13 @@ class DeliveryWorker:
             await asyncio.wait_for(self._woken.wait(), max(0.0, min(soon, until) - time.monotonic()))
 
     def _rank(self, queue: QueueRef) -> tuple[int, float]:
-        """Return the priority of a due queue, and the time at which the queue became due. Lower values come first.
+        """Return the sort key of a due queue: its priority, then the monotonic time at which it became due.
 
-        0. Notice queues, topic logs, and subscriptions whose last delivery succeeded.
-        1. Subscriptions without an earlier delivery.
-        2. Subscriptions whose last delivery failed.
+        Lower values come first. The priorities are:
+
+        - 0: notice queues, topic logs, and subscriptions whose last delivery succeeded
+        - 1: subscriptions without an earlier delivery
+        - 2: subscriptions whose last delivery failed
         """
         health = self._health.get(queue)
         if health is None:
