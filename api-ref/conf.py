@@ -83,6 +83,7 @@ def complete(_app: Sphinx, page: str, source: list[str]) -> None:
     if page == root_doc:
         source[0] += navigation(source[0])
     if page == "client":
+        assert SIGNATURES in source[0], "client.md has no placeholder for the signatures"
         source[0] = source[0].replace(SIGNATURES, signatures())
     if page in ADDED:
         source[0] = ADDED[page](source[0])

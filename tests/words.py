@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Words that went from the code, because the field has another word for it or the word meant several things, and which
 names of a tree still use them. ``tests/test_architecture.py`` keeps them away, ``bench.figures`` counts them.
-
-``api-ref/internals.md`` has the words that stand instead.
 """
 
 import ast

@@ -59,9 +59,9 @@ TYPES: dict[str, list[tuple[Any, Any]]] = {
         (time(1, 2), "01:02:00"),
         (timedelta(seconds=90), "PT90S"),
     ],
-    "an enumeration": [(Colour.RED, "red")],
-    "a dataclass, a `Struct`, an attrs class": [(Point(1), {"x": 1})],
-    "keys of a dict that are numbers": [({1: "a"}, {"1": "a"})],
+    "a member of an `Enum`": [(Colour.RED, "red")],
+    "an instance of a dataclass, `Struct` or attrs class": [(Point(1), {"x": 1})],
+    "`int` and `float` keys of a `dict`": [({1: "a"}, {"1": "a"})],
 }
 
 

@@ -13,15 +13,15 @@ from zq.logs import without_secrets
 
 # Exit codes of error classes, including their subclasses, with the meanings that the help shows.
 EXIT_CODES: Final[dict[type[Exception], tuple[int, str]]] = {
-    click.UsageError: (2, "the command line or the configuration is wrong"),
-    errors.NotFound: (3, "an object does not exist"),
-    errors.Invalid: (4, "the request is not valid"),
-    errors.NotAuthorized: (5, "the caller lacks permission"),
-    errors.Conflict: (6, "conflict: a message is claimed, a claim has expired, or a key was reused"),
+    click.UsageError: (2, "invalid command line or configuration"),
+    errors.NotFound: (3, "object does not exist"),
+    errors.Invalid: (4, "invalid request"),
+    errors.NotAuthorized: (5, "permission denied"),
+    errors.Conflict: (6, "conflict: claimed message, expired claim or reused key"),
     errors.MessageClaimed: (6, ""),
     errors.MetadataConflict: (6, ""),
     errors.KeyReused: (6, ""),
-    errors.Unavailable: (7, "the server or its store is unavailable or overloaded"),
+    errors.Unavailable: (7, "server or store unavailable or overloaded"),
     errors.Crowded: (7, ""),
     errors.TooManyRequests: (7, ""),
 }

@@ -19,7 +19,7 @@ WIDTH: Final = 100
 
 
 def exit_codes() -> str:
-    codes = {0: "done", 1: "anything else failed"}
+    codes = {0: "success", 1: "another error"}
     codes |= {code: meaning for code, meaning in EXIT_CODES.values() if meaning}
     codes[INTERRUPTED] = "interrupted by Ctrl-C"
     rows = "".join(f"| {code} | {meaning} |\n" for code, meaning in codes.items())
