@@ -192,7 +192,7 @@ def check_count(field: str, count: int, high: int) -> None:
 
 
 def check_body_size(size: int, bound: int) -> None:
-    """Raise ``Invalid`` if the body, according to its ``Content-Length``, has more than ``bound`` bytes."""
+    """Raise ``Invalid`` if the body has more than ``bound`` bytes. ``size`` may be its ``Content-Length``."""
     if size > bound:
         raise Invalid(f"The body must be at most {bound} bytes; it is {size}.")
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on a topic's messages, except streams: publish, list and get (extensions 8)."""
+"""Operations on a topic's messages, except streams: publish, list and get (extensions 8).
+
+The module ``messages`` has the operations on a queue's messages.
+"""
 
 import os
 import time

@@ -3,6 +3,14 @@
 
 An administrator's settings of a project are stored in the document with the kind "quota" and the project's id as name.
 Servers cache them for ten seconds.
+
+Which class decides that a quota is exceeded:
+
+- stored messages and bytes: ``StorageQuotas`` in ``usage_quotas``
+- metadata bytes: ``MetadataQuotas`` in ``usage_quotas``
+- queues, topics and transactions: ``Quotas``
+- subscriptions and tokens: the code that creates them
+- rates: ``zq.core.rates``
 """
 
 import logging
@@ -19,7 +27,15 @@ from msgspec import structs
 from zq.cache import ReadThroughCache
 from zq.clock import Clock
 from zq.core.rates import Account, Rates
-from zq.core.stored import CACHE_TTL, MAX_PROJECTS, RETRY_INTERVAL, MetadataQuotas, StorageQuotas, beyond_free, exceeded
+from zq.core.usage_quotas import (
+    CACHE_TTL,
+    MAX_PROJECTS,
+    RETRY_INTERVAL,
+    MetadataQuotas,
+    StorageQuotas,
+    beyond_free,
+    exceeded,
+)
 from zq.errors import MetadataConflict, NotAuthorized, NotBuilt, QuotaExceeded, Unavailable
 from zq.limits import check_range, project_id
 from zq.model import Draft, Page, QueueRef

@@ -6,6 +6,13 @@ notifications and messages that become ready later. A waiting request reads the 
 
 A notification wakes one of the requests that claim or pop. If that request finds a message, it wakes the next one. A
 notification also wakes the read-only requests, but only a few of each project at a time.
+
+The steps of a long poll under Granian:
+
+1. ``zq.http.waiting`` takes a slot and polls the store once. If that poll finds nothing, the request becomes pending.
+2. ``zq.serving.asgi`` registers the pending request in the wait queue, and waits for a notification, the client's
+   disconnect or the timeout. The request holds no thread meanwhile.
+3. After a notification, the edge polls again. If that poll finds nothing, step 2 is repeated.
 """
 
 import threading

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The features of a server.
 
-To build zq without a feature, delete its folder, its lines in this module and its lines in ``sections.py``.
+To build zq without a feature, delete its folder, its lines in this module and its lines in ``sections.py``. Reserved
+names of the feature may remain elsewhere, such as a policy rule or a metadata key; they have no effect.
 
 ``python -m zq.serving.features`` prints the OpenAPI document of a server with all features and default settings.
 """
