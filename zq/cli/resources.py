@@ -255,10 +255,12 @@ def for_each(
 
 @click.command("list", cls=Command)
 @click.option("--name", metavar="PART", help="List only names that contain this text.")
-@click.option("--with", "members", type=KeyValue(), multiple=True, help="Required metadata; repeatable.")
-@click.option("--limit", type=Count(0), default=0, help="Maximum number (default: all).")
-@click.option("-l", "--long", is_flag=True, help="Also show metadata in tables, without defaults.")
-@click.option("--no-counts", is_flag=True, help="Show only names and metadata. Saves one request per queue.")
+@click.option(
+    "--with", "members", type=KeyValue(), multiple=True, help="List only entries with this metadata value; repeatable."
+)
+@click.option("--limit", type=Count(0), default=0, help="Maximum number of results (default: all).")
+@click.option("-l", "--long", is_flag=True, help="Also show metadata in tables, except default values.")
+@click.option("--no-counts", is_flag=True, help="Omit message counts, which saves one request per entry.")
 @pass_resources
 def list_all(
     resources: ResourceAccess, name: str | None, members: Metadata, limit: int, long: bool, no_counts: bool

@@ -46,15 +46,17 @@ def publish(
 
 @click.command("tail", cls=Command)
 @name_argument("topic", "topics", required=False)
-@click.option("--match", metavar="GLOB", help="Show topics whose names match. * is one part, ** any number of parts.")
+@click.option(
+    "--match", metavar="GLOB", help="Show all matching topics: * matches one part of a name, ** any number of parts."
+)
 @click.option(
     "--from",
     "after",
     type=Count(0, 2**63 - 1),
     metavar="SEQUENCE",
-    help="Start after this message; 0 = start with the oldest message.",
+    help="Start after the message with this sequence; 0 = start with the oldest message.",
 )
-@click.option("--limit", type=Count(1), help="Number of messages after which the command ends.")
+@click.option("--limit", type=Count(1), help="Stop after this number of messages.")
 @pass_session
 def tail(session: Session, topic: str | None, match: str | None, after: int | None, limit: int | None) -> None:
     """Show messages as they are published, until you interrupt the command.
