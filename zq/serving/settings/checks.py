@@ -27,7 +27,7 @@ def parse_strategy(given: str) -> str:
 def check_share(share: ShareOptions) -> None:
     """Raise ``StartRefused`` if a secret of signed URLs is missing or too short."""
     if share.secrets and not share.secret_key:
-        raise StartRefused("[signed_url] old_secret_keys needs secret_key.")
+        raise StartRefused("[signed_url] old_secret_keys requires secret_key.")
     if any(len(secret.encode()) < MIN_SECRET for secret in share.secrets):
         raise StartRefused(f"[signed_url] secret_key and old_secret_keys must be at least {MIN_SECRET} bytes each.")
 
@@ -48,8 +48,8 @@ def check_tls(server: ServerOptions, auth: AuthOptions) -> None:
     if bool(server.tls_cert) != bool(server.tls_key):
         raise StartRefused("[server] tls_cert and tls_key must both be set, or neither.")
     if server.tls_client_ca and not server.tls_cert:
-        raise StartRefused("[server] tls_client_ca needs tls_cert and tls_key.")
+        raise StartRefused("[server] tls_client_ca requires tls_cert and tls_key.")
     if auth.certificates and not (auth.strategy == "token" and server.engine == "gunicorn" and server.tls_client_ca):
         raise StartRefused(
-            "[auth] certificates needs auth_strategy = token, engine = auto or gunicorn, and [server] tls_client_ca."
+            "[auth] certificates requires auth_strategy = token, engine = auto or gunicorn, and [server] tls_client_ca."
         )

@@ -56,9 +56,8 @@ def _thread_shares(waiters: int | None, streams: int | None, threads: int) -> di
     most = threads - THREADS_FOR_WORK
     if (waiters or 0) + (streams or 0) > most:
         raise StartRefused(
-            f"[server] max_waiters and max_streams together must be at most threads - {THREADS_FOR_WORK}, so that "
-            f"requests that do not wait find a thread; they are {waiters or 0} and {streams or 0}, with {threads} "
-            "threads."
+            f"[server] max_waiters + max_streams must be at most threads - {THREADS_FOR_WORK}, to keep threads for "
+            f"other requests; they are {waiters or 0} and {streams or 0}, and threads is {threads}."
         )
     if streams is None:
         share = most * MAX_STREAMS // (MAX_WAITERS + MAX_STREAMS) if waiters is None else most - waiters

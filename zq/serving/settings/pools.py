@@ -37,8 +37,8 @@ def read_pool_settings(
     embedded = [name for name in EMBEDDED if name in hosts]
     if scheme in NETWORKED and embedded:
         raise StartRefused(
-            f"[pooling:catalog] allowed_hosts must not name {embedded[0]} where [storage] uri is a store for several "
-            "servers: they could not share such a pool."
+            f"[pooling:catalog] allowed_hosts must not contain {embedded[0]} if [storage] uri is a store for several "
+            "servers, because they cannot share an embedded store."
         )
     schemes = (*NETWORKED, *(name[:-1] for name in EMBEDDED))
     options = {each: driver_options(each) for each in schemes}

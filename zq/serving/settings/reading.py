@@ -107,13 +107,11 @@ def refusing() -> Iterator[None]:
     """Convert errors of oslo.config to ``StartRefused``."""
     try:
         yield
-    except RecursionError as error:
-        raise StartRefused("The configuration cannot be used: an option refers to itself by a $.") from error
     except (cfg.NoSuchOptError, cfg.NoSuchGroupError, cfg.TemplateSubstitutionError) as error:
         # The original message may contain part of a password.
         raise StartRefused(
-            "The configuration cannot be used: a value refers by a $ to an option that does not exist; a $ itself is "
-            "written $$."
+            "The configuration cannot be used: a value contains $ and the name of an option that does not exist. For a "
+            "literal $, write $$."
         ) from error
     except (cfg.Error, ValueError) as error:
         raise StartRefused(f"The configuration cannot be used: {without_secrets(str(error))}.") from error
@@ -191,7 +189,7 @@ def _parse_allowed_hosts(given: Sequence[str]) -> Iterator[str]:
     for name in given:
         if HOST_NAME.fullmatch(name) is None:
             raise StartRefused(
-                f"[server] allowed_hosts must be * or names of hosts, without ports and schemes; one is {name[:100]!r}."
+                f"[server] allowed_hosts must be * or host names without scheme and port, not {name[:100]!r}."
             )
         yield name.lower()
 
@@ -257,6 +255,8 @@ def _check_values(conf: cfg.ConfigOpts, path: str | None) -> None:
                 value = option.read(conf)
             except cfg.ConfigSourceValueError as error:
                 raise StartRefused(_explain(option, path, error)) from error
+            except RecursionError as error:
+                raise StartRefused(f"{_locate(option, path)} must not refer to itself with $.") from error
             # An empty port is the default port.
             number = option.is_number and option.default is not None and option.option != PORT
             if number and (value is None or not math.isfinite(value)):
@@ -284,7 +284,7 @@ def misspelt_variables(environment: Mapping[str, str]) -> Iterator[str]:
         alike = get_close_matches(name.upper(), VARIABLES, 1, ALIKE)
         if alike or name.startswith(PREFIXES):
             hint = f"; did you mean {alike[0]}?" if alike else ". zq-server --sample-config prints all options."
-            yield f"The variable {name} is ignored, since it names no option{hint}"
+            yield f"The variable {name} is ignored, because there is no such option{hint}"
 
 
 def _explain(option: DeclaredOption, path: str | None, error: Exception) -> str:

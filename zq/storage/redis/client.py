@@ -45,11 +45,11 @@ MOVES: Final = 3
 # First and maximum pause in seconds before a deferred command is repeated.
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05
-FULL: Final = "The store is full. Messages can be taken from it, but none added."
-ALONE: Final = "Too few replicas of the store are connected, so it takes no changes. Nothing was changed."
+FULL: Final = "The store is full. Consumers can still claim messages, but no messages can be posted."
+ALONE: Final = "Too few replicas of the store are connected, so it rejects changes. Nothing was changed."
 MOVING: Final = "The store's cluster is moving the project to another server. Nothing was changed. Try again later."
-DOUBTFUL: Final = "The store's master was being replaced meanwhile. The change may have happened."
-UNCONFIRMED: Final = "Too few replicas of the store confirmed the change in time. It may have happened."
+DOUBTFUL: Final = "The store's master was replaced during the request. The change may have been made."
+UNCONFIRMED: Final = "Too few replicas of the store confirmed the change in time. It may have been made."
 
 
 class Question(NamedTuple):
