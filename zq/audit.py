@@ -100,7 +100,7 @@ class Audit:
     def log_unauthenticated(self, env: Mapping[str, Any], peer: str) -> None:
         """Log a request that Keystone's middleware has rejected. The application never receives such a request."""
         if self.is_enabled:
-            why = "The Keystone middleware has refused the request."
+            why = "The Keystone middleware rejected the request."
             self.log_refusal(
                 Entry(peer=peer, method=env["REQUEST_METHOD"], object=env["PATH_INFO"], outcome="refused", why=why)
             )

@@ -182,7 +182,7 @@ def check_range(field: str, value: int, low: int, high: int, error: type[Invalid
     """
     if low <= value <= high:
         return value
-    raise error(f"{field} must be from {low} to {high}; it is {value if abs(value) < 10**20 else 'out of all bounds'}.")
+    raise error(f"{field} must be from {low} to {high}; it is {value if abs(value) < 10**20 else 'far out of range'}.")
 
 
 def check_count(field: str, count: int, high: int) -> None:
@@ -210,8 +210,8 @@ def project_id(project: str, error: type[InvalidName] = InvalidName) -> str:
     """Return ``project`` if it is a valid project id (tenancy 1). Raises ``error`` if it is not."""
     if PROJECT_ID.fullmatch(project) is None:
         raise error(
-            f"A project id must be 1 to {MAX_PROJECT} printable ASCII characters without commas, backslashes and "
-            f"surrounding blanks; it has {len(project)}."
+            f"A project id must be 1 to {MAX_PROJECT} printable ASCII characters, without commas, backslashes, "
+            f"and spaces at the ends; it has {len(project)}."
         )
     return project
 
@@ -293,7 +293,8 @@ def check_free_name(field: str, name: str) -> str:
     """
     if FREE_NAME.fullmatch(name) is None:
         raise Invalid(
-            f"{field}: a name must be 1 to {MAX_FREE_NAME} characters from A-Z a-z 0-9 _ - and the dot, not dots alone."
+            f"{field}: a name must be 1 to {MAX_FREE_NAME} characters from A-Z a-z 0-9 _ - and the dot, and "
+            "not only dots."
         )
     return name
 
@@ -310,7 +311,7 @@ def check_attributes(values: Mapping[str, AttributeValue]) -> None:
     if (count := sum(name not in TRACE_NAMES for name in values)) > MAX_ATTRIBUTES:
         raise Invalid(f"attributes must have at most {MAX_ATTRIBUTES} members; it has {count}.")
     if (size := sum(value_size(name, value) for name, value in values.items())) > MAX_ATTRIBUTES_SIZE:
-        raise Invalid(f"attributes must have at most {MAX_ATTRIBUTES_SIZE} characters together; it has {size}.")
+        raise Invalid(f"attributes must have at most {MAX_ATTRIBUTES_SIZE} characters in total; it has {size}.")
     for name, value in values.items():
         _check_attribute(f"attributes.{name}", name, value)
 
@@ -319,12 +320,14 @@ def _check_attribute(field: str, name: str, value: AttributeValue) -> None:
     if not 1 <= len(name) <= MAX_ATTRIBUTE_NAME:
         raise Invalid(f"attributes: a name must be 1 to {MAX_ATTRIBUTE_NAME} characters; one has {len(name)}.")
     if ATTRIBUTE_NAME.fullmatch(name) is None:
-        raise Invalid(f"{field}: a name must be letters, digits, _ - and single dots between them.")
+        raise Invalid(
+            f"{field}: a name may contain only letters, digits, _, - and single dots, and no dot at either end."
+        )
     if name.lower().startswith(RESERVED_PREFIXES):
         raise Invalid(f"{field}: a name must not begin with AWS. or Amazon.")
     matched = ATTRIBUTE_TYPE.fullmatch(value.data_type)
     if matched is None:
-        raise Invalid(f"{field}.type must be String, Number or Binary, with an optional label behind a dot.")
+        raise Invalid(f"{field}.type must be String, Number or Binary, optionally followed by a dot and a label.")
     if len(value.data_type) > MAX_ATTRIBUTE_NAME:
         raise Invalid(f"{field}.type must be at most {MAX_ATTRIBUTE_NAME} characters; it has {len(value.data_type)}.")
     content = value.binary_value if matched[1] == "Binary" else value.string_value
@@ -332,7 +335,7 @@ def _check_attribute(field: str, name: str, value: AttributeValue) -> None:
         raise Invalid(f"{field} must not be empty.")
     if matched[1] == "Binary":
         if not is_base64(content):
-            raise Invalid(f"{field}.value must be base64, since its type is Binary.")
+            raise Invalid(f"{field}.value must be base64, because its type is Binary.")
     elif not is_allowed_text(content):
         raise Invalid(f"{field} must not have control characters other than tab, line feed and carriage return.")
     elif matched[1] == "Number" and not is_attribute_number(content):

@@ -139,7 +139,7 @@ def test_who_is_too_fast_is_told_once_and_waits(tmp_path: Path) -> None:
     assert [run.exit_code for run in done] == [0] * 6, [run.output for run in done]
     told = [run.stderr for run in done if run.stderr]
     assert told
-    assert all(said.startswith("zq: The project may make 1 requests a second. Waiting 1 s") for said in told)
+    assert all(said.startswith("zq: The project may make at most 1 requests per second. Waiting 1 s") for said in told)
     assert all(said.count("\n") == 1 for said in told)
 
 

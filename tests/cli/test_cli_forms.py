@@ -103,7 +103,7 @@ def test_a_query_that_is_none_is_refused_before_anything_is_done(zq: Zq) -> None
     result = zq.run("pop", "jobs", "--query", "nonsense(@)")
     assert result.exit_code == 2
     assert json.loads(result.stdout)["body"]["n"] == 1
-    assert "is shown completely: Unknown function: nonsense()" in result.stderr
+    assert "result is shown: Unknown function: nonsense()" in result.stderr
     assert "'xml' is not one of" in zq.refused(2, "queue", "list", "--output", "xml")
 
 
@@ -114,7 +114,7 @@ def test_a_library_that_is_missing_is_named(zq: Zq) -> None:
     own = {**os.environ, **zq.env}
     assert subprocess.run(words, env=own, capture_output=True, check=False).returncode == 0
     done = subprocess.run([*words, "--query", "@"], env=own, capture_output=True, text=True, check=False)
-    stderr = "zq: The package jmespath is missing: pip install 'zq-queue[cli]' brings it.\n"
+    stderr = "zq: The package jmespath is missing. Install it with pip install 'zq-queue[cli]'.\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", stderr)
 
 
@@ -140,7 +140,7 @@ def test_a_query_of_a_body_that_cannot_be_decoded_shows_the_result_and_names_the
     zq, message = old
     result = zq.run(verb[0], "jobs", *verb[1:], "--query", "[].body")
     assert (result.exit_code, len(result.stdout.splitlines())) == (2, 3)
-    assert f"is shown completely: The body of message {message} cannot be decoded: " in result.stderr
+    assert f"result is shown: The body of message {message} cannot be decoded: " in result.stderr
 
 
 @pytest.mark.parametrize("form", ["json", "yaml", "table"])

@@ -23,7 +23,7 @@ TOO_FAST = Trouble(
     passes=False,
     status=429,
     headers=(("X-Zq-Error", "TooManyRequests"), ("Content-Type", "application/json"), ("Retry-After", "1")),
-    content=b'{"title": "Too many requests", "description": "The project may make 2 requests a second.",'
+    content=b'{"title": "Too many requests", "description": "The project may make at most 2 requests per second.",'
     b' "limit": "requests"}',
 )
 TO_REQUESTS = TOO_FAST._replace(status=503)
@@ -120,7 +120,7 @@ def test_a_quota_that_is_used_up_is_an_error_of_its_own(kind: str) -> None:
         client_of(kind, bounded.url, token=bounded.token("acme")) as client,
     ):
         client.queue("a").create()
-        with pytest.raises(errors.QuotaExceeded, match=r"^The project may have 1 queues\.$"):
+        with pytest.raises(errors.QuotaExceeded, match=r"^The project may have at most 1 queues\.$"):
             client.queue("b").create()
 
 
@@ -176,14 +176,14 @@ def test_who_is_too_fast_waits_as_long_as_the_server_says(
         assert time.monotonic() - began >= 3
         assert len(proxy.seen) == 4
     said = [record.getMessage() for record in caplog.records if record.name == "zq.client"]
-    assert said == ["The project may make 2 requests a second. Waiting 1 s, as requested by the server."]
+    assert said == ["The project may make at most 2 requests per second. Waiting 1 s, as requested by the server."]
 
 
 def test_who_has_no_patience_is_told_what_was_exceeded(proxy: Proxy, kind: str, project: str) -> None:
     """At once, if the server asks for more time than there is."""
     with client_of(kind, proxy.url, project, retries=Retries(deadline=0.5)) as client:
         proxy.plan(TOO_FAST)
-        with pytest.raises(errors.TooManyRequests, match="2 requests a second") as refused:
+        with pytest.raises(errors.TooManyRequests, match="2 requests per second") as refused:
             client.ping()
         assert (refused.value.retry_after, refused.value.limit) == (1, "requests")
         assert len(proxy.seen) == 1

@@ -14,16 +14,16 @@ def test_a_secret_is_shown_once(tokened: Guarded, watching: Watching) -> None:
     """No part of the page or of its storage has it later; the token works, is rotated, and ends when it is revoked."""
     watch = watching(tokened.server.url)
     page = watch.sign_in(tokened.token(), "admin?part=tokens")
-    page.get_by_role("button", name="Make a token…").click()
+    page.get_by_role("button", name="Create a token…").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Name").fill("<b>ci</b>")
     dialog.get_by_label("Scopes").fill("observe:**")
     watch.check_accessible()
-    dialog.get_by_role("button", name="Make").click()
+    dialog.get_by_role("button", name="Create").click()
     secret = page.locator(".secret code").inner_text()
     with Client(tokened.server.url, tokened.project, token=secret) as client:
         assert list(client.queues()) == []
-    page.get_by_role("button", name="I have it").click()
+    page.get_by_role("button", name="Close").click()
     row = page.get_by_role("row", name="<b>ci</b>")
     expect(row.locator("[data-name=Scopes]")).to_have_text("observe:**")
     assert secret not in page.content() + page.evaluate("JSON.stringify([localStorage, sessionStorage, location.href])")

@@ -23,7 +23,7 @@ def test_a_purge_is_there_with_its_request_and_what_its_dialog_told(client: Clie
     page = watch.open("queues/mail")
     page.get_by_role("button", name="Purge…").click()
     dialog = page.get_by_role("dialog")
-    told = re.search(r"([\d,]+) messages as counted now", dialog.inner_text())
+    told = re.search(r"All messages \(([\d,]+)\)", dialog.inner_text())
     assert told
     assert told[1] == "25"
     dialog.get_by_role("textbox").press("Enter")
@@ -35,13 +35,13 @@ def test_a_purge_is_there_with_its_request_and_what_its_dialog_told(client: Clie
     watch.check_accessible()
     with page.expect_response(lambda answer: answer.url.endswith("/mail/purge")) as purged:
         dialog.get_by_role("button", name="Purge").click()
-    expect(page.locator(".announcer")).to_contain_text("25 messages of mail were purged.")
+    expect(page.locator(".announcer")).to_contain_text("Purged 25 messages of mail.")
     expect(page.get_by_role("button", name="Purge…")).to_be_focused()
     assert (client.queue("mail").stats().total, client.queue("other").stats().total) == (0, 1)
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Audit").click()
     row = page.locator("tbody tr", has_text=purged.value.headers["x-openstack-request-id"])
-    expect(row.locator("[data-name=Did]")).to_have_text("purge")
-    expect(row.locator("[data-name=What]")).to_have_text("queue mail")
+    expect(row.locator("[data-name=Action]")).to_have_text("purge")
+    expect(row.locator("[data-name=Object]")).to_have_text("queue mail")
     expect(row.locator("[data-name=Messages]")).to_have_text(told[1])
     expect(row.locator("[data-name=Outcome]")).to_have_text("done")
     row.get_by_role("link", name="mail").click()

@@ -51,7 +51,7 @@ def test_a_queue_whose_consumer_has_stopped_is_the_first(client: Client, watch: 
         return abs(age - (time.time() - posted)) <= 10
 
     until(told, page, 60)
-    letters = page.get_by_role("region", name="Dead letters waiting")
+    letters = page.get_by_role("region", name="Dead letters")
     expect(letters.locator("tbody tr")).to_have_text("dead2")
     expect(page.get_by_text("51 queues")).to_be_visible()
     oldest.get_by_role("link", name="jobs.23").click()

@@ -22,12 +22,12 @@ def test_a_queue_is_paused_says_so_and_is_resumed(client: Client, watch: Watch) 
     dialog = page.get_by_role("dialog")
     watch.check_accessible()
     dialog.get_by_role("button", name="Pause").click()
-    expect(page.locator(".state.paused")).to_contain_text("consumers get no messages, and posts are refused")
+    expect(page.locator(".state.paused")).to_contain_text("consumers get no messages, and the server rejects posts")
     assert queue.metadata()["_paused"] == "all"
     assert not queue.claim().messages
     watch.expected.add(409)
     page.get_by_role("link", name="Post", exact=True).click()
-    page.get_by_label("Body, as JSON").fill("2")
+    page.get_by_label("Body (JSON)").fill("2")
     page.get_by_role("button", name="Post").click()
     expect(page.get_by_role("alert")).to_contain_text("Posts to the queue mail are paused")
     page.get_by_role("link", name="Queues").first.click()
@@ -40,7 +40,9 @@ def test_a_queue_is_paused_says_so_and_is_resumed(client: Client, watch: Watch) 
 
 @pytest.mark.parametrize(
     ("label", "value", "says"),
-    rotated([("Claims:", "claims", "posts go on"), ("Posts:", "posts", "claims go on")], 1),
+    rotated(
+        [("Claims only", "claims", "Producers can still post"), ("Posts only", "posts", "Consumers can still claim")], 1
+    ),
 )
 def test_a_part_of_the_work_is_paused(client: Client, watch: Watch, label: str, value: str, says: str) -> None:
     client.queue("mail").create()

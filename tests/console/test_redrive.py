@@ -46,12 +46,12 @@ def test_the_dry_run_and_its_refusals(client: Client, watch: Watch) -> None:
     expect(page.get_by_text("60 messages would move")).to_be_visible()
     assert told(page) == {"jobs": 40, "mail": 20}
     confirm(page, "Redrive 60")
-    expect(page.get_by_text("Ended.")).to_be_visible()
+    expect(page.get_by_text("Finished.")).to_be_visible()
     assert [client.queue(name).stats().free for name in ("jobs", "mail", "dead")] == [40, 20, 0]
     client.queue("dead").post("x")
     page.get_by_role("button", name="Dry run").click()
     expect(page.get_by_text("0 messages would move")).to_be_visible()
-    expect(page.get_by_role("region", name="Dry run")).to_contain_text("they stay")
-    page.get_by_label("To this queue").fill("dead")
+    expect(page.get_by_role("region", name="Dry run")).to_contain_text("not moved")
+    page.get_by_label("Target queue").fill("dead")
     page.get_by_role("button", name="Dry run").click()
     expect(page.get_by_text("to must not name the queue that is redriven")).to_be_visible()

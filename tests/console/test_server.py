@@ -15,9 +15,9 @@ SERVER = "server"
 def test_readiness_and_limits_are_for_everybody(client: Client, watch: Watch) -> None:
     """The servers are not: the page says which role it takes, and does not ask."""
     page = watch.open(SERVER)
-    expect(page.get_by_text("It is ready: the store answers.")).to_be_visible()
+    expect(page.get_by_text("The server is ready.")).to_be_visible()
     expect(page.locator("tr", has_text="max_messages_post_size").get_by_role("cell")).to_have_text("262,144")
-    expect(page.get_by_text("The servers are for administrators")).to_be_visible()
+    expect(page.get_by_text("Only administrators can see the servers")).to_be_visible()
     assert not [request for request in watch.requests if request.url.endswith("/v2/servers")]
     page.keyboard.press("g")
     page.keyboard.press("q")

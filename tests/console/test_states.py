@@ -21,10 +21,10 @@ def test_a_refusal_is_shown_in_the_servers_own_words(client: Client, watch: Watc
     expect(page.locator(".fault").first).to_contain_text("Request req-")
     client.queue("mail").create()
     watch.open(f"{MAIL}?m=0123456789abcdef")
-    expect(page.get_by_text("It is not in this queue any more")).to_be_visible()
+    expect(page.get_by_text("Message not found")).to_be_visible()
     watch.check_accessible()
     watch.open("nonsense")
-    expect(page.get_by_text("There is no such page")).to_be_visible()
+    expect(page.get_by_text("Page not found")).to_be_visible()
 
 
 def test_a_server_that_is_gone_is_told_and_so_is_its_return(watching: Watching, project: str) -> None:
@@ -43,7 +43,7 @@ def test_a_server_that_is_gone_is_told_and_so_is_its_return(watching: Watching, 
         expect(page.locator(".asof")).to_contain_text("As of")
         watch.check_accessible()
         server.start()
-        expect(page.get_by_text("This queue does not exist yet")).to_be_visible(timeout=120_000)
+        expect(page.get_by_text("Queue not found")).to_be_visible(timeout=120_000)
         expect(page.locator(".banner")).to_have_count(0)
 
 
@@ -51,7 +51,7 @@ def test_queue_that_does_not_exist_says_so_and_can_be_created(client: Client, wa
     """It has no figures, and nothing to purge."""
     client.queue("mail.dead").create()
     page = watch.open(MAIL)
-    expect(page.get_by_text("This queue does not exist yet")).to_be_visible()
+    expect(page.get_by_text("Queue not found")).to_be_visible()
     expect(page.get_by_role("button", name="Purge…")).to_have_count(0)
     expect(page.get_by_role("region", name="Figures")).to_have_count(0)
     watch.check_accessible()
@@ -61,7 +61,7 @@ def test_queue_that_does_not_exist_says_so_and_can_be_created(client: Client, wa
     expect(page.get_by_role("button", name="Purge…")).to_be_visible()
     watch.open("queues/later")
     page.get_by_role("link", name="Post a message").click()
-    page.get_by_label("Body, as JSON").fill("1")
+    page.get_by_label("Body (JSON)").fill("1")
     page.get_by_role("button", name="Post", exact=True).click()
     expect(page.get_by_role("region", name="Figures")).to_be_visible()
     assert client.queue("later").stats().free == 1
@@ -75,7 +75,7 @@ def test_notice_of_success_disappears_and_error_stays(client: Client, watch: Wat
     notice = page.locator(".said")
 
     def post() -> None:
-        page.get_by_label("Body, as JSON").fill("1")
+        page.get_by_label("Body (JSON)").fill("1")
         page.get_by_role("button", name="Post", exact=True).click()
         expect(notice).to_contain_text("1 message posted.")
 
@@ -90,14 +90,14 @@ def test_notice_of_success_disappears_and_error_stays(client: Client, watch: Wat
     button = page.get_by_role("button", name="Post", exact=True)
     expect(button).to_be_disabled()
     # The form may be drawn again while its limits load, and then the click is lost.
-    expect(page.get_by_text("A message lives")).to_be_visible()
+    expect(page.get_by_text("The time to live must be")).to_be_visible()
     button.click(force=True)
     expect(notice).to_be_visible()
     page.clock.fast_forward(10_000)
     page.get_by_role("link", name="Topics").click()
     expect(page.get_by_role("heading", level=1, name="Topics")).to_be_visible()
     expect(notice).to_be_visible()
-    page.get_by_role("button", name="Close this note").click()
+    page.get_by_role("button", name="Close this notice").click()
     expect(notice).to_have_count(0)
 
 
@@ -106,8 +106,8 @@ def test_pages_of_server_without_authentication_name_the_setting(client: Client,
     client.queue("mail").create()
     client.queue("mail").purge()
     page = watch.open("server")
-    expect(page.get_by_text("Authentication is off")).to_contain_text("admin_mode = true")
+    expect(page.get_by_text("To see the requests")).to_contain_text("admin_mode = true")
     watch.open("admin")
-    expect(page.get_by_text("Authentication is off")).to_contain_text("auth_strategy")
+    expect(page.get_by_text("require authentication")).to_contain_text("auth_strategy")
     watch.open("audit")
-    expect(page.locator("tbody [data-name=Who]").first).to_contain_text("anonymous from 127.0.0.1")
+    expect(page.locator("tbody [data-name=User]").first).to_contain_text("anonymous from 127.0.0.1")

@@ -32,13 +32,13 @@ def test_a_subscriber_is_confirmed_tried_paused_and_deleted(
         wait_for(lambda: sink.asked(f"/hook-{kind}"), 60, "the question")
         watch = watching(delivering.url)
         page = watch.open("subscriptions")
-        page.get_by_label("Of a").select_option(kind)
+        page.get_by_label("Source").select_option(kind)
         page.get_by_label("Name (empty: all)").fill("news")
         page.get_by_role("button", name="Show").click()
         expect(page.locator("tbody [data-name=State]")).to_have_text("not confirmed")
         page.locator("tbody th a").click()
         test = page.get_by_role("button", name="Test delivery")
-        expect(test).to_have_attribute("title", "The subscriber has not confirmed.")
+        expect(test).to_have_attribute("title", "The subscription is not confirmed.")
         page.get_by_role("button", name="Confirm").click()
         expect(page.locator("tbody [data-name=State]")).to_have_text("active")
         test.click()
@@ -46,7 +46,7 @@ def test_a_subscriber_is_confirmed_tried_paused_and_deleted(
 
         sink.answers[f"/hook-{kind}"] = 302
         test.click()
-        given_up = page.get_by_role("region", name="Given up")
+        given_up = page.get_by_role("region", name="Failed", exact=True)
         expect(given_up.locator("[data-name='Last failure']")).to_have_text("status 302: <img src=x onerror=alert(1)>")
         expect(given_up.locator("[data-name=Body]")).to_have_text('{"test":true}')
         assert page.locator("main img").count() == 0
@@ -54,7 +54,7 @@ def test_a_subscriber_is_confirmed_tried_paused_and_deleted(
         sink.answers.clear()
         page.get_by_role("button", name="Redeliver…").click()
         page.get_by_role("dialog").get_by_role("button", name="Redeliver").click()
-        expect(page.locator(".announcer")).to_contain_text("1 message to be delivered again; 0 remain.")
+        expect(page.locator(".announcer")).to_contain_text("Retrying 1 delivery. Still failed: 0.")
         wait_for(lambda: len(sink.came(f"/hook-{kind}")) == 3, 60, "it again")
         expect(given_up).to_have_count(0)
 
@@ -64,7 +64,7 @@ def test_a_subscriber_is_confirmed_tried_paused_and_deleted(
         assert not source.subscription(made.id).confirmed
         page.get_by_role("button", name="Delete…").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-        expect(page.get_by_text("There are no subscriptions")).to_be_visible()
+        expect(page.get_by_text("No subscriptions")).to_be_visible()
         assert list(source.subscriptions()) == []
 
 
@@ -84,11 +84,11 @@ def test_subscriptions_of_project_are_listed_and_created(
         expect(rows.locator("[data-name=Source]")).to_have_text(["queue news", "queue news", "topic events"])
         page.get_by_role("button", name="Create a subscription…").click()
         dialog = page.get_by_role("dialog")
-        dialog.get_by_label("Name of the source").fill("newsl")
+        dialog.get_by_label("Name of the queue or topic").fill("newsl")
         expect(dialog.locator("datalist option")).to_have_attribute("value", "newsletter")
-        dialog.get_by_label("Name of the source").fill("newsletter")
+        dialog.get_by_label("Name of the queue or topic").fill("newsletter")
         dialog.get_by_label("Subscriber").fill(f"{sink.url}/four")
-        dialog.get_by_label("Seconds until it ends").fill("7200")
+        dialog.get_by_label("Expires after seconds").fill("7200")
         watch.check_accessible()
         dialog.get_by_role("button", name="Create").click()
         expect(page.locator(".secret code")).to_contain_text("whsec_")

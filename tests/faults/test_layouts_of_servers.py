@@ -63,7 +63,7 @@ def test_a_mongodb_store_of_another_layout_is_refused_unchanged(server: MongoSer
         client.drop_database("zq")
         client["zq"][mongodb_layout.CLOCK].insert_one({"_id": mongodb_layout.LAYOUT, "n": 2})
         before = content(client, "zq")
-        with pytest.raises(StartRefused, match="database zq has layout 2, this zq needs 1"):
+        with pytest.raises(StartRefused, match="database zq has layout 2, but this version of zq requires 1"):
             way(server.uri)
         assert content(client, "zq") == before
         client.drop_database("zq")
@@ -77,7 +77,7 @@ def test_a_redis_store_of_another_layout_is_refused_unchanged(store: RedisServer
         heard = client.pubsub()
         heard.psubscribe("*")
         assert heard.get_message(timeout=5) is not None
-        with pytest.raises(StartRefused, match=f"has layout 3, this zq needs {redis_layout.VERSION}"):
+        with pytest.raises(StartRefused, match=f"has layout 3, but this version of zq requires {redis_layout.VERSION}"):
             redis.connect(store.uri)
         assert {key: client.get(key) for key in client.scan_iter()} == {
             redis_layout.VERSION_KEY: b"3",

@@ -128,4 +128,4 @@ def test_a_server_with_too_few_threads_is_refused() -> None:
     server = ZqServer("rocksdb:unused", config="[server]\nthreads = 20\nmax_waiters = 13\n")
     server.launch()
     assert server.wait(60) == 2
-    assert "max_waiters and max_streams together must be at most threads - 8" in server.stderr
+    assert "max_waiters + max_streams must be at most threads - 8" in server.stderr

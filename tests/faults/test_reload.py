@@ -155,7 +155,7 @@ def test_options_change_under_load(engine: str, driver: str, workers: int, begin
                 operator.reload(server, ttl, more + "[probes]\nbind = 127.0.0.1:1\n")
                 line = f"queue_ttl = jo*: {ttl}"
                 wait_for(lambda line=line: logged(server, "Reloaded", line) == workers, WITHIN, "all have reloaded")
-                assert logged(server, "WARNING", "[probes] bind stays '': it becomes '127.0.0.1:1'") == number
+                assert logged(server, "WARNING", "[probes] bind is still ''. It changes to '127.0.0.1:1'") == number
                 assert {shown(server) for _ in range(10)} == {ttl}
                 operator.reload(server, 5)
                 wait_for(lambda number=number: logged(server, "ERROR", "'jo*: 5'") == number, WITHIN, "the refusal")

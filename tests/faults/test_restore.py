@@ -148,7 +148,7 @@ def test_a_file_that_is_not_as_it_was_is_named(spoil: Callable[[Path], None], ba
     spoil(backup)
     verified = run("backup", "verify", backup)
     assert verified.code == 1
-    assert re.search(r"^[0-9]{6}\.sst (cannot be read|is not as it was): ", verified.said, re.MULTILINE)
+    assert re.search(r"^[0-9]{6}\.sst (cannot be read|is damaged or was modified): ", verified.said, re.MULTILINE)
     assert "1 unreadable places" in verified.said
     done = run("restore", backup, "--store", f"rocksdb://{new}")
     assert (done.code, "is damaged" in done.error) == (2, True), done
@@ -209,7 +209,7 @@ def test_what_is_no_backup_is_refused(tmp_path: Path, backup: Path) -> None:
     (tmp_path / "deep" / backups.MANIFEST).mkdir(parents=True)
     for name in ("file", "empty", "nothing", "linked", "deep"):
         done = run("backup", "verify", tmp_path / name)
-        assert (done.code, "is no backup" in done.error) == (2, True), done
+        assert (done.code, "is not a backup" in done.error) == (2, True), done
     (tmp_path / "loop").symlink_to("loop")
     for name in ("loop", "x" * 300):
         done = run("backup", "verify", tmp_path / name)
@@ -235,7 +235,7 @@ def test_a_store_is_restored_where_none_is(backup: Path, new: Path, tmp_path: Pa
     (tmp_path / "link").symlink_to("nowhere")
     for to in (backup, tmp_path / "file", tmp_path / "link"):
         done = run("restore", backup, "--store", f"rocksdb://{to}")
-        assert (done.code, "is there already" in done.error) == (2, True), done
+        assert (done.code, "already exists" in done.error) == (2, True), done
     for to in ("/proc/store", tmp_path / "file" / "store", tmp_path / ("x" * 300)):
         done = run("restore", backup, "--store", f"rocksdb://{to}")
         assert (done.code, "cannot be written" in done.error) == (2, True), done
@@ -243,7 +243,7 @@ def test_a_store_is_restored_where_none_is(backup: Path, new: Path, tmp_path: Pa
 
 def test_the_manifest_bears_witness_of_the_clock_for_30_days(backup: Path, new: Path) -> None:
     """Then, and if the clock is behind, ``--force-clock`` says that it is right. No start needs it."""
-    for ago, sentence in ((31 * DAY, "31 days after the backup"), (-HOUR, "Set the clock")):
+    for ago, sentence in ((31 * DAY, "31 days after the backup"), (-HOUR, "Correct the clock")):
         dated(backup, time.time() - ago)
         done = run("restore", backup, "--store", f"rocksdb://{new}")
         assert (done.code, sentence in done.error) == (2, True), done

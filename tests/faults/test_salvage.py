@@ -346,7 +346,7 @@ def test_a_check_goes_on_behind_damage_to_the_end(path: Path) -> None:
 def test_a_target_that_is_there_is_refused(path: Path) -> None:
     """Neither a store nor an empty folder is written to."""
     path.with_name("new").mkdir()
-    with pytest.raises(StartRefused, match="is there already"):
+    with pytest.raises(StartRefused, match="already exists"):
         salvage(f"rocksdb://{path}", str(path.with_name("new")))
     assert list(path.with_name("new").iterdir()) == []
 

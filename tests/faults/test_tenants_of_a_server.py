@@ -75,13 +75,13 @@ def test_policy_quotas_and_audit_of_a_server(deployment: Deployment) -> None:
     assert (refused.status, refused.document["title"]) == (403, "Quota exceeded")
     assert [line["why"] for line in deployment.lines()] == [
         "This credential does not allow queues:create on queue jobs.",
-        "The project may have 1 queues.",
+        "The project may have at most 1 queues.",
     ]
 
     deployment.policy.write_text('"queues:create": "role:nobody"\n"queues:gat": "@"\n')
     deployment.write(queues=2, requests=500)
     deployment.hang_up()
-    wait_for(lambda: "The former policy stays in use" in deployment.server.stderr, WITHIN, "the file was refused")
+    wait_for(lambda: "The previous policy stays in use" in deployment.server.stderr, WITHIN, "the file was refused")
     wait_for(is_allowed(deployment, "operator", "more"), WITHIN, "the new quota counts, the old policy too")
 
     deployment.policy.write_text('"queues:create": "role:member"\n')

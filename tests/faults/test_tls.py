@@ -244,7 +244,7 @@ def _last(connection: socket.socket) -> bytes:
     ("config", "sentence"),
     [
         ("[server]\ntls_cert = {0}/server.pem\n", "[server] tls_cert and tls_key must both be set, or neither."),
-        ("[server]\ntls_client_ca = {0}/ca.pem\n", "[server] tls_client_ca needs tls_cert and tls_key."),
+        ("[server]\ntls_client_ca = {0}/ca.pem\n", "[server] tls_client_ca requires tls_cert and tls_key."),
         (
             "[server]\ntls_cert = {0}/server.pem\ntls_key = {0}/second.key\n",
             "[server] tls_cert and tls_key must be a certificate and its unencrypted key, but {0}/server.pem "
@@ -260,7 +260,8 @@ def _last(connection: socket.socket) -> bytes:
         ),
         (
             "[auth]\ncertificates = {0}/ca.pem\n",
-            "[auth] certificates needs auth_strategy = token, engine = auto or gunicorn, and [server] tls_client_ca.",
+            "[auth] certificates requires auth_strategy = token, engine = auto or gunicorn, and [server] "
+            "tls_client_ca.",
         ),
     ],
 )

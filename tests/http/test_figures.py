@@ -115,7 +115,7 @@ def test_what_cannot_be_asked_is_refused_by_its_name(api: Api) -> None:
         ("limit=0", "limit must be"),
         ("kind=claims", "kind must be one of queues, topics."),
         ("kind=topics&sort=ready", "sort must be one of in, name."),
-        ("marker=x", "marker must be one that a listing of figures returned."),
+        ("marker=x", "marker must be the marker in the link to the next page of the same listing."),
         (f"marker={base64.b64encode(b'[1]').decode()}", "marker must be"),
     ):
         assert said in api.get(f"{QUEUES}?{query}", 400).json["description"]

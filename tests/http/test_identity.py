@@ -565,8 +565,8 @@ def test_why_a_credential_is_not_valid_is_for_the_audit_log(
         assert secret not in refused.value.why
     assert reasons == {
         f"The token {id} is unknown, revoked or expired.",
-        "Its form or checksum is not valid.",
-        "Its form is unknown.",
+        "Its format or checksum is not valid.",
+        "Its format is unknown.",
     }
 
 

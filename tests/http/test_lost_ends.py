@@ -132,4 +132,4 @@ def test_a_log_that_was_forgotten_refuses_what_it_cannot_have_given(emptied: tup
     api = lose()
     marker = last + 3600 * 512_000
     for path in (f"{URL}?marker={marker}", f"{TOPIC}/stream?marker={marker}"):
-        assert "beyond the end of the log" in api.get(path, 400).json["description"]
+        assert "after the end of the log" in api.get(path, 400).json["description"]

@@ -62,7 +62,7 @@ def test_what_the_store_does_not_have_answers_as_what_is_not_built(
     refused = bare.call(method, path, 400, body)
     assert refused.headers["X-Zq-Error"] == "NotBuilt"
     assert refused.json["title"] == "Not implemented"
-    assert refused.json["description"].endswith(f"The store of this server does not have {missing}.")
+    assert refused.json["description"].endswith(f"The store of this server does not support {missing}.")
 
 
 def test_queues_messages_and_claims_work_without_the_rest(bare: Api) -> None:

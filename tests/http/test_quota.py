@@ -82,7 +82,7 @@ def test_a_project_that_is_too_fast_is_told_so(bounded: Bounded) -> None:
     assert refused.status_int == 429
     assert refused.json == {
         "title": "Too many requests",
-        "description": "The project may make 5 requests a second.",
+        "description": "The project may make at most 5 requests per second.",
         "limit": "requests",
     }
     assert refused.headers["Retry-After"] == "1"
@@ -103,7 +103,10 @@ def test_large_metadata_of_queues_and_topics_have_a_bound(bounded: Bounded, cloc
         size(f"/v2/{kind}/small{number}", 4000)
     size("/v2/queues/one", 54_000)
     size("/v2/topics/two", 54_000 - 20)
-    assert size(f"/v2/{kind}/three", 5_000, 403).json["description"] == "The project may have 100000 bytes of metadata."
+    assert (
+        size(f"/v2/{kind}/three", 5_000, 403).json["description"]
+        == "The project may have at most 100000 bytes of metadata."
+    )
     size(f"/v2/{kind}/three", 4_000)
     grow = [{"op": "add", "path": "/metadata/a", "value": "y" * 60_000}]
     for path in ("/v2/queues/one", "/v2/topics/two", f"/v2/{kind}/three"):
@@ -203,7 +206,7 @@ def test_one_thing_more_than_the_quota_is_403(bounded: Bounded, kind: str) -> No
         caller.put(f"/v2/{kind}s/{name}", 201)
     caller.put(f"/v2/{kind}s/a", 204)
     refused = caller.put(f"/v2/{kind}s/c", 403)
-    assert refused.json == {"title": "Quota exceeded", "description": f"The project may have 2 {kind}s."}
+    assert refused.json == {"title": "Quota exceeded", "description": f"The project may have at most 2 {kind}s."}
     caller.post(f"/v2/{kind}s/c/messages", 403, POSTED)
     caller.post(f"/v2/{kind}s/a/messages", 201, POSTED)
     caller.delete(f"/v2/{kind}s/b", 204)
@@ -230,8 +233,8 @@ def test_queues_that_a_move_would_make_count_too(bounded: Bounded) -> None:
 @pytest.mark.parametrize(
     ("quota", "sentence"),
     [
-        ({"stored_messages": 2}, "The project may have 2 stored messages."),
-        ({"stored_bytes": 600}, "The project may have 600 stored bytes."),
+        ({"stored_messages": 2}, "The project may have at most 2 stored messages."),
+        ({"stored_bytes": 600}, "The project may have at most 600 stored bytes."),
     ],
 )
 def test_a_project_that_has_stored_its_quota_may_consume_and_read(

@@ -67,7 +67,7 @@ def test_one_name_more_than_the_quota_is_403(bounded: Bounded, work: Work) -> No
     for name in "abab":
         make(caller, name)
     refused = make(caller, "c", 403).json
-    assert refused == {"title": "Quota exceeded", "description": f"The project may have 2 {work}."}
+    assert refused == {"title": "Quota exceeded", "description": f"The project may have at most 2 {work}."}
     make(caller, "a")
     told = caller.get("/v2/quota", 200).json
     assert (told["used"][work], told["limits"][work], told["exact"][work]) == (2, 2, True)
@@ -141,7 +141,7 @@ def test_a_dead_letter_queue_is_counted_where_it_is_named(bounded: Bounded) -> N
     caller = bounded(queues=2).api()
     caller.put("/v2/queues/a", 201)
     refused = caller.put("/v2/queues/b", 403, {"_dead_letter_queue": "dead"})
-    assert refused.json["description"] == "The project may have 2 queues."
+    assert refused.json["description"] == "The project may have at most 2 queues."
     caller.put("/v2/queues/b", 201, {"_dead_letter_queue": "a"})
     change = [{"op": "add", "path": "/metadata/_dead_letter_queue", "value": "dead"}]
     caller.patch("/v2/queues/a", 403, change)

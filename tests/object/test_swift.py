@@ -80,7 +80,7 @@ def test_keystone_refuses(keystone: Keystone) -> None:
     """A wrong password, a region without a Swift, and variables that are missing: each in a sentence."""
     with pytest.raises(ObjectStoreRejection, match="status 401"):
         objects(keystone.variables | PASSWORD | {"OS_PASSWORD": "wrong"}).prepare()
-    with pytest.raises(ObjectStoreRejection, match="names no object store"):
+    with pytest.raises(ObjectStoreRejection, match="has no object store"):
         objects(keystone.variables | PASSWORD | {"OS_REGION_NAME": "two"}).prepare()
     with pytest.raises(StartRefused, match="OS_PASSWORD"):
         objects({**keystone.variables, "OS_USERNAME": "zq"})
@@ -97,7 +97,7 @@ def test_what_is_no_sign_in_is_refused(swift: Swift) -> None:
     """Here something that answers 200 to whatever is asked."""
     elsewhere = swift.environment["ST_AUTH"].replace("/auth/v1.0", "/healthcheck")
     made = SwiftObjects("swift://zq/p?auth=v1", {**swift.environment, "ST_AUTH": elsewhere})
-    with pytest.raises(ObjectStoreRejection, match="is no sign-in"):
+    with pytest.raises(ObjectStoreRejection, match="lacks the token or the account URL"):
         made.prepare()
 
 
@@ -107,5 +107,5 @@ def test_a_container_that_keeps_old_versions_is_refused(swift: Swift) -> None:
     made = SwiftObjects(f"swift://{name}/prefix?auth=v1", swift.environment)
     made.prepare()
     assert made.send("POST", name, {"X-Versions-Location": f"{name}-old"}).status == 204
-    with pytest.raises(StartRefused, match="keeps old versions"):
+    with pytest.raises(StartRefused, match="has versioning enabled"):
         made.prepare()

@@ -93,7 +93,7 @@ def test_a_schema_that_does_not_fit_is_refused_by_the_column() -> None:
 def test_the_sink_only_appends() -> None:
     """Overwriting would be a purge that no commit holds; the output mode ``complete`` is refused, too."""
     for make in (ZqDataSource(GOOD).writer, ZqDataSource(GOOD).streamWriter):
-        with pytest.raises(Invalid, match="The sink only appends"):
+        with pytest.raises(Invalid, match="The sink supports only mode append"):
             make(TEXT, overwrite=True)
 
 

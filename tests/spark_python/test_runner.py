@@ -98,7 +98,7 @@ def test_a_run_refuses_what_it_finds_out_late(client, make: Make, monkeypatch) -
     with pytest.raises(Invalid, match="project is missing"):
         make(doubled, project=None).claiming_options()
     client.queue("in").create({"_dead_letter_queue": "dead"})
-    with pytest.raises(Invalid, match="Queue in has dead as _dead_letter_queue, and the pipeline elsewhere"):
+    with pytest.raises(Invalid, match="Queue in has dead as _dead_letter_queue, but the pipeline has elsewhere"):
         begun(make(doubled), "elsewhere")
 
 

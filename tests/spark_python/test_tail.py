@@ -91,7 +91,7 @@ def test_one_message_that_is_there_does_not_hide_those_that_are_gone(place: Plac
     place.queue.delete_message(gone.id)
     place.queue.post("c")
     place.clock.advance(200)
-    with pytest.raises(MessagesLost, match="messages up to 4 may be gone"):
+    with pytest.raises(MessagesLost, match="Messages up to 4 may have been lost"):
         step(place.tail(), first)
 
 
@@ -111,12 +111,12 @@ def test_records_that_expire_while_a_backlog_is_worked_off_are_reported(place: P
     assert cut == make_offset(4, cut["seen"], 2)
     assert cut["seen"] - begun["seen"] < 30  # seen no later, since it is cut, than its last message came
     place.clock.advance(60)
-    with pytest.raises(MessagesLost, match="and that at 3 is gone before it was read"):
+    with pytest.raises(MessagesLost, match="and the record at 3 was removed before it was read"):
         step(place.tail(state="history"), start)
     place.queue.pop()
-    with pytest.raises(MessagesLost, match="messages up to 5 may be gone"):
+    with pytest.raises(MessagesLost, match="Messages up to 5 may have been lost"):
         step(place.tail(state="history"), start)
-    with pytest.raises(MessagesLost, match="messages up to 5 may be gone"):
+    with pytest.raises(MessagesLost, match="Messages up to 5 may have been lost"):
         step(everything, begun)
 
 
@@ -183,7 +183,7 @@ def test_a_queue_without_history_is_followed_only_on_request(place: Place) -> No
     """The sentence names what to set."""
     place.queue.update({"_history_ttl": 0})
     place.queue.post("a")
-    with pytest.raises(Exception, match=r"Queue in keeps no history.*: set its _history_ttl"):
+    with pytest.raises(Exception, match=r"Queue in keeps no history.* Set its _history_ttl"):
         step(place.tail(), BEGIN)
     assert step(place.tail(failOnDataLoss="false"), BEGIN)["after"] == 1
 

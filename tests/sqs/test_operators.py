@@ -44,7 +44,7 @@ def test_rates_of_a_project_hold_for_sqs(storage: Storage, clock: ManualClock, a
     bounded = Bounded(storage, clock, account, requests=1)
     for _ in range(2):
         assert "ratelimit" in bounded.caller.json("ListQueues").headers
-    assert "requests a second" in bounded.refused("ListQueues", "RequestThrottled", 403)
+    assert "requests per second" in bounded.refused("ListQueues", "RequestThrottled", 403)
     Caller(bounded.app, account[::-1]).json("ListQueues")
 
 
@@ -84,7 +84,9 @@ def test_a_project_has_as_many_queues_as_it_may(storage: Storage, clock: ManualC
     bounded = Bounded(storage, clock, account, queues=1)
     for _ in range(2):
         bounded.caller.json("CreateQueue", QueueName="jobs")
-    assert bounded.refused("CreateQueue", "OverLimit", 403, QueueName="more") == "The project may have 1 queues."
+    assert (
+        bounded.refused("CreateQueue", "OverLimit", 403, QueueName="more") == "The project may have at most 1 queues."
+    )
 
 
 def test_credentials_of_rest_are_not_asked_for(storage: Storage, clock: ManualClock, account: str) -> None:

@@ -175,7 +175,7 @@ def test_a_dollar_is_written_twice(tmp_path: Path) -> None:
     """As the sentence says."""
     file = tmp_path / "zq.conf"
     file.write_text("[storage]\nuri = redis://:a$b@host/0\n")
-    with pytest.raises(StartRefused, match=r"a \$ itself is written \$\$"):
+    with pytest.raises(StartRefused, match=r"write \$\$"):
         settings.load(str(file))
     file.write_text("[storage]\nuri = redis://:a$$b@host/0\n")
     assert settings.load(str(file)).storage.uri == "redis://:a$b@host/0"

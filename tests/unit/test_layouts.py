@@ -80,7 +80,7 @@ def test_a_store_of_a_former_layout_is_refused_unchanged(
     """The version that wrote it opens it afterwards: every file is as it was."""
     path = unpacked(number, tmp_path)
     before = digests(path)
-    with pytest.raises(StartRefused, match=f"has layout {number}, this zq needs {TODAY}"):
+    with pytest.raises(StartRefused, match=f"has layout {number}, but this version of zq requires {TODAY}"):
         use(path)
     assert digests(path) == before
     assert [file.name for file in tmp_path.iterdir()] == ["store"], "nothing else is left behind"
@@ -138,7 +138,7 @@ def test_a_store_of_a_later_layout_is_refused_unchanged(tmp_path: Path) -> None:
     store.write([("default", b"version", b"6")])
     store.close()
     before = digests(path)
-    with pytest.raises(StartRefused, match=f"has layout 6, this zq needs {TODAY}"):
+    with pytest.raises(StartRefused, match=f"has layout 6, but this version of zq requires {TODAY}"):
         open_for_writing(path)
     assert digests(path) == before
 
@@ -198,9 +198,9 @@ def test_an_object_store_of_another_layout_is_refused_unchanged(
     assert opening.layout == layout.VERSION.decode()
     write(bucket, "open/1", structs.replace(opening, layout="6"))
     before = dict(bucket._values)
-    with pytest.raises(StartRefused, match=f"has layout 6, this zq needs {TODAY}"):
+    with pytest.raises(StartRefused, match=f"has layout 6, but this version of zq requires {TODAY}"):
         own(tmp_path, "second", takeover=takeover)
-    with pytest.raises(StartRefused, match=f"has layout 6, this zq needs {TODAY}"):
+    with pytest.raises(StartRefused, match=f"has layout 6, but this version of zq requires {TODAY}"):
         object_store.restore("s3://bucket/x", f"rocksdb://{tmp_path}/restored")
     assert bucket._values == before
     assert not (tmp_path / "restored").exists()

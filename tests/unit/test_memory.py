@@ -37,7 +37,7 @@ def test_a_scan_goes_on_behind_what_is_written_meanwhile(store: MemoryStore):
 
 def test_a_store_in_memory_has_no_name():
     """Two URIs would look like two stores that can be found again."""
-    with pytest.raises(StartRefused, match="has no name"):
+    with pytest.raises(StartRefused, match="must be memory:"):
         connect("memory:jobs")
 
 

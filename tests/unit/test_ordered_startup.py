@@ -85,7 +85,7 @@ def test_a_store_of_a_former_layout_is_refused_and_left_alone(tmp_path: Path, ve
         store.write([("default", b"version", version)])
     storage.close()
     for opened in (connect, check):
-        with pytest.raises(StartRefused, match=f"has layout {version.decode()}, this zq needs 5"):
+        with pytest.raises(StartRefused, match=f"has layout {version.decode()}, but this version of zq requires 5"):
             opened(uri)
     store = Store(tmp_path / "store", layout.FAMILIES, "never", 0)
     assert store.get("default", b"version") == version

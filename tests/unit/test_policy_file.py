@@ -127,7 +127,7 @@ def test_a_hang_up_tells_what_became_of_the_file(path: Path, caplog: pytest.LogC
     path.write_text('"queues:gat": "@"\n')
     policy.reload(str(path), Noted())
     assert told[1:] == [("policy", "refused")]
-    assert "The former policy stays in use: [oslo_policy] policy_file" in caplog.text
+    assert "The previous policy stays in use: [oslo_policy] policy_file" in caplog.text
     assert policy("queues:create", READER)
 
 

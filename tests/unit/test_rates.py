@@ -60,7 +60,7 @@ def test_a_burst_of_two_seconds_and_then_the_rate() -> None:
 def test_a_refusal_says_which_limit_and_when_to_come_again() -> None:
     account = Account(QUOTA, 64)
     served(account, 0.0, 20)
-    with pytest.raises(TooManyRequests, match=r"^The project may make 10 requests a second\.$") as refusal:
+    with pytest.raises(TooManyRequests, match=r"^The project may make at most 10 requests per second\.$") as refusal:
         account.enter(0.0)
     assert (refusal.value.limit, refusal.value.retry_after) == ("requests", 1)
 

@@ -101,18 +101,18 @@ def test_a_log_with_whole_writes_behind_damage_is_refused_unchanged(path: Path, 
     log = log_of(path)
     log.write_bytes(DAMAGES[damage](log.read_bytes()))
     before = digests(path)
-    with pytest.raises(StartRefused, match=f"{log.name} at offset .* whole writes follow.* zq-server salvage"):
+    with pytest.raises(StartRefused, match=f"{log.name} at offset .* complete writes of .* zq-server salvage"):
         messages(path)
     assert digests(path) == before
     report = check(f"rocksdb://{path}")
     assert report is not None
-    assert any("readable writes follow" in sentence for sentence in report.damage), report.damage
+    assert any("bytes follow" in sentence for sentence in report.damage), report.damage
     assert digests(path) == before
     saved = salvage(f"rocksdb://{path}", str(path.with_name("saved")))
     assert saved is not None
     assert saved.report.contradictions == 0, saved.report.examples
     assert saved.saved["messages"] >= POSTS * BATCH - LOST.get(damage, BATCH), saved
-    assert any("readable writes follow" in sentence for sentence in saved.damage), saved.damage
+    assert any("bytes follow" in sentence for sentence in saved.damage), saved.damage
     assert digests(path) == before
 
 
@@ -141,17 +141,24 @@ def test_a_torn_end_is_dropped_with_a_warning(path: Path, tear: str, caplog: pyt
     log.write_bytes(change(log.read_bytes()))
     report = check(f"rocksdb://{path}")
     assert report is not None
-    assert any("ends torn" in sentence and "no whole write" in sentence for sentence in report.damage), report.damage
+    assert any(
+        "The end of the write-ahead log is incomplete" in sentence and "no complete write" in sentence
+        for sentence in report.damage
+    ), report.damage
     with caplog.at_level(logging.WARNING):
         there = messages(path)
     assert POSTS * BATCH - lost <= there < POSTS * BATCH
-    (line,) = [record for record in caplog.records if "ends torn" in record.getMessage()]
+    (line,) = [
+        record for record in caplog.records if "The end of the write-ahead log is incomplete" in record.getMessage()
+    ]
     assert line.levelno == logging.WARNING
     assert isinstance(line.args, tuple)
     assert line.args[0] > 0
     caplog.clear()
     assert messages(path) == there
-    assert not [record for record in caplog.records if "ends torn" in record.getMessage()]
+    assert not [
+        record for record in caplog.records if "The end of the write-ahead log is incomplete" in record.getMessage()
+    ]
 
 
 def test_a_log_file_that_is_missing_is_refused(path: Path) -> None:
@@ -306,4 +313,4 @@ def test_no_loss_is_silent(several: Path, tmp_path: Path, seed: int, caplog: pyt
         return
     if there < POSTS * BATCH:
         assert [record for record in caplog.records if record.levelno >= logging.WARNING and record.args], caplog.text
-        assert "ends torn" in caplog.text
+        assert "The end of the write-ahead log is incomplete" in caplog.text

@@ -92,7 +92,7 @@ def test_waiters_and_streams_are_as_many_as_the_threads_allow(
 def test_waiters_and_streams_together_leave_threads_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would fit; the sentence has both."""
     setting(monkeypatch, "server", engine="gunicorn", max_waiters=40, max_streams=17)
-    with pytest.raises(StartRefused, match=r"max_waiters and max_streams .* are 40 and 17, with 64 threads"):
+    with pytest.raises(StartRefused, match=r"max_waiters \+ max_streams .* are 40 and 17, and threads is 64"):
         settings.load()
 
 
@@ -170,13 +170,13 @@ def test_variables_that_look_like_ours_are_warned_of() -> None:
     assert list(settings.misspelt_variables(ours | others)) == []
     wrong = ["OS_SERVER__PROT", "OS_SERVR__PORT", "OS_STORAGE_ROCKSDB__SYNC", "OS_server__port", "OS_LOG__COLOURS"]
     assert list(settings.misspelt_variables(dict.fromkeys(wrong, "1"))) == [
-        "The variable OS_LOG__COLOURS is ignored, since it names no option. zq-server --sample-config prints all "
-        "options.",
-        "The variable OS_SERVER__PROT is ignored, since it names no option; did you mean OS_SERVER__PORT?",
-        "The variable OS_SERVR__PORT is ignored, since it names no option; did you mean OS_SERVER__PORT?",
-        "The variable OS_STORAGE_ROCKSDB__SYNC is ignored, since it names no option; did you mean "
+        "The variable OS_LOG__COLOURS is ignored, because there is no such option. zq-server --sample-config prints "
+        "all options.",
+        "The variable OS_SERVER__PROT is ignored, because there is no such option; did you mean OS_SERVER__PORT?",
+        "The variable OS_SERVR__PORT is ignored, because there is no such option; did you mean OS_SERVER__PORT?",
+        "The variable OS_STORAGE_ROCKSDB__SYNC is ignored, because there is no such option; did you mean "
         "OS_STORAGE:ROCKSDB__SYNC?",
-        "The variable OS_server__port is ignored, since it names no option; did you mean OS_SERVER__PORT?",
+        "The variable OS_server__port is ignored, because there is no such option; did you mean OS_SERVER__PORT?",
     ]
 
 

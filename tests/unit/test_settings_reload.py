@@ -83,9 +83,9 @@ def test_what_cannot_change_is_logged_and_left(file: Path, caplog: pytest.LogCap
         assert configuration.reload() == ["[expiry] sweep_interval = 3.0"]
     assert [record for record in caplog.records if record.name.startswith("zq.serving.settings")] == []
     assert configuration.left == [
-        "[server] port stays 8888: it becomes 9000 at the next start.",
-        "[storage] uri stays 'rocksdb:var/zq': it becomes 'redis://***@host/0' at the next start.",
-        "[notification] smtp_user_password stays (not shown): it changes at the next start.",
+        "[server] port is still 8888. It changes to 9000 at the next start.",
+        "[storage] uri is still 'rocksdb:var/zq'. It changes to 'redis://***@host/0' at the next start.",
+        "[notification] smtp_user_password keeps its old value (not shown) until the next start.",
     ]
     assert (configuration.current.storage.uri, configuration.current.server.port) == ("rocksdb:var/zq", 8888)
     file.write_text(FIRST)

@@ -134,7 +134,7 @@ class Policy:
         try:
             changed = self.load(path)
         except StartRefused as refusal:
-            LOG.error("The former policy stays in use: %s", refusal)
+            LOG.error("The previous policy stays in use: %s", refusal)
             audit.log_change(Entry(method="HUP", object="policy", outcome="refused", why=str(refusal)))
         else:
             if changed:

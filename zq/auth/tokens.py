@@ -390,7 +390,7 @@ class TokenVerifier:
         """Verify a token; see ``zq.auth.credentials.Verifier``. Raises ``Unavailable`` if the store is unavailable."""
         parts = parse_token(text)
         if parts is None:
-            return "Its form or checksum is not valid."
+            return "Its format or checksum is not valid."
         id, secret = parts
         now = self._clock.now()
         document = self._documents.get(DocumentRef("", KIND, id), now)

@@ -14,7 +14,7 @@ def main() -> None:
 
             cli()
         except ModuleNotFoundError as error:
-            sys.exit(f"zq: The package {error.name} is missing: pip install 'zq-queue[cli]' brings it.")
+            sys.exit(f"zq: The package {error.name} is missing. Install it with pip install 'zq-queue[cli]'.")
     except KeyboardInterrupt:
         sys.exit(130)  # the value of ``failures.INTERRUPTED``, which may not be imported yet
 

@@ -135,9 +135,15 @@ def quota(session: Session) -> None:
 @click.command("share", cls=Command)
 @click.argument("queue", required=False)
 @click.option(
-    "--path", "paths", multiple=True, default=("messages",), help="messages or claims (default messages); repeatable."
+    "--path",
+    "paths",
+    multiple=True,
+    default=("messages",),
+    help="Allowed path: messages or claims (default messages); repeatable.",
 )
-@click.option("--method", "methods", multiple=True, default=("GET",), help="GET, POST, … (default GET); repeatable.")
+@click.option(
+    "--method", "methods", multiple=True, default=("GET",), help="Allowed HTTP method (default GET); repeatable."
+)
 @click.option("--expires", type=click.DateTime(), metavar="TIME", help="Expiry time in UTC (default: in one day).")
 @click.option("--revoke", is_flag=True, help="Revoke all pre-signed URLs of the project.")
 @pass_session

@@ -52,32 +52,38 @@ PIPE_POLL_PAUSE: Final = 0.001
     "--exec",
     "line",
     metavar="CMD",
-    help="Command to run for each message. It gets the body on standard input; {} is replaced by the id.",
+    help="Command to run for each message. It receives the body on standard input; {} is replaced by the id.",
 )
 @click.option("--shell", is_flag=True, help='Run CMD through /bin/sh; {} is replaced by "$1".')
 @click.option(
     "--batch", "whole", is_flag=True, help="Pass whole claims to CMD as JSON lines; {} is replaced by the claim's id."
 )
-@click.option("--count", type=Count(1), help="Maximum number of messages, after which the command ends.")
+@click.option("--count", type=Count(1), help="Stop after this number of messages.")
 @click.option("--concurrency", type=Count(1, 256), default=4, help="Concurrent commands (default 4).")
 @click.option("--limit", type=Count(1), help="Messages per claim (default 10; 1,000 with --batch or without --exec).")
-@click.option("--ttl", type=CLAIM_TTL, default=300, metavar="SECONDS", help="Ttl of claims, renewed (default 300).")
+@click.option(
+    "--ttl", type=CLAIM_TTL, default=300, metavar="SECONDS", help="Claim TTL, renewed while CMD runs (default 300)."
+)
 @click.option(
     "--wait",
     type=Count(0),
     metavar="SECONDS",
-    help="Seconds for which a claim waits for messages (default 20; 1 with --until-empty).",
+    help="Seconds to wait for messages in each claim (default 20; 1 with --until-empty).",
 )
 @click.option(
-    "--backoff", type=DELAY, default=5, metavar="SECONDS", help="Back-off, doubled after each failure (default 5)."
+    "--backoff",
+    type=DELAY,
+    default=5,
+    metavar="SECONDS",
+    help="Delay after a failure, doubled after each further one (default 5).",
 )
 @click.option(
     "--max-failures",
     type=Count(0),
     default=20,
-    help="Consecutive failures of CMD after which the command ends (default 20; 0 = no limit).",
+    help="Stop after this number of consecutive failures of CMD (default 20; 0 = no limit).",
 )
-@click.option("--until-empty", is_flag=True, help="End when the queue is empty.")
+@click.option("--until-empty", is_flag=True, help="Stop when the queue is empty.")
 @pass_session
 def consume(session: Session, /, queue: str, **chosen: Any) -> None:
     """Run a command for each message.

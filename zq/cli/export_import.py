@@ -144,7 +144,8 @@ class LossCounts:
     def report(self) -> None:
         """Print a note for each queue or topic with lost members."""
         for (of, name), count in self._counts.items():
-            note(f"{count:,} messages of {of} {name} lose {', '.join(sorted(self._members[of, name]))}.")
+            members = ", ".join(sorted(self._members[of, name]))
+            note(f"{count:,} messages of {of} {name} will lose these members: {members}.")
 
     def check(self) -> None:
         """Raise ``Failure`` if a message was counted."""
@@ -241,7 +242,7 @@ def import_file(session: Session, path: Path) -> None:
     importer.report()
     if lost or refused:
         queues = f", and {refused:,} queues and topics" if refused else ""
-        raise Failure(f"{lost:,} messages{queues} were refused.")
+        raise Failure(f"{lost:,} messages{queues} were rejected.")
     importer.check()
 
 
@@ -355,8 +356,8 @@ class Importer:
         """Print a note for each queue that ignored the delays of its messages."""
         for name, count in self._undelayed.items():
             note(
-                f"{count:,} delayed messages of queue {name} are ready at once: it ignores delays, since it has no "
-                f"_default_message_delay."
+                f"{count:,} delayed messages of queue {name} are ready at once: it ignores delays, because it has "
+                f"no _default_message_delay."
             )
 
     def check(self) -> None:

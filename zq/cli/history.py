@@ -25,7 +25,7 @@ REDRIVE_BATCH: Final = 1000
 # Parameter type of times.
 MOMENT: Final = Moment(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
 since_option = click.option(
-    "--since", type=MOMENT, help="Earliest finish time; local unless it has an offset such as +00:00."
+    "--since", type=MOMENT, help="Earliest finish time, local unless it has an offset such as +00:00."
 )
 until_option = click.option("--until", type=MOMENT, help="Latest finish time (exclusive).")
 # Number of audit entries per request.
@@ -100,7 +100,7 @@ def dead_letter_counts(session: Session, unread: UnreadableResources) -> Iterato
 @dlq_group.command("redrive")
 @queue_argument
 @click.option("--to", "target", metavar="QUEUE", help="Target queue (default: the origin queue of each message).")
-@click.option("--limit", type=Count(1), help="Maximum number of messages (default: all messages at the start).")
+@click.option("--limit", type=Count(1), help="Maximum number of messages (default: all that are present at the start).")
 @click.option("--id", "ids", multiple=True, metavar="ID", help="Id of a message to move; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only show how many messages would be moved, by origin queue.")
 @pass_session
@@ -140,7 +140,7 @@ def _redrive_oldest(session: Session, queue: str, dead: Queue, target: str | Non
 @queue_argument
 @since_option
 @until_option
-@click.option("--living", is_flag=True, help="Include live messages, in the order of posting.")
+@click.option("--living", is_flag=True, help="Include unfinished messages, and sort by time of posting.")
 @limit_option(100, ", 0 = all")
 @pass_session
 def history(
@@ -192,7 +192,7 @@ def replay(
 
 
 @click.command("audit", cls=Command)
-@click.option("--since", type=MOMENT, help="Earliest time of a change; local unless it has an offset such as +00:00.")
+@click.option("--since", type=MOMENT, help="Earliest time of a change, local unless it has an offset such as +00:00.")
 @limit_option(100, ", 0 = all")
 @pass_session
 def audit(session: Session, since: datetime | None, limit: int) -> None:

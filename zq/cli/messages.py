@@ -20,7 +20,7 @@ from zq.errors import MessageNotFound
 
 queue_argument = name_argument("queue", "queues")
 claim_argument = click.argument("claim")
-ttl_option = click.option("--ttl", type=MESSAGE_TTL, metavar="SECONDS", help="Ttl of the message.")
+ttl_option = click.option("--ttl", type=MESSAGE_TTL, metavar="SECONDS", help="Message TTL.")
 delay_option = click.option("--delay", type=DELAY, metavar="SECONDS", help="Seconds until the message can be claimed.")
 wait_option = click.option(
     "--wait", type=WAIT, default=0, metavar="SECONDS", help="Seconds to wait for the first message."
@@ -33,7 +33,7 @@ def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
 
     If ``more`` is not empty, append it to the help text and accept the value 0.
     """
-    text = f"Maximum number{more} (default {default})."
+    text = f"Maximum number of results{more} (default {default})."
     return click.option("--limit", type=Count(0) if more else BATCH, default=default, help=text)
 
 
@@ -63,7 +63,7 @@ def parse_body(text: str, as_text: bool = False) -> Raw:
 @click.option(
     "--state",
     type=click.Choice(["ready", "delayed", "claimed"]),
-    help="List only messages in this state, in the order of claims.",
+    help="List only messages in this state, in the order in which consumers claim them.",
 )
 @click.option("--starts", is_flag=True, help="Show only the start of each body.")
 @pass_session
@@ -117,9 +117,9 @@ def pop(session: Session, queue: str, limit: int, wait: int) -> None:
 @click.command("claim", cls=Command)
 @queue_argument
 @limit_option(10)
-@click.option("--ttl", type=CLAIM_TTL, metavar="SECONDS", help="Claim ttl.")
+@click.option("--ttl", type=CLAIM_TTL, metavar="SECONDS", help="Claim TTL.")
 @click.option(
-    "--grace", type=GRACE, metavar="SECONDS", help="Seconds for which messages outlive the claim if they expire."
+    "--grace", type=GRACE, metavar="SECONDS", help="Minimum seconds for which claimed messages outlive the claim."
 )
 @wait_option
 @click.option(
@@ -154,7 +154,7 @@ def list_claims(session: Session, queue: str | None, limit: int) -> None:
 @click.command("settle", cls=Command)
 @queue_argument
 @claim_argument
-@click.option("--all", "everything", is_flag=True, help="Delete all messages that no other option names.")
+@click.option("--all", "everything", is_flag=True, help="Delete all messages of the claim that no other option names.")
 @click.option("--delete", multiple=True, metavar="ID", help="Id of a message to delete; repeatable.")
 @click.option(
     "--release", "released", multiple=True, metavar="ID", help="Id of a message to release after --delay; repeatable."

@@ -134,16 +134,12 @@ class Output:
             for item in result if isinstance(result, list) else [result]:
                 write_line(item)
             reason = str(error).removesuffix(".")
-            raise click.UsageError(
-                f"--query cannot be applied to the result, which is shown completely: {reason}."
-            ) from error
+            raise click.UsageError(f"--query failed, so the whole result is shown: {reason}.") from error
         try:
             return query(value)
         except JMESPathError as error:
             self._write(value)
-            raise click.UsageError(
-                f"--query cannot be applied to the result, which is shown completely: {error}."
-            ) from error
+            raise click.UsageError(f"--query failed, so the whole result is shown: {error}.") from error
 
     def _write(self, value: Any) -> None:
         if self.form == "yaml":

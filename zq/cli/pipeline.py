@@ -41,7 +41,7 @@ def pipeline_group() -> None:
 
 @pipeline_group.command("run", cls=Command)
 @click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="JOB.PY")
-@click.option("--until-empty", is_flag=True, help="End when the queue is empty.")
+@click.option("--until-empty", is_flag=True, help="Stop when the queue is empty.")
 @click.option("--master", default=MASTER, metavar="URL", help=f"Spark master (default {MASTER}).")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark configuration property; repeatable.")
 @QUIET
@@ -57,7 +57,7 @@ def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple
         from zq.spark.failures import SPARK_ERRORS, extract_error
         from zq.spark.session import start_session, task_progress
     except ModuleNotFoundError as error:
-        raise Failure(f"The package {error.name} is missing: pip install 'zq-queue[spark]' brings it.") from error
+        raise Failure(f"The package {error.name} is missing. Install it with pip install 'zq-queue[spark]'.") from error
     pipeline = _with_settings(_load_pipeline(job), session)
     try:
         with show_progress(pipeline.full_name, quiet) as progress, _warnings_as_notes():

@@ -74,7 +74,7 @@ attribute_option: Final = click.option(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Post each line of a file, or each row of a *.csv file. To resume after an interruption, run zq again.",
 )
-@click.option("--ttl", type=MESSAGE_TTL, metavar="SECONDS", help="Message ttl.")
+@click.option("--ttl", type=MESSAGE_TTL, metavar="SECONDS", help="Message TTL.")
 @delay_option
 @click.option("--text", is_flag=True, help="Post bodies as text, even if they look like JSON.")
 @click.option(

@@ -259,10 +259,12 @@ def for_each(
 
 @click.command("list", cls=Command)
 @click.option("--name", metavar="PART", help="List only names that contain this text.")
-@click.option("--with", "members", type=KeyValue(), multiple=True, help="Required metadata; repeatable.")
-@click.option("--limit", type=Count(0), default=0, help="Maximum number (default: all).")
-@click.option("-l", "--long", is_flag=True, help="Also show metadata in tables, without defaults.")
-@click.option("--no-counts", is_flag=True, help="Show only names and metadata. Saves one request per queue.")
+@click.option(
+    "--with", "members", type=KeyValue(), multiple=True, help="List only entries with this metadata value; repeatable."
+)
+@click.option("--limit", type=Count(0), default=0, help="Maximum number of results (default: all).")
+@click.option("-l", "--long", is_flag=True, help="Also show metadata in tables, except default values.")
+@click.option("--no-counts", is_flag=True, help="Omit message counts, which saves one request per entry.")
 @pass_resources
 def list_all(
     resources: ResourceAccess, name: str | None, members: Metadata, limit: int, long: bool, no_counts: bool
@@ -369,15 +371,17 @@ def publish(
 
 @click.command("tail", cls=Command)
 @name_argument("topic", "topics", required=False)
-@click.option("--match", metavar="GLOB", help="Show topics whose names match. * is one part, ** any number of parts.")
+@click.option(
+    "--match", metavar="GLOB", help="Show all matching topics: * matches one part of a name, ** any number of parts."
+)
 @click.option(
     "--from",
     "after",
     type=Count(0, 2**63 - 1),
     metavar="SEQUENCE",
-    help="Start after this message; 0 = start with the oldest message.",
+    help="Start after the message with this sequence; 0 = start with the oldest message.",
 )
-@click.option("--limit", type=Count(1), help="Number of messages after which the command ends.")
+@click.option("--limit", type=Count(1), help="Stop after this number of messages.")
 @pass_session
 def tail(session: Session, topic: str | None, match: str | None, after: int | None, limit: int | None) -> None:
     """Show messages as they are published, until you interrupt the command.

@@ -95,7 +95,8 @@ def check_text(given: Mapping[str, str]) -> None:
 def cli(run: click.Context) -> None:
     """Work with the queues and topics of a zq server.
 
-    You can also write the options below after the command's name. If you repeat an option, the last value applies.
+    The options below are global: they may also follow the name of a command. If an option is repeated, the last value
+    applies.
     """
     print_client_logs()
     run.obj = Session(option_values(run), option_origins(run))

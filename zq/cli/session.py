@@ -92,7 +92,7 @@ GLOBAL_OPTIONS: Final = (
         help="Configuration file (default ~/.config/zq/config.toml).",
     ),
     GlobalOption(
-        "--retry", type=Seconds(0), metavar="SECONDS", help="Seconds for which zq retries temporary failures."
+        "--retry", type=Seconds(0), metavar="SECONDS", help="Maximum seconds to retry after temporary failures."
     ),
     GlobalOption(
         "--output",

@@ -37,7 +37,7 @@ class JsonObject(click.ParamType[dict[str, Any]]):
 
 def terms_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that describe a subscription."""
-    ttl = click.option("--ttl", type=Count(60), metavar="SECONDS", help="Subscription ttl.")
+    ttl = click.option("--ttl", type=Count(60), metavar="SECONDS", help="Subscription TTL.")
     return ttl(
         click.option(
             "--options", type=JsonObject(), metavar="JSON", help='Options, such as {"post_headers": {"X-A": "b"}}.'

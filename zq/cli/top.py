@@ -247,7 +247,7 @@ def health(session: Session) -> None:
     "--interval", type=Seconds(0.1), default=2.0, metavar="SECONDS", help="Seconds between samples (default 2)."
 )
 @click.option("--looks", type=Count(1), help="Number of samples (default: until interrupted; 1 without a terminal).")
-@click.option("--once", is_flag=True, help="Show one sample and end.")
+@click.option("--once", is_flag=True, help="Show one sample and exit.")
 @pass_session
 def top(
     session: Session,

@@ -343,4 +343,6 @@ def check_size(body: Raw, number: int, upload: Upload) -> None:
     message = with_attributes(body, upload.terms.attribute)
     size = len(pack([message], upload.terms.ttl, upload.terms.delay))
     if size > upload.batch_bytes:
-        raise InvalidInput(f"Line {number} makes a post of {size:,} bytes; the limit is {upload.batch_bytes:,}.")
+        raise InvalidInput(
+            f"Line {number} is too long: its post has {size:,} bytes, but the limit is {upload.batch_bytes:,}."
+        )

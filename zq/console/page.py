@@ -3,7 +3,7 @@
 
 The document is served at ``/console/``. The paths of the files contain a version, so browsers can cache them forever.
 URLs are relative, so the console works behind a proxy that adds a path prefix. All files are read and compressed at
-startup. There is no build step: JavaScript modules are served as they are, without comments (decision 0107).
+startup. There is no build step: JavaScript modules are served without comments and indentation (decision 0107).
 """
 
 import base64
@@ -33,8 +33,8 @@ MEDIA: Final = {
 }
 # Path prefix of third-party files, which are served unchanged.
 VENDOR_FOLDER: Final = "vendor/"
-# Comments that fill entire lines, except in the first line, which contains the licence.
-COMMENT: Final = re.compile(rb"(?!\A)^[ ]*(?://[^\n]*|/\*\*(?:[^*]|\*(?!/))*\*/)$", re.MULTILINE)
+# Comments that fill entire lines, and indentation.
+OMITTED: Final = re.compile(rb"^[ ]*(?://[^\n]*|/\*\*(?:[^*]|\*(?!/))*\*/)$|^[ ]+", re.MULTILINE)
 # Number of hexadecimal digits of a version.
 DIGITS: Final = 12
 # Security headers of the document, in addition to the content security policy.
@@ -91,7 +91,7 @@ def read_tree(root: Path = ROOT) -> Tree:
 
 def _file(name: str, raw: bytes) -> File:
     if name.endswith(".js") and not name.startswith(VENDOR_FOLDER):
-        raw = COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), raw)
+        raw = OMITTED.sub(lambda omitted: b"\n" * omitted[0].count(b"\n"), raw)
     return File(MEDIA[Path(name).suffix], raw, gzip.compress(raw, 9, mtime=0))
 
 

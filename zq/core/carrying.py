@@ -131,7 +131,7 @@ class CommitExecutor:
 
         If the commit's data is damaged, log an error and exclude this commit from later calls of ``resume``.
         """
-        LOG.info("Resuming a commit that another server, or an earlier process of this one, has abandoned.")
+        LOG.info("Resuming a commit that a stopped server has left unfinished.")
         try:
             return not self._apply_slices(one.project, one.producer, time.monotonic() + MAINTENANCE_SECONDS)
         except StoreDamaged:

@@ -127,8 +127,8 @@ class Health:
             raise Unavailable(f"This server's clock and the store's are {abs(drift):.0f} seconds apart.")
         if uncertainty > MAX_UNCERTAINTY:
             raise Unavailable(
-                f"The store's time is known to {1000 * uncertainty:.0f} ms only, half of what the quickest of its last "
-                f"answers took; {1000 * MAX_UNCERTAINTY:.0f} ms are allowed."
+                f"The store's time is known only to within {1000 * uncertainty:.0f} ms, because it responds slowly; "
+                f"at most {1000 * MAX_UNCERTAINTY:.0f} ms are allowed."
             )
 
     def store_answers(self) -> bool:

@@ -145,7 +145,9 @@ def check_retry_policy(policy: object, field: str) -> None:
 
 def _check_retry_span(policy: Metadata, field: str = "_retry_policy") -> None:
     if policy.get("maximum_delay", 30) - policy.get("minimum_delay", 5) < 10:
-        raise InvalidBody(f"{field}: maximum_delay must be at least 10 above minimum_delay (defaults 30 and 5).")
+        raise InvalidBody(
+            f"{field}: maximum_delay must exceed minimum_delay by at least 10 seconds (defaults 30 and 5)."
+        )
 
 
 def _describe(error: ValidationError) -> str:

@@ -320,9 +320,9 @@ class Account:
             sentence = f"The project may have at most {self._most} concurrent requests in one server process."
             return TooManyRequests(sentence, 1, "share")
         bound = getattr(self._quota, RATES[rate])
-        sentence = f"The project may make {bound} requests a second."
+        sentence = f"The project may make at most {bound} requests per second."
         if rate:
-            sentence = f"The project may send and receive {bound} {RATES[rate]} a second."
+            sentence = f"The project may send and receive at most {bound} {RATES[rate]} per second."
         return TooManyRequests(sentence, max(1, ceil(late[rate])), RATES[rate])
 
 

@@ -314,5 +314,5 @@ def lost_end(marker: int, reading: LogSlice) -> Gap | None:
     if marker <= reading.last:
         return None
     if marker > reading.given:
-        raise Invalid(f"The marker must not be beyond the end of the log, which is {reading.last}; it is {marker}.")
+        raise Invalid(f"marker must not be after the end of the log, {reading.last}; it is {marker}.")
     return Gap(reading.last, marker + 1)

@@ -142,4 +142,4 @@ def exceeded(name: str, limit: int) -> QuotaExceeded:
         name: Plural name of the limited objects.
         limit: Value of the limit.
     """
-    return QuotaExceeded(f"The project may have {limit} {name}.")
+    return QuotaExceeded(f"The project may have at most {limit} {name}.")

@@ -117,7 +117,7 @@ def _decode_marker(marker: str) -> _Marker:
     try:
         return _decoder.decode(base64.urlsafe_b64decode(marker + "=" * (-len(marker) % 4)))
     except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
-        raise InvalidParameter("marker must be one that a listing of figures returned.") from error
+        raise InvalidParameter("marker must be the marker in the link to the next page of the same listing.") from error
 
 
 class ProjectRows:

@@ -99,7 +99,7 @@ def reload_files(*files: Reloadable | None) -> None:
             try:
                 each.reload()
             except StartRefused as refusal:
-                LOG.error("File not reloaded, its former content stays in force: %s", refusal)
+                LOG.error("File not reloaded; its previous content stays in use: %s", refusal)
 
 
 def _store(uri: str) -> str:

@@ -179,8 +179,8 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check(self, start: Offset) -> None:
         if start.get("consumer") != self.options.consumer:
             raise Invalid(
-                f"The checkpoint is that of consumer {start.get('consumer')}, and option consumer is "
-                f"{self.options.consumer}: a new consumer needs a new checkpoint."
+                f"The checkpoint belongs to consumer {start.get('consumer')}, but option consumer is "
+                f"{self.options.consumer}. Use a new checkpoint for a new consumer."
             )
 
 
@@ -193,7 +193,7 @@ def _check_limits(options: ClaimingOptions) -> None:
     }
     for option, (value, limit) in bounds.items():
         if value > limits[limit]:
-            raise Invalid(f"Option {option} is {value}, and the server allows {limits[limit]} ({limit}).")
+            raise Invalid(f"Option {option} must be at most {limits[limit]} (the server's {limit}), not {value}.")
 
 
 def _fence_name(options: ClaimingOptions) -> str:

@@ -99,7 +99,7 @@ class Runner:
         known = self._queue.metadata()
         own = known.get(DEAD_LETTERS)
         if own and dead_letters and own != dead_letters:
-            raise Invalid(f"Queue {self._queue.name} has {own} as {DEAD_LETTERS}, and the pipeline {dead_letters}.")
+            raise Invalid(f"Queue {self._queue.name} has {own} as {DEAD_LETTERS}, but the pipeline has {dead_letters}.")
         if dead_letters and not own:
             self._queue.create()
             self._queue.update({DEAD_LETTERS: dead_letters})
@@ -107,7 +107,7 @@ class Runner:
         if self._buries and known.get(MAX_CLAIM_COUNT):
             warnings.warn(
                 f"Queue {self._queue.name} has {MAX_CLAIM_COUNT}: failed rounds count as claims, so valid messages may "
-                "become dead letters, too.",
+                "become dead letters.",
                 stacklevel=3,
             )
         with suppress(ProducerNotFound):
@@ -317,7 +317,7 @@ class Runner:
         try:
             yield
         except ClaimNotFound as error:
-            raise self._failure(f"claim {name} has lapsed") from error
+            raise self._failure(f"claim {name} has expired") from error
 
     def _failure(self, reason: str) -> RoundFailed:
         return RoundFailed(f"Round {self._last + 1} of pipeline {self.name} has failed and was released: {reason}")

@@ -25,8 +25,8 @@ from zq.spark.rows import ATTRIBUTES, check_writable, parse_attributes, to_bodie
 
 # Error message for claims that have expired.
 CLAIM_LAPSED_HINT: Final = (
-    "Nothing of the batch was stored. A restarted query reads the batch again, unless its rows are of claims of an "
-    "earlier batch, kept by a stateful operator, or of another project: then do without ackColumn."
+    "Nothing of the batch was stored. A restarted query reads the batch again. If a stateful operator keeps rows of "
+    "earlier batches, or the rows are from another project, remove option ackColumn."
 )
 # Maximum number of stages, and of claims, per commit (api-ref/transactions.md).
 MAX_PER_COMMIT: Final = 1000
@@ -51,7 +51,7 @@ class StagingWriter:
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         """Create the writer. Raises ``Invalid`` if the columns do not match the options."""
         if overwrite:
-            raise Invalid("The sink only appends: use mode append, and output mode append in streams.")
+            raise Invalid("The sink supports only mode append, and output mode append in streams.")
         self.options = options
         self.body = _column(schema, "bodyColumn", options.body)
         check_writable(options.body, self.body)
@@ -113,8 +113,8 @@ class StagingWriter:
             raise StageNotFound(f"{error} A batch must complete within stage_ttl seconds.") from None
         if done.replayed and client.committed(producer).batch > batch:
             raise Invalid(
-                f"Producer {producer} has committed batches after {batch}, so nothing of this one was stored: another "
-                "query or an earlier checkpoint has its name. Give each a producer of its own."
+                f"Producer {producer} has committed batches after {batch}, so nothing of this batch was stored. "
+                "Another query or an earlier checkpoint uses the same producer. Use a different producer for each."
             )
         return done
 
@@ -168,8 +168,8 @@ class BatchWriter(StagingWriter, DataSourceArrowWriter):
         count = sum(task.count for task in messages)
         if done.replayed and done.published != count:
             raise Invalid(
-                f"The job of idempotencyKey {self.options.producer} has stored {done.published} messages, and this one "
-                f"has {count}, of which none was stored: other data needs another key."
+                f"A job with idempotencyKey {self.options.producer} has already stored {done.published} messages, but "
+                f"this job has {count}. None of them were stored. Use another key for other data."
             )
 
     def abort(self, messages: list[StageResult | None]) -> None:  # type: ignore[override]
@@ -220,8 +220,8 @@ def _check_attributes(name: str, kind: DataType) -> None:
     named = isinstance(values, StructType) and {field.name: field.dataType for field in values.fields}
     if not (isinstance(values, StringType) or named == {"type": StringType(), "value": StringType()}):
         raise Invalid(
-            f"Option attributesColumn needs a column of map<string,string> or {ATTRIBUTES.simpleString()}, and {name} "
-            f"is {kind.simpleString()}."
+            f"Option attributesColumn requires a column of type map<string,string> or {ATTRIBUTES.simpleString()}, but "
+            f"{name} is {kind.simpleString()}."
         )
 
 

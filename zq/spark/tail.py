@@ -151,7 +151,8 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif self.kept:
             if start["next"] is not None:
                 raise MessagesLost(
-                    f"{self._retention()}, and that at {start['next']} is gone before it was read. {CONTINUE_HINT}"
+                    f"{self._retention()}, and the record at {start['next']} was removed before it was read. "
+                    f"{CONTINUE_HINT}"
                 )
             now = self._now(start)
             if not start["seen"] or self.kept / 4 < now - start["seen"] <= self.kept - EXPIRY_MARGIN:
@@ -168,8 +169,8 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 gone = self.log.first(start["after"]) != start["after"] + 1
         if gone:
             raise MessagesLost(
-                f"{self._retention()}, and {now - start['seen']} have passed since the stream knew what comes behind "
-                f"{start['after']}: messages up to {found.end} may be gone. {CONTINUE_HINT}"
+                f"{self._retention()}, and {now - start['seen']} have passed since the stream last read, up to "
+                f"{start['after']}. Messages up to {found.end} may have been lost. {CONTINUE_HINT}"
             )
 
     def _check_repeated(self, start: Offset, end: Offset) -> None:
@@ -185,7 +186,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             risky = not start["after"]  # after any other position, the log itself reports gaps
         if rows < end["rows"] and risky:
             raise MessagesLost(
-                f"A batch that is done again had {end['rows']} messages behind {start['after']}, and {rows} are left. "
+                f"A repeated batch had {end['rows']} messages after {start['after']}, and {rows} are left. "
                 f"{CONTINUE_HINT}"
             )
 
@@ -199,16 +200,16 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.kept = self.options.connection.client().queue(self.options.name).metadata().get("_history_ttl") or 0
         if not self.kept:
             raise Invalid(
-                f"Queue {self.options.name} keeps no history, so a stream that does not claim would miss what finishes "
-                "between two batches: set its _history_ttl, or option failOnDataLoss=false."
+                f"Queue {self.options.name} keeps no history, so a stream in mode tail would miss messages that finish "
+                "between two batches. Set its _history_ttl, or option failOnDataLoss=false."
             )
         first = self.log.after(0, 1)
         if not start["seen"] or first.end is None or first.end > start["after"]:
             return
         if self._moment(first.messages[0]) > start["seen"] + EXPIRY_MARGIN:
             raise MessagesLost(
-                f"Queue {self.options.name} was deleted and created again: its positions begin below {start['after']}, "
-                "up to which the stream has read. Begin with another checkpoint."
+                f"Queue {self.options.name} was deleted and created again: its positions start below {start['after']}, "
+                "which the stream has reached. Use a new checkpoint."
             )
 
     def _is_late(self, start: Offset, now: int) -> bool:

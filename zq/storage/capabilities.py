@@ -262,7 +262,7 @@ class MissingCapability:
     """A placeholder for a capability that a driver lacks. All its methods raise ``NotBuilt``."""
 
     def __init__(self, capability: str) -> None:
-        self.sentence = f"The store of this server does not have {capability}."
+        self.sentence = f"The store of this server does not support {capability}."
 
     def __getattr__(self, verb: str) -> Callable[..., NoReturn]:
         return self._reject

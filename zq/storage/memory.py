@@ -30,7 +30,7 @@ MAX_SCAN: Final = 512
 def connect(uri: str, expiry: Expiry | None = None) -> Storage:
     """Open an empty store. Raises ``StartRefused`` if the URI is not exactly ``memory:``."""
     if uri != "memory:":
-        raise StartRefused(f"The in-memory store has no name: use memory: and not {uri!r}.")
+        raise StartRefused(f"The URI of the in-memory store must be memory:, not {uri!r}.")
     LOG.info("The store is in memory: all messages are lost when this server stops.")
     store = MemoryStore()
     return OrderedStorage(lambda: store, expiry, store)

@@ -19,12 +19,12 @@ STORE_PORTS: Final = {"redis": 6379, "rediss": 6379, "mongodb": 27017, "mongodb+
 TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
 # Default templates of confirmation mails, as a list of name:value members like in Zaqar. Values may contain commas.
 SUBSCRIBE_MAIL: Final = (
-    "topic:Do you want the messages of a queue?,sender:,body:Somebody asks that messages of the queue {0} of the "
-    "project {1} be sent to you. If you want them, follow this link: {2} If not, do nothing."
+    "topic:Confirm your subscription,sender:,body:Someone has subscribed this address to the queue {0} of the project "
+    "{1}. To receive its messages, open this link: {2} Otherwise, ignore this mail."
 )
 UNSUBSCRIBE_MAIL: Final = (
-    "topic:You get no more messages of a queue,sender:,body:Nothing of the queue {0} of the project {1} is sent to "
-    "you any more. If you want its messages again, follow this link: {2}"
+    "topic:Subscription cancelled,sender:,body:You no longer receive messages of the queue {0} of the project {1}. To "
+    "receive them again, open this link: {2}"
 )
 TEMPLATE_MEMBERS: Final = ("topic", "sender", "body")
 _MEMBER: Final = re.compile(rf"(?:^|,)\s*({'|'.join(TEMPLATE_MEMBERS)})\s*:")

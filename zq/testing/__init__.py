@@ -29,7 +29,7 @@ try:
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("zq"):
         raise
-    sentence = f"The package {error.name} is missing: pip install 'zq-queue[testing]' brings it."
+    sentence = f"The package {error.name} is missing. Install it with pip install 'zq-queue[testing]'."
     raise ModuleNotFoundError(sentence, name=error.name) from error
 
 # Default project of clients.

@@ -145,15 +145,15 @@ class ReservedKeys(Struct, frozen=True, kw_only=True):
             parse=lambda value, _limits: None if value is None or value < 0 else value,
         ),
     ] = None
-    """Number of claims after which a message is a dead letter."""
+    """Number of claims after which a message becomes a dead letter."""
     enable_encrypt_messages: Annotated[
         bool, Key(_fixed({"type": ["boolean", "null"]}, "boolean"), False, topics=True, page="operations.md#encryption")
     ] = False
-    """Whether the store holds message bodies encrypted. ``true`` needs a key file, else the answer is 400."""
+    """Whether message bodies are encrypted in the store. ``true`` requires a key file on the server, else 400."""
     retry_policy: Annotated[Json | None, Key(_fixed(RETRY_POLICY, "object, see below"))] = None
-    """No effect: the value is checked and stored."""
+    """The value is checked and stored, but has no effect."""
     redelivery_delay: Annotated[int, Key(_integer(0, "max_message_delay"), page="redelivery.md")] = 0
-    """Seconds until a message whose claim ended is ready again."""
+    """Seconds until a message is ready again after its claim ended."""
     redelivery_backoff: Annotated[str, Key(_choice("constant", "exponential"))] = "constant"
     """Whether ``_redelivery_delay`` doubles with each claim."""
     redelivery_max_delay: Annotated[
@@ -163,11 +163,11 @@ class ReservedKeys(Struct, frozen=True, kw_only=True):
             parse=lambda value, limits: limits.max_message_delay if value is None else value,
         ),
     ]
-    """Maximum seconds until a message whose claim ended is ready again. Unset: ``max_message_delay``."""
+    """Maximum seconds until a message is ready again after its claim ended. Unset: ``max_message_delay``."""
     paused: Annotated[
         str, Key(_choice("claims", "posts", "all"), refusal="only queues can be paused.", page="#pause")
     ] = ""
-    """Requests that the queue refuses: claims and pops, posts, or both."""
+    """Paused requests: claims and pops, posts, or both."""
     grouped: Annotated[
         str,
         Key(
@@ -176,7 +176,7 @@ class ReservedKeys(Struct, frozen=True, kw_only=True):
             page="#groups",
         ),
     ] = ""
-    """How messages of a group are handed out. It is set when the queue is created and cannot change."""
+    """Delivery order within message groups. It can only be set when the queue is created."""
     history_ttl: Annotated[
         int, Key(_integer(MIN_TTL, "max_message_ttl", zero=True), page="messages.md#history-and-replay")
     ] = 0

@@ -26,7 +26,9 @@ def test_what_a_scope_leaves_out_is_told_by_the_server(tokened: Guarded, watchin
     expect(page.locator(".forbidden").first).to_contain_text("does not allow queues:stats on queue mail")
     watch.check_accessible()
     watch.open("#/p/other/queues")
-    expect(page.get_by_text(f"It names other; you are signed in for {tokened.project}.")).to_be_visible()
+    expect(
+        page.get_by_text(f"The link is for the project other. You are signed in to {tokened.project}.")
+    ).to_be_visible()
 
 
 def test_every_page_is_there_below_a_path(client: Client, proxy: Proxy, watching: Watching) -> None:
@@ -60,7 +62,7 @@ def test_a_console_that_changes_nothing_has_no_such_buttons(watching: Watching, 
         watch = watching(server.url)
         watch.expected.add(0)  # the server ends before the page
         page = watch.open(MAIL)
-        expect(page.get_by_text("a reader's token is")).to_be_visible()
+        expect(page.get_by_text("does not restrict the API")).to_be_visible()
         expect(page.locator("tbody tr")).to_have_count(1)
         expect(page.get_by_role("button", name="Purge…")).to_have_count(0)
         expect(page.get_by_role("button", name="Pause…")).to_have_count(0)

@@ -22,7 +22,7 @@ SHOWN = HOSTILE.replace("\u202e", "\\u202e")
 def test_a_claim_comes_and_goes_on_the_page(client: Client, watch: Watch) -> None:
     """Nothing, then one that another consumer makes, then nothing again; what is under the pointer stays."""
     page = watch.open(ADDRESS)
-    expect(page.get_by_text("Nothing is claimed")).to_be_visible()
+    expect(page.get_by_text("No claims")).to_be_visible()
     client.queue("jobs").post_batch(range(4))
     first = claim(watch, "jobs")
     expect(page.locator("tbody tr")).to_have_count(1)
@@ -33,14 +33,14 @@ def test_a_claim_comes_and_goes_on_the_page(client: Client, watch: Watch) -> Non
     page.mouse.move(0, 0)
     for one in (first, second):
         client.queue("jobs").release(one)
-    expect(page.get_by_text("Nothing is claimed")).to_be_visible()
+    expect(page.get_by_text("No claims")).to_be_visible()
 
 
 def test_one_s_own_claim_is_renewed(client: Client, watch: Watch) -> None:
     """That of the tab, which is marked, and no other one's."""
     client.queue("jobs").post_batch(range(4))
     page = watch.open(ADDRESS)
-    expect(page.get_by_text("Nothing is claimed")).to_be_visible()
+    expect(page.get_by_text("No claims")).to_be_visible()
     own = claim(watch, "jobs", "Chromium", page.evaluate("sessionStorage.getItem('zq.client')"), ttl=600)
     claim(watch, "jobs", "other/1")
     row = page.get_by_role("row", name="Chromium")
@@ -48,7 +48,7 @@ def test_one_s_own_claim_is_renewed(client: Client, watch: Watch) -> None:
     expect(page.get_by_role("row", name="other/1").get_by_role("button", name="Renew")).to_have_count(0)
     before = ends(client, own)
     row.get_by_role("button", name="Renew").click()
-    expect(page.locator(".announcer")).to_contain_text("The claim lives for another 10 min.")
+    expect(page.locator(".announcer")).to_contain_text("The claim was renewed for 10 min.")
     assert ends(client, own) > before
 
 
@@ -87,12 +87,12 @@ def test_a_claim_by_hand_is_seen_with_holder_and_countdown(
     hand, looking = watching(server.url), watching(server.url)
     page = hand.open("queues/mail?tab=claim")
     page.get_by_role("button", name="Claim", exact=True).click()
-    expect(page.locator(".countdown")).to_contain_text(re.compile(r"ends in [1-6]\d? s"))
+    expect(page.locator(".countdown")).to_contain_text(re.compile(r"expires in [1-6]\d? s"))
     seen = looking.open(ADDRESS)
     expect(seen.locator("tbody [data-name=Holder]")).to_contain_text("Mozilla/5.0")
-    expect(seen.locator("tbody [data-name='Ends in']")).to_have_text(re.compile(r"^(\d+ s|1 min)$"))
+    expect(seen.locator("tbody [data-name='Expires in']")).to_have_text(re.compile(r"^(\d+ s|1 min)$"))
     page.get_by_role("button", name="Release all").click()
-    expect(seen.get_by_text("Nothing is claimed")).to_be_visible()
+    expect(seen.get_by_text("No claims")).to_be_visible()
     [message] = client.queue("mail").list(state="ready")
     assert message.claim_count == 1
 
@@ -107,7 +107,7 @@ def test_many_claims_are_loaded_page_by_page(client: Client, watch: Watch) -> No
         claim(watch, "more")
     page = watch.open(ADDRESS)
     expect(page.locator("tbody tr")).to_have_count(100)
-    expect(page.get_by_text("100 claims loaded, sorted among themselves.")).to_be_visible()
+    expect(page.get_by_text("100 claims loaded. Only these are sorted.")).to_be_visible()
     page.get_by_role("button", name="Load more").click()
     expect(page.locator("tbody tr")).to_have_count(130)
-    expect(page.get_by_text("130 claims. These are all.")).to_be_visible()
+    expect(page.get_by_text("130 claims in total.")).to_be_visible()

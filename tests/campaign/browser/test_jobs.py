@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 def test_a_project_without_jobs_is_told_what_would_be_here(watch: Watch) -> None:
     page = watch.open(JOBS)
-    for title in ("No job has committed", "There are no fences", "Nothing is staged"):
+    for title in ("No commits", "No fences", "No stages"):
         expect(page.get_by_text(title, exact=True)).to_be_visible()
 
 
@@ -21,10 +21,10 @@ def test_the_name_of_a_large_stage_is_typed(client: Client, watch: Watch) -> Non
     """Enter in the empty field does nothing."""
     client.queue("out").stage("large", list(range(21)))
     page = watch.open(JOBS)
-    page.get_by_role("button", name="Drop large…").click()
+    page.get_by_role("button", name="Delete large…").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("textbox").press("Enter")
-    expect(dialog.get_by_role("button", name="Drop")).to_have_attribute("aria-disabled", "true")
+    expect(dialog.get_by_role("button", name="Delete")).to_have_attribute("aria-disabled", "true")
     assert [stage.messages for stage in client.stages()] == [21]
     dialog.get_by_role("textbox").fill("large")
     dialog.get_by_role("textbox").press("Enter")
@@ -53,7 +53,7 @@ def test_a_reader_sees_what_it_may_and_drops_nothing(tokened: Guarded, watching:
             owner.fence(name)
     watch = watching(tokened.server.url)
     page = watch.sign_in(tokened.token("observe:work/mine.*"), JOBS)
-    drop = page.get_by_role("button", name="Drop mine.1…")
+    drop = page.get_by_role("button", name="Delete mine.1…")
     refusal = f"Your credential does not allow messages:delete_all in {tokened.project}."
     expect(drop).to_have_attribute("title", refusal)
     expect(row(watch, "Fences", "mine.1")).to_be_visible()

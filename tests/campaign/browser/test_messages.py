@@ -37,9 +37,9 @@ def test_rows_stay_while_somebody_is_at_work_in_them(client: Client, watch: Watc
     before = queue.stats().total
     page.locator(".tools").get_by_role("button", name="Delete…").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    expect(page.locator(".announcer")).to_contain_text("2 messages were deleted.")
+    expect(page.locator(".announcer")).to_contain_text("Deleted 2 messages.")
     assert queue.stats().total == before - 2
-    page.get_by_placeholder("Text in what is loaded").fill("body 23")
+    page.get_by_placeholder("Search loaded messages").fill("body 23")
     expect(page.locator("tbody tr")).to_have_count(1)
 
 
@@ -137,14 +137,14 @@ def test_a_message_has_a_timeline(client: Client, watch: Watch) -> None:
     assert [re.sub(r".* (UTC|local) ", "", text) for text in steps.all_inner_texts()] == [
         "posted",
         f"claimed by {claim.agent} {str(claim.client)[:8]}",
-        "its claim ends",
-        "can be claimed again, if its claim is not renewed",
+        "the claim expires",
+        "available again if the claim is not renewed",
         "expires",
     ]
-    expect(page.get_by_text("It was claimed 1 time before. Earlier claims are not recorded.")).to_be_visible()
+    expect(page.get_by_text("Claimed 1 time before. The times of earlier claims are not recorded.")).to_be_visible()
     for name, program in (("curl", "sh"), ("zq", "sh"), ("Python", "python")):
         page.get_by_role("button", name=f"Copy as {name}").click()
-        expect(page.locator(".announcer")).to_contain_text("The command was copied.")
+        expect(page.locator(".announcer")).to_contain_text("The command was copied to the clipboard.")
         text = page.evaluate("navigator.clipboard.readText()")
         assert id in run(text, program)
 
@@ -165,20 +165,20 @@ def test_a_message_that_left_is_followed(client: Client, watch: Watch) -> None:
     other.create({"_history_ttl": 600})
     [id] = other.post_batch([{"kept": 9007199254740993}])
     page = watch.open(f"{MAIL}?m={id}")
-    expect(page.get_by_text("It is in another queue now")).to_be_visible()
+    expect(page.get_by_text("The message is in another queue")).to_be_visible()
     expect(page.locator(".tree")).to_contain_text("9007199254740993")
     page.locator(".message .state").get_by_role("link", name="other").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("other")
     expect(page.locator(".facts")).to_contain_text("ready")
     other.delete_message(id)
     watch.open(f"{MAIL}?m={id}")
-    expect(page.get_by_text("It has finished")).to_be_visible()
+    expect(page.get_by_text("The message has finished")).to_be_visible()
     expect(page.locator(".timeline")).to_contain_text("deleted")
     page.get_by_role("link", name="the history of other").click()
     page.locator("tbody button").first.click()
     expect(page.locator("tbody .tree")).to_contain_text("9007199254740993")
     watch.open(f"{MAIL}?m={'0' * 32}")
-    expect(page.get_by_text("Nor is it in another one")).to_be_visible()
+    expect(page.get_by_text("no queue that you can read has a record of it")).to_be_visible()
 
 
 HOSTILE = "</script><img src=x onerror=alert(2)>\u202egnp.exe"

@@ -104,7 +104,7 @@ def test_pictures_of_a_tail(client: Client, watch: Watch) -> None:
     orders, page = client.topic("orders.paid"), watch.page
     page.set_viewport_size({"width": 1280, "height": 720})
     watch.open("topics/orders.paid?tab=tail")
-    expect(page.get_by_text("Live, by a stream.")).to_be_visible()
+    expect(page.get_by_text("Live.")).to_be_visible()
     for number in range(60):
         orders.publish({"order": 90071992547409930 + number, "user": f"user{number % 7}", "total": 12.5 + number})
     expect(page.locator(".line .id").last).to_have_text("60")
@@ -165,7 +165,7 @@ def test_pictures_of_subscriptions(watching: Watching) -> None:
         watch.expected.add(0)  # the server ends before the page
         watch.page.set_viewport_size({"width": 1280, "height": 720})
         page = watch.open(f"subscriptions?queue=orders&s={one.id}")
-        expect(page.get_by_role("region", name="Given up")).to_be_visible()
+        expect(page.get_by_role("region", name="Failed", exact=True)).to_be_visible()
         page.screenshot(path=FOLDER / "subscriptions-light.png")
 
 
@@ -175,10 +175,10 @@ def test_pictures_of_administration(tokened: Guarded, watching: Watching) -> Non
     watch.expected.add(401)
     watch.page.set_viewport_size({"width": 1280, "height": 720})
     page = watch.sign_in(tokened.token(), "admin?part=tokens")
-    page.get_by_role("button", name="Make a token…").click()
+    page.get_by_role("button", name="Create a token…").click()
     page.get_by_role("dialog").get_by_label("Name").fill("nightly report")
     page.get_by_role("dialog").get_by_label("Scopes").fill("observe:**")
-    page.get_by_role("dialog").get_by_role("button", name="Make").click()
+    page.get_by_role("dialog").get_by_role("button", name="Create").click()
     expect(page.locator(".secret")).to_be_visible()
     expect(page.get_by_role("row", name="nightly report")).to_be_visible()
     page.screenshot(path=FOLDER / "admin-light.png")
@@ -194,5 +194,5 @@ def test_pictures_of_jobs(client: Client, watch: Watch) -> None:
     out.stage("etl.nightly.413.try1", [{"row": number, "total": number * 17} for number in range(340)])
     watch.page.set_viewport_size({"width": 1280, "height": 720})
     page = watch.open("jobs")
-    expect(page.get_by_role("button", name="Drop etl.nightly.413.try1…")).to_be_visible()
+    expect(page.get_by_role("button", name="Delete etl.nightly.413.try1…")).to_be_visible()
     page.screenshot(path=FOLDER / "jobs-light.png")

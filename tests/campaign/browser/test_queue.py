@@ -24,7 +24,7 @@ def test_a_claim_by_hand_ends_with_its_page(client: Client, watch: Watch) -> Non
     client.queue("mail").create({"_dead_letter_queue": "mail.dead"})
     client.queue("mail").post_batch(["a", "b", "c"])
     page = watch.open(f"{MAIL}?tab=claim")
-    page.get_by_label("Messages, 1 to 99").fill("3")
+    page.get_by_label("Messages (1 to 99)").fill("3")
     page.get_by_role("button", name="Claim", exact=True).click()
     articles = page.get_by_role("article")
     expect(articles).to_have_count(3)
@@ -58,12 +58,12 @@ def test_numbers_stay_digit_by_digit(client: Client, watch: Watch) -> None:
     page.get_by_role("button", name="Raw").click()
     expect(page.locator("pre")).to_contain_text('"m": 1.10')
     page.get_by_role("button", name="Copy", exact=True).click()
-    expect(page.locator(".announcer")).to_contain_text("The body was copied.")
+    expect(page.locator(".announcer")).to_contain_text("The body was copied to the clipboard.")
     assert page.evaluate("navigator.clipboard.readText()") == EXACT.replace(" ", "")
     with page.expect_download() as saved:
         page.get_by_role("button", name="Download").click()
     assert Path(saved.value.path()).read_text() == EXACT.replace(" ", "")
-    page.get_by_role("button", name="Post again as new…").click()
+    page.get_by_role("button", name="Post a copy…").click()
     page.get_by_role("button", name="Post", exact=True).click()
     expect(page.get_by_text("1 message posted:")).to_be_visible()
     listed = ask(
@@ -85,7 +85,7 @@ def test_a_file_of_lines_is_posted_as_it_is(client: Client, watch: Watch, tmp_pa
     file = tmp_path / "lines"
     file.write_text("1.10\n\n[2]\nnull\n")
     page = watch.open(f"{MAIL}?tab=post")
-    page.get_by_label("or a file of JSON lines").set_input_files(file)
+    page.get_by_label("Or a file with one JSON body per line").set_input_files(file)
     expect(page.get_by_text("3 messages in the file.")).to_be_visible()
     page.get_by_role("button", name="Post", exact=True).click()
     expect(page.get_by_text("3 messages posted:")).to_be_visible()

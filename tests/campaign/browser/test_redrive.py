@@ -30,10 +30,8 @@ def test_the_dry_run_tells_what_the_redrive_does(client: Client, watch: Watch) -
     page.get_by_role("button", name="Dry run").click()
     expect(page.get_by_text("2 messages would move")).to_be_visible()
     confirm(page, "Redrive 2")
-    expect(page.get_by_role("region", name="Progress")).to_contain_text(
-        "2 of 2 moved; 498 are still ready in dead; 1 lost."
-    )
-    expect(page.get_by_text("Ended.")).to_be_visible()
+    expect(page.get_by_role("region", name="Progress")).to_contain_text("2 of 2 moved; 498 still in dead; 1 not found.")
+    expect(page.get_by_text("Finished.")).to_be_visible()
     assert {message.id for message in client.queue("jobs").list()} == set(named)
 
     page.get_by_label("Only these message ids").fill("")
@@ -42,7 +40,9 @@ def test_the_dry_run_tells_what_the_redrive_does(client: Client, watch: Watch) -
     confirm(page, "Redrive 498")
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_text("Stopped.")).to_be_visible()
-    moved = re.match(r"(\d+) of 498 moved; (\d+) are", page.get_by_role("region", name="Progress").inner_text().strip())
+    moved = re.match(
+        r"(\d+) of 498 moved; (\d+) still", page.get_by_role("region", name="Progress").inner_text().strip()
+    )
     assert moved is not None
     left = client.queue("dead").stats().free
     assert (int(moved[1]) + left, int(moved[2])) == (498, left)
@@ -51,5 +51,5 @@ def test_the_dry_run_tells_what_the_redrive_does(client: Client, watch: Watch) -
     page.get_by_label("Steps per second").fill("10")
     page.get_by_role("button", name="Dry run").click()
     confirm(page, f"Redrive {left}")
-    expect(page.get_by_text("Ended.")).to_be_visible()
+    expect(page.get_by_text("Finished.")).to_be_visible()
     assert {name: client.queue(name).stats().free for name in [*SIZES, "dead"]} == {**SIZES, "dead": 0}

@@ -32,11 +32,11 @@ def test_what_was_given_up_is_dropped_by_the_word(delivering: ZqServer, watching
         page = watching(delivering.url).open("queues/mail")
         page.locator(".tabs").get_by_role("link", name="Subscriptions").click()
         page.locator("tbody th a").click()
-        expect(page.get_by_role("region", name="Given up").locator("[data-name=Body]")).to_have_text(
+        expect(page.get_by_role("region", name="Failed", exact=True).locator("[data-name=Body]")).to_have_text(
             '{"n":9007199254740993}'
         )
-        page.get_by_role("button", name="Drop all…").click()
+        page.get_by_role("button", name="Delete all…").click()
         page.get_by_role("dialog").get_by_role("textbox").fill("drop")
-        page.get_by_role("dialog").get_by_role("button", name="Drop all").click()
-        expect(page.get_by_text("Nothing was given up.", exact=True)).to_be_visible()
+        page.get_by_role("dialog").get_by_role("button", name="Delete all").click()
+        expect(page.get_by_text("No failed deliveries.", exact=True)).to_be_visible()
         assert list(queue.dead_deliveries(made.id)) == []

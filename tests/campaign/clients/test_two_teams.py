@@ -29,7 +29,7 @@ def test_two_teams_are_apart_when_the_page_was_followed(tmp_path: Path) -> None:
     assert ("orders.new" in runs, "runs" in runs) == (False, True)
     passed, refused = (int(count) for count in re.findall(r"^ *(\d+) (?:200|429)$", done.stdout, re.MULTILINE))
     assert (passed + refused, refused > 0) == (40, True), done.stdout
-    assert "The project may make 5 requests a second" in done.stdout
+    assert "The project may make at most 5 requests per second" in done.stdout
     audited = [line for line in done.stdout.splitlines() if line.startswith('{"time"')]
     assert [line for line in audited if '"outcome":"refused"' not in line and '"rule":"admin:' not in line] == []
     assert len([line for line in audited if '"outcome":"refused"' in line]) == 3

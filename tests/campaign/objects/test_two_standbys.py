@@ -65,6 +65,6 @@ def test_a_server_that_must_not_wait_ends_with_its_own_code(
         assert opening is not None
         objects.put(f"open/{number}", opening)
         assert late.wait(WITHIN) == GIVEN_UP, late.output
-        assert "Another server has taken the store over" in late.output
+        assert "Another server took over the store" in late.output
     finally:
         late.close()

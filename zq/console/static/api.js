@@ -58,7 +58,7 @@ export async function streamed(path, { query, last, signal }) {
 
 async function textOf(answer) {
   if (answer.type !== "opaqueredirect") return answer.text().catch(silence);
-  const said = { title: "Sign in again", description: "A proxy leads to its own sign-in: reload this page." };
+  const said = { title: "Sign in again", description: "A proxy requires you to sign in. Reload this page." };
   throw new Refused(0, said, null);
 }
 
@@ -125,7 +125,7 @@ async function sent(method, url, { body, key, keepalive, project = asking.projec
 }
 
 function silence() {
-  throw new Refused(0, { title: "The server does not answer", description: "It is down, or cannot be reached." }, null);
+  throw new Refused(0, { title: "The server does not answer", description: "The server is down or unreachable." }, null);
 }
 
 function saidIn(text) {

@@ -80,12 +80,12 @@ function Page({ route, asked, fault, again }) {
   if (route.page === "jobs") return html`<${Jobs} />`;
   if (route.page === "audit") return html`<${Audit} route=${route} />`;
   if (route.page === "admin") return html`<${Administration} key=${route.query.part} route=${route} />`;
-  return html`<${Empty} title="There is no such page"><p><a href=${to(route.project)}>Queues of ${visible(route.project)}</a></p></${Empty}>`;
+  return html`<${Empty} title="Page not found"><p><a href=${to(route.project)}>Queues of ${visible(route.project)}</a></p></${Empty}>`;
 }
 
 function Other({ route, me }) {
-  return html`<${Empty} title="This address is of another project">
-    <p>It names ${visible(route.project)}; you are signed in for ${visible(me.project)}.</p>
+  return html`<${Empty} title="This link belongs to another project">
+    <p>The link is for the project ${visible(route.project)}. You are signed in to ${visible(me.project)}.</p>
     <p><a href=${to(me.project)}>Queues of ${visible(me.project)}</a> or <a href="#/">sign in</a></p>
   </${Empty}>`;
 }

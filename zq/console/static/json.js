@@ -57,11 +57,11 @@ export function isBranch(value) {
  * @returns {string}
  */
 export function fault(text) {
-  if (text.trim() === "") return "The body is missing. Any JSON will do, also null.";
+  if (text.trim() === "") return "The body is empty. Enter any JSON value.";
   try {
     JSON.parse(text);
   } catch (error) {
-    return `This is not JSON: ${error.message}.`;
+    return `The body is not valid JSON: ${error.message}.`;
   }
   return "";
 }

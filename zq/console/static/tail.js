@@ -22,7 +22,7 @@ const WAIT = 20;
 const BUSY = 30000;
 // The position before all that a log has.
 const START = "0";
-const BEGUN_ANEW = "The log is not there any more: all follows that the new one has.";
+const BEGUN_ANEW = "The log was deleted and created again. Messages of the new log follow.";
 
 /**
  * @typedef {{key: number, sequence: string, topic: string, at: number, text: string, size: number, found: string,
@@ -190,7 +190,7 @@ export class Tail {
   /** What fell off behind the last message; the same one again is the same line. */
   missed({ after, resumes }) {
     const [first, last] = [BigInt(write(after)) + 1n, BigInt(write(resumes)) - 1n];
-    const gap = `${(last - first + 1n).toLocaleString("en-US")} messages fell off at most: sequences ${first} to ${last}, of whatever topic.`;
+    const gap = `Up to ${(last - first + 1n).toLocaleString("en-US")} messages were removed before they were read (sequences ${first} to ${last}).`;
     if (this.lines.at(-1)?.gap !== gap) this.add({ gap });
   }
 

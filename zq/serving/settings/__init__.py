@@ -92,10 +92,10 @@ class Configuration:
         for option in (option for options in OPTIONS.values() for option in options if not option.option.reload):
             stays, new = (option.read(conf) for conf in (self._conf, fresh._conf))
             if stays != new and option.option.secret and option.label != "[storage] uri":
-                yield f"{option.label} stays (not shown): it changes at the next start."
+                yield f"{option.label} keeps its old value (not shown) until the next start."
             elif stays != new:
                 shown = (without_secrets(repr(value)) for value in (stays, new))
-                yield "{} stays {}: it becomes {} at the next start.".format(option.label, *shown)
+                yield "{} is still {}. It changes to {} at the next start.".format(option.label, *shown)
 
     def _values(self) -> dict[str, str]:
         values = {

@@ -135,13 +135,11 @@ def refusing() -> Iterator[None]:
     """Convert errors of oslo.config to ``StartRefused``."""
     try:
         yield
-    except RecursionError as error:
-        raise StartRefused("The configuration cannot be used: an option refers to itself by a $.") from error
     except (cfg.NoSuchOptError, cfg.NoSuchGroupError, cfg.TemplateSubstitutionError) as error:
         # The original message may contain part of a password.
         raise StartRefused(
-            "The configuration cannot be used: a value refers by a $ to an option that does not exist; a $ itself is "
-            "written $$."
+            "The configuration cannot be used: a value contains $ and the name of an option that does not exist. For a "
+            "literal $, write $$."
         ) from error
     except (cfg.Error, ValueError) as error:
         raise StartRefused(f"The configuration cannot be used: {without_secrets(str(error))}.") from error
@@ -219,7 +217,7 @@ def _parse_allowed_hosts(given: Sequence[str]) -> Iterator[str]:
     for name in given:
         if HOST_NAME.fullmatch(name) is None:
             raise StartRefused(
-                f"[server] allowed_hosts must be * or names of hosts, without ports and schemes; one is {name[:100]!r}."
+                f"[server] allowed_hosts must be * or host names without scheme and port, not {name[:100]!r}."
             )
         yield name.lower()
 
@@ -285,6 +283,8 @@ def _check_values(conf: cfg.ConfigOpts, path: str | None) -> None:
                 value = option.read(conf)
             except cfg.ConfigSourceValueError as error:
                 raise StartRefused(_explain(option, path, error)) from error
+            except RecursionError as error:
+                raise StartRefused(f"{_locate(option, path)} must not refer to itself with $.") from error
             # An empty port is the default port.
             number = option.is_number and option.default is not None and option.option != PORT
             if number and (value is None or not math.isfinite(value)):
@@ -312,7 +312,7 @@ def misspelt_variables(environment: Mapping[str, str]) -> Iterator[str]:
         alike = get_close_matches(name.upper(), VARIABLES, 1, ALIKE)
         if alike or name.startswith(PREFIXES):
             hint = f"; did you mean {alike[0]}?" if alike else ". zq-server --sample-config prints all options."
-            yield f"The variable {name} is ignored, since it names no option{hint}"
+            yield f"The variable {name} is ignored, because there is no such option{hint}"
 
 
 def _explain(option: DeclaredOption, path: str | None, error: Exception) -> str:
@@ -359,7 +359,7 @@ def parse_strategy(given: str) -> str:
 def check_share(share: SignedUrlOptions) -> None:
     """Raise ``StartRefused`` if a secret of signed URLs is missing or too short."""
     if share.secrets and not share.secret_key:
-        raise StartRefused("[signed_url] old_secret_keys needs secret_key.")
+        raise StartRefused("[signed_url] old_secret_keys requires secret_key.")
     if any(len(secret.encode()) < MIN_SECRET for secret in share.secrets):
         raise StartRefused(f"[signed_url] secret_key and old_secret_keys must be at least {MIN_SECRET} bytes each.")
 
@@ -380,10 +380,10 @@ def check_certificates(server: sections.ServerOptions, auth: AuthOptions) -> Non
     if bool(server.tls_cert) != bool(server.tls_key):
         raise StartRefused("[server] tls_cert and tls_key must both be set, or neither.")
     if server.tls_client_ca and not server.tls_cert:
-        raise StartRefused("[server] tls_client_ca needs tls_cert and tls_key.")
+        raise StartRefused("[server] tls_client_ca requires tls_cert and tls_key.")
     if auth.certificates and not (auth.strategy == "token" and server.engine == "gunicorn" and server.tls_client_ca):
         raise StartRefused(
-            "[auth] certificates needs auth_strategy = token, engine = auto or gunicorn, and [server] tls_client_ca."
+            "[auth] certificates requires auth_strategy = token, engine = auto or gunicorn, and [server] tls_client_ca."
         )
 
 
@@ -402,8 +402,8 @@ def read_pool_settings(
     embedded = [name for name in EMBEDDED if name in hosts]
     if scheme in NETWORKED and embedded:
         raise StartRefused(
-            f"[pooling:catalog] allowed_hosts must not name {embedded[0]} where [storage] uri is a store for several "
-            "servers: they could not share such a pool."
+            f"[pooling:catalog] allowed_hosts must not contain {embedded[0]} if [storage] uri is a store for several "
+            "servers, because they cannot share an embedded store."
         )
     schemes = (*NETWORKED, *(name[:-1] for name in EMBEDDED))
     options = {each: driver_options(each) for each in schemes}
@@ -442,9 +442,8 @@ def _thread_shares(waiters: int | None, streams: int | None, threads: int) -> di
     most = threads - THREADS_FOR_WORK
     if (waiters or 0) + (streams or 0) > most:
         raise StartRefused(
-            f"[server] max_waiters and max_streams together must be at most threads - {THREADS_FOR_WORK}, so that "
-            f"requests that do not wait find a thread; they are {waiters or 0} and {streams or 0}, with {threads} "
-            "threads."
+            f"[server] max_waiters + max_streams must be at most threads - {THREADS_FOR_WORK}, to keep threads for "
+            f"other requests; they are {waiters or 0} and {streams or 0}, and threads is {threads}."
         )
     if streams is None:
         share = most * MAX_STREAMS // (MAX_WAITERS + MAX_STREAMS) if waiters is None else most - waiters

@@ -185,6 +185,6 @@ class MetricsOptions(Struct, frozen=True, kw_only=True):
     per_queue: Annotated[bool, Option(reload=True)] = False
     """Report metrics per queue instead of totals."""
     max_queues: Annotated[int, Option(1, 100_000, reload=True)] = 1000
-    """Maximum number of queues whose messages are counted; with per_queue, also of queues with metrics of their own."""
+    """Maximum number of queues whose messages are counted. With per_queue, only these queues have their own metrics."""
     max_counted: Annotated[int, Option(1, 10_000_000, reload=True)] = 10_000
     """Maximum number of messages that are counted per queue and state."""

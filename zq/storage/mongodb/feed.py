@@ -240,7 +240,7 @@ class Feed:
         try:
             self._collection.insert_one(self._entry(queues, notices))
         except PyMongoError as error:
-            LOG.debug("The feed could not be written: %s", error)
+            LOG.debug("Cannot write to the notification feed: %s", error)
 
     def _entry(self, queues: Sequence[QueueRef], notices: Sequence[Notice]) -> BsonDocument:
         entry: BsonDocument = {
@@ -273,7 +273,7 @@ class Feed:
                             self._pass_on(entry)
                         pause, begun = FIRST_PAUSE, True
             except PyMongoError as error:
-                LOG.debug("The feed broke: %s", error)
+                LOG.debug("Lost the notification feed, retrying: %s", error)
             if self._closed.is_set():
                 return
             for subscription in self._all_subscriptions() if begun else ():

@@ -60,7 +60,7 @@ def parse(uri: str, timeout: float, database: str, write_concern: str, journal: 
     Raises ``StartRefused`` for invalid values, and ``Unavailable`` if the DNS records of the URI cannot be read.
     """
     if not timeout > 0:
-        raise StartRefused(f"[storage:mongodb] timeout must be more than 0 seconds; it is {timeout}.")
+        raise StartRefused(f"[storage:mongodb] timeout must be greater than 0 seconds; it is {timeout}.")
     try:
         found = parse_uri(uri, validate=True, warn=False)
     except InvalidURI as error:
@@ -155,12 +155,12 @@ def _is_cluster(hello: Mapping[str, Any], address: Address) -> bool:
     if "setName" not in hello:
         raise StartRefused(
             f"The MongoDB server at {address.where} is a standalone, which has no transactions. Start mongod with "
-            "--replSet rs0 and call rs.initiate() once in mongosh; a set of one member will do."
+            "--replSet rs0 and call rs.initiate() once in mongosh; a set with one member is sufficient."
         )
     if not hello.get("isWritablePrimary"):
         raise Unavailable(
-            f"The MongoDB server at {address.where} is not the primary of its replica set. Leave directConnection out "
-            "of the URI and give replicaSet, so that the primary is found."
+            f"The MongoDB server at {address.where} is not the primary of its replica set. Remove directConnection "
+            "from the URI and add replicaSet, so that zq finds the primary."
         )
     return False
 
@@ -246,8 +246,8 @@ def store_layout(client: Client, database: str) -> None:
 def _compare(found: BsonDocument, database: str) -> None:
     if found.get("n") != VERSION:
         raise StartRefused(
-            f"The store in the database {database} has layout {found.get('n')}, this zq needs {VERSION}: "
-            "use the zq that wrote it, or another database."
+            f"The store in the database {database} has layout {found.get('n')}, but this version of zq "
+            f"requires {VERSION}. Use the version of zq that wrote the store, or another database."
         )
 
 
@@ -311,8 +311,8 @@ def shard(client: Client, database: str) -> None:
         client.admin.command({"shardCollection": f"{database}.{MESSAGES}", "key": SHARD_KEY})
     except OperationFailure as error:
         raise StartRefused(
-            f"The collection {database}.{MESSAGES} cannot be sharded by {{s: 'hashed'}}: the user needs the role "
-            "clusterAdmin, and a collection that is sharded otherwise must be dropped first."
+            f"The collection {database}.{MESSAGES} cannot be sharded by {{s: 'hashed'}}: the user requires the role "
+            "clusterAdmin, and a collection with another shard key must be dropped first."
         ) from error
     except PyMongoError as error:
         raise _unprepared() from error

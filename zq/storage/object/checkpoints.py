@@ -253,7 +253,7 @@ class Checkpointer:
         self._write_head(checkpoints=[*others, mark], unsettled=left)
         self._known = {file.name: file for file in files}
         self._last, self._last_bytes, self._made = position, size, time.monotonic()
-        LOG.info("A checkpoint holds the log up to position %d.", position)
+        LOG.info("Wrote a checkpoint of the log up to position %d.", position)
         return mark
 
     def remove(self) -> None:
@@ -322,4 +322,4 @@ class Checkpointer:
             try:
                 what()
             except Unavailable as error:
-                LOG.warning("Upkeep of the object store failed, and is tried again: %s", error)
+                LOG.warning("Maintenance of the object store failed and will be retried: %s", error)

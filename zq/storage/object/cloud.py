@@ -48,21 +48,21 @@ class Vendor(NamedTuple):
 VENDORS: Final = {
     "s3": Vendor(
         S3Store,
-        "An S3 store is s3://bucket/prefix, with ?endpoint= and ?region= where they are needed; it is {!r}.",
+        "An S3 store is s3://bucket/prefix, with ?endpoint= and ?region= if needed; it is {!r}.",
         {"endpoint": "endpoint", "region": "region"},
     ),
     "gs": Vendor(
         GCSStore,
-        "A Google Cloud Storage store is gs://bucket/prefix, with ?endpoint= where it is needed; it is {!r}.",
+        "A Google Cloud Storage store is gs://bucket/prefix, with ?endpoint= if needed; it is {!r}.",
         {"endpoint": "base_url"},
     ),
     "az": Vendor(
         AzureStore,
-        "An Azure store is az://container/prefix, with ?account= and ?endpoint= where they are needed; it is {!r}.",
+        "An Azure store is az://container/prefix, with ?account= and ?endpoint= if needed; it is {!r}.",
         {"account": "account_name", "endpoint": "endpoint"},
     ),
 }
-UNUSABLE_ERROR: Final = "The store {!r} cannot be used by what its URI and the environment's variables say: {}"
+UNUSABLE_ERROR: Final = "The store {!r} cannot be opened with its URI and the environment variables: {}"
 # The response status in an error message, if a retry would not help.
 REFUSALS: Final = re.compile(r"status(?: code)?:? *(400|401|403|405|413|507)\b")
 RETRIES: Final = 2
@@ -71,8 +71,8 @@ RACERS: Final = 16
 # Number of objects in this test.
 RACES: Final = 20
 NO_ELECTIONS: Final = (
-    "This object store told several writers of one name that they were the first: it does not heed If-None-Match, or "
-    "what it should have for that, so servers cannot agree on an owner there."
+    "This object store does not support conditional writes (If-None-Match): several concurrent writers could create "
+    "the same object. zq cannot use it, because servers could not agree on an owner."
 )
 # Buckets (scheme, options, name) that this process has tested.
 _tried: Final[set[tuple[str, str, str]]] = set()
@@ -180,16 +180,18 @@ class CloudObjects(Objects):
             code = "404"
             if verb != "PUT":
                 raise
-            raise ObjectStoreRejection("There is no such bucket or container in the object store.") from error
+            raise ObjectStoreRejection("The bucket or container does not exist in the object store.") from error
         except (PermissionDeniedError, UnauthenticatedError) as error:
             code = "403"
-            raise ObjectStoreRejection("The object store does not allow this to these credentials.") from error
+            raise ObjectStoreRejection(
+                "The object store denied the request: the credentials lack a permission."
+            ) from error
         except (BaseError, OSError) as error:
             found = REFUSALS.search(str(error))
             if found is None:
                 raise Unavailable from error
             code = found[1]
-            raise ObjectStoreRejection(f"The object store answers with status {code}.") from error
+            raise ObjectStoreRejection(f"The object store responded with status {code}.") from error
         finally:
             self.requests.count(verb, code)
         return answer

@@ -196,8 +196,8 @@ def check_layout(opening: Opening, layout: str) -> None:
     """Check the layout number of the store. Raises ``StartRefused`` if it is not ``layout``."""
     if opening.layout != layout:
         raise StartRefused(
-            f"The store has layout {opening.layout}, this zq needs {layout}: "
-            "use the zq that wrote it, or another store."
+            f"The store has layout {opening.layout}, but this version of zq requires {layout}. "
+            "Use the version of zq that wrote the store, or another store."
         )
 
 

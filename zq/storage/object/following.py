@@ -159,11 +159,11 @@ class Standby:
                     self._store.restore(record)
                 self._store.flush_beyond(MAX_BUFFERED_BYTES)
         except StoreDamaged as error:
-            LOG.warning("The log cannot be followed before there is a newer checkpoint: %s", error)
+            LOG.warning("The standby cannot follow the log until there is a newer checkpoint: %s", error)
             self._failed = self._base
             self.drop()
         except (OSError, StartRefused, Unavailable) as error:
-            LOG.warning("The log cannot be followed at present: %s", error)
+            LOG.warning("The standby cannot follow the log now: %s", error)
             if self._store is None or self._store.failure is not None:
                 self.drop()
                 self._again = time.monotonic() + PAUSE
@@ -195,4 +195,4 @@ class Standby:
         self._manifest = download(self._objects, kept.checkpoints[-1], self._path) if kept.checkpoints else None
         self._store = self._opened()
         self._tail = Tail(self._objects, newest)
-        LOG.info("This server follows the log, from position %d on.", newest)
+        LOG.info("This server is a standby and follows the log from position %d.", newest)

@@ -30,7 +30,7 @@ from zq.storage.object.store import ShippedStore
 from zq.storage.rocksdb.files import Damage, create_directory
 from zq.storage.rocksdb.store import Store
 
-NOT_THERE: Final = "There is no store at this place in the object store."
+NOT_THERE: Final = "There is no store under this prefix in the object store."
 
 
 class Restored(NamedTuple):
@@ -104,7 +104,7 @@ def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
     used or the directory has no store.
     """
     if newest(objects):
-        raise StartRefused("There is a store already, or was one: name another prefix.")
+        raise StartRefused("The prefix contains a store or the rest of one. Use another prefix.")
     if not (path / "CURRENT").exists():
         raise StartRefused(f"There is no store in {path}.")
     shape.admit(path)
@@ -164,7 +164,9 @@ def _find_checkpoint(kept: RestorePoints, latest: int | None, position: int | No
         if not _is_beyond(latest, mark.moment) and not _is_beyond(position, mark.position)
     ]
     if not fitting and kept.removed:
-        raise StartRefused("What the store was then is not kept any more: see [storage:object] keep.")
+        raise StartRefused(
+            "The store can no longer be restored to that time or position. [storage:object] keep sets how long it can."
+        )
     return fitting[-1] if fitting else None
 
 

@@ -46,15 +46,15 @@ from zq.storage.rocksdb.files import Damage
 from zq.storage.rocksdb.store import Store
 
 LOG = logging.getLogger(__name__)
-TAKEN: Final = "Another server has taken the store over while this one did: start it again, or as a standby."
-OVERTAKEN: Final = "Another server has taken the store over while this one was about to: it waits on."
+TAKEN: Final = "Another server took over the store at the same time. Restart this server, or start it as a standby."
+OVERTAKEN: Final = "Another server took over the store first. This server keeps waiting as a standby."
 REFUSED: Final = (
-    "The store is owned by another server, {}. Stop that one; if it is gone, start this one with [storage:object] "
+    "Another server owns the store: {}. Stop it, or, if it has failed, start this server with [storage:object] "
     "takeover = wait."
 )
-WAITING: Final = "Waiting for the owner of the store to end or to fall silent: %s."
+WAITING: Final = "Waiting until the owner of the store stops or no longer responds: %s."
 NO_SNAPSHOT: Final = (
-    "A store in an object store needs no other backup: zq-server restore --at makes one of what it was at a moment."
+    "A store in an object store needs no backup: zq-server restore --at restores it as of a point in time."
 )
 # Seconds between two checks whether the owner is alive.
 CHECK_INTERVAL: Final = 1.0
@@ -220,7 +220,7 @@ class Owner(Directory):
                 if self._objects.exists(fence_name(epoch)):
                     return False
             except Unavailable as error:
-                LOG.warning("It is not known at present whether another server takes the store over: %s", error)
+                LOG.warning("Cannot check whether another server has taken over the store: %s", error)
                 deadline = uptime() + patience
             time.sleep(min(CHECK_INTERVAL, patience))
         return False
@@ -297,7 +297,7 @@ class Owner(Directory):
             except Unavailable as error:
                 if seen is None:
                     raise
-                LOG.warning("It is not known at present whether the owner of the store lives: %s", error)
+                LOG.warning("Cannot check whether the owner of the store is alive: %s", error)
                 since = uptime()  # the owner may have sent a heartbeat in the meantime
                 time.sleep(CHECK_INTERVAL)
                 continue
@@ -384,4 +384,4 @@ class Owner(Directory):
         proof.start()
         shipper.start()
         store.serve(proof, shipper, checkpointer, self._directory.unlock)
-        LOG.info("This server owns the store as number %d, from position %d on.", epoch, position)
+        LOG.info("This server now owns the store, with epoch %d, from position %d.", epoch, position)

@@ -35,8 +35,10 @@ UNHURRIED: Final = 1.0
 PAUSE: Final = (0.05, 2.0)
 # Seconds until the next attempt if the object store has rejected a record.
 REFUSED_PAUSE: Final = 5.0
-UNKNOWN: Final = "The object store has not confirmed this in time: it is not known to be stored.{} Try again later."
-OVERLOAD_ERROR: Final = "The object store is slower than this server is asked to write. Try again later."
+UNKNOWN: Final = (
+    "The object store did not confirm the change in time. The change may have been stored.{} Try again later."
+)
+OVERLOAD_ERROR: Final = "The object store cannot keep up with the writes of this server. Try again later."
 
 
 class _Waiting(NamedTuple):
@@ -230,7 +232,7 @@ class Shipper:
     def check(self) -> None:
         """Raise ``Unavailable`` with the reason if the object store currently rejects the log."""
         if self._refusal:
-            raise Unavailable(f"The object store refuses what is written.{self._refusal}")
+            raise Unavailable(f"The object store rejects writes.{self._refusal}")
 
     @property
     def commits(self) -> int:
@@ -394,7 +396,7 @@ class Shipper:
                 if self._proof.fenced or self._closing:
                     raise Deposed from error
                 if isinstance(error, ObjectStoreRejection):
-                    LOG.critical("The object store refuses the log: %s", error)
+                    LOG.critical("The object store rejects writes to the log: %s", error)
                     pause, self._refusal = REFUSED_PAUSE, f" {error}"
                 time.sleep(pause)
                 pause = min(PAUSE[1], pause * 2)

@@ -20,12 +20,12 @@ from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRejection, Re
 
 NEWEST: Final = {"X-Newest": "true"}
 NO_POSITIONS: Final = (
-    "[storage:object] fencing = position needs an object store that lets one of several writers have a name. Swift "
-    "does not: use look."
+    "[storage:object] fencing = position requires an object store with conditional writes, which Swift does not have. "
+    "Use fencing = look."
 )
 SHAPE: Final = "A Swift store is swift://container/prefix, with ?auth=v1 for Swift v1 authentication; it is {!r}."
 NO_SIGN_IN: Final = (
-    "The sign-in URL of the object store is no sign-in: the token or the account URL is missing in its response."
+    "The authentication response of the object store lacks the token or the account URL. Check the auth URL."
 )
 
 
@@ -117,7 +117,9 @@ class SwiftObjects(Objects):
         self._expect(self.send("PUT", quote(self._container)), 201, 202)
         headers = self._expect(self.send("HEAD", quote(self._container)), 200, 204).headers
         if "x-versions-location" in headers or headers.get("x-versions-enabled", "").lower() == "true":
-            raise StartRefused(f"The container {self._container} keeps old versions of objects: use one that does not.")
+            raise StartRefused(
+                f"The container {self._container} has versioning enabled. Use a container without versioning."
+            )
 
     def put(self, name: str, value: bytes) -> bool:
         reply = self.send("PUT", self.path(name), {"Content-Type": "application/octet-stream"}, value)
@@ -185,7 +187,7 @@ class SwiftObjects(Objects):
     def _expect(reply: Response, *statuses: int) -> Response:
         if reply.status in statuses:
             return reply
-        sentence = f"The object store answers with status {reply.status}."
+        sentence = f"The object store responded with status {reply.status}."
         raise ObjectStoreRejection(sentence) if 400 <= reply.status < 500 or reply.status == 507 else Unavailable
 
 
@@ -225,14 +227,14 @@ class _V3:
             and self._region in ("", endpoint.get("region_id"), endpoint.get("region"))
         ]
         if not endpoints:
-            raise ObjectStoreRejection("Keystone's catalog names no object store for these variables.")
+            raise ObjectStoreRejection("Keystone's catalog has no object store for these environment variables.")
         return Account(endpoints[0].rstrip("/"), reply.headers["x-subject-token"])
 
 
 def _accepted(reply: Response) -> Response:
     if reply.status in (200, 201, 204):
         return reply
-    sentence = f"The object store's sign-in answers with status {reply.status}."
+    sentence = f"Authentication at the object store failed with status {reply.status}."
     raise ObjectStoreRejection(sentence) if reply.status < 500 else Unavailable
 
 
@@ -265,5 +267,5 @@ def _domain(environment: Mapping[str, str], name: str) -> dict[str, str]:
 def _variable(environment: Mapping[str, str], name: str) -> str:
     value = environment.get(name, "")
     if not value:
-        raise StartRefused(f"A Swift store needs the environment variable {name}.")
+        raise StartRefused(f"A Swift store requires the environment variable {name}.")
     return value

@@ -204,7 +204,7 @@ class LazyExpiry:
         except Unavailable:
             pass  # active expiry will find these messages
         except Exception:  # the thread must survive any failure
-            LOG.critical("Removal failed for a reason that was not foreseen; active expiry will do it.", exc_info=True)
+            LOG.critical("Unexpected error while removing expired messages; the sweep will retry.", exc_info=True)
 
 
 def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moments]]:

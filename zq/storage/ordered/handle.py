@@ -111,7 +111,7 @@ class StoreHandle:
                     self._shut(self._session.store)
                     self._session = self._open()
             except (StartRefused, Unavailable):
-                LOG.exception("The store could not be reopened; the next operation tries again.")
+                LOG.exception("The store could not be reopened. The next operation tries again.")
             finally:
                 self._reopening = False
                 self._gate.notify_all()
@@ -145,12 +145,12 @@ class StoreHandle:
             raise Unavailable
         self._tried = moment
         if self._session is not None:
-            LOG.error("The store failed and is opened anew.", exc_info=self._session.store.failure)
+            LOG.error("The store failed and is being reopened.", exc_info=self._session.store.failure)
             self._shut(self._session.store)
         try:
             self._session = self._open()
         except StartRefused as refusal:
-            LOG.error("The store cannot be opened anew: %s", refusal)
+            LOG.error("The store cannot be reopened: %s", refusal)
             raise Unavailable from refusal
-        LOG.warning("The store is open again.")
+        LOG.warning("The store was reopened.")
         return self._session

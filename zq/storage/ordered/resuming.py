@@ -136,12 +136,12 @@ def _check_clock(now: Seconds, moment: Seconds) -> None:
     today, then = (datetime.fromtimestamp(time, UTC).isoformat(" ", "seconds") for time in (now, moment))
     if now < moment - startup.STEP_BACK_MS / 1000:
         raise StartRefused(
-            f"This machine's clock says {today}, and the backup was made at {then}. Set the clock, or restore with "
-            "--force-clock."
+            f"This machine's clock says {today}, which is before the backup was made ({then}). Correct the clock, or "
+            "restore with --force-clock."
         )
     if now > moment + MAX_TRUSTED_AGE:
         raise StartRefused(
             f"This machine's clock says {today}, {timedelta(seconds=now - moment).days} days after the backup was made "
-            f"({then}): what expired since would be gone. If that is right, restore with --force-clock; with "
-            "--shift-time too, everything expires later by these days."
+            f"({then}). If the clock is wrong, correct it. If it is right, restore with --force-clock, and with "
+            "--shift-time to keep messages that have expired since the backup."
         )

@@ -93,11 +93,11 @@ class StorageClock:
 
 
 LEAPT: Final = (
-    "This machine's clock has leapt ahead by %.0f seconds. It is not believed before it has stayed there for %.0f "
-    "seconds, since messages would expire for good: until then the server is not ready. If it is wrong, set it."
+    "This machine's clock jumped ahead by %.0f seconds. The server is not ready until the clock has been stable for "
+    "%.0f seconds, because a wrong clock would expire messages. If the clock is wrong, correct it."
 )
-STAYED: Final = "This machine's clock has stayed where it leapt to, %.0f seconds ahead, and is believed now."
-WENT_BACK: Final = "This machine's clock, which had leapt ahead by %.0f seconds, is right again."
+STAYED: Final = "This machine's clock is stable after its jump of %.0f seconds. The server uses the new time."
+WENT_BACK: Final = "This machine's clock had jumped ahead by %.0f seconds and is correct again."
 
 
 def check_version(store: Store) -> None:
@@ -133,8 +133,8 @@ def check_layout(families: Collection[str], read: Callable[[bytes], bytes | None
     found = read(b"version")
     if found is None and (foreign := sorted(set(families) - {*layout.FAMILIES})):
         raise StartRefused(
-            "The directory holds a RocksDB database of another program, with the column families "
-            f"{', '.join(foreign)}: give the store a directory of its own."
+            "The directory contains a RocksDB database of another program, with the column families "
+            f"{', '.join(foreign)}. Use another directory for the store."
         )
     _check_layout(found)
 
@@ -142,8 +142,8 @@ def check_layout(families: Collection[str], read: Callable[[bytes], bytes | None
 def _check_layout(found: bytes | None) -> None:
     if found is not None and found != layout.VERSION:
         raise StartRefused(
-            f"The store has layout {found.decode(errors='replace')}, this zq needs {layout.VERSION.decode()}: "
-            "use the zq that wrote it, or another store."
+            f"The store has layout {found.decode(errors='replace')}, but this version of zq requires "
+            f"{layout.VERSION.decode()}. Use the version of zq that wrote the store, or another store."
         )
 
 
@@ -162,12 +162,12 @@ def check_clock(store: Store, clock: StorageClock, max_jump: int) -> None:
         if ahead > timedelta(seconds=max_jump):
             raise StartRefused(
                 f"This machine's clock says {today}, {ahead.days} days after the store was last in use ({then}). If "
-                "that is right, start once with --force-clock; if not, set the clock: messages would expire for good."
+                "the clock is right, start once with --force-clock. If not, correct it: messages would expire."
             )
         if ahead < timedelta(milliseconds=-STEP_BACK_MS):
             raise StartRefused(
-                f"This machine's clock says {today}, but the store was in use at {then}. Set the clock; if it is right "
-                "now and was wrong then, start once with --force-clock."
+                f"This machine's clock says {today}, but the store was in use at {then}. Correct the clock. If it is "
+                "right now and was wrong then, start once with --force-clock."
             )
         _restore_offset(store, clock)
     clock.seen = min(seen, now + STEP_BACK_MS) / 1000

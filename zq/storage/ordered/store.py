@@ -175,7 +175,7 @@ class Housekeeping:
 
         The context may outlast the operation that entered it.
         """
-        raise NotBuilt("A store in memory has no backup: nothing of it outlives its server.")
+        raise NotBuilt("A store in memory cannot be backed up.")
 
     def measures(self) -> Iterator[Measure]:
         """Return metrics for operators; see ``Storage.measures``."""

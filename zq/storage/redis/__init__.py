@@ -139,7 +139,7 @@ def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
     chosen = RedisOptions(**options)
     timeout, wait_replicas = chosen.timeout, chosen.wait_replicas
     if timeout <= 0 or wait_replicas < 0:
-        raise StartRefused("[storage:redis] timeout must be above 0, and wait_replicas 0 or more.")
+        raise StartRefused("[storage:redis] timeout must be greater than 0, and wait_replicas must be 0 or greater.")
     where = address.parse(uri)
     client = Client(network.reach(where, timeout), timeout, wait_replicas)
     try:
@@ -175,8 +175,8 @@ def _check_layout(client: Client, address: Address) -> None:
     found = _answer(lambda: client.command(layout.VERSION_KEY, b"GET", layout.VERSION_KEY), address)
     if found not in (None, b"%d" % layout.VERSION):
         raise StartRefused(
-            f"The store at {address.name} has layout {found.decode(errors='replace')}, this zq needs "
-            f"{layout.VERSION}: use the zq that wrote it, or another database."
+            f"The store at {address.name} has layout {found.decode(errors='replace')}, but this version of "
+            f"zq requires {layout.VERSION}. Use the version of zq that wrote the store, or another database."
         )
 
 
@@ -191,7 +191,7 @@ def _check_server(facts: dict[str, str], address: Address) -> None:
     if facts.get("cluster_enabled") == "1" and not address.cluster:
         raise StartRefused(f"The server at {address.name} belongs to a cluster: add ?cluster=true to the URI.")
     if facts.get("role") == "slave" and not address.cluster:
-        raise Unavailable(f"The server at {address.name} is a read-only replica: name its master.")
+        raise Unavailable(f"The server at {address.name} is a read-only replica. Use the address of its master.")
 
 
 def _check_eviction(facts: dict[str, str], address: Address) -> None:
@@ -234,13 +234,13 @@ UNBOUND: Final = (
     "failover may lose acknowledged changes that are not replicated yet."
 )
 TOO_FEW_REPLICAS_ERROR: Final = (
-    "The Redis server at {} accepts no changes: fewer replicas are connected than min-replicas-to-write requires."
+    "The Redis server at {} rejects changes: fewer replicas are connected than min-replicas-to-write requires."
 )
 NO_DATABASE: Final = "The Redis server at {} has no database {}: its option databases limits the number of databases."
 REFUSALS: Final[tuple[tuple[type[RedisError], str], ...]] = (
     (
         AuthenticationError,
-        "The Redis server at {} requires another user or password: redis://user:password@host:port.",
+        "The Redis server at {} rejected the user or password. Use redis://user:password@host:port.",
     ),
     (AuthorizationError, "The Redis server at {} does not authorize this user."),
     (

@@ -85,16 +85,16 @@ def _check_known(options: Mapping[str, str], scheme: str) -> None:
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise StartRefused(
-            f"The URI of the Redis store has options that are not known for {scheme}://: {', '.join(unknown)}. "
-            f"Known are {', '.join(known)}."
+            f"The URI of the Redis store has unknown options for {scheme}://: {', '.join(unknown)}. "
+            f"Known options are {', '.join(known)}."
         )
 
 
 def _check_sense(address: Address) -> None:
     if address.cluster and address.master:
-        raise StartRefused("A Redis store is reached through Sentinels (master=) or is a cluster (cluster=), not both.")
+        raise StartRefused("The URI of the Redis store must not contain both master= (for Sentinels) and cluster=.")
     if address.cluster and address.db:
-        raise StartRefused("A Redis cluster has one database: leave db away, or make it 0.")
+        raise StartRefused("The URI of a Redis cluster must have no database, or 0: a cluster has only one.")
     if len(address.hosts) > 1 and not (address.cluster or address.master):
         raise StartRefused(
             "The URI of the Redis store names several servers: add ?cluster=true, or ?master=name for Sentinels."
@@ -110,7 +110,7 @@ def _hosts(text: str, port: int) -> tuple[Host, ...]:
         if not colon or host.endswith("]"):
             name, number = host, str(port)
         if not number.isascii() or not number.isdigit() or not 0 < int(number) < 65536:
-            raise StartRefused("The URI of the Redis store has a port that is no number from 1 to 65535.")
+            raise StartRefused("The URI of the Redis store has an invalid port: it must be a number from 1 to 65535.")
         found.append((name.strip("[]") or "localhost", int(number)))
     return tuple(found)
 
@@ -131,7 +131,7 @@ def _boolean(options: Mapping[str, str], name: str, default: bool = False) -> bo
 def _tls(options: Mapping[str, str]) -> dict[str, Any]:
     given: dict[str, Any] = {name: value for name, value in options.items() if name in TLS_OPTIONS}
     if given.get("ssl_cert_reqs", "required") not in ("none", "optional", "required"):
-        raise StartRefused("The option ssl_cert_reqs in the URI of the Redis store is none, optional or required.")
+        raise StartRefused("The option ssl_cert_reqs in the URI of the Redis store must be none, optional or required.")
     if "ssl_keyfile_password" in given:
         given["ssl_password"] = given.pop("ssl_keyfile_password")
     given["ssl_check_hostname"] = _boolean(options, "ssl_check_hostname", given.get("ssl_cert_reqs") != "none")

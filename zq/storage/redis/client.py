@@ -45,15 +45,15 @@ MAX_REDIRECTS: Final = 3
 # First and maximum pause in seconds before a deferred command is repeated.
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05
-STORE_FULL_ERROR: Final = "The store is full. Messages can be taken from it, but none added."
+STORE_FULL_ERROR: Final = "The store is full. Consumers can still claim messages, but no messages can be posted."
 TOO_FEW_REPLICAS_ERROR: Final = (
-    "Too few replicas of the store are connected, so it takes no changes. Nothing was changed."
+    "Too few replicas of the store are connected, so it rejects changes. Nothing was changed."
 )
 SLOT_MOVING_ERROR: Final = (
     "The store's cluster is moving the project to another server. Nothing was changed. Try again later."
 )
-FAILOVER_ERROR: Final = "The store's master was being replaced meanwhile. The change may have happened."
-UNCONFIRMED_ERROR: Final = "Too few replicas of the store confirmed the change in time. It may have happened."
+FAILOVER_ERROR: Final = "The store's master was replaced during the request. The change may have been made."
+UNCONFIRMED_ERROR: Final = "Too few replicas of the store confirmed the change in time. It may have been made."
 
 
 class ReadRequest(NamedTuple):

@@ -26,7 +26,7 @@ from zq.storage.redis.address import Address, Host
 CONNECTIONS: Final = 256
 # Seconds for which a released connection is reused without a check, because the check is a system call.
 FRESH: Final = 0.02
-RETIRED: Final = "The server is no longer the master, or will not be for long."
+RETIRED: Final = "The server is no longer the master, or is being replaced."
 # All errors that redis-py raises deliberately.
 VENDOR: Final = (RedisError, RedisClusterException, OSError)
 

@@ -147,14 +147,17 @@ def _replacement(path: Path, to: Path) -> Iterator[Path]:
     unfinished = to.with_name(f"{to.name}.unfinished")
     for target in (to, unfinished):
         if target.exists():
-            raise StartRefused(f"{target} is there already: a salvage makes a new store. Name another, or remove it.")
+            raise StartRefused(
+                f"{target} already exists, but a salvage creates a new store. Choose another directory, or remove "
+                "this one."
+            )
     if not path.is_dir() or (not any(path.glob("*.sst")) and not any(path.glob("*.log"))):
         raise StartRefused(f"There is no store in {path}.")
     hold_lock(path).close()  # reject a store that is in use before anything is created
     try:
         unfinished.mkdir(mode=0o700, parents=True)
     except OSError as error:
-        raise StartRefused(f"{unfinished} cannot be made: {error.strerror}.") from error
+        raise StartRefused(f"{unfinished} cannot be created: {error.strerror}.") from error
     try:
         yield unfinished
         (unfinished / "store").rename(to)

@@ -24,21 +24,21 @@ DEFAULT: Final = "default"
 # A check of the column families and of values in ``DEFAULT``. It raises ``StartRefused`` for an unsuitable directory.
 Check = Callable[[frozenset[str], Callable[[bytes], bytes | None]], object]
 TORN: Final = (
-    "The write-ahead log ends torn, as a power cut leaves it: %d bytes of %s and later files, from offset %d on, are "
-    "dropped. They hold no whole write."
+    "The end of the write-ahead log is incomplete, as after a power failure: dropping %d bytes of %s and later files, "
+    "from offset %d. They contain no complete write."
 )
 DAMAGED: Final = (
     "The store {path} cannot be opened: its write-ahead log is damaged in {tear.file} at offset {tear.offset}, and "
-    "whole writes follow, of {tear.dropped} bytes in all. A start would drop them: run zq-server salvage, which saves "
-    "what can be read, or restore a backup."
+    "complete writes of {tear.dropped} bytes follow, which a start would drop. To save the readable data, run "
+    "zq-server salvage, or restore a backup."
 )
 MISSING: Final = (
-    "The store {path} cannot be opened: {names} of its write-ahead log is missing, and with it the writes that only it "
-    "had. Put the file back, restore a backup, or run zq-server salvage, which saves what the other files have."
+    "The store {path} cannot be opened: {names} of its write-ahead log is missing. Put the file back, restore a "
+    "backup, or run zq-server salvage to save the data of the other files."
 )
 NO_LIST: Final = (
-    "The store {path} cannot be opened: its file CURRENT is missing. zq-server check-store tells what is damaged, "
-    "zq-server salvage saves what can be read."
+    "The store {path} cannot be opened: its file CURRENT is missing. Run zq-server check-store to find the damage, "
+    "and zq-server salvage to save the readable data."
 )
 
 

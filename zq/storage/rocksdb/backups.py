@@ -103,48 +103,55 @@ def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> New
             sync(target)
         except FileNotFoundError as error:
             shutil.rmtree(partial, ignore_errors=True)
-            raise StartRefused(f"{error.filename} went while it was copied: was the server started anew?") from error
+            raise StartRefused(
+                f"{error.filename} disappeared while it was copied. Was the server restarted?"
+            ) from error
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
-            raise StartRefused(f"No backup was made: {_reason(error)}.") from error
+            raise StartRefused(f"The backup failed: {_reason(error)}.") from error
         snapshot.is_complete = True
         try:
             for old in complete_backups(target)[: -keep if keep else 0]:
                 _remove(old)
         except OSError as error:
-            raise StartRefused(f"The backup {folder} was made, and older ones stay: {_reason(error)}.") from error
+            raise StartRefused(
+                f"The backup {folder} is complete, but older backups could not be deleted: {_reason(error)}."
+            ) from error
         return made._replace(folder=folder)
 
 
 def check_target(target: Path, store: Path) -> None:
     """Raise ``StartRefused`` if the folder ``target`` does not exist or is part of the store."""
     if not target.is_dir():
-        is_there = "is no directory" if target.exists() else "is not there"
-        raise StartRefused(f"{target} {is_there}: make a directory for the backups of this store first.")
+        is_there = "is not a directory" if target.exists() else "does not exist"
+        raise StartRefused(f"{target} {is_there}. Create a directory for the backups of this store.")
     if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(store)):
-        raise StartRefused(f"{target} is in the store: whatever destroys the one would destroy the other.")
+        raise StartRefused(
+            f"{target} is inside the store. Choose a directory outside it, so that a loss of the store does not affect "
+            "the backups."
+        )
 
 
 def read(folder: Path) -> Manifest:
     """Read and check the manifest of a backup. Raises ``StartRefused`` if the folder is not a complete backup."""
     if os.path.realpath(folder).endswith(PARTIAL):
-        raise StartRefused(f"{folder} is no whole backup: it was not finished.")
+        raise StartRefused(f"{folder} is an incomplete backup.")
     try:
         with _open(folder / MANIFEST) as file:
             text = file.read(MAX_MANIFEST_BYTES)
     except OSError as error:
-        raise StartRefused(f"{folder} is no backup: {MANIFEST} cannot be read ({error.strerror}).") from error
+        raise StartRefused(f"{folder} is not a backup: {MANIFEST} cannot be read ({error.strerror}).") from error
     try:
         manifest = json.decode(text, type=Manifest)
     except MsgspecError as error:
-        raise StartRefused(f"{folder / MANIFEST} is damaged: it is not what zq writes.") from error
+        raise StartRefused(f"{folder / MANIFEST} is damaged: it is not in the format of zq.") from error
     if manifest.checksum != _checksum(manifest):
-        raise StartRefused(f"{folder / MANIFEST} is damaged, or was changed: its checksum is wrong.")
+        raise StartRefused(f"{folder / MANIFEST} is damaged or was modified: its checksum is wrong.")
     for name in (file.name for file in manifest.files):
         if LISTED.fullmatch(name) is None or name == MANIFEST:
-            raise StartRefused(f"{folder / MANIFEST} lists {name[:100]!r}, which is no file of a store.")
+            raise StartRefused(f"{folder / MANIFEST} lists {name[:100]!r}, which is not a file of a store.")
     if not any(file.name == CURRENT for file in manifest.files):
-        raise StartRefused(f"{folder / MANIFEST} lists no file {CURRENT}, without which there is no store.")
+        raise StartRefused(f"{folder / MANIFEST} does not list the file {CURRENT}, which every store has.")
     return manifest
 
 
@@ -163,7 +170,7 @@ def find_damage(folder: Path, manifest: Manifest, to: Path | None = None) -> lis
         with source:
             size, digest = _copy(source, None if to is None else to / listed.name)
         if (size, digest) != (listed.size, listed.sha256):
-            found.append(f"{listed.name} is not as it was: its size or its SHA-256 is another one.")
+            found.append(f"{listed.name} is damaged or was modified: its size or its SHA-256 hash has changed.")
     return found
 
 
@@ -190,9 +197,9 @@ def _locked(target: Path) -> Iterator[None]:
             lock = kept.enter_context((target / LOCK).open("a"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise StartRefused(f"Another backup is being made in {target}: try again when that is done.") from error
+            raise StartRefused(f"Another backup in {target} is running. Try again after it has finished.") from error
         except OSError as error:
-            raise StartRefused(f"No backup can be made in {target}: {_reason(error)}.") from error
+            raise StartRefused(f"Cannot create a backup in {target}: {_reason(error)}.") from error
         for path in target.glob(f"*{PARTIAL}"):
             if NAME.fullmatch(path.stem):
                 shutil.rmtree(path, ignore_errors=True)
@@ -212,7 +219,7 @@ def _fill(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[str,
             if not _link(known.get((source.name, size, digest)), partial / source.name):
                 content.seek(0)
                 if _copy(content, partial / source.name) != (size, digest):
-                    raise OSError(0, "it changed while it was copied", str(source))
+                    raise OSError(0, "it changed during the copy", str(source))
                 copied += size
     manifest = Manifest(
         version=__version__, layout=layout, moment=snapshot.moment, sequence=snapshot.sequence, files=files
@@ -262,7 +269,7 @@ def _open(path: Path) -> BufferedReader:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(0, "It is no file", str(path))
+        raise OSError(0, "It is not a file", str(path))
     return os.fdopen(descriptor, "rb")
 
 

@@ -22,7 +22,7 @@ from zq.storage.rocksdb import write_ahead
 LOG = logging.getLogger(__name__)
 # The error message of ``StoreDamaged`` after damage was found.
 SEEN: Final = (
-    "Parts of the store cannot be read. What does not need them is served; the log names the files. "
+    "Parts of the store cannot be read; the log names the files. Requests that do not need them are served. "
     "Stop the server, then run zq-server check-store and zq-server salvage."
 )
 # The number of a table file in an error message of RocksDB.
@@ -132,7 +132,8 @@ def warn_of_others(path: Path) -> None:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & ~OWNER_ONLY & 0o777:
             LOG.warning(
-                "Other users of this machine may be able to read the store's messages: %s has mode %o. chmod 700 %s",
+                "Other users of this machine may be able to read the store's messages: %s has mode %o. Run: "
+                "chmod 700 %s",
                 path,
                 mode,
                 path,
@@ -176,7 +177,7 @@ def create_directory(path: Path) -> Iterator[Path]:
     """
     unfinished = path.with_name(f"{path.name}.unfinished")
     if os.path.lexists(path):
-        raise StartRefused(f"{path} is there already: a store is restored into a new directory.")
+        raise StartRefused(f"{path} already exists, but a restore creates a new store. Choose another directory.")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         yield unfinished
@@ -255,9 +256,7 @@ def open_error(path: Path, error: BaseException) -> StartRefused:
         return in_use_error(path)
     sentence = f"The store {path} cannot be opened: {str(error).splitlines()[0].strip(' .')}."
     if is_damage(error):
-        sentence = (
-            f"{sentence[:-1]}; zq-server check-store tells what is damaged, zq-server salvage saves what can be read."
-        )
+        sentence += " Run zq-server check-store to find the damage, and zq-server salvage to save the readable data."
     return StartRefused(sentence)
 
 
@@ -268,6 +267,6 @@ def is_locked(error: BaseException) -> bool:
 
 def in_use_error(path: Path) -> StartRefused:
     return StartRefused(
-        f"The store {path} is in use by another process: stop that one, or give this server a store of its own "
-        "(--store rocksdb:///another/path). One process owns an embedded store."
+        f"The store {path} is in use by another process, and only one process can open an embedded store. Stop the "
+        "other process, or use another store (--store rocksdb:///another/path)."
     )

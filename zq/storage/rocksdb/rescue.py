@@ -142,11 +142,11 @@ class DamagedDirectory:
             raise
         except Exception as error:  # noqa: BLE001  (the binding raises no other)
             cause = str(error).splitlines()[0].strip(" .")
-            notes.append(f"The list of files cannot be read and was made anew from the files that are whole ({cause})")
+            notes.append(f"The list of files cannot be read and was rebuilt from the intact files ({cause})")
         try:
             self._source = repair(path, self._workshop / "repaired")
             survey = Survey(self._source)
         except Exception as error:
             raise open_error(path, error) from error
-        notes += (f"{file.name} cannot be read at all" for file in (self._source / "lost").glob("*.sst"))
+        notes += (f"{file.name} is unreadable" for file in (self._source / "lost").glob("*.sst"))
         return survey

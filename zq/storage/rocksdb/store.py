@@ -250,7 +250,7 @@ class Store(ordered.Store):
                         self._damage.record(error, self._find_family(damage_location(error)[0]))
                     raise unavailable_error() from error
                 if time.monotonic() > deadline:
-                    raise Unavailable("The store is too busy to take writes. Try again later.") from error
+                    raise Unavailable("The store is too busy for more writes. Try again later.") from error
             self._stalled_at = time.monotonic()
             time.sleep(STALL_PAUSE)
             self._stalled += STALL_PAUSE

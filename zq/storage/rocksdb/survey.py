@@ -26,16 +26,16 @@ READ_ALL: Final = DBRecoveryMode.skip_any_corrupted_record()
 SLACK: Final = 16
 # The last bytes of every complete table file.
 MAGIC: Final = bytes.fromhex("f7cff485b741e288")
-UNLISTED_FINDING: Final = "{files}: not in the list of files, MANIFEST-*, which seems to have lost its end"
+UNLISTED_FINDING: Final = "{files}: not in the list of files, MANIFEST-*, whose end seems to be missing"
 TORN: Final = (
-    "The write-ahead log ends torn in {tear.file} at offset {tear.offset}: {tear.dropped} bytes cannot be read, and "
-    "hold no whole write. After a power cut that is as it should be, and the next start drops them"
+    "The end of the write-ahead log is incomplete in {tear.file} at offset {tear.offset}: {tear.dropped} bytes contain "
+    "no complete write. This is normal after a power failure, and the next start drops them"
 )
 DAMAGED: Final = (
-    "The write-ahead log is damaged in {tear.file} at offset {tear.offset}, and readable writes follow, of "
-    "{tear.dropped} bytes in all. A start is refused, since it would drop them"
+    "The write-ahead log is damaged in {tear.file} at offset {tear.offset}, and readable writes of "
+    "{tear.dropped} bytes follow. The server does not start, because it would drop them"
 )
-MISSING: Final = "{name} of the write-ahead log is missing, and with it the writes that only it had"
+MISSING: Final = "{name} of the write-ahead log is missing, and its writes may be lost"
 
 
 class Table(NamedTuple):

@@ -91,8 +91,8 @@ OPTIONS: Final = f"""\
 BINDING: Final = {"raw_mode": True, "prefix_extractors": {}}
 
 UNFILTERED: Final = (
-    "The compaction filter is NOT active: the installed rocksdict does not load it. What expires is removed by the "
-    "other layers alone ([expiry] sweep, delete_on_read); the space of a large backlog comes back later."
+    "The compaction filter is NOT active: the installed rocksdict cannot load it. Only the other layers "
+    "([expiry] sweep, delete_on_read) remove expired messages, so a large backlog frees its space later."
 )
 
 # Options that enable the compactions of a family.

@@ -30,13 +30,13 @@ export function Administration({ route }) {
   const tab = ([name, label]) =>
     html`<li key=${name}><a href=${at(route.project, "admin", { part: name })} aria-current=${name === now?.[0] ? "page" : undefined}>${label}</a></li>`;
   return html`<div class="title"><h1>Administration</h1>${grafana && html`<a href=${grafana}>Grafana</a>`}</div>
-    <nav class="tabs" aria-label="Parts of the administration"><ul>${parts.map(tab)}</ul></nav>
+    <nav class="tabs" aria-label="Administration sections"><ul>${parts.map(tab)}</ul></nav>
     ${now ? html`<${now[3]} key=${now[0]} route=${route} />` : html`<${Nothing} open=${open} />`}`;
 }
 
 function Nothing({ open }) {
-  if (!open) return html`<${Empty} title="There is nothing to administer"><p>Your credential allows none of these parts.</p></${Empty}>`;
-  return html`<${Empty} title="This server has nothing to administer">
-    <p>Authentication is off: there are no quotas and tokens. Set <code>auth_strategy</code> to have them; pools and flavors need <code>admin_mode</code> and <code>pooling</code>.</p>
+  if (!open) return html`<${Empty} title="No permission"><p>Your credential does not allow any administration.</p></${Empty}>`;
+  return html`<${Empty} title="Nothing to administer">
+    <p>Quotas and tokens require authentication: set <code>auth_strategy</code>. Pools and flavors require <code>admin_mode</code> and <code>pooling</code>.</p>
   </${Empty}>`;
 }

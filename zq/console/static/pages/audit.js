@@ -15,7 +15,7 @@ const EVERY = 5;
 const PAGE = 50;
 // Rows that the document has at most.
 const MOST = 1000;
-const WITHIN = [["", "All that is kept"], ["3600", "The last hour"], ["86400", "The last 24 hours"], ["604800", "The last 7 days"]];
+const WITHIN = [["", "All time"], ["3600", "Last hour"], ["86400", "Last 24 hours"], ["604800", "Last 7 days"]];
 // Addresses of what has a page.
 const HREFS = new Map([["queue", to], ["topic", toTopic]]);
 // What was done, by the end of the route that was asked for; else by the method.
@@ -78,19 +78,19 @@ function Table({ route, list }) {
   const { entries, next } = list.shown;
   if (!entries.length) return html`<${Nothing} within=${route.query.within} />`;
   const all = session.me.admin;
-  const columns = ["When", all && "Project", "Who", "Did", "What", "#Messages", "Outcome", "Request"].filter(Boolean);
+  const columns = ["Time", all && "Project", "User", "Action", "Object", "#Messages", "Outcome", "Request"].filter(Boolean);
   const over = (is) => () => (list.over.current = is);
   return html`<div onPointerEnter=${over(true)} onPointerLeave=${over(false)}>
       <${Rows} name="Changes" columns=${columns}>${entries.map((entry) => html`<${Row} key=${identity(entry)} entry=${entry} route=${route} all=${all} />`)}</${Rows}>
     </div>
     ${next && entries.length < MOST && html`<button type="button" onClick=${list.more}>Load more</button>`}
-    ${next && entries.length >= MOST && html`<p class="quiet">The latest ${count(MOST)}; zq audit --limit 0 lists all.</p>`}`;
+    ${next && entries.length >= MOST && html`<p class="quiet">Only the latest ${count(MOST)} entries are shown. To list all, run <code>zq audit --limit 0</code>.</p>`}`;
 }
 
 function Nothing({ within }) {
-  return html`<${Empty} title=${within ? "Nothing was changed in this time" : "Nothing was changed"}>
-    <p>This page lists purges, deletions, redrives, replays, and changes of metadata, subscriptions, tokens and quotas, for as long as
-      the server's <code>[log] audit_ttl</code> says. Refused requests are only in its audit log. <code>zq audit</code> lists the same.</p>
+  return html`<${Empty} title=${within ? "No audit entries in this period" : "No audit entries"}>
+    <p>The audit records purges, deletions, redrives, replays, and changes of metadata, subscriptions, tokens and quotas.
+      The server keeps entries for <code>[log] audit_ttl</code> seconds. Rejected requests appear only in the server's audit log.</p>
   </${Empty}>`;
 }
 
@@ -98,9 +98,9 @@ function Row({ entry, route, all }) {
   return html`<tr data-row>
     <th scope="row" title=${moment(entry.time)}>${moment(entry.time).slice(0, 19)}</th>
     ${all && html`<td data-name="Project">${visible(entry.project || "–")}</td>`}
-    <td data-name="Who">${visible(entry.credential || "anonymous")} ${entry.peer && html`<span class="quiet">from ${visible(entry.peer)}</span>`}</td>
-    <td class="word" data-name="Did">${did(entry)}</td>
-    <td data-name="What"><${What} entry=${entry} route=${route} /></td>
+    <td data-name="User">${visible(entry.credential || "anonymous")} ${entry.peer && html`<span class="quiet">from ${visible(entry.peer)}</span>`}</td>
+    <td class="word" data-name="Action">${did(entry)}</td>
+    <td data-name="Object"><${What} entry=${entry} route=${route} /></td>
     <td class="number" data-name="Messages">${count(entry.messages)}</td>
     <td data-name="Outcome"><${Outcome} entry=${entry} /></td>
     <td class="id" data-name="Request">${visible(entry.request_id || "–")}</td>

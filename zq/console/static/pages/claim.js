@@ -7,12 +7,11 @@ import { parse } from "../json.js";
 import { useClock } from "../live.js";
 import { Act, announce } from "../parts/act.js";
 import { Body } from "../parts/body.js";
-import { ask } from "../parts/confirm.js";
+import { ask, given } from "../parts/confirm.js";
 import { html } from "../parts/html.js";
 import { Empty, Fault } from "../parts/states.js";
 import { age, count, several, visible } from "../text.js";
-
-const NAME = "[A-Za-z0-9_.\\-]{1,64}";
+import { NAME } from "./queueacts.js";
 
 /** The tab. */
 export function ByHand({ route, metadata }) {
@@ -35,14 +34,14 @@ export function ByHand({ route, metadata }) {
   return html`<${Warning} most=${metadata?._max_claim_count} />
     ${!held && html`<${Ask} claim=${claim} />`}
     ${state.fault && html`<${Fault} fault=${state.fault} />`}
-    ${state.nothing && !held && html`<${Empty} title="Nothing is ready"><p>The queue has no message that could be claimed now.</p></${Empty}>`}
+    ${state.nothing && !held && html`<${Empty} title="No ready messages"><p>The queue has no messages to claim now.</p></${Empty}>`}
     ${held && html`<${Held} route=${route} metadata=${metadata} held=${held} settled=${settled} ended=${() => setHeld(null)} />`}`;
 }
 
 function Warning({ most }) {
   return html`<p class="quiet">
-    Consumers do not see claimed messages meanwhile, and each claim counts${most > 0 && ` towards the ${several(most, "claim")} after which a message is a dead letter`}.
-    Leaving this part releases them; else the claim's end does.
+    Claimed messages are hidden from other consumers${most > 0 && `. After ${several(most, "claim")}, a message becomes a dead letter`}.
+    If you leave this tab, the messages are released.
   </p>`;
 }
 
@@ -82,9 +81,9 @@ function Ask({ claim }) {
     if (right) claim(Number(limit), Number(ttl));
   };
   return html`<form class="row bottom" onSubmit=${send}>
-    <label class="field short"><span>Messages, 1 to 99</span><input type="text" inputmode="numeric" value=${limit} onInput=${(event) => setLimit(event.target.value)} /></label>
-    <label class="field short"><span>For seconds, from 60</span><input type="text" inputmode="numeric" value=${ttl} onInput=${(event) => setTtl(event.target.value)} /></label>
-    <${Act} rule="claims:create" kind="main" submit=${true} when=${right} why="The numbers are out of their ranges.">Claim</${Act}>
+    <label class="field short"><span>Messages (1 to 99)</span><input type="text" inputmode="numeric" value=${limit} onInput=${(event) => setLimit(event.target.value)} /></label>
+    <label class="field short"><span>Seconds (at least 60)</span><input type="text" inputmode="numeric" value=${ttl} onInput=${(event) => setTtl(event.target.value)} /></label>
+    <${Act} rule="claims:create" kind="main" submit=${true} when=${right} why="Enter 1 to 99 messages and at least 60 seconds.">Claim</${Act}>
   </form>`;
 }
 
@@ -97,13 +96,13 @@ function Held({ route, metadata, held, settled, ended }) {
     settled(ids);
   };
   return html`<div class="title">
-      <h2>${several(held.messages.length, "message")} held</h2>
+      <h2>${several(held.messages.length, "message")} claimed</h2>
       <div class="row">
-        <span class=${left > 0 ? "countdown" : "countdown over"}>${left > 0 ? `ends in ${count(Math.ceil(left))} s` : "the claim has ended"}</span>
+        <span class=${left > 0 ? "countdown" : "countdown over"}>${left > 0 ? `expires in ${count(Math.ceil(left))} s` : "the claim has expired"}</span>
         <${Act} rule="claims:delete" onClick=${left > 0 ? () => release(path, ended) : ended}>${left > 0 ? "Release all" : "Close"}</${Act}>
       </div>
     </div>
-    <p class="quiet">Claim <span class="id">${visible(held.id)}</span>, of this tab.</p>
+    <p class="quiet">Claim <span class="id">${visible(held.id)}</span></p>
     ${held.messages.map((message) => html`<${One} key=${message.id} message=${message} metadata=${metadata} settle=${settle} />`)}`;
 }
 
@@ -123,7 +122,7 @@ function One({ message, metadata, settle }) {
   const remove = {
     title: "Delete the message",
     verb: "Delete",
-    body: html`<p>It is done: the message goes for good.</p>`,
+    body: html`<p>Deleting the message acknowledges it. You cannot undo this.</p>`,
     act: async (key) => {
       await settle({ delete: [id] }, [id], key);
       announce("The message was deleted.");
@@ -145,35 +144,31 @@ function input(name, label, more) {
   return html`<label class="field"><span>${label}</span><input type="text" id=${name} autocomplete="off" ...${more} /></label>`;
 }
 
-function said(name) {
-  return document.getElementById(name).value.trim();
-}
-
 function releasing(id, settle) {
   const act = async (key) => {
-    const delay = said("release-delay");
+    const delay = given("release-delay");
     await settle({ release: [delay === "" ? { id } : { id, delay: Number(delay) }] }, [id], key);
     announce("The message was released.");
   };
-  const body = input("release-delay", "Seconds until it can be claimed again; empty: as the queue says", { inputmode: "numeric", pattern: "\\d*" });
+  const body = input("release-delay", "Delay in seconds (empty: the queue's redelivery delay)", { inputmode: "numeric", pattern: "\\d*" });
   return { title: "Release the message", verb: "Release", harmless: true, body, act };
 }
 
 function moving(id, settle) {
   const act = async (key) => {
-    const queue = said("move-queue");
+    const queue = given("move-queue");
     await settle({ move: [{ id, queue }] }, [id], key);
     announce(`The message was moved to ${queue}.`);
   };
-  const body = input("move-queue", "To the queue; it is created if it is missing", { required: true, pattern: NAME });
+  const body = input("move-queue", "Target queue (created if it does not exist)", { required: true, pattern: NAME });
   return { title: "Move the message", verb: "Move", harmless: true, body, act };
 }
 
 function burying(id, dead, settle) {
   const act = async (key) => {
-    await settle({ bury: [{ id, reason: said("bury-reason") }] }, [id], key);
+    await settle({ bury: [{ id, reason: given("bury-reason") }] }, [id], key);
     announce(`The message was buried in ${visible(dead)}.`);
   };
-  const body = input("bury-reason", `Why it goes to ${visible(dead)}`, { required: true, maxlength: 1024 });
-  return { title: "Bury the message", verb: "Bury", body, act };
+  const body = input("bury-reason", "Reason", { required: true, maxlength: 1024 });
+  return { title: `Bury the message in ${visible(dead)}`, verb: "Bury", body, act };
 }

@@ -24,8 +24,8 @@ const MOST = 1000;
 // Digits of a client's id that a row shows.
 const DIGITS = 8;
 const ORDERS = {
-  since: ["Held longest", (one) => Date.parse(one.created)],
-  ends: ["Ending first", (one) => Date.parse(one.ends)],
+  since: ["Longest held", (one) => Date.parse(one.created)],
+  ends: ["Expiring first", (one) => Date.parse(one.ends)],
 };
 
 /** The page. */
@@ -33,7 +33,7 @@ export function Claims({ route }) {
   const [wanted, setWanted] = useState(PAGE);
   const found = useLive(() => read("claims", wanted), EVERY * Math.ceil(wanted / PAGE), [wanted]);
   return html`<div class="title"><h1>Claims</h1></div>
-    <p class="quiet">A claim hides its messages from all others until it is settled, released or over. Since when: since it was made or renewed last.</p>
+    <p class="quiet">A claim hides its messages from other consumers until it is settled, released or expired.</p>
     <${Stale} found=${found} />
     ${lacking(found) ?? html`<${Table} route=${route} found=${found} more=${() => setWanted(wanted + PAGE)} />`}`;
 }
@@ -64,7 +64,7 @@ function Table({ route, found, more }) {
   const [, when] = ORDERS[sort];
   const rows = shown.claims.toSorted((one, other) => when(one) - when(other));
   if (!rows.length && !shown.more) {
-    return html`<${Empty} title="Nothing is claimed"><p>No consumer holds a message of this project now.</p></${Empty}>`;
+    return html`<${Empty} title="No claims"><p>No messages of this project are claimed now.</p></${Empty}>`;
   }
   const again = () => {
     over.current = false; // what the reader did himself is shown at once
@@ -74,11 +74,11 @@ function Table({ route, found, more }) {
   return html`<${Orders} project=${route.project} chosen=${sort} />
     <div class="row tools">${news > 0 && html`<button type="button" onClick=${update}>${several(news, "change")}: show</button>`}</div>
     <div onPointerEnter=${() => (over.current = true)} onPointerLeave=${() => (over.current = false)}>
-      <${Rows} name="Claims" columns=${["Queue", "Claim", "Holder", "#Messages", "#Since", "#Ends in", "Acts"]}>
+      <${Rows} name="Claims" columns=${["Queue", "Claim", "Holder", "#Messages", "#Age", "#Expires in", "Actions"]}>
         ${rows.map((one) => html`<${Row} key=${one.href} route=${route} item=${one} now=${now} again=${again} />`)}
       </${Rows}>
     </div>
-    <p class="quiet">${several(rows.length, "claim")}${shown.more ? " loaded, sorted among themselves." : ". These are all."}
+    <p class="quiet">${several(rows.length, "claim")}${shown.more ? " loaded. Only these are sorted." : " in total."}
       ${room && html` <button type="button" onClick=${more}>Load more</button>`}</p>`;
 }
 
@@ -115,9 +115,9 @@ function Row({ route, item: one, now, again }) {
     <td data-name="Claim"><span class="id" title=${one.id}>${one.id.includes(".") ? visible(one.id) : visible(one.id.slice(-10))}</span></td>
     <td data-name="Holder"><${Holder} of=${one} /></td>
     <td class="number" data-name="Messages">${count(one.messages)}</td>
-    <td class="number" data-name="Since" title=${moment(one.created)}>${age(held)}</td>
-    <td class="number" data-name="Ends in" title=${moment(one.ends)}>${left > 0 ? age(left) : "over"}</td>
-    <td data-name="Acts"><div class="row"><${Acts} item=${one} live=${left > 0} again=${again} /></div></td>
+    <td class="number" data-name="Age" title=${moment(one.created)}>${age(held)}</td>
+    <td class="number" data-name="Expires in" title=${moment(one.ends)}>${left > 0 ? age(left) : "expired"}</td>
+    <td data-name="Actions"><div class="row"><${Acts} item=${one} live=${left > 0} again=${again} /></div></td>
   </tr>`;
 }
 
@@ -125,17 +125,17 @@ function Acts({ item: one, live, again }) {
   const path = queuePath(one.queue, `/claims/${encodeURIComponent(one.id)}`);
   const renew = async () => {
     await call("PATCH", path, { body: JSON.stringify({ ttl: one.ttl }) });
-    announce(`The claim lives for another ${age(one.ttl)}.`);
+    announce(`The claim was renewed for ${age(one.ttl)}.`);
     again();
   };
   const renewed = () => renew().catch((fault) => announce(fault.message, true));
-  return html`<${Act} rule="claims:delete" kind="danger" when=${live} why="It is over." onClick=${() => askToRelease(one, path, again)}>Release…</${Act}>
-    ${isOwn(one) && html`<${Act} rule="claims:update" when=${live} why="It is over." onClick=${renewed}>Renew</${Act}>`}`;
+  return html`<${Act} rule="claims:delete" kind="danger" when=${live} why="The claim has expired." onClick=${() => askToRelease(one, path, again)}>Release…</${Act}>
+    ${isOwn(one) && html`<${Act} rule="claims:update" when=${live} why="The claim has expired." onClick=${renewed}>Renew</${Act}>`}`;
 }
 
 function askToRelease(one, path, again) {
-  const body = html`<p>${several(one.messages, "message")} of ${visible(one.queue)} go back, and others may claim them, at once or after the queue's redelivery delay.</p>
-    <p>Its holder will lose them: <${Holder} of=${one} />. If it is still at work, the work is done twice. The messages and their claim counts stay.</p>`;
+  const body = html`<p>The claim's messages (${count(one.messages)}) return to ${visible(one.queue)}. Other consumers can claim them after the queue's redelivery delay.</p>
+    <p>If the holder, <${Holder} of=${one} />, is still processing them, they are processed twice.</p>`;
   const act = async () => {
     await call("DELETE", path);
     announce("The claim was released.");
@@ -146,7 +146,7 @@ function askToRelease(one, path, again) {
 
 /** Who holds a claim, as he says himself. `of`: what has a `client` and an `agent`. */
 export function Holder({ of: { client: id, agent } }) {
-  if (id === null || id === undefined) return html`<span class="quiet">not known</span>`;
+  if (id === null || id === undefined) return html`<span class="quiet">unknown</span>`;
   return html`<span class="holder" title=${`Client-ID ${visible(id)}`}>${agent ? visible(agent) : html`<span class="quiet">no User-Agent</span>`}
     <span class="id quiet"> ${visible(id.slice(0, DIGITS))}</span>${isOwn({ client: id }) && html` <span class="mark">this tab</span>`}</span>`;
 }

@@ -9,7 +9,7 @@ import { ask } from "../parts/confirm.js";
 import { html } from "../parts/html.js";
 import { Rows } from "../parts/paged.js";
 import { Stale, waiting } from "../parts/states.js";
-import { age, count, several, visible } from "../text.js";
+import { age, count, visible } from "../text.js";
 
 const EVERY = 5;
 const SHOWN = 20;
@@ -20,25 +20,25 @@ export function Deliveries({ path }) {
   const dead = useLive(() => read(path, "dead"), EVERY, [path]);
   const pending = useLive(() => read(path, "waiting"), EVERY, [path]);
   const some = dead.value?.length > 0;
-  const why = "Nothing was given up.";
+  const why = "There are no failed deliveries.";
   const again = () => {
     dead.again();
     pending.again();
   };
-  return html`<h3>Given up</h3>
+  return html`<h3>Failed</h3>
     <div class="row tools">
       <${Act} rule="subscription:update" when=${some} why=${why} onClick=${() => askToRedeliver(path, again)}>Redeliver…</${Act}>
-      <${Act} rule="subscription:update" kind="danger" when=${some} why=${why} onClick=${() => askToDrop(path, again)}>Drop all…</${Act}>
+      <${Act} rule="subscription:update" kind="danger" when=${some} why=${why} onClick=${() => askToDrop(path, again)}>Delete all…</${Act}>
     </div>
-    <${List} found=${dead} name="Given up" empty="Nothing was given up." />
-    <h3>Waiting</h3>
-    <${List} found=${pending} name="Waiting" empty="Nothing waits to be delivered." />`;
+    <${List} found=${dead} name="Failed" empty="No failed deliveries." />
+    <h3>Pending</h3>
+    <${List} found=${pending} name="Pending" empty="No pending deliveries." />`;
 }
 
 /** The bodies are texts, digit by digit. */
 async function read(path, state) {
   const { text } = await call("GET", `${path}/deliveries`, { query: { limit: SHOWN, state } });
-  const bodies = parse(text).deliveries.map(({ body }) => (body === undefined ? "cannot be opened" : write(body)));
+  const bodies = parse(text).deliveries.map(({ body }) => (body === undefined ? "cannot be decrypted" : write(body)));
   return JSON.parse(text).deliveries.map((one, at) => ({ ...one, body: bodies[at] }));
 }
 
@@ -50,7 +50,7 @@ function List({ found, name, empty }) {
     <${Rows} name=${name} columns=${["Message", "#Attempts", "Last failure", "#Age", "Body"]}>
       ${found.value.map((one) => html`<${Row} key=${one.id} item=${one} />`)}
     </${Rows}>
-    ${found.value.length >= SHOWN && html`<p class="quiet">The first ${SHOWN}; there may be more.</p>`}`;
+    ${found.value.length >= SHOWN && html`<p class="quiet">Only the first ${SHOWN} are shown.</p>`}`;
 }
 
 function Row({ item: one }) {
@@ -64,21 +64,21 @@ function Row({ item: one }) {
 }
 
 function askToRedeliver(path, done) {
-  const body = html`<p>Up to 1,000 failed deliveries are tried again, the oldest first. Each keeps its id and gets the full number of attempts.</p>`;
+  const body = html`<p>The server retries up to 1,000 failed deliveries, oldest first. Each gets the full number of attempts again.</p>`;
   const act = async () => {
     const { moved, remaining } = JSON.parse((await call("POST", `${path}/deliveries/redrive`, { body: "{}" })).text);
-    announce(`${several(moved, "message")} to be delivered again; ${count(remaining)} remain.`);
+    announce(`Retrying ${moved === 1 ? "1 delivery" : `${count(moved)} deliveries`}. Still failed: ${count(remaining)}.`);
     done();
   };
-  ask({ title: "Redeliver", verb: "Redeliver", harmless: true, body, act });
+  ask({ title: "Retry failed deliveries", verb: "Redeliver", harmless: true, body, act });
 }
 
 function askToDrop(path, done) {
-  const body = html`<p>All that could not be delivered to this subscriber is dropped. The messages of the queue or topic stay, and what waits does.</p>`;
+  const body = html`<p>All failed deliveries of this subscriber are deleted. Pending deliveries and the messages in the queue or topic are kept.</p>`;
   const act = async () => {
     await call("DELETE", `${path}/deliveries`);
-    announce("The failed deliveries were dropped.");
+    announce("The failed deliveries were deleted.");
     done();
   };
-  ask({ title: "Drop all that was given up", verb: "Drop all", typed: "drop", body, act });
+  ask({ title: "Delete all failed deliveries", verb: "Delete all", typed: "delete", body, act });
 }

@@ -70,12 +70,12 @@ function Opened({ route, points }) {
   const flows = ["posted", "claimed", "finished", "lapsed"].map((name) => ({ name, values: rates[name] }));
   const select = (event) => go(to(route.project, route.queue, { ...route.query, window: event.target.value }), true);
   return html`<label class="row quiet">
-      <span>Of the last</span>
+      <span>Period</span>
       <select class="short" value=${points.window} onChange=${select}>${Object.entries(WINDOWS).map(([seconds, name]) => html`<option key=${seconds} value=${seconds}>${name}</option>`)}</select>
-      <span>${points.servers > 1 ? `by ${points.servers} servers` : ""}</span>
+      <span>${points.servers > 1 ? `reported by ${points.servers} servers` : ""}</span>
     </label>
     <div class="charts">
       <${Chart} title="Messages" since=${since} step=${step} lines=${depths} />
-      <${Chart} title="Messages a second" since=${since} step=${step} lines=${flows} write=${rate} />
+      <${Chart} title="Messages per second" since=${since} step=${step} lines=${flows} write=${rate} />
     </div>`;
 }

@@ -15,8 +15,8 @@ import { page } from "./messages.js";
 
 const EVERY = 5;
 const START = 120;
-const WITHIN = { "": "All that is kept", 600: "The last 10 minutes", 3600: "The last hour", 86400: "The last 24 hours", 604800: "The last 7 days" };
-const OUTCOMES = { "": "Every outcome", deleted: "deleted", popped: "popped", moved: "moved", dead_lettered: "dead lettered" };
+const WITHIN = { "": "All time", 600: "Last 10 minutes", 3600: "Last hour", 86400: "Last 24 hours", 604800: "Last 7 days" };
+const OUTCOMES = { "": "All outcomes", deleted: "deleted", popped: "popped", moved: "moved", dead_lettered: "dead-lettered" };
 
 /** The tab. */
 export function History({ route }) {
@@ -25,7 +25,7 @@ export function History({ route }) {
   const list = useEntries(route.queue, within, chosen.length > 0);
   const rows = list.rows.filter((row) => !outcome || row.outcome === outcome);
   const select = (name) => (event) => go(to(route.project, route.queue, { ...route.query, [name]: event.target.value }), true);
-  return html`<p class="quiet">Finished messages, the latest first. A replay posts copies as new messages; the entries stay.</p>
+  return html`<p class="quiet">Finished messages, newest first. A replay posts copies of them as new messages.</p>
     <div class="row tools">
       <${Choice} label="Finished within" choices=${WITHIN} value=${within} select=${select("within")} />
       <${Choice} label="Outcome" choices=${OUTCOMES} value=${outcome} select=${select("outcome")} />
@@ -71,8 +71,8 @@ function keyOf(row) {
 function Table({ route, rows, list, chosen, choose }) {
   const [opened, open] = useState("");
   if (!list.rows.length) {
-    return html`<${Empty} title=${route.query.within ? "Nothing has finished in this time" : "Nothing has finished lately"}>
-      <p>Messages that are deleted, popped, moved or buried are here for as long as <a href=${to(route.project, route.queue, { tab: "metadata" })}>_history_ttl</a> says.</p>
+    return html`<${Empty} title=${route.query.within ? "No messages finished in this period" : "No finished messages"}>
+      <p>The history keeps messages that were deleted, popped, moved or buried for <a href=${to(route.project, route.queue, { tab: "metadata" })}>_history_ttl</a> seconds.</p>
     </${Empty}>`;
   }
   const load = () => list.more().catch((fault) => announce(fault.message, true));
@@ -85,7 +85,7 @@ function Table({ route, rows, list, chosen, choose }) {
       </table>
     </div>
     <p class="quiet">${rows.length < list.rows.length && `${count(rows.length)} of `}${several(list.rows.length, "entry").replace("entrys", "entries")} loaded.
-      ${list.next ? html` <button type="button" onClick=${load}>Load more</button>` : " These are all."}</p>`;
+      ${list.next && html` <button type="button" onClick=${load}>Load more</button>`}</p>`;
 }
 
 function Head() {
@@ -104,7 +104,7 @@ function Row({ entry, opened, open, chosen, choose }) {
       <th scope="row">
         <button type="button" class="plain id" title=${entry.id} aria-expanded=${is} onClick=${() => open(is ? "" : keyOf(entry))}>${visible(entry.id.slice(-10))}</button>
       </th>
-      <td data-name="Outcome"><span class="mark finished">${visible(entry.outcome).replace("_", " ")}</span></td>
+      <td data-name="Outcome"><span class="mark finished">${visible(entry.outcome).replace("_", "-")}</span></td>
       <td class="wide" data-name="Finished">${moment(entry.finished)}</td>
       <td class="number" data-name="Claims">${count(entry.claim_count)}</td>
       <td class="number" data-name="Size">${bytes(entry.body_bytes)}</td>
@@ -116,10 +116,10 @@ function Row({ entry, opened, open, chosen, choose }) {
 function Replay({ route, ids, done }) {
   const act = async () => {
     const answer = await call("POST", queuePath(route.queue, "/history/replay"), { body: JSON.stringify({ ids }) });
-    announce(`${several(JSON.parse(answer.text).replayed, "message")} were posted again.`);
+    announce(`Replayed ${several(JSON.parse(answer.text).replayed, "message")}.`);
     done();
   };
-  const body = html`<p>Copies of ${several(ids.length, "message")} are posted to ${visible(route.queue)} as new messages, with the queue's own ttl and delay. The entries stay.</p>`;
+  const body = html`<p>The server posts copies of ${several(ids.length, "message")} to ${visible(route.queue)} as new messages, with the queue's default ttl and delay.</p>`;
   const question = { title: `Replay ${several(ids.length, "message")}`, verb: "Replay", harmless: true, body, act };
   return html`<span class="quiet">${count(ids.length)} selected</span>
     <${Act} rule="messages:create" kind="main" onClick=${() => ask(question)}>Replay…</${Act}>`;

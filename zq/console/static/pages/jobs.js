@@ -8,7 +8,7 @@ import { ask } from "../parts/confirm.js";
 import { html } from "../parts/html.js";
 import { lacking, More, Rows, usePaged } from "../parts/paged.js";
 import { Empty, Stale } from "../parts/states.js";
-import { age, bytes, count, moment, several, visible } from "../text.js";
+import { age, bytes, count, moment, visible } from "../text.js";
 
 const EVERY = 5;
 const PAGE = 100;
@@ -20,14 +20,14 @@ export function Jobs() {
   return html`<div class="title"><h1>Jobs</h1></div>
     <p class="quiet">The state of batch jobs. A commit publishes the staged messages of a job and deletes its claimed messages, atomically.</p>
     <h2>Producers</h2>
-    <${List} member="commits" name="Producers" columns=${["Producer", "#Last batch", "#Published", "#Deleted", "State", "#Decided"]} Row=${Producer}
-      title="No job has committed" hint="A producer is here from its first POST /v2/commits on, for producer_ttl after its last one." />
+    <${List} member="commits" name="Producers" columns=${["Producer", "#Last batch", "#Published", "#Deleted", "State", "#Committed"]} Row=${Producer}
+      title="No commits" hint="A producer appears after its first POST /v2/commits and is kept for producer_ttl after its last one." />
     <h2>Fences</h2>
-    <${List} member="fences" name="Fences" columns=${["Fence", "#Epoch", "#Given out"]} Row=${Fence}
-      title="There are no fences" hint="POST /v2/fences/{name} returns the next epoch; requests with an older epoch are refused." />
+    <${List} member="fences" name="Fences" columns=${["Fence", "#Epoch", "#Issued"]} Row=${Fence}
+      title="No fences" hint="POST /v2/fences/{name} returns the next epoch. Requests with an older epoch are rejected." />
     <h2>Stages</h2>
-    <${List} member="stages" name="Stages" columns=${["Stage", "#Messages", "#Bytes", "#Dropped in", "Acts"]} Row=${Stage}
-      title="Nothing is staged" hint="A post with ?stage={name} stages messages: they are invisible until a commit publishes them." />`;
+    <${List} member="stages" name="Stages" columns=${["Stage", "#Messages", "#Bytes", "#Expires in", "Actions"]} Row=${Stage}
+      title="No stages" hint="A post with ?stage={name} stages messages. They are hidden from consumers until a commit publishes them." />`;
 }
 
 function List({ member, name, columns, Row, title, hint }) {
@@ -56,8 +56,8 @@ function Producer({ item: one }) {
     <td class="number" data-name="Last batch">${one.batch}</td>
     <td class="number" data-name="Published">${count(one.published)}</td>
     <td class="number" data-name="Deleted">${count(one.deleted)}</td>
-    <td data-name="State">${one.open ? "being carried out" : "done"}</td>
-    <${Since} name="Decided" at=${one.decided} seconds=${one.age} />
+    <td data-name="State">${one.open ? "in progress" : "done"}</td>
+    <${Since} name="Committed" at=${one.decided} seconds=${one.age} />
   </tr>`;
 }
 
@@ -65,13 +65,13 @@ function Fence({ item: one }) {
   return html`<tr data-row>
     <th scope="row">${visible(one.name)}</th>
     <td class="number" data-name="Epoch">${count(one.epoch)}</td>
-    <${Since} name="Given out" at=${one.advanced} seconds=${one.age} />
+    <${Since} name="Issued" at=${one.advanced} seconds=${one.age} />
   </tr>`;
 }
 
 /** How long ago; a dash where an earlier version of zq did not note it. */
 function Since({ name, at, seconds }) {
-  return html`<td class="number" data-name=${name} title=${at === null ? "An earlier version of zq did not note it." : moment(at)}>${at === null ? "–" : `${age(seconds)} ago`}</td>`;
+  return html`<td class="number" data-name=${name} title=${at === null ? "Not recorded by an earlier version of zq." : moment(at)}>${at === null ? "–" : `${age(seconds)} ago`}</td>`;
 }
 
 function Stage({ item: one, done }) {
@@ -79,19 +79,19 @@ function Stage({ item: one, done }) {
     <th scope="row">${visible(one.name)}</th>
     <td class="number" data-name="Messages">${count(one.messages)}</td>
     <td class="number" data-name="Bytes">${bytes(one.bytes)}</td>
-    <td class="number" data-name="Dropped in" title=${moment(one.expires)}>${age(one.dropped_in)}</td>
-    <td><${Act} rule="messages:delete_all" kind="danger" aria-label=${`Drop ${visible(one.name)}…`} onClick=${() => askToDrop(one, done)}>Drop…</${Act}></td>
+    <td class="number" data-name="Expires in" title=${moment(one.expires)}>${age(one.dropped_in)}</td>
+    <td><${Act} rule="messages:delete_all" kind="danger" aria-label=${`Delete ${visible(one.name)}…`} onClick=${() => askToDrop(one, done)}>Delete…</${Act}></td>
   </tr>`;
 }
 
 function askToDrop(one, done) {
-  const body = html`<p>The ${several(one.messages, "message")} that ${one.messages === 1 ? "is" : "are"} staged as ${visible(one.name)} ${one.messages === 1 ? "goes" : "go"} for good; no consumer has seen them.</p>
-    <p>A commit that names the stage is refused until the job has staged anew. Published messages, queues and other stages stay.</p>`;
+  const body = html`<p>The stage and its messages (${count(one.messages)}) are deleted. You cannot undo this.</p>
+    <p>Commits of this stage fail until the job stages messages again. Published messages are kept.</p>`;
   const act = async () => {
     await call("DELETE", `stages/${encodeURIComponent(one.name)}`);
-    announce("The stage was dropped.");
+    announce("The stage was deleted.");
     done();
   };
   const typed = one.messages > MANY ? one.name : undefined;
-  ask({ title: `Drop the stage ${visible(one.name)}`, verb: "Drop", typed, body, act });
+  ask({ title: `Delete the stage ${visible(one.name)}`, verb: "Delete", typed, body, act });
 }

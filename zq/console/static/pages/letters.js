@@ -44,18 +44,17 @@ export function Sources({ project, sources = [] }) {
   if (!sources.length) return null;
   const shown = sources.slice(0, SHOWN);
   const links = shown.map((name, at) => html`${at > 0 && ", "}<a key=${name} href=${to(project, name)}>${visible(name)}</a>`);
-  return html`<p class="words">Dead letters of ${links}${sources.length > SHOWN && " and others"}.</p>`;
+  return html`<p class="words">Dead-letter queue of ${links}${sources.length > SHOWN && " and others"}.</p>`;
 }
 
 /** The button for dead letters of `queue` that were selected, or that are shown. `done`: called when they have moved. */
 export function RedriveThese({ queue, ids, done }) {
   const act = async () => {
     const { moved, lost } = await redriven(queue, ids);
-    announce(`${several(moved, "message")} moved.${lost ? ` ${several(lost, "message")} stayed: not ready in ${visible(queue)} any more.` : ""}`, moved === 0);
+    announce(`Moved ${several(moved, "message")}.${lost ? ` Skipped ${several(lost, "message")} no longer ready in ${visible(queue)}.` : ""}`, moved === 0);
     done();
   };
-  const body = html`<p>${several(ids.length, "message")} of ${visible(queue)} ${ids.length === 1 ? "moves back to the queue it" : "move back to the queues they"} came from.
-    Consumers get ${ids.length === 1 ? "it" : "them"} there again.</p>`;
+  const body = html`<p>The server moves ${several(ids.length, "message")} from ${visible(queue)} back to the original ${ids.length === 1 ? "queue" : "queues"}.</p>`;
   const question = { title: `Redrive ${several(ids.length, "message")}`, verb: "Redrive", harmless: true, body, act };
   return html`<${Act} rule="messages:delete_all" kind="main" onClick=${() => ask(question)}>Redrive${ids.length > 1 && ` ${count(ids.length)}`}…</${Act}>`;
 }

@@ -104,7 +104,7 @@ function Table({ route, list, stats, span, href }) {
   const now = useClock();
   const { rows, gap } = list.shown;
   if (!rows.length) return html`<${Nothing} route=${route} after=${route.query.after} />`;
-  return html`${gap && html`<p class="quiet">Earlier messages have fallen off the log, of this topic or of another.</p>`}
+  return html`${gap && html`<p class="quiet">Earlier messages were removed from the log because it was full.</p>`}
     ${list.news > 0 && html`<p><button type="button" onClick=${list.update}>${list.news} new: show</button></p>`}
     <div class="scroll" role="region" aria-label="Messages" tabindex="0" onPointerEnter=${list.over(true)} onPointerLeave=${list.over(false)}>
       <table class="cards plain">
@@ -134,19 +134,19 @@ function Pages({ route, found, stats, span }) {
   const back = () => before(route.topic, rows, stats, span).then(move, (fault) => announce(fault.message, true));
   const begins = !stats.oldest || BigInt(rows[0].id) <= sequenceOf(stats.oldest);
   return html`<p class="row quiet">
-    <span>${newest ? "The last messages; the log of a project is that of all its topics." : `From sequence ${rows[0].id} to ${rows.at(-1).id}.`}</span>
-    ${!begins && html`<button type="button" onClick=${() => move("0")}>First</button><button type="button" onClick=${back}>Earlier</button>`}
+    <span>${newest ? "Latest messages." : `Sequences ${rows[0].id} to ${rows.at(-1).id}.`}</span>
+    ${!begins && html`<button type="button" onClick=${() => move("0")}>Oldest</button><button type="button" onClick=${back}>Earlier</button>`}
     ${full && !newest && html`<button type="button" onClick=${() => move(rows.at(-1).id)}>Later</button>`}
-    ${!newest && html`<button type="button" onClick=${() => move("")}>Last</button>`}
+    ${!newest && html`<button type="button" onClick=${() => move("")}>Latest</button>`}
   </p>`;
 }
 
 function Nothing({ route, after }) {
   if (after) {
-    return html`<${Empty} title="Nothing behind that sequence"><p><a href=${toTopic(route.project, route.topic)}>To the last messages</a></p></${Empty}>`;
+    return html`<${Empty} title="No messages after this sequence"><p><a href=${toTopic(route.project, route.topic)}>Show the latest messages</a></p></${Empty}>`;
   }
   return html`<${Empty} title="The topic has no messages">
-    <p>Nothing was published yet, or it has expired, was purged, or has fallen off the log.</p>
+    <p>No messages were published, or they expired, were purged, or were removed because the log was full.</p>
     <p><a href=${toTopic(route.project, route.topic, { tab: "publish" })}>Publish a message</a></p>
   </${Empty}>`;
 }
@@ -173,7 +173,7 @@ async function one(topic, id) {
 }
 
 function Gone() {
-  return html`<${Empty} title="It is not there any more"><p>It was purged, has expired, or has fallen off the end of the project's log.</p></${Empty}>`;
+  return html`<${Empty} title="Message not found"><p>The message expired, was purged, or was removed because the log was full.</p></${Empty}>`;
 }
 
 function Whole({ topic, message }) {
@@ -183,7 +183,7 @@ function Whole({ topic, message }) {
   };
   return html`<${Facts} topic=${topic} message=${message} />
     <${Body} value=${message.body} raw=${message.raw} name=${`message-${message.id}.json`} />
-    <div class="row"><${Act} rule="topics:publish" onClick=${again}>Publish again as new…</${Act}></div>`;
+    <div class="row"><${Act} rule="topics:publish" onClick=${again}>Publish a copy…</${Act}></div>`;
 }
 
 function Facts({ topic, message }) {
@@ -194,7 +194,7 @@ function Facts({ topic, message }) {
     ["Sequence", message.id],
     ["Published", `${age(Math.max(0, since))} ago, ${moment(message.created)}`],
     ["Expires", `in ${age(Math.max(0, (Date.parse(message.expires) - now) / 1000))}, ${moment(message.expires)}`],
-    ["Life (ttl)", age(message.ttl)],
+    ["Time to live", age(message.ttl)],
     ["Checksum", message.checksum && visible(message.checksum)],
   ].filter(([, value]) => value !== undefined);
   return html`<dl class="facts">${rows.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;

@@ -22,7 +22,7 @@ const EVERY = 15;
 // Bytes of a body that is shown whole without being asked for.
 const SMALL = 65536;
 const UNDATED = "time not recorded";
-const PASSED = { claimed: "can be claimed again, if its claim is not renewed", delayed: "can be claimed", ready: "could be claimed", finished: "could be claimed" };
+const PASSED = { claimed: "available again if the claim is not renewed", delayed: "available", ready: "available", finished: "available" };
 
 /** Beside the listing, or in its place where there is no room. `changed`: called when it was deleted. */
 export function Message({ route, queue, id, changed }) {
@@ -48,16 +48,16 @@ function Elsewhere({ route, queue, id }) {
   const path = `messages/${encodeURIComponent(id)}`;
   const found = useLive(() => get(path, { detailed: true, bodies: "start" }), EVERY, [id]);
   if (found.fault?.status === 404) {
-    return html`<${Empty} title="It is not in this queue any more">
-      <p>Nor is it in another one: it was finished, purged, or has expired, and no queue that you may see has a record of it.</p>
+    return html`<${Empty} title="Message not found">
+      <p>The message finished, expired or was purged, and no queue that you can read has a record of it.</p>
     </${Empty}>`;
   }
   if (!found.value) return found.fault ? html`<${Fault} fault=${found.fault} again=${found.again} />` : html`<${Loading} />`;
   const { queue: name, state, message } = found.value;
   const finished = state === "finished";
   const href = to(route.project, name, finished ? { state: "history" } : { m: id, state: state === "ready" ? "" : state });
-  return html`<${Empty} title=${finished ? "It has finished" : "It is in another queue now"}>
-      <p>${finished ? `It was ${visible(message.outcome).replace("_", " ")}: ` : `It is ${state} in `}<a href=${href}>${finished ? `the history of ${visible(name)}` : visible(name)}</a>.</p>
+  return html`<${Empty} title=${finished ? "The message has finished" : "The message is in another queue"}>
+      <p>${finished ? `It was ${visible(message.outcome).replace("_", "-")}: see ` : `It is ${state} in `}<a href=${href}>${finished ? `the history of ${visible(name)}` : visible(name)}</a>.</p>
     </${Empty}>
     <${Facts} message=${message} queue=${name} state=${state} />
     ${(finished || name !== queue) && html`<${Whole} key=${id} message=${message} path=${path} member="message" />`}`;
@@ -81,7 +81,7 @@ function Living({ route, queue, message, path, back, changed }) {
     changed();
   };
   const repeat = () => postAgain(route, queue, path).catch((fault) => announce(fault.message, true));
-  const body = html`<p>The message goes for good; all others stay. One that a claim holds is not deleted: its holder is at work.</p>`;
+  const body = html`<p>The message is permanently deleted. If a consumer has claimed it, the deletion is rejected.</p>`;
   return html`<${Facts} message=${message} queue=${queue} />
     <${Whole} key=${message.id} message=${message} path=${path} />
     <div class="row">
@@ -89,7 +89,7 @@ function Living({ route, queue, message, path, back, changed }) {
         ([name, text]) => html`<button key=${name} type="button" onClick=${() => copy(text, "The command")}>Copy as ${name}</button>`,
       )}
       ${message.origin && html`<${RedriveThese} queue=${queue} ids=${[message.id]} done=${moved} />`}
-      <${Act} rule="messages:create" onClick=${repeat}>Post again as new…</${Act}>
+      <${Act} rule="messages:create" onClick=${repeat}>Post a copy…</${Act}>
       <${Act} rule="messages:delete" kind="danger" onClick=${() => ask({ title: "Delete the message", verb: "Delete", body, act })}>Delete…</${Act}>
     </div>`;
 }
@@ -142,12 +142,12 @@ function Facts({ message, queue, state: known }) {
     ["Available", due > 0 ? ahead(message.available_at) : moment(message.available_at)],
     ["Posted", `${age((now - Date.parse(message.created)) / 1000)} ago, ${moment(message.created)}`],
     ["Expires", !message.finished && ahead(message.expires)],
-    ["Life (ttl)", age(message.ttl)],
+    ["Time to live", age(message.ttl)],
     ["Claims", several(message.claim_count, "claim")],
     ["Sequence", visible(message.sequence)],
     ["Checksum", message.checksum && visible(message.checksum)],
-    ["From the queue", message.origin && visible(message.origin)],
-    ["Claims there", message.origin_claim_count],
+    ["Original queue", message.origin && visible(message.origin)],
+    ["Claims in the original queue", message.origin_claim_count],
     ["Reason", message.reason && visible(message.reason)],
     ...Object.entries(message.attributes ?? {}).map(([name, value]) => [`Attribute ${visible(name)}`, attribute(value)]),
   ].filter(([, value]) => value !== undefined && value !== "" && value !== false);
@@ -175,11 +175,11 @@ function Timeline({ message, queue, state, now }) {
   const { origin, origin_claim_count: times, reason } = message;
   const steps = [
     [message.created, origin ? `posted to ${visible(origin)}` : "posted"],
-    origin && [movedAt(message) ?? message.created, `moved here from ${visible(origin)} after ${several(times, "claim")} there${reason ? `: ${visible(reason)}` : ""}`, undefined, movedAt(message) ? undefined : UNDATED],
+    origin && [movedAt(message) ?? message.created, `moved here from ${visible(origin)} after ${several(times, "claim")}${reason ? `: ${visible(reason)}` : ""}`, undefined, movedAt(message) ? undefined : UNDATED],
     claim && [claim.since, "claimed", html`claimed by <${Holder} of=${claim.holder} />`],
-    claim && [claim.until, "its claim ends"],
+    claim && [claim.until, "the claim expires"],
     [message.available_at, PASSED[state]],
-    message.finished ? [message.finished, visible(message.outcome).replace("_", " ")] : [message.expires, "expires"],
+    message.finished ? [message.finished, visible(message.outcome).replace("_", "-")] : [message.expires, "expires"],
   ].filter(Boolean);
   const sorted = steps.map(([when, ...what]) => [new Date(when).getTime(), ...what]).toSorted(([one], [other]) => one - other);
   const earlier = message.claim_count - (state === "claimed" ? 1 : 0);
@@ -187,7 +187,7 @@ function Timeline({ message, queue, state, now }) {
     <ol class="timeline">
       ${sorted.map(([when, what, shown, undated]) => html`<li key=${what} class=${when > now ? "ahead" : undefined}><span class="when">${undated ?? moment(when)}</span> ${shown ?? what}</li>`)}
     </ol>
-    <p class="quiet">${earlier > 0 && `It was claimed ${several(earlier, "time")} before. `}Earlier claims are not recorded.</p>`;
+    <p class="quiet">${earlier > 0 && `Claimed ${several(earlier, "time")} before. `}The times of earlier claims are not recorded.</p>`;
 }
 
 /** Who holds it, since when and until when, to the second, if the caller may see claims. */

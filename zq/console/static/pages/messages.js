@@ -28,13 +28,13 @@ const MAX_LOADED = 8_388_608;
 // Messages from which on a deletion wants the queue's name typed.
 const MANY = 20;
 // Columns that are hidden beside an open message.
-const ASIDE = ["Due in", "Size", "Holder", "Body"];
+const ASIDE = ["Available in", "Size", "Holder", "Body"];
 
 /** The states that have a tab, and what the tab says. */
 export const STATES = {
-  ready: "Ready messages, in the order in which claims get them.",
-  delayed: "Messages whose moment has not come, the next one first.",
-  claimed: "Messages that live claims hold, oldest post first.",
+  ready: "Ready messages, next to be claimed first.",
+  delayed: "Delayed messages, next to become ready first.",
+  claimed: "Claimed messages, oldest first.",
 };
 
 /**
@@ -71,7 +71,7 @@ export function Messages({ route, queue = route.queue, state = "ready", depth })
     list.restart();
   };
   const letters = list.rows.filter((row) => row.origin && selected.includes(row.id)).map((row) => row.id);
-  return html`<p class="quiet">${queue === route.queue ? STATES[state] : html`<${Elsewhere} route=${route} queue=${queue} rows=${list.rows} />`} Listing them claims none.</p>
+  return html`<p class="quiet">${queue === route.queue ? STATES[state] : html`<${Elsewhere} route=${route} queue=${queue} rows=${list.rows} />`} Listing does not claim messages.</p>
     <div class="row tools">
       ${list.news > 0 && html`<button type="button" onClick=${list.update}>${several(list.news, "change")}: show</button>`}
       ${letters.length > 0 && html`<${RedriveThese} queue=${queue} ids=${letters} done=${moved} />`}
@@ -83,7 +83,7 @@ export function Messages({ route, queue = route.queue, state = "ready", depth })
 
 function Elsewhere({ route, queue, rows }) {
   const own = rows.filter((row) => row.origin === route.queue).length;
-  return html`Ready messages of <a href=${to(route.project, queue)}>${visible(queue)}</a>: ${count(own)} of the ${count(rows.length)} loaded came from ${visible(route.queue)}, and are listed first.`;
+  return html`Ready messages of <a href=${to(route.project, queue)}>${visible(queue)}</a>: ${count(own)} of the ${count(rows.length)} loaded came from ${visible(route.queue)} and are listed first.`;
 }
 
 /** The first page follows the queue unless the reader is at work in it; then what is new waits. */
@@ -145,8 +145,8 @@ function textsOf(row, bodies) {
 
 function Search({ text, set }) {
   return html`<label class="search">
-    <span class="hidden">Text in the loaded messages</span>
-    <input type="search" data-search placeholder="Text in what is loaded  ( / )" autocomplete="off" value=${text} onInput=${(event) => set(event.target.value)} />
+    <span class="hidden">Search the loaded messages</span>
+    <input type="search" data-search placeholder="Search loaded messages  ( / )" autocomplete="off" value=${text} onInput=${(event) => set(event.target.value)} />
   </label>`;
 }
 
@@ -154,9 +154,9 @@ function Search({ text, set }) {
 function Matches({ rows, matching, whole }) {
   const cut = rows.filter((row) => isCut(row) && !whole.bodies.has(row.id));
   const load = () => whole.load(cut).catch((fault) => announce(fault.message, true));
-  const where = cut.length ? "in the starts of their bodies" : "in their whole bodies";
-  return html`<span class="quiet">${several(matching.length, "message")} of the ${count(rows.length)} loaded, by id, reason or ${where}; the rest of the queue is not searched.</span>
-    ${cut.length > 0 && html`<button type="button" onClick=${load}>Search ${cut.length === 1 ? "1 whole body" : `${count(cut.length)} whole bodies`}</button>`}`;
+  const where = cut.length ? "the start of the body" : "the body";
+  return html`<span class="quiet">${count(matching.length)} of ${several(rows.length, "loaded message")} match by id, reason or ${where}.</span>
+    ${cut.length > 0 && html`<button type="button" onClick=${load}>Search full bodies</button>`}`;
 }
 
 /** Whether the listing has only the start of the body. */
@@ -173,7 +173,7 @@ function useBodies(queue) {
     let size = [...found.values()].reduce((sum, text) => sum + text.length, 0);
     for (const row of rows) {
       size += row.body_bytes;
-      if (size > MAX_LOADED) throw new Error(`Only ${bytes(MAX_LOADED)} of bodies are searched. Narrow the listing, or open the messages.`);
+      if (size > MAX_LOADED) throw new Error(`The search covers only the first ${bytes(MAX_LOADED)} of bodies. Load fewer messages.`);
       found.set(row.id, write((await bodyOf(queuePath(queue, `/messages/${encodeURIComponent(row.id)}`))).body));
       setBodies(new Map(found));
     }
@@ -187,21 +187,21 @@ function claimOf(message) {
 
 /** The columns between the id and the body: those of dead letters if some message of the listing is one. */
 function columnsOf(state, rows) {
-  if (state === "ready" && rows.some((row) => row.origin)) return ["Reason", "From", "Claims there", "Age", "Size"];
-  return ["State", "Age", "Due in", "Claims", "Size", ...(state === "claimed" ? ["Holder"] : [])];
+  if (state === "ready" && rows.some((row) => row.origin)) return ["Reason", "From", "Claims before", "Age", "Size"];
+  return ["State", "Age", "Available in", "Claims", "Size", ...(state === "claimed" ? ["Holder"] : [])];
 }
 
 // What each column shows of a row at a moment, in milliseconds.
 const CELLS = {
   State: (row) => html`<${State} name=${row.state} />`,
   Age: (row, now) => html`<span title=${moment(row.created)}>${age((now - Date.parse(row.created)) / 1000)}</span>`,
-  "Due in": (row, now) => html`<span title=${moment(row.available_at)}>${row.state === "ready" ? "–" : age(Math.max(0, (Date.parse(row.available_at) - now) / 1000))}</span>`,
+  "Available in": (row, now) => html`<span title=${moment(row.available_at)}>${row.state === "ready" ? "–" : age(Math.max(0, (Date.parse(row.available_at) - now) / 1000))}</span>`,
   Claims: (row) => count(row.claim_count),
   Size: (row) => bytes(row.body_bytes),
   Holder: (row) => (row.holder ? html`<${Holder} of=${row.holder} />` : "–"),
   Reason: (row) => (row.reason ? html`<span title=${visible(row.reason)}>${visible(row.reason)}</span>` : html`<span class="quiet">no reason given</span>`),
   From: (row) => visible(row.origin ?? "–"),
-  "Claims there": (row) => count(row.origin_claim_count),
+  "Claims before": (row) => count(row.origin_claim_count),
 };
 
 const CLASSES = { Reason: "reason" };
@@ -241,21 +241,21 @@ function More({ list }) {
   const load = () => list.more().catch((fault) => announce(fault.message, true));
   return html`<p class="quiet">
     ${several(list.rows.length, "message")} loaded.
-    ${list.next ? html` <button type="button" onClick=${load}>Load more</button>` : " These are all."}
+    ${list.next && html` <button type="button" onClick=${load}>Load more</button>`}
   </p>`;
 }
 
 function Nothing({ route, state, depth }) {
   if (route.query.state === "dead") {
-    return html`<${Empty} title="No dead letters are ready"><p>No message was buried, or the dead letters were redriven or consumed.</p></${Empty}>`;
+    return html`<${Empty} title="No dead letters"><p>No messages were dead-lettered, or they were redriven or consumed.</p></${Empty}>`;
   }
   const others = Object.keys(STATES).filter((name) => name !== state && depth?.[name] > 0);
   if (state !== "ready" || others.length) {
     const link = (name) => html` <a key=${name} href=${to(route.project, route.queue, { state: name === "ready" ? "" : name })}>${count(depth[name])} ${name}</a>`;
-    return html`<${Empty} title=${`Nothing is ${state}`}><p>${others.length ? html`There are${others.map(link)}.` : "Nothing else is in the queue."}</p></${Empty}>`;
+    return html`<${Empty} title=${`No ${state} messages`}><p>${others.length ? html`Other messages:${others.map(link)}.` : "The queue is empty."}</p></${Empty}>`;
   }
   return html`<${Empty} title="The queue is empty">
-    <p>Its consumers have taken all messages, or none was posted yet.</p>
+    <p>No messages were posted, or consumers have processed all of them.</p>
     <p><a href=${to(route.project, route.queue, { tab: "post" })}>Post a message</a></p>
   </${Empty}>`;
 }
@@ -265,10 +265,10 @@ function Delete({ queue, ids, done }) {
     for (let at = 0; at < ids.length; at += MANY) {
       await call("DELETE", queuePath(queue, "/messages"), { query: { ids: ids.slice(at, at + MANY) } });
     }
-    announce(`${several(ids.length, "message")} were deleted.`);
+    announce(`Deleted ${several(ids.length, "message")}.`);
     done();
   };
-  const body = html`<p>${several(ids.length, "message")} of ${visible(queue)} go for good, also those that a claim holds. All others stay.</p>`;
+  const body = html`<p>${several(ids.length, "message")} of ${visible(queue)} will be permanently deleted, even if claimed.</p>`;
   const typed = ids.length > MANY ? queue : undefined;
   const question = { title: `Delete ${several(ids.length, "message")}`, verb: "Delete", typed, body, act };
   return html`<span class="quiet">${count(ids.length)} selected</span>

@@ -60,7 +60,7 @@ function Form({ route, known, saved }) {
     if (when) ask(question(route, changes, saved, setRefused));
   };
   return html`<form class="form" onSubmit=${review} noValidate>
-    <p class="quiet">If you empty a field, its key is unset, and the server's default holds. Only changes are sent.</p>
+    <p class="quiet">To use the server's default, clear the field. Only changed keys are saved.</p>
     ${refused && !at && html`<${Fault} fault=${refused} />`}
     <${Fields} fields=${known.fields} texts=${texts} change=${change} refused=${{ at, message: refused?.message }} />
     <${Free} text=${free} change=${setFree} />
@@ -75,9 +75,9 @@ function Fields({ fields, texts, change, refused }) {
 }
 
 function Free({ text, change }) {
-  const fault = isObject(text) ? "" : "Must be an object, as JSON.";
+  const fault = isObject(text) ? "" : "Must be a JSON object.";
   return html`<label class=${fault ? "field faulty" : "field"}>
-    <span>Free keys, as one JSON object</span>
+    <span>Your own keys, as a JSON object</span>
     <textarea rows="6" spellcheck=${false} aria-invalid=${fault ? "true" : undefined} value=${text} onInput=${(event) => change(event.target.value)}></textarea>
     ${fault && html`<span class="wrong">${fault}</span>`}
   </label>`;
@@ -86,8 +86,8 @@ function Free({ text, change }) {
 /** What is to be saved; `why` not, "" if it can be. */
 function judged(known, texts, free) {
   const faulty = Object.keys(known.fields).filter((name) => wrong(texts[name], known.fields[name]));
-  if (faulty.length) return { changes: [], why: `See ${faulty.join(", ")}.` };
-  if (!isObject(free)) return { changes: [], why: "The free keys are no object." };
+  if (faulty.length) return { changes: [], why: `Correct these fields first: ${faulty.join(", ")}.` };
+  if (!isObject(free)) return { changes: [], why: "Your own keys must be a JSON object." };
   const changes = changed(known, texts, free);
   return { changes, why: changes.length ? "" : "Nothing has changed." };
 }
@@ -122,13 +122,13 @@ function question(route, changes, saved, refuse) {
     announce(`${several(changes.length, "key")} saved.`);
     saved();
   };
-  const body = html`<ul class="diff">${changes.map(difference)}</ul><p>All other keys stay as they are now.</p>`;
+  const body = html`<ul class="diff">${changes.map(difference)}</ul><p>All other keys keep their values.</p>`;
   return { title: `Save ${several(changes.length, "key")}`, verb: "Save", harmless: true, body, act };
 }
 
 function difference({ name, before, after }) {
   return html`<li key=${name}>
-    <code>${visible(name)}</code>: <del>${visible(before ?? "unset")}</del> → <ins>${visible(after ?? "unset")}</ins>
+    <code>${visible(name)}</code>: <del>${visible(before ?? "not set")}</del> → <ins>${visible(after ?? "not set")}</ins>
   </li>`;
 }
 

@@ -33,8 +33,8 @@ function Shown({ project, found }) {
 
 function Nothing({ project }) {
   return html`<${Empty} title="This project has no queues">
-    <p>A queue begins with its first message: <code>zq post --project ${visible(project)} jobs '{"hello": 1}'</code></p>
-    <p><a href=${at(project, "queues")}>Queues</a>, where you can create one. New queues are counted within seconds.</p>
+    <p>Post a message to create a queue: <code>zq post --project ${visible(project)} jobs '{"hello": 1}'</code></p>
+    <p>Or create one on the page <a href=${at(project, "queues")}>Queues</a>. New queues appear here within seconds.</p>
   </${Empty}>`;
 }
 
@@ -47,18 +47,18 @@ function Tiles({ found }) {
   const { now: figures, total } = found.value;
   const late = found.fault !== null || now - Date.parse(found.value.as_of) > 15000;
   return html`<section aria-label="Figures" class=${late ? "tiles stale" : "tiles"}>
-    ${tile("Oldest ready", age(figures.oldest_ready), "but for dead letters", true)}
+    ${tile("Oldest ready", age(figures.oldest_ready), "without dead letters", true)}
     ${tile("Ready", bounded(figures.ready, figures.at_least), several(total, "queue"))}
     ${tile("Claimed", bounded(figures.claimed, figures.at_least), `${bounded(figures.delayed, figures.at_least)} delayed`)}
-    ${tile("In and out", `${rate(figures.in)} / ${rate(figures.out)}`, "messages a second")}
+    ${tile("In and out", `${rate(figures.in)} / ${rate(figures.out)}`, "messages per second")}
     ${late && html`<p class="quiet asof">As of ${clock(found.value.as_of)}, ${age((now - Date.parse(found.value.as_of)) / 1000)} ago.</p>`}
   </section>`;
 }
 
 function Wrong({ value }) {
-  const off = Math.abs(value.clock_offset) > CLOCK_OFF && `The clock of a server is ${age(Math.abs(value.clock_offset))} off the store's.`;
-  const behind = value.sweep_lag > SWEEP_BEHIND && `The first message that expired waits for ${age(value.sweep_lag)} to be removed.`;
-  const partial = !value.complete && "The store has more queues than are counted.";
+  const off = Math.abs(value.clock_offset) > CLOCK_OFF && `A server's clock differs from the store's by ${age(Math.abs(value.clock_offset))}.`;
+  const behind = value.sweep_lag > SWEEP_BEHIND && `Removal of expired messages is ${age(value.sweep_lag)} behind.`;
+  const partial = !value.complete && "The store has too many queues, so the figures cover only some of them.";
   const sentences = [off, behind, partial].filter(Boolean);
   return sentences.length > 0 && html`<ul class="banner note">${sentences.map((one) => html`<li key=${one}>${one}</li>`)}</ul>`;
 }
@@ -69,17 +69,17 @@ function Rates({ value }) {
     { name: "In", values: posted },
     { name: "Out", values: finished },
   ];
-  return html`<${Chart} title="Messages a second" since=${value.since} step=${value.step} lines=${lines} write=${rate} />`;
+  return html`<${Chart} title="Messages per second" since=${value.since} step=${value.step} lines=${lines} write=${rate} />`;
 }
 
 function Lists({ project, lists }) {
   const of = (title, rows, figure, name) => html`<${List} project=${project} title=${title} rows=${rows} figure=${figure} name=${name} />`;
   return html`<div class="lists">
-    ${of("Oldest", lists.oldest, (row) => age(row.oldest_ready), "Waits")}
+    ${of("Oldest", lists.oldest, (row) => age(row.oldest_ready), "Age")}
     ${of("Deepest", lists.deepest, (row) => bounded(row.ready + row.delayed + row.claimed, row.at_least), "Messages")}
-    ${of("Growing", lists.growing, (row) => `+${rate(row.growth)}`, "A second")}
-    ${of("Dead letters waiting", lists.dead_letters, (row) => bounded(row.ready + row.delayed + row.claimed, row.at_least), "Messages")}
-    ${of("Quotas near their end", lists.quotas, (row) => `${count(row.used)} of ${count(row.limit)}`, "Used")}
+    ${of("Growing", lists.growing, (row) => `+${rate(row.growth)}`, "Per second")}
+    ${of("Dead letters", lists.dead_letters, (row) => bounded(row.ready + row.delayed + row.claimed, row.at_least), "Messages")}
+    ${of("Quotas almost reached", lists.quotas, (row) => `${count(row.used)} of ${count(row.limit)}`, "Used")}
   </div>`;
 }
 

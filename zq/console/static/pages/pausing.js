@@ -8,14 +8,14 @@ import { html } from "../parts/html.js";
 import { visible } from "../text.js";
 
 const SAYS = {
-  claims: "Claims of this queue are paused: consumers get no messages, and posts go on.",
-  posts: "Posts to this queue are paused: they are refused with 409, and claims go on.",
-  all: "This queue is paused: consumers get no messages, and posts are refused with 409.",
+  claims: "Claims are paused: consumers get no messages. Producers can still post.",
+  posts: "Posts are paused: the server rejects them with 409. Consumers can still claim.",
+  all: "Claims and posts are paused: consumers get no messages, and the server rejects posts with 409.",
 };
 const CHOICES = [
   ["all", "Claims and posts"],
-  ["claims", "Claims: consumers get nothing, posts go on"],
-  ["posts", "Posts: they are refused, claims go on"],
+  ["claims", "Claims only"],
+  ["posts", "Posts only"],
 ];
 
 /** Beside the name of a queue that is paused. */
@@ -28,10 +28,10 @@ export function PausedMark({ paused }) {
 export function Paused({ queue, metadata, done }) {
   const paused = metadata?._paused;
   if (!(paused in SAYS)) return null;
-  const resume = () => change(queue, null).then(() => said(`${visible(queue)} goes on.`, done), (fault) => announce(fault.message, true));
+  const resume = () => change(queue, null).then(() => said(`${visible(queue)} is resumed.`, done), (fault) => announce(fault.message, true));
   return html`<div class="state paused">
     <p class="state-title">Paused</p>
-    <p>${SAYS[paused]} Claimed messages can still be finished.</p>
+    <p>${SAYS[paused]} Consumers can still settle claimed messages.</p>
     <p><${Act} rule="queues:update" kind="main" onClick=${resume}>Resume</${Act}></p>
   </div>`;
 }
@@ -44,7 +44,7 @@ export function PauseButton({ queue, metadata, done }) {
 
 function askToPause(queue, done) {
   const body = html`<fieldset><legend>Pause</legend>${CHOICES.map(choice)}</fieldset>
-    <p>Claimed messages can still be finished, and no message is lost. Every server obeys until the queue is resumed.</p>`;
+    <p>Consumers can still settle claimed messages. No messages are lost.</p>`;
   const act = async () => {
     await change(queue, document.querySelector("dialog input[name=paused]:checked").value);
     said(`${visible(queue)} is paused.`, done);

@@ -16,7 +16,7 @@ const FLAVOR = { name: "", pools: "" };
 
 /** The part. */
 export function Pools() {
-  return html`<${Listing} kind="pool" columns=${["Name", "Store", "#Weight", "Flavor", "Acts"]} One=${Pool} fields=${POOL} written=${writtenPool} />`;
+  return html`<${Listing} kind="pool" columns=${["Name", "Store", "#Weight", "Flavor", "Actions"]} One=${Pool} fields=${POOL} written=${writtenPool} />`;
 }
 
 function Pool({ item: one, done }) {
@@ -35,7 +35,7 @@ function writtenPool({ uri, weight, flavor }) {
 
 /** The part. */
 export function Flavors() {
-  return html`<${Listing} kind="flavor" columns=${["Name", "Pools", "Acts"]} One=${Flavor} fields=${FLAVOR} written=${writtenFlavor} />`;
+  return html`<${Listing} kind="flavor" columns=${["Name", "Pools", "Actions"]} One=${Flavor} fields=${FLAVOR} written=${writtenFlavor} />`;
 }
 
 function Flavor({ item: one, done }) {
@@ -54,10 +54,10 @@ function Listing({ kind, columns, One, fields, written }) {
   const found = usePaged(`${kind}s`, `${kind}s`, EVERY);
   const absent = lacking(found);
   if (absent) return absent;
-  return html`<div class="row tools"><${Act} rule=${`${kind}s:create`} kind="main" onClick=${() => askToMake(kind, fields, written, found.again)}>Make a ${kind}…</${Act}></div>
+  return html`<div class="row tools"><${Act} rule=${`${kind}s:create`} kind="main" onClick=${() => askToMake(kind, fields, written, found.again)}>Create a ${kind}…</${Act}></div>
     <${Stale} found=${found} />
     ${found.value.length > 0 && html`<${Rows} name=${`${kind}s`} columns=${columns}>${found.value.map((one) => html`<${One} key=${one.name} item=${one} done=${found.again} />`)}</${Rows}>`}
-    ${found.value.length === 0 && html`<${Empty} title=${`There are no ${kind}s`}><p>The first one is made by the button above.</p></${Empty}>`}
+    ${found.value.length === 0 && html`<${Empty} title=${`No ${kind}s`}><p>To create one, use the button above.</p></${Empty}>`}
     <${More} found=${found} />`;
 }
 
@@ -72,14 +72,14 @@ function askToMake(kind, fields, written, done) {
     const given = [...document.querySelectorAll("dialog [data-field]")].map((input) => [input.dataset.field, input.value.trim()]);
     const { name, ...rest } = Object.fromEntries(given);
     await call("PUT", `${kind}s/${encodeURIComponent(name)}`, { body: JSON.stringify(written(rest)) });
-    announce(`The ${kind} was made.`);
+    announce(`The ${kind} was created.`);
     done();
   };
-  ask({ title: `Make a ${kind}`, verb: "Make", harmless: true, body: html`${Object.entries(fields).map(field)}`, act });
+  ask({ title: `Create a ${kind}`, verb: "Create", harmless: true, body: html`${Object.entries(fields).map(field)}`, act });
 }
 
 function Remove({ kind, name, done }) {
-  const body = html`<p>The ${kind} goes. ${kind === "pool" ? "One that holds queues, or that a flavor needs, is refused." : "Its pools stay, without a flavor."}</p>`;
+  const body = html`<p>${kind === "pool" ? "A pool that contains queues or is used by a flavor cannot be deleted." : "The pools of the flavor are kept."}</p>`;
   const act = async () => {
     await call("DELETE", `${kind}s/${encodeURIComponent(name)}`);
     announce(`The ${kind} was deleted.`);

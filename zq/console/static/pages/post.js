@@ -5,6 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import { call, get, pathOf } from "../api.js";
 import { fault as faultOf } from "../json.js";
 import { Act, announce } from "../parts/act.js";
+import { newKey } from "../parts/confirm.js";
 import { isObject } from "../parts/form.js";
 import { html } from "../parts/html.js";
 import { Fault } from "../parts/states.js";
@@ -26,7 +27,7 @@ export function Post({ route, metadata, done }) {
   const wrong = wrongIn(form, limits);
   const send = async (event) => {
     event.preventDefault();
-    if (wrong || outcome.busy) return announce(wrong || "It is on its way.", true);
+    if (wrong || outcome.busy) return announce(wrong || "The message is being posted.", true);
     setOutcome({ fault: null, posted: 0, busy: true });
     const result = await posted(route, form);
     setOutcome({ ...result, busy: false });
@@ -56,7 +57,7 @@ async function posted(route, form) {
 function Outcome({ route, outcome }) {
   if (outcome.fault) return html`<${Fault} fault=${outcome.fault} />`;
   if (!outcome.posted) return null;
-  return html`<p>${several(outcome.posted, "message")} ${participle(route)}: <a href=${hrefOf(route)}>look at the ${route.topic ? "topic" : "queue"}</a>.</p>`;
+  return html`<p>${several(outcome.posted, "message")} ${participle(route)}: <a href=${hrefOf(route)}>show the ${route.topic ? "topic" : "queue"}</a>.</p>`;
 }
 
 function participle({ topic }) {
@@ -67,10 +68,6 @@ function taken(path) {
   const text = draft.path === path ? draft.text : "";
   Object.assign(draft, { path: "", text: "" });
   return text;
-}
-
-function newKey() {
-  return `console-${[...crypto.getRandomValues(new Uint32Array(4))].join("-")}`;
 }
 
 function posting(form, bodies) {
@@ -86,7 +83,7 @@ function wrongIn(form, limits) {
   if (form.attributes.trim() && !isObject(form.attributes)) return "Attributes must be a JSON object.";
   if (!limits) return "";
   const size = new Blob(form.lines?.texts ?? [form.text]).size;
-  if (size > limits.max_messages_post_size) return `A post may have ${bytes(limits.max_messages_post_size)}; this is ${bytes(size)}.`;
+  if (size > limits.max_messages_post_size) return `The body must be at most ${bytes(limits.max_messages_post_size)}, not ${bytes(size)}.`;
   return (
     within("ttl", form.ttl, limits.min_message_ttl, limits.max_message_ttl) ||
     within("delay", form.delay, 0, limits.max_message_delay) ||
@@ -97,7 +94,7 @@ function wrongIn(form, limits) {
 function within(name, text, low, high) {
   if (text === "") return "";
   const right = /^\d+$/.test(text) && Number(text) >= low && Number(text) <= high;
-  return right ? "" : `${name} must be an integer from ${count(low)} to ${count(high)}.`;
+  return right ? "" : `${name} must be an integer between ${count(low)} and ${count(high)}.`;
 }
 
 function Text({ form, change }) {
@@ -107,11 +104,11 @@ function Text({ form, change }) {
   };
   return html`${!form.lines &&
     html`<label class="field">
-      <span>Body, as JSON</span>
+      <span>Body (JSON)</span>
       <textarea rows="8" spellcheck=${false} placeholder=${'{"order": 1}'} value=${form.text} onInput=${(event) => change({ text: event.target.value })}></textarea>
     </label>`}
     <label class="field">
-      <span>or a file of JSON lines, one message each</span>
+      <span>Or a file with one JSON body per line</span>
       <input type="file" onChange=${picked} />
     </label>
     ${form.lines && !form.lines.fault && html`<p>${several(form.lines.texts.length, "message")} in the file.</p>`}`;
@@ -120,7 +117,7 @@ function Text({ form, change }) {
 function linesOf(text) {
   const texts = text.split("\n").map((line) => line.trim()).filter(Boolean);
   const at = texts.findIndex((line) => faultOf(line));
-  return { texts, fault: texts.length === 0 ? "The file has no lines." : at === -1 ? "" : `Line ${at + 1}: ${faultOf(texts[at])}` };
+  return { texts, fault: texts.length === 0 ? "The file is empty." : at === -1 ? "" : `Line ${at + 1}: ${faultOf(texts[at])}` };
 }
 
 function Terms({ topic, form, change, limits, metadata }) {
@@ -130,17 +127,16 @@ function Terms({ topic, form, change, limits, metadata }) {
     <input type="text" inputmode="numeric" autocomplete="off" placeholder=${hint} value=${form[name]} onInput=${(event) => change({ [name]: event.target.value.trim() })} />
   </label>`;
   return html`<div class="row top">
-      ${field("ttl", "Life (ttl), seconds", String(metadata?._default_message_ttl ?? ""))}
-      ${delayed && field("delay", "Delay, seconds", String(metadata._default_message_delay))}
-      ${!form.lines && field("copies", `Copies, 1 to ${MOST}`, "1")}
+      ${field("ttl", "Time to live (seconds)", String(metadata?._default_message_ttl ?? ""))}
+      ${delayed && field("delay", "Delay (seconds)", String(metadata._default_message_delay))}
+      ${!form.lines && field("copies", `Copies (1 to ${MOST})`, "1")}
     </div>
     <label class="field">
-      <span>Attributes of each message, as a JSON object</span>
+      <span>Attributes of each message (JSON object)</span>
       <input type="text" autocomplete="off" spellcheck=${false} placeholder=${'{"kind": "invoice"}'} value=${form.attributes} onInput=${(event) => change({ attributes: event.target.value })} />
     </label>
     <p class="quiet">
-      ${limits && `A message lives ${age(limits.min_message_ttl)} to ${age(limits.max_message_ttl)}; the ${topic ? "topic" : "queue"}'s own ttl holds where none is given. `}
-      ${!topic && !delayed && "This queue is not a delayed one: a post's delay would be ignored. "}
-      The body is sent as it stands here.
+      ${limits && `The time to live must be between ${age(limits.min_message_ttl)} and ${age(limits.max_message_ttl)}. If it is empty, the default of the ${topic ? "topic" : "queue"} applies. `}
+      ${!topic && !delayed && "This queue does not delay messages."}
     </p>`;
 }

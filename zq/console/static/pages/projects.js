@@ -13,7 +13,7 @@ import { count, visible } from "../text.js";
 import { Use } from "./quota.js";
 
 const EVERY = 5;
-const STATES = { active: "everything that its credentials allow", read_only: "looking", suspended: "nothing" };
+const STATES = { active: "all requests are allowed", read_only: "only reads are allowed", suspended: "no requests are allowed" };
 
 /** The part. */
 export function Projects({ route }) {
@@ -23,7 +23,7 @@ export function Projects({ route }) {
 }
 
 function Listed({ route, found }) {
-  if (!found.value.length) return html`<${Empty} title="There are no projects"><p>A project begins with the first thing that is made in it.</p></${Empty}>`;
+  if (!found.value.length) return html`<${Empty} title="No projects"><p>A project appears after its first queue, topic or token is created.</p></${Empty}>`;
   const row = (one) => html`<tr key=${one.project} data-row class=${one.project === route.query.of ? "opened" : undefined}>
     <th scope="row"><a href=${at(route.project, "admin", { part: "projects", of: one.project })}>${visible(one.project)}</a></th>
     <td data-name="State">${visible(one.state)}</td>
@@ -37,13 +37,13 @@ function Listed({ route, found }) {
 function One({ route, item: one, changed }) {
   return html`<section class="message" aria-label="One project">
     <div class="title"><h2>${visible(one.project)}</h2><a data-close class="button" href=${at(route.project, "admin", { part: "projects" })}>Close</a></div>
-    ${session.me?.auth === "none" && html`<p><a href=${to(one.project)}>Its queues</a></p>`}
+    ${session.me?.auth === "none" && html`<p><a href=${to(one.project)}>Queues</a></p>`}
     <div class="row tools">
       <${Act} rule="admin:project_update" onClick=${() => askForState(one, changed)}>State…</${Act}>
       <${Act} rule="admin:project_update" onClick=${() => askForLimits(one, changed)}>Limits…</${Act}>
       <${Act} rule="admin:project_delete" kind="danger" onClick=${() => askToEnd(one, changed)}>Delete…</${Act}>
     </div>
-    <${Use} value=${one} name="Use of the project" />
+    <${Use} value=${one} name="Usage of the project" />
   </section>`;
 }
 
@@ -57,7 +57,7 @@ function askForState(one, changed) {
   const choice = ([state, says]) => html`<label class="check" key=${state}>
     <input type="radio" name="state" value=${state} defaultChecked=${state === one.state} /><span>${state}: ${says}</span>
   </label>`;
-  const body = html`<fieldset><legend>State of ${visible(one.project)}</legend>${Object.entries(STATES).map(choice)}</fieldset><p>Its queues and messages stay.</p>`;
+  const body = html`<fieldset><legend>State of ${visible(one.project)}</legend>${Object.entries(STATES).map(choice)}</fieldset><p>Queues and messages are kept.</p>`;
   const act = () => change("PUT", one.project, changed, "The state was saved.", { state: document.querySelector("dialog input[name=state]:checked").value });
   ask({ title: "State of a project", verb: "Save", harmless: true, body, act });
 }
@@ -72,15 +72,15 @@ function askForLimits(one, changed) {
     return change("PUT", one.project, changed, "The limits were saved.", { limits });
   };
   const open = ({ limits }) => {
-    const body = html`<div class="fields">${Object.keys(limits).map(field)}</div><p>Empty: the deployment's own limit; 0: no limit. Existing objects stay.</p>`;
+    const body = html`<div class="fields">${Object.keys(limits).map(field)}</div><p>Empty: the deployment's default; 0: no limit. Existing objects are kept.</p>`;
     ask({ title: `Limits of ${visible(one.project)}`, verb: "Save", harmless: true, body, act });
   };
   get("quota").then(open, (fault) => announce(fault.message, true));
 }
 
 function askToEnd(one, changed) {
-  const body = html`<p>All queues, topics, messages, tokens and subscriptions of ${visible(one.project)} go, ${count(one.used.stored_messages)} messages as counted last. Nothing stays.</p>
-    <p>The server does it step by step, also when this page is closed.</p>`;
-  const act = () => change("DELETE", one.project, changed, "The deletion has begun.");
+  const body = html`<p>All queues, topics, messages (about ${count(one.used.stored_messages)}), tokens and subscriptions of ${visible(one.project)} are deleted. You cannot undo this.</p>
+    <p>The deletion runs on the server. You can close this page.</p>`;
+  const act = () => change("DELETE", one.project, changed, "The deletion has started.");
   ask({ title: "Delete a project", verb: "Delete", typed: one.project, body, act });
 }

@@ -72,8 +72,8 @@ function Title({ route, children }) {
 function Missing({ route, again }) {
   const { project, queue, query } = route;
   const create = () => call("PUT", queuePath(queue), { body: "{}" }).then(() => announce(`The queue ${visible(queue)} was created.`)).then(again, (fault) => announce(fault.message, true));
-  return html`<${Empty} title="This queue does not exist yet">
-      <p>Check the name. A queue begins with its first message, or is created.</p>
+  return html`<${Empty} title="Queue not found">
+      <p>Check the name, or create the queue.</p>
       <div class="row">
         <a class="button" href=${to(project, queue, { tab: "post" })}>Post a message</a>
         <${Act} rule="queues:create" onClick=${create}>Create the queue</${Act}>
@@ -89,11 +89,11 @@ function Words({ project, metadata }) {
   const delay = metadata._default_message_delay;
   const kept = metadata._history_ttl;
   return html`<p class="words">
-    Messages live ${age(metadata._default_message_ttl)} unless a post says otherwise${delay > 0 && `, and wait ${age(delay)} first`}.${" "}
-    ${dead && most !== null && most !== undefined && most >= 0 && html`After ${several(most, "claim")} they go to ${link(dead)}. `}
-    ${dead && (most === null || most === undefined) && html`Buried messages go to ${link(dead)}. `}
-    ${metadata._redelivery_delay > 0 && `A released message waits ${age(metadata._redelivery_delay)}. `}
-    ${kept > 0 ? `Finished messages are in the history for ${age(kept)}.` : "Finished messages leave no history."}
+    Messages expire after ${age(metadata._default_message_ttl)} by default${delay > 0 && ` and are delayed by ${age(delay)}`}.${" "}
+    ${dead && most !== null && most !== undefined && most >= 0 && html`After ${several(most, "claim")}, they move to ${link(dead)}. `}
+    ${dead && (most === null || most === undefined) && html`Buried messages move to ${link(dead)}. `}
+    ${metadata._redelivery_delay > 0 && `Released messages are delayed by ${age(metadata._redelivery_delay)}. `}
+    ${kept > 0 ? `The history keeps finished messages for ${age(kept)}.` : "Finished messages are not kept."}
     ${metadata._enable_encrypt_messages === true && " Bodies are encrypted in the store."}
   </p>`;
 }
@@ -106,12 +106,12 @@ function Tabs({ route, depth, dead, sources, letters, metadata }) {
   const state = (key, label) => tab(key, depth ? `${label} ${counted(depth, key)}` : label, { state: key === "ready" ? "" : key });
   const part = (key, label) => tab(key, label, { tab: key });
   const history = metadata.value?._history_ttl > 0;
-  return html`<nav class="tabs" aria-label="Parts of the queue">
+  return html`<nav class="tabs" aria-label="Queue sections">
     <ul>
       ${state("ready", "Ready")} ${state("delayed", "Delayed")} ${state("claimed", "Claimed")}
       ${(dead || now === "dead") && tab("dead", letters ? `Dead letters ${count(letters.ready)}` : "Dead letters", { state: "dead" })}
       ${(history || now === "history") && tab("history", "History", { state: "history" })}
-      ${part("post", "Post")} ${part("claim", "Claim by hand")}
+      ${part("post", "Post")} ${part("claim", "Claim")}
       ${(dead || sources?.length > 0 || now === "redrive") && part("redrive", "Redrive")}
       ${part("metadata", "Metadata")} <li><a href=${at(project, "subscriptions", { queue })}>Subscriptions</a></li>
     </ul>
@@ -139,12 +139,12 @@ function Part({ route, metadata, dead, sources, again }) {
   if (tab === "claim") return html`<${ByHand} route=${route} metadata=${metadata.value} />`;
   if (tab === "redrive") return metadata.value && html`<${Redrive} key=${`${route.queue} ${dead}`} route=${route} dead=${dead} sources=${sources} done=${again} />`;
   if (tab === "metadata") return html`<${Metadata} route=${route} done=${metadata.again} />`;
-  return html`<${Empty} title="There is no such part"></${Empty}>`;
+  return html`<${Empty} title="Page not found"></${Empty}>`;
 }
 
 function Listing({ route, state, dead, depth, known }) {
   if (state === "history") return html`<${History} route=${route} />`;
   if (state !== "dead") return html`<${Messages} key=${state} route=${route} state=${state in STATES ? state : "ready"} depth=${depth} />`;
   if (dead) return html`<${Messages} key=${dead} route=${route} queue=${dead} />`;
-  return known && html`<${Empty} title="This queue has no dead-letter queue"><p>Name one in its <a href=${to(route.project, route.queue, { tab: "metadata" })}>metadata</a>.</p></${Empty}>`;
+  return known && html`<${Empty} title="This queue has no dead-letter queue"><p>To set one, edit the <a href=${to(route.project, route.queue, { tab: "metadata" })}>metadata</a>.</p></${Empty}>`;
 }

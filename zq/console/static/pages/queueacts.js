@@ -2,28 +2,30 @@
 // What is done to whole queues and topics, and the dialog before it.
 
 import { call, get, queuePath, topicPath } from "../api.js";
-import { announce } from "../parts/act.js";
+import { Act, announce } from "../parts/act.js";
 import { ask } from "../parts/confirm.js";
 import { html } from "../parts/html.js";
+import { Empty } from "../parts/states.js";
 import { go, to, toTopic } from "../route.js";
 import { count, several, visible } from "../text.js";
 
-const NAME = "[A-Za-z0-9_.\\-]{1,64}";
+/** Pattern of the names of queues and topics. */
+export const NAME = "[A-Za-z0-9_.\\-]{1,64}";
 
 // What differs between the two. `here`: what is counted; `purged`, `gone`: how the dialogs go on.
 const KINDS = {
   queue: {
     path: queuePath,
     href: to,
-    here: ({ free, claimed }) => `${count(free)} waiting, ${count(claimed)} claimed`,
-    purged: "delayed and claimed ones too, and all claims and subscriptions. Metadata and history stay.",
+    here: ({ free, claimed }) => `${count(free)} ready or delayed, ${count(claimed)} claimed`,
+    purged: "claims and subscriptions are deleted. Metadata and history are kept.",
     gone: "metadata, history, claims",
   },
   topic: {
     path: topicPath,
     href: toTopic,
     here: ({ total }) => several(total, "message"),
-    purged: "and all subscriptions. Metadata stay, and sequences go on.",
+    purged: "subscriptions are deleted. Metadata is kept.",
     gone: "metadata, subscriptions",
   },
 };
@@ -32,13 +34,13 @@ const KINDS = {
 export function askToCreate(project, kind = "queue") {
   const { path, href } = KINDS[kind];
   const body = html`<label class="field">
-    <span>Name: 1 to 64 characters from A-Z a-z 0-9 _ - and the dot</span>
+    <span>Name (1 to 64 letters, digits, _, - and dots)</span>
     <input type="text" id="new-name" autocomplete="off" spellcheck=${false} required pattern=${NAME} />
   </label>`;
   const act = async () => {
     const name = document.getElementById("new-name").value;
     const answer = await call("PUT", path(name), { body: "{}" });
-    announce(answer.status === 201 ? `The ${kind} ${name} was created.` : `The ${kind} ${name} existed already.`);
+    announce(answer.status === 201 ? `The ${kind} ${name} was created.` : `The ${kind} ${name} already exists.`);
     go(href(project, name));
   };
   ask({ title: `Create a ${kind}`, verb: "Create", harmless: true, body, act });
@@ -49,10 +51,10 @@ export function askToPurge(names, done, kind = "queue") {
   const { path, purged } = KINDS[kind];
   const act = async (total) => {
     for (const name of names) await call("POST", path(name, "/purge"));
-    announce(`${several(total, "message")} of ${listed(names, kind)} were purged.`);
+    announce(`Purged ${several(total, "message")} of ${listed(names, kind)}.`);
     done(names);
   };
-  const body = (total) => html`<p>All messages go, ${several(total, "message")} as counted now, ${purged}</p>`;
+  const body = (total) => html`<p>All messages (${count(total)}) and all ${purged}</p>`;
   askCounted(names, kind, "Purge", body, act);
 }
 
@@ -64,7 +66,7 @@ export function askToDelete(names, done, kind = "queue") {
     announce(`${listed(names, kind)} ${names.length === 1 ? "was" : "were"} deleted.`);
     done(names);
   };
-  const body = (total) => html`<p>The ${names.length === 1 ? `${kind} goes` : `${kind}s go`} with ${gone} and ${several(total, "message")} as counted now. Nothing stays.</p>`;
+  const body = (total) => html`<p>The ${names.length === 1 ? `${kind} is` : `${kind}s are`} deleted with all messages (${count(total)}), ${gone}. You cannot undo this.</p>`;
   askCounted(names, kind, "Delete", body, act);
 }
 
@@ -84,4 +86,21 @@ function askCounted(names, kind, verb, body, act) {
 
 function listed(names, kind) {
   return names.length === 1 ? visible(names[0]) : `${names.length} ${kind}s`;
+}
+
+/** The buttons for selected queues or topics. `gone`: told the names that were purged or deleted. */
+export function Selected({ names, gone, kind }) {
+  if (!names.length) return null;
+  return html`<span class="quiet">${several(names.length, kind)} selected</span>
+    <${Act} rule=${`${kind}s:purge`} onClick=${() => askToPurge(names, gone, kind)}>Purge…</${Act}>
+    <${Act} rule=${`${kind}s:delete`} kind="danger" onClick=${() => askToDelete(names, gone, kind)}>Delete…</${Act}>`;
+}
+
+/** In place of an empty table. `command`: posts a message; `sample`: name of a queue or topic in the example. */
+export function Nothing({ route, kind, command, sample }) {
+  if (route.query.name) return html`<${Empty} title=${`No matching ${kind}s`}><p>The search is case-sensitive.</p></${Empty}>`;
+  return html`<${Empty} title=${`This project has no ${kind}s`}>
+    <p>A message creates its ${kind}: <code>zq ${command} --project ${visible(route.project)} ${sample} '{"hello": 1}'</code></p>
+    <p><${Act} rule=${`${kind}s:create`} kind="main" onClick=${() => askToCreate(route.project, kind)}>Create a ${kind}</${Act}></p>
+  </${Empty}>`;
 }

@@ -6,11 +6,11 @@ import { Act } from "../parts/act.js";
 import { Spark } from "../parts/chart.js";
 import { Counted, Head, Pages, Search, useFigured } from "../parts/figured.js";
 import { html } from "../parts/html.js";
-import { Empty, Stale, waiting } from "../parts/states.js";
-import { age, count, counted, rate, several, visible } from "../text.js";
+import { Stale, waiting } from "../parts/states.js";
+import { age, count, counted, rate, visible } from "../text.js";
 import { to } from "../route.js";
 import { PausedMark } from "./pausing.js";
-import { askToCreate, askToDelete, askToPurge } from "./queueacts.js";
+import { askToCreate, Nothing, Selected } from "./queueacts.js";
 
 const HOW = { usual: "oldest", size: 100, every: 5 };
 // Headers by what they sort by; those without are not sorted by.
@@ -20,10 +20,10 @@ const COLUMNS = [
   ["Ready", "ready"],
   ["Delayed", "delayed"],
   ["Claimed", "claimed"],
-  ["Dead", ""],
+  ["Dead letters", ""],
   ["In/s", "in"],
   ["Out/s", "out"],
-  ["Ten minutes", ""],
+  ["Last 10 min", ""],
 ];
 
 /** The page. */
@@ -39,21 +39,14 @@ export function Queues({ route }) {
     <div class="row tools">
       <${Search} route=${route} noun="queue" />
       <${Act} rule="queues:create" kind="main" onClick=${() => askToCreate(route.project)}>Create a queue</${Act}>
-      <${Selected} names=${selected} gone=${gone} />
+      <${Selected} names=${selected} gone=${gone} kind="queue" />
     </div>
     <${Stale} found=${list.found} />
     ${waiting(list.found) ?? html`<${Table} route=${route} list=${list} chosen=${selected} choose=${setChosen} />`}`;
 }
 
-function Selected({ names, gone }) {
-  if (!names.length) return null;
-  return html`<span class="quiet">${several(names.length, "queue")} selected</span>
-    <${Act} rule="queues:purge" onClick=${() => askToPurge(names, gone)}>Purge…</${Act}>
-    <${Act} rule="queues:delete" kind="danger" onClick=${() => askToDelete(names, gone)}>Delete…</${Act}>`;
-}
-
 function Table({ route, list, chosen, choose }) {
-  if (!list.rows.length) return html`<${Nothing} route=${route} />`;
+  if (!list.rows.length) return html`<${Nothing} route=${route} kind="queue" command="post" sample="jobs" />`;
   const row = (queue) => html`<${Row} key=${queue.name} route=${route} queue=${queue} chosen=${chosen} choose=${choose} />`;
   return html`<div class="scroll" role="region" aria-label="Queues" tabindex="0">
       <table class="cards">
@@ -82,18 +75,9 @@ function Row({ route, queue, chosen, choose }) {
     <th scope="row"><a href=${to(route.project, queue.name)}>${visible(queue.name)}</a><${PausedMark} paused=${queue.paused} /></th>
     ${figure("Oldest", age(queue.oldest_ready))} ${figure("Ready", counted(queue, "ready"))} ${figure("Delayed", counted(queue, "delayed"))}
     ${figure("Claimed", counted(queue, "claimed"))}
-    ${figure("Dead", letters ? html`<a href=${to(route.project, letters)} title=${`in ${visible(letters)}`}>${count(queue.dead)}</a>` : html`<span class="quiet">–</span>`)}
+    ${figure("Dead letters", letters ? html`<a href=${to(route.project, letters)} title=${`in ${visible(letters)}`}>${count(queue.dead)}</a>` : html`<span class="quiet">–</span>`)}
     ${figure("In/s", rate(queue.in))} ${figure("Out/s", rate(queue.out))}
-    ${figure("Ten minutes", html`<${Spark} values=${queue.recent} />`)}
+    ${figure("Last 10 min", html`<${Spark} values=${queue.recent} />`)}
   </tr>`;
 }
 
-function Nothing({ route }) {
-  if (route.query.name) {
-    return html`<${Empty} title="No queue has that in its name"><p>The search is for a part of a name, and case matters.</p></${Empty}>`;
-  }
-  return html`<${Empty} title="This project has no queues">
-    <p>A queue begins with its first message: <code>zq post --project ${visible(route.project)} jobs '{"hello": 1}'</code></p>
-    <p><${Act} rule="queues:create" kind="main" onClick=${() => askToCreate(route.project)}>Create a queue</${Act}></p>
-  </${Empty}>`;
-}

@@ -20,8 +20,8 @@ export function Quota() {
 /** Each bound of its own, and what is used. `value`: as the interface answers; `name`: of the table. */
 export function Use({ value, name }) {
   const { limits, used, exact } = value;
-  return html`<p class="quiet">State: ${visible(value.state)}. Figures may be ${age(value.age)} old; requests, messages and bytes are of a second.</p>
-    <${Rows} name=${name} columns=${["What", "#Used", "#Limit", "Share"]}>
+  return html`<p class="quiet">State: ${visible(value.state)}. Usage is up to ${age(value.age)} old. Requests, messages and bytes are per second.</p>
+    <${Rows} name=${name} columns=${["Quota", "#Used", "#Limit", "Share"]}>
       ${Object.keys({ ...limits, ...used }).map((key) => html`<${Bound} key=${key} name=${key} used=${used[key]} exact=${exact[key]} limit=${limits[key]} />`)}
     </${Rows}>`;
 }
@@ -31,7 +31,7 @@ function Bound({ name, used, exact, limit }) {
   return html`<tr>
     <th scope="row">${visible(name)}</th>
     <td class="number" data-name="Used">${used === undefined ? "–" : `${exact ? "" : "about "}${count(used)}`}</td>
-    <td class="number" data-name="Limit">${limit === undefined ? "as all have" : limit ? count(limit) : "none"}</td>
+    <td class="number" data-name="Limit">${limit === undefined ? "default" : limit ? count(limit) : "none"}</td>
     <td data-name="Share">
       ${share ? html`<meter aria-label=${`Share of ${name}`} max=${limit} value=${used} high=${limit * NEAR}></meter> ${Math.round((100 * used) / limit)} %` : "–"}
     </td>

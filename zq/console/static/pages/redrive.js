@@ -26,8 +26,8 @@ export function Redrive({ route, dead, sources, done }) {
 
 function Choice({ queue, dead, within, set }) {
   const choice = (value, text) => html`<label class="check"><input type="radio" name="what" checked=${within === value} onChange=${() => set(value)} /><span>${text}</span></label>`;
-  return html`<fieldset><legend>Which dead letters</legend>
-    ${choice(false, `Letters of ${visible(queue)}, in ${visible(dead)}`)} ${choice(true, `Letters of other queues, in ${visible(queue)}`)}
+  return html`<fieldset><legend>Dead letters to redrive</legend>
+    ${choice(false, `From ${visible(queue)}, now in ${visible(dead)}`)} ${choice(true, `From other queues, now in ${visible(queue)}`)}
   </fieldset>`;
 }
 
@@ -49,8 +49,8 @@ function Letters({ what, done }) {
     show({});
     loop(path, { ...form, origin: what.origin }, plan.would_move, stopped, setRun, done);
   };
-  return html`<p class="quiet">${what.origin ? `The dead letters of ${visible(what.origin)}, which are in ${visible(what.queue)}, move back` : "Ready messages move back to the queues they came from"},
-      the oldest first. The redrive runs in this page: closing the page stops it.</p>
+  return html`<p class="quiet">${what.origin ? `A redrive moves the dead letters of ${visible(what.origin)} back from ${visible(what.queue)}` : "A redrive moves ready messages back to their original queues"},
+      oldest first. If you close this page, the redrive stops.</p>
     <${Form} form=${form} change=${change} look=${look} busy=${run?.busy} />
     ${fault && html`<${Fault} fault=${fault} />`}
     ${plan && html`<${Plan} plan=${plan} what=${what} form=${form} begin=${begin} />`}
@@ -114,26 +114,26 @@ function Form({ form, change, look, busy }) {
     <span>${label}</span><input value=${form[name]} onInput=${(event) => change({ [name]: event.target.value })} ...${more} />
   </label>`;
   return html`<form class="form" onSubmit=${look}>
-    <label class="field"><span>To this queue (empty: each to its origin)</span><${NameInput} id="redrive-to" text=${form.to} change=${(text) => change({ to: text })} /></label>
-    ${field("limit", "Messages at most (empty: all, up to 10,000)", { type: "number", min: 1, max: 10000 })}
-    ${field("step", "Messages in a step, 1 to 1,000", { type: "number", min: 1, max: STEP, required: true })}
-    ${field("pace", "Steps per second, 1 to 10", { type: "number", min: 1, max: 10, required: true })}
+    <label class="field"><span>Target queue (empty: the original queue of each message)</span><${NameInput} id="redrive-to" text=${form.to} change=${(text) => change({ to: text })} /></label>
+    ${field("limit", "Maximum number of messages (empty: 10,000)", { type: "number", min: 1, max: 10000 })}
+    ${field("step", "Messages per step (1 to 1,000)", { type: "number", min: 1, max: STEP, required: true })}
+    ${field("pace", "Steps per second (1 to 10)", { type: "number", min: 1, max: 10, required: true })}
     <label class="field">
-      <span>Only these message ids, up to 1,000 (empty: the oldest)</span>
+      <span>Only these message ids (up to 1,000)</span>
       <textarea rows="2" spellcheck=${false} value=${form.ids} onInput=${(event) => change({ ids: event.target.value })}></textarea>
     </label>
-    <div class="row"><${Act} rule="messages:delete_all" submit=${true} when=${!busy} why="A redrive is under way.">Dry run<//></div>
+    <div class="row"><${Act} rule="messages:delete_all" submit=${true} when=${!busy} why="A redrive is running.">Dry run<//></div>
   </form>`;
 }
 
 function Plan({ plan, what, form, begin }) {
   const lines = [
     ...Object.entries(plan.origins).map(([name, number]) => [visible(name), number, ""]),
-    ...Object.entries(plan.missing_origin).map(([name, number]) => [visible(name), number, "deleted; the redrive creates it again"]),
-    ...(plan.without_origin ? [["no origin", plan.without_origin, form.to ? "" : "they stay"]] : []),
-    ...(plan.lost?.length ? [["lost", plan.lost.length, "gone, claimed or not in this queue"]] : []),
+    ...Object.entries(plan.missing_origin).map(([name, number]) => [visible(name), number, "deleted queue; the redrive creates it again"]),
+    ...(plan.without_origin ? [["unknown", plan.without_origin, form.to ? "" : "not moved"]] : []),
+    ...(plan.lost?.length ? [["not found", plan.lost.length, "deleted, claimed or in another queue"]] : []),
   ];
-  const body = html`<p>${several(plan.would_move, "message")} of ${visible(what.queue)} move to ${form.to ? visible(form.to) : what.origin ? visible(what.origin) : "the queues they came from"}, in steps of ${form.step}. Claimed and delayed messages stay.</p>`;
+  const body = html`<p>The redrive moves ${several(plan.would_move, "message")} from ${visible(what.queue)} to ${form.to ? visible(form.to) : what.origin ? visible(what.origin) : "their original queues"}. Claimed and delayed messages are not moved.</p>`;
   const verb = `Redrive ${count(plan.would_move)}`;
   return html`<section aria-label="Dry run">
     <p><strong>${several(plan.would_move, "message")} would move</strong>; ${count(plan.counted)} inspected.</p>
@@ -150,8 +150,8 @@ function Plan({ plan, what, form, begin }) {
 function Progress({ run, queue, stop }) {
   return html`<section aria-label="Progress">
     <progress max=${run.most} value=${run.moved} aria-label="Moved"></progress>
-    <p>${count(run.moved)} of ${count(run.most)} moved${run.remaining !== null && `; ${count(run.remaining)} are still ready in ${visible(queue)}`}${run.lost > 0 && `; ${count(run.lost)} lost`}.${" "}
-      ${!run.busy && (run.stopped ? "Stopped." : "Ended.")}</p>
+    <p>${count(run.moved)} of ${count(run.most)} moved${run.remaining !== null && `; ${count(run.remaining)} still in ${visible(queue)}`}${run.lost > 0 && `; ${count(run.lost)} not found`}.${" "}
+      ${!run.busy && (run.stopped ? "Stopped." : "Finished.")}</p>
     ${run.fault && html`<${Fault} fault=${run.fault} />`}
     ${run.busy && html`<button type="button" onClick=${stop}>Stop</button>`}
   </section>`;

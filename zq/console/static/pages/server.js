@@ -16,7 +16,7 @@ export function Server() {
   const ready = useLive(() => get("../readyz"), EVERY, []);
   const limits = useLive(() => get("limits"), SELDOM, []);
   return html`<div class="title"><h1>Server</h1></div>
-    <p>zq ${session.me.version}. ${ready.value ? "It is ready: the store answers." : ready.fault ? visible(ready.fault.description || ready.fault.message) : "…"}</p>
+    <p>zq ${session.me.version}. ${ready.value ? "The server is ready." : ready.fault ? visible(ready.fault.description || ready.fault.message) : "…"}</p>
     <h2>Servers</h2>
     ${session.me.admin ? html`<${Servers} />` : html`<${Private} />`}
     <h2>Limits</h2>
@@ -26,33 +26,32 @@ export function Server() {
 
 function Private() {
   if (session.me.auth === "none") {
-    return html`<${Empty} title="Figures of the servers are for administrators">
-      <p>Authentication is off, and then only a server with <code>admin_mode = true</code> has administrators. Set it, or an <code>auth_strategy</code>,
-        to see each server's requests, waiters and clock.</p>
+    return html`<${Empty} title="Only administrators can see the servers">
+      <p>To see the requests, waiters and clock of each server, set <code>admin_mode = true</code> or an <code>auth_strategy</code>.</p>
     </${Empty}>`;
   }
-  return html`<${Empty} title="Figures of the servers are for administrators"><p>Your credential does not have the role admin, which GET /v2/servers needs.</p></${Empty}>`;
+  return html`<${Empty} title="Only administrators can see the servers"><p>Your credential does not have the role admin.</p></${Empty}>`;
 }
 
 function Servers() {
   const found = useLive(() => get("servers"), EVERY, []);
   return html`<${Stale} found=${found} />
-    ${waiting(found) ?? (found.value.servers.length ? html`<${Table} servers=${found.value.servers} />` : html`<${Empty} title="No server has reported yet"><p>Each server reports every ten seconds.</p></${Empty}>`)}`;
+    ${waiting(found) ?? (found.value.servers.length ? html`<${Table} servers=${found.value.servers} />` : html`<${Empty} title="No servers have reported yet"><p>Each server reports every ten seconds.</p></${Empty}>`)}`;
 }
 
 const COLUMNS = {
   Process: (one) => one.process,
-  Since: (one) => moment(one.since).slice(0, 19),
+  Started: (one) => moment(one.since).slice(0, 19),
   "Last report": (one) => moment(one.as_of).slice(11, 19),
   Version: (one) => visible(one.version),
   Store: (one) => visible(one.store),
   Engine: (one) => visible(one.engine),
   "Requests/s": (one) => rate(one.requests),
-  "95 % within": (one) => (one.p95 === null ? "–" : `${count(one.p95 * 1000)} ms`),
+  "p95 latency": (one) => (one.p95 === null ? "–" : `${count(one.p95 * 1000)} ms`),
   Waiters: (one) => `${count(one.waiters)} of ${count(one.max_waiters)}`,
   Streams: (one) => `${count(one.streams)} of ${count(one.max_streams)}`,
-  "Clock off": (one) => `${one.clock_offset.toFixed(3)} s`,
-  "Sweep behind": (one) => age(one.sweep_lag),
+  "Clock offset": (one) => `${one.clock_offset.toFixed(3)} s`,
+  "Sweep lag": (one) => age(one.sweep_lag),
 };
 
 function Table({ servers }) {
@@ -70,7 +69,7 @@ function Table({ servers }) {
 
 function Limits({ limits }) {
   return html`<table class="plain">
-    <thead><tr><th scope="col">Limit</th><th scope="col" class="number">In force</th></tr></thead>
+    <thead><tr><th scope="col">Limit</th><th scope="col" class="number">Value</th></tr></thead>
     <tbody>${Object.entries(limits).map(([name, value]) => html`<tr key=${name}><th scope="row">${name}</th><td class="number">${count(value)}</td></tr>`)}</tbody>
   </table>`;
 }

@@ -54,7 +54,7 @@ function ByToken({ route, challenge, done }) {
   };
   return html`<form onSubmit=${enter}>
     <${TokenField} token=${token} set=${setToken} />
-    <p class="quiet">It stays in this tab, and is gone with it. It says which project you see.</p>
+    <p class="quiet">The token is stored only in this tab. It determines the project that you see.</p>
     ${fault && html`<${Fault} fault=${fault} />`}
     <button type="submit" class="main">Sign in</button>
   </form>`;
@@ -82,7 +82,7 @@ function ByName({ me }) {
       <button type="submit" class="main">Open</button>
     </form>
     ${recent.length > 0 &&
-    html`<h2>${me.projects ? "Your projects" : "Opened before"}</h2>
+    html`<h2>${me.projects ? "Your projects" : "Recent projects"}</h2>
       <ul class="plainlist">${recent.map((name) => html`<li key=${name}><a href=${to(name)}>${visible(name)}</a></li>`)}</ul>`}
-    <p class="quiet">${me.auth === "none" ? "This server does not authenticate callers." : `Signed in by ${me.auth}.`} zq ${me.version}</p>`;
+    <p class="quiet">${me.auth === "none" ? "Authentication is off." : `Signed in by ${me.auth}.`} zq ${me.version}</p>`;
 }

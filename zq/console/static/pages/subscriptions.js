@@ -4,7 +4,8 @@
 import { useState } from "preact/hooks";
 import { call } from "../api.js";
 import { Act, announce } from "../parts/act.js";
-import { ask } from "../parts/confirm.js";
+import { copy } from "../parts/body.js";
+import { ask, given } from "../parts/confirm.js";
 import { html } from "../parts/html.js";
 import { More, Rows, usePaged } from "../parts/paged.js";
 import { NameInput } from "../parts/queuenames.js";
@@ -34,12 +35,11 @@ export function Subscriptions({ route }) {
 
 /** The secret of a new subscription, which the server shows only once. */
 function Secret({ created, forget }) {
-  const copy = () => navigator.clipboard.writeText(created.secret).then(() => announce("The secret was copied."), () => announce("The browser did not copy the secret.", true));
   return html`<div class="state secret" role="status">
-    <p class="state-title">The secret of the subscription of ${visible(created.subscriber)}</p>
-    <p>It signs the deliveries, and is shown only once.</p>
+    <p class="state-title">Signing secret for ${visible(created.subscriber)}</p>
+    <p>The secret is shown only once. Use it to verify the signature of deliveries.</p>
     <p><code>${created.secret}</code></p>
-    <p class="row"><button type="button" onClick=${copy}>Copy</button> <button type="button" onClick=${forget}>Close</button></p>
+    <p class="row"><button type="button" onClick=${() => copy(created.secret, "The secret")}>Copy</button> <button type="button" onClick=${forget}>Close</button></p>
   </div>`;
 }
 
@@ -57,16 +57,12 @@ function Chooser({ project, kind, name = "" }) {
     go(at(project, "subscriptions", source ? { [chosen.kind]: source } : {}));
   };
   return html`<form class="row bottom tools" onSubmit=${open}>
-    <label class="field short"><span>Of a</span><${Kind} value=${chosen.kind} set=${(value) => setChosen({ ...chosen, kind: value })} /></label>
+    <label class="field short"><span>Source</span><${Kind} value=${chosen.kind} set=${(value) => setChosen({ ...chosen, kind: value })} /></label>
     <label class="field short"><span>Name (empty: all)</span>
       <${NameInput} id="source" data-search kind=${`${chosen.kind}s`} text=${chosen.name} change=${(text) => setChosen({ ...chosen, name: text })} />
     </label>
     <button type="submit" class="field">Show</button>
   </form>`;
-}
-
-function given(id) {
-  return document.getElementById(id).value.trim();
 }
 
 function askToCreate(source, created) {
@@ -83,12 +79,12 @@ function askToCreate(source, created) {
 
 function NewFields({ kind, name = "" }) {
   const [source, setSource] = useState({ kind, name });
-  return html`<label class="field"><span>Messages of a</span><${Kind} id="new-kind" value=${source.kind} set=${(value) => setSource({ ...source, kind: value })} /></label>
-    <label class="field"><span>Name of the source</span>
+  return html`<label class="field"><span>Source</span><${Kind} id="new-kind" value=${source.kind} set=${(value) => setSource({ ...source, kind: value })} /></label>
+    <label class="field"><span>Name of the queue or topic</span>
       <${NameInput} id="new-source" required kind=${`${source.kind}s`} text=${source.name} change=${(text) => setSource({ ...source, name: text })} />
     </label>
-    <label class="field"><span>Subscriber: an http, https or mailto address</span><input type="text" id="new-subscriber" autocomplete="off" spellcheck=${false} required /></label>
-    <label class="field"><span>Seconds until it ends, at least 60 (empty: the server's default)</span><input type="text" id="new-ttl" inputmode="numeric" pattern="[0-9]+" autocomplete="off" /></label>`;
+    <label class="field"><span>Subscriber (http, https or mailto URL)</span><input type="text" id="new-subscriber" autocomplete="off" spellcheck=${false} required /></label>
+    <label class="field"><span>Expires after seconds, at least 60 (empty: the server's default)</span><input type="text" id="new-ttl" inputmode="numeric" pattern="[0-9]+" autocomplete="off" /></label>`;
 }
 
 /** All subscriptions, with links to the page of each. */
@@ -98,11 +94,11 @@ function OfProject({ project }) {
     <th scope="row"><a href=${at(project, "subscriptions", { [one.kind]: one.source, s: one.id })}>${visible(one.subscriber)}</a></th>
     <td data-name="Source">${one.kind} <a href=${(one.kind === "queue" ? to : toTopic)(project, one.source)}>${visible(one.source)}</a></td>
     <td data-name="State">${state(one)}</td>
-    <td class="number" data-name="Waiting">${bounded(one.waiting, one.waiting >= COUNTED)}</td>
+    <td class="number" data-name="Pending">${bounded(one.waiting, one.waiting >= COUNTED)}</td>
     <td class="number" data-name="Failed">${bounded(one.dead, one.dead >= COUNTED)}</td>
-    <td class="number" data-name="Ends in">${age(Math.max(0, one.ttl - one.age))}</td>
+    <td class="number" data-name="Expires in">${age(Math.max(0, one.ttl - one.age))}</td>
   </tr>`;
-  const columns = ["Subscriber", "Source", "State", "#Waiting", "#Failed", "#Ends in"];
+  const columns = ["Subscriber", "Source", "State", "#Pending", "#Failed", "#Expires in"];
   return html`<${Stale} found=${found} />
     ${waiting(found) ?? (found.value.length ? html`<${Rows} name="Subscriptions" columns=${columns}>${found.value.map(row)}</${Rows}>` : html`<${Nothing} />`)}
     <${More} found=${found} />`;
@@ -114,23 +110,23 @@ function OfSource({ route, kind, name }) {
   const found = usePaged(path, "subscriptions", EVERY);
   const address = (id) => at(project, "subscriptions", { [kind]: name, s: id });
   const one = found.value?.find((each) => each.id === query.s);
-  return html`<p>Of the ${kind} <a href=${(kind === "queue" ? to : toTopic)(project, name)}>${visible(name)}</a>. <a href=${at(project, "subscriptions")}>All subscriptions</a></p>
+  return html`<p>Subscriptions of the ${kind} <a href=${(kind === "queue" ? to : toTopic)(project, name)}>${visible(name)}</a>. <a href=${at(project, "subscriptions")}>Show all subscriptions</a></p>
     <${Stale} found=${found} />
     ${waiting(found) ?? html`<${Table} items=${found.value} open=${query.s} address=${address} />`}
     <${More} found=${found} />
     ${one && html`<${One} key=${one.id} item=${one} path=${`${path}/${one.id}`} changed=${found.again} away=${() => go(address(""))} />`}
-    ${found.value && query.s && !one && html`<${Empty} title="There is no such subscription any more"><p>It has ended, or was deleted.</p></${Empty}>`}`;
+    ${found.value && query.s && !one && html`<${Empty} title="Subscription not found"><p>The subscription expired or was deleted.</p></${Empty}>`}`;
 }
 
 function Nothing() {
-  return html`<${Empty} title="There are no subscriptions">
-    <p>A subscriber gets each message that is posted, by webhook or mail: <code>zq subscription create jobs mailto:me@example.org</code></p>
+  return html`<${Empty} title="No subscriptions">
+    <p>A subscriber receives each posted message by webhook or email. Example: <code>zq subscription create jobs mailto:me@example.org</code></p>
   </${Empty}>`;
 }
 
 function Table({ items, open, address }) {
   if (!items.length) return html`<${Nothing} />`;
-  return html`<${Rows} name="Subscriptions" columns=${["Subscriber", "State", "#Age", "#Ends in"]}>
+  return html`<${Rows} name="Subscriptions" columns=${["Subscriber", "State", "#Age", "#Expires in"]}>
     ${items.map((one) => html`<${Row} key=${one.id} item=${one} open=${open} address=${address} />`)}
   </${Rows}>`;
 }
@@ -140,7 +136,7 @@ function Row({ item: one, open, address }) {
     <th scope="row"><a href=${address(one.id)}>${visible(one.subscriber)}</a></th>
     <td data-name="State">${state(one)}</td>
     <td class="number" data-name="Age">${age(one.age)}</td>
-    <td class="number" data-name="Ends in">${age(Math.max(0, one.ttl - one.age))}</td>
+    <td class="number" data-name="Expires in">${age(Math.max(0, one.ttl - one.age))}</td>
   </tr>`;
 }
 
@@ -166,9 +162,9 @@ function One({ item: one, path, changed, away }) {
 
 function Acts({ item: one, path, changed, away }) {
   const agree = () => agreed(path, true, "The subscription is active.", changed).catch((fault) => announce(fault.message, true));
-  const test = () => call("POST", `${path}/deliveries`, {}).then(() => announce('{"test": true} is being delivered.'), (fault) => announce(fault.message, true));
+  const test = () => call("POST", `${path}/deliveries`, {}).then(() => announce("The server is sending a test delivery."), (fault) => announce(fault.message, true));
   return html`${!one.confirmed && html`<${Act} rule="subscription:confirm" kind="main" onClick=${agree}>Confirm</${Act}>`}
-    <${Act} rule="subscription:update" when=${one.confirmed} why="The subscriber has not confirmed." onClick=${test}>Test delivery</${Act}>
+    <${Act} rule="subscription:update" when=${one.confirmed} why="The subscription is not confirmed." onClick=${test}>Test delivery</${Act}>
     ${one.confirmed && html`<${Act} rule="subscription:confirm" onClick=${() => askToPause(one, path, changed)}>Pause…</${Act}>`}
     <${Act} rule="subscription:delete" kind="danger" onClick=${() => askToEnd(one, path, changed, away)}>Delete…</${Act}>`;
 }
@@ -180,15 +176,13 @@ async function agreed(path, confirmed, text, changed) {
 }
 
 function askToPause(one, path, changed) {
-  const body = html`<p>${visible(one.subscriber)} gets nothing until the subscription is confirmed again. The server asks it to confirm.</p>
-    <p>Messages that are posted meanwhile are not kept for it. Failed deliveries stay.</p>`;
+  const body = html`<p>${visible(one.subscriber)} receives no messages until you confirm the subscription again. Messages posted during the pause are not delivered later.</p>`;
   const act = () => agreed(path, false, "The subscription is paused.", changed);
   ask({ title: "Pause a subscription", verb: "Pause", body, act });
 }
 
 function askToEnd(one, path, changed, away) {
-  const body = html`<p>The subscription of ${visible(one.subscriber)} ends, with all its waiting and failed deliveries.</p>
-    <p>The messages themselves stay.</p>`;
+  const body = html`<p>The subscription of ${visible(one.subscriber)} is deleted with its pending and failed deliveries. The messages in the ${one.kind ?? "queue or topic"} are kept.</p>`;
   const act = async () => {
     await call("DELETE", path);
     announce("The subscription was deleted.");

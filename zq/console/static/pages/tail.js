@@ -6,7 +6,6 @@ import { useChanges, useClock } from "../live.js";
 import { html } from "../parts/html.js";
 import { Fault } from "../parts/states.js";
 import { useTyped } from "../route.js";
-import { settings } from "../session.js";
 import { MOST, Tail } from "../tail.js";
 import { clock, count, rate, several, visible } from "../text.js";
 import { Published } from "./log.js";
@@ -23,11 +22,11 @@ const HEIGHT = 26;
 const MORE = 10;
 // Lines that fit, before the list is measured.
 const FIT = 30;
-const NO_STREAM = "This server has no stream left and is asked for one again every half minute.";
+const NO_STREAM = "The server has no free stream; the console retries every 30 seconds.";
 const SAYS = {
-  stream: "Live, by a stream.",
-  waiting: `Live, by requests that wait. ${NO_STREAM}`,
-  polling: `By a request every two seconds: there is no place for one that waits, either. ${NO_STREAM}`,
+  stream: "Live.",
+  waiting: `Live (long polling). ${NO_STREAM}`,
+  polling: `Refreshed every two seconds. ${NO_STREAM}`,
   connecting: "Connecting…",
 };
 
@@ -55,7 +54,7 @@ export function Following({ match, topic, query, href }) {
     </p>
     ${tail.mode === "ended" && html`<${Fault} fault=${tail.fault} />`}
     <div class=${open ? "split open" : "split"}>
-      <div class="list"><${Window} label="Messages as they come" lines=${lines} draw=${draw} away=${held !== null} left=${away} /></div>
+      <div class="list"><${Window} label="Live messages" lines=${lines} draw=${draw} away=${held !== null} left=${away} /></div>
       ${open}
     </div>`;
 }
@@ -65,7 +64,7 @@ function ToTheEnd({ news, end }) {
     document.querySelector(".lines").focus();
     end();
   };
-  return html`<button type="button" onClick=${act}>${count(news)} came meanwhile: to the end</button>`;
+  return html`<button type="button" onClick=${act}>${count(news)} new: show</button>`;
 }
 
 function useTail(match, topic, filter) {
@@ -100,10 +99,10 @@ function Tools({ tail, href, again }) {
     tail.clear();
   };
   return html`<div class="row tools">
-    <button type="button" aria-pressed=${tail.paused} onClick=${() => tail.pause(!tail.paused)}>${tail.paused ? "Go on" : "Pause"}</button>
+    <button type="button" aria-pressed=${tail.paused} onClick=${() => tail.pause(!tail.paused)}>${tail.paused ? "Resume" : "Pause"}</button>
     <label class="search">
-      <span class="hidden">Text that messages must have</span>
-      <input type="search" data-search placeholder="Text that messages must have  ( / )" autocomplete="off" spellcheck=${false} value=${tail.filter} onInput=${filter} />
+      <span class="hidden">Message contains</span>
+      <input type="search" data-search placeholder="Message contains  ( / )" autocomplete="off" spellcheck=${false} value=${tail.filter} onInput=${filter} />
     </label>
     <button type="button" onClick=${clear}>Clear</button>
   </div>`;
@@ -113,16 +112,16 @@ function Tools({ tail, href, again }) {
 function Way({ tail }) {
   const { mode, fault, paused, position } = tail;
   const told = {
-    paused: `Paused${settings.live || paused ? "" : ", as the whole page is"}${position && `: goes on behind sequence ${position}`}.`,
-    connecting: fault && `${visible(fault.title)}: ${visible(fault.description)} It is tried again.`,
-    ended: "It has ended.",
+    paused: `Paused${position && ` after sequence ${position}`}.`,
+    connecting: fault && `${visible(fault.title)}: ${visible(fault.description)} Retrying.`,
+    ended: "The stream has ended.",
   }[mode];
   return html`<span class="way">${told || SAYS[mode]}</span>`;
 }
 
 function Sums({ tail, lines }) {
   const lately = useRate(tail);
-  return html`<span>${several(tail.came, "message")} came, ${rate(lately)} a second now. ${several(lines.length, "line")} shown; the last ${count(MOST)} are kept.</span>`;
+  return html`<span>${several(tail.came, "message")} received, ${rate(lately)} per second. ${several(lines.length, "message")} shown (at most ${count(MOST)}).</span>`;
 }
 
 function useRate(tail) {

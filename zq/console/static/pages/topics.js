@@ -8,12 +8,12 @@ import { Act } from "../parts/act.js";
 import { Counted, Head, Pages, Search, useFigured } from "../parts/figured.js";
 import { html } from "../parts/html.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
-import { age, clock, count, rate, several, visible } from "../text.js";
+import { age, clock, count, rate, visible } from "../text.js";
 import { at, go, toTopic } from "../route.js";
 import { Log, sequenceOf } from "./log.js";
 import { Metadata } from "./metadata.js";
 import { Post } from "./post.js";
-import { askToCreate, askToDelete, askToPurge } from "./queueacts.js";
+import { askToCreate, askToDelete, askToPurge, Nothing, Selected } from "./queueacts.js";
 import { Following } from "./tail.js";
 
 // Topics of a page: each of them is counted.
@@ -41,8 +41,8 @@ function Chooser({ project, match = "**" }) {
     go(at(project, "topics", { tail: text }));
   };
   return html`<form class="row" onSubmit=${open}>
-    <label class="row"><span class="quiet">Topics that match</span>
-      <input class="match" type="text" autocomplete="off" spellcheck=${false} required pattern=${PATTERN} title="** is all, news.* is news.eu, news.** is news.eu.de, too" value=${text} onInput=${(event) => setText(event.target.value)} />
+    <label class="row"><span class="quiet">Topic pattern</span>
+      <input class="match" type="text" autocomplete="off" spellcheck=${false} required pattern=${PATTERN} title="* matches one part of a name, ** matches any number: news.* matches news.eu, news.** also matches news.eu.de" value=${text} onInput=${(event) => setText(event.target.value)} />
     </label>
     <button type="submit">Tail</button>
   </form>`;
@@ -60,7 +60,7 @@ function List({ route }) {
   return html`<div class="row tools">
       <${Search} route=${route} noun="topic" />
       <${Act} rule="topics:create" kind="main" onClick=${() => askToCreate(route.project, "topic")}>Create a topic</${Act}>
-      <${Selected} names=${selected} gone=${gone} /> <${Counted} list=${list} noun="topic" />
+      <${Selected} names=${selected} gone=${gone} kind="topic" /> <${Counted} list=${list} noun="topic" />
     </div>
     <${Stale} found=${list.found} />
     ${waiting(list.found) ?? html`<${Table} route=${route} list=${list} counts=${counts} chosen=${selected} choose=${setChosen} />`}`;
@@ -86,29 +86,22 @@ function useCounts(names) {
   return found.value ?? new Map();
 }
 
-function Selected({ names, gone }) {
-  if (!names.length) return null;
-  return html`<span class="quiet">${several(names.length, "topic")} selected</span>
-    <${Act} rule="topics:purge" onClick=${() => askToPurge(names, gone, "topic")}>Purge…</${Act}>
-    <${Act} rule="topics:delete" kind="danger" onClick=${() => askToDelete(names, gone, "topic")}>Delete…</${Act}>`;
-}
-
 function Table({ route, list, counts, chosen, choose }) {
   const now = useClock();
-  if (!list.rows.length) return html`<${Nothing} route=${route} />`;
+  if (!list.rows.length) return html`<${Nothing} route=${route} kind="topic" command="topic publish" sample="news" />`;
   const row = (topic) => html`<${Row} key=${topic.name} route=${route} topic=${topic} seen=${counts.get(topic.name)} now=${now} chosen=${chosen} choose=${choose} />`;
   return html`<div class="scroll" role="region" aria-label="Topics" tabindex="0">
       <table class="cards">
         <thead>
           <tr><th scope="col"><span class="hidden">Select</span></th><${Head} route=${route} name="Name" sort="name" usual=${HOW.usual} />
-          <th scope="col" class="number">Messages</th><th scope="col" class="number">First</th><th scope="col" class="number">Last</th>
+          <th scope="col" class="number">Messages</th><th scope="col" class="number">Oldest</th><th scope="col" class="number">Newest</th>
           <${Head} route=${route} name="In/s" sort="in" usual=${HOW.usual} /><th scope="col" class="number">Counted</th></tr>
         </thead>
         <tbody>${list.rows.map(row)}</tbody>
       </table>
     </div>
     <${Pages} list=${list} />
-    <p class="quiet">First, last: how long ago the messages of the log were published; they are asked for one topic after the other.</p>`;
+    <p class="quiet">Oldest and newest: time since the message was published.</p>`;
 }
 
 function Row({ route, topic, seen, now, chosen, choose }) {
@@ -120,21 +113,11 @@ function Row({ route, topic, seen, now, chosen, choose }) {
     <td><label class="tick"><input type="checkbox" aria-label=${`Select ${name}`} checked=${checked} onChange=${toggle} /></label></td>
     <th scope="row"><a href=${toTopic(route.project, name)}>${visible(name)}</a></th>
     <td class="number" data-name="Messages">${count(seen?.total)}</td>
-    <td class="number" data-name="First">${age(seen?.oldest?.age)}</td>
-    <td class="number" data-name="Last">${age(seen?.newest?.age)}</td>
+    <td class="number" data-name="Oldest">${age(seen?.oldest?.age)}</td>
+    <td class="number" data-name="Newest">${age(seen?.newest?.age)}</td>
     <td class="number" data-name="In/s">${rate(topic.in)}</td>
-    <td class="number quiet" data-name="Counted">${seen ? (late ? `${age((now - seen.at) / 1000)} ago` : "now") : "…"}</td>
+    <td class="number quiet" data-name="Counted">${seen ? (late ? `${age((now - seen.at) / 1000)} ago` : "just now") : "…"}</td>
   </tr>`;
-}
-
-function Nothing({ route }) {
-  if (route.query.name) {
-    return html`<${Empty} title="No topic has that in its name"><p>The search is for a part of a name, and case matters.</p></${Empty}>`;
-  }
-  return html`<${Empty} title="This project has no topics">
-    <p>A topic begins with its first message: <code>zq topic publish --project ${visible(route.project)} news '{"hello": 1}'</code></p>
-    <p><${Act} rule="topics:create" kind="main" onClick=${() => askToCreate(route.project, "topic")}>Create a topic</${Act}></p>
-  </${Empty}>`;
 }
 
 /** The page of one. */
@@ -173,7 +156,7 @@ function Tiles({ stats, lately }) {
   return html`<section aria-label="Figures" class=${late ? "tiles stale" : "tiles"}>
     <div class="tile"><span class="name">Messages in the log</span><span class="figure">${count(total)}</span></div>
     <${Edge} name="First sequence" edge=${oldest} /> <${Edge} name="Last sequence" edge=${newest} />
-    <div class="tile"><span class="name">Published a second</span><span class="figure">${rate(lately)}</span><span class="quiet">${mean !== null && `${rate(mean)} on the average of what the log has`}</span></div>
+    <div class="tile"><span class="name">Published per second</span><span class="figure">${rate(lately)}</span><span class="quiet">${mean !== null && `${rate(mean)} on average`}</span></div>
     ${late && html`<p class="quiet asof">As of ${clock(stats.at)}, ${age((now - stats.at) / 1000)} ago.</p>`}
   </section>`;
 }
@@ -190,7 +173,7 @@ function meanOf({ total, oldest, newest }) {
 
 function Words({ metadata }) {
   return html`<p class="words">
-    Messages live ${age(metadata._default_message_ttl)} unless a publish says otherwise, as long as the project's log has room. Reading does not remove them.
+    Messages expire after ${age(metadata._default_message_ttl)} by default. If the project's log is full, its oldest messages are removed earlier.
     ${metadata._enable_encrypt_messages === true && " Bodies are encrypted in the store."}
   </p>`;
 }
@@ -200,7 +183,7 @@ function Tabs({ route }) {
   const now = query.tab ?? "log";
   const tab = (key, label) =>
     html`<li key=${key}><a href=${toTopic(project, topic, { tab: key === "log" ? "" : key })} aria-current=${now === key ? "page" : undefined}>${label}</a></li>`;
-  return html`<nav class="tabs" aria-label="Parts of the topic">
+  return html`<nav class="tabs" aria-label="Topic sections">
     <ul>
       ${tab("log", "Log")} ${tab("tail", "Tail")} ${tab("publish", "Publish")} ${tab("metadata", "Metadata")}
       <li><a href=${at(project, "subscriptions", { topic })}>Subscriptions</a></li>
@@ -214,6 +197,6 @@ function Shown({ route, metadata, stats }) {
   if (tab === "publish") return html`<${Post} route=${route} metadata=${metadata.value} done=${stats.again} />`;
   if (tab === "metadata") return html`<${Metadata} route=${route} done=${metadata.again} />`;
   if (tab === "tail") return html`<${Following} match=${topic} topic=${topic} query=${query} href=${(other) => toTopic(project, topic, other)} />`;
-  if (tab) return html`<${Empty} title="There is no such part"></${Empty}>`;
+  if (tab) return html`<${Empty} title="Page not found"></${Empty}>`;
   return stats.value && html`<${Log} route=${route} stats=${stats.value} />`;
 }

@@ -32,7 +32,7 @@ export function Announcer() {
   return html`<div class="announcer" aria-live="polite">
     ${said.text &&
     html`<div class=${said.error ? "said wrong" : "said"}>
-      <span>${said.text}</span><button type="button" class="plain" aria-label="Close this note" onClick=${close}>×</button>
+      <span>${said.text}</span><button type="button" class="plain" aria-label="Close this notice" onClick=${close}>×</button>
     </div>`}
   </div>`;
 }

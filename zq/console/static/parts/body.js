@@ -31,7 +31,7 @@ export function Body({ value, name, raw = "" }) {
     <div class="row">
       <h3>Body</h3>
       <span class="quiet">${bytes(new Blob([text]).size)}</span>
-      <div class="choice" role="group" aria-label="How the body is shown">
+      <div class="choice" role="group" aria-label="View of the body">
         ${exact && html`<${Choice} name="tree" view=${view} set=${setView} />`}
         <${Choice} name="raw" view=${view} set=${setView} />
       </div>
@@ -39,9 +39,9 @@ export function Body({ value, name, raw = "" }) {
       <button type="button" onClick=${() => save(text, name)}>Download</button>
     </div>
     ${view === "raw"
-      ? html`<pre tabindex="0" aria-label="Text of the body">${visible(shown)}</pre>`
-      : html`<div class="tree" tabindex="0" role="group" aria-label="Tree of the body"><${Branch} value=${value} label="" open=${true} /></div>`}
-    ${!exact && html`<p class="quiet">This browser rounds large numbers, so the answer is shown as the server sent it.</p>`}
+      ? html`<pre tabindex="0" aria-label="Body as text">${visible(shown)}</pre>`
+      : html`<div class="tree" tabindex="0" role="group" aria-label="Body as a tree"><${Branch} value=${value} label="" open=${true} /></div>`}
+    ${!exact && html`<p class="quiet">This browser rounds large numbers, so you see the raw response of the server.</p>`}
   </section>`;
 }
 
@@ -70,7 +70,7 @@ function Children({ value }) {
   return html`<div class="children">
     ${names.slice(0, most).map((name) => html`<${Branch} key=${name} value=${value[name]} label=${name} />`)}
     ${names.length > most &&
-    html`<button type="button" onClick=${() => setMost(most + AT_ONCE)}>${count(names.length - most)} more</button>`}
+    html`<button type="button" onClick=${() => setMost(most + AT_ONCE)}>Show ${count(names.length - most)} more</button>`}
   </div>`;
 }
 
@@ -90,9 +90,9 @@ function Leaf({ value }) {
 export async function copy(text, what) {
   try {
     await navigator.clipboard.writeText(text);
-    announce(`${what} was copied.`);
+    announce(`${what} was copied to the clipboard.`);
   } catch {
-    announce("The browser did not let the page copy. Select the text and copy it by hand.", true);
+    announce("The browser blocked copying. Select the text and copy it yourself.", true);
   }
 }
 

@@ -4,7 +4,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { useChanges } from "../live.js";
 import { settings } from "../session.js";
-import { clock, count, moment } from "../text.js";
+import { clock, count, moment, several } from "../text.js";
 import { html } from "./html.js";
 
 const HEIGHT = 170;
@@ -35,7 +35,7 @@ export function Chart({ title, since, step, lines, write = count }) {
     <figcaption><strong>${title}</strong> <span class="quiet">${sentence(lines, write)}${unsampled(gaps, step)}</span></figcaption>
     <ul class="legend" aria-hidden="true">
       ${lines.map((line, number) => html`<${Key} key=${line.name} name=${line.name} number=${number} />`)}
-      ${gaps.length > 0 && html`<li><span class="gapkey"></span> not sampled</li>`}
+      ${gaps.length > 0 && html`<li><span class="gapkey"></span> no data</li>`}
     </ul>
     <${Plot} times=${times} lines=${lines.map((line) => ({ ...line, values: joined(line.values) }))} gaps=${gaps} step=${step} write=${write} />
     <${Figures} title=${title} times=${times} lines=${lines} step=${step} write=${write} />
@@ -44,8 +44,8 @@ export function Chart({ title, since, step, lines, write = count }) {
 
 function sentence(lines, write) {
   const known = lines.map(({ name, values }) => ({ name, last: values.findLast((value) => value !== null), most: Math.max(...values) }));
-  if (known.every(({ last }) => last === undefined)) return "No samples yet: sampling starts now.";
-  return `${known.map(({ name, last, most }) => `${name}: ${write(last)} at last, ${write(most)} at most`).join("; ")}.`;
+  if (known.every(({ last }) => last === undefined)) return "No data yet. Recording starts now.";
+  return `${known.map(({ name, last, most }) => `${name}: now ${write(last)}, maximum ${write(most)}`).join("; ")}.`;
 }
 
 /**
@@ -81,7 +81,7 @@ function stamp(seconds, step) {
 function unsampled(gaps, step) {
   if (!gaps.length) return "";
   const named = gaps.slice(-NAMED).map(({ from, to }) => `from ${stamp(from, step)} to ${stamp(to, step)}`);
-  return ` Not sampled ${named.join(" and ")}${gaps.length > NAMED ? `, nor ${gaps.length - NAMED} times before` : ""}.`;
+  return ` No data ${named.join(" and ")}${gaps.length > NAMED ? `, and in ${several(gaps.length - NAMED, "earlier period")}` : ""}.`;
 }
 
 function Key({ name, number }) {
@@ -171,7 +171,7 @@ function Figures({ title, times, lines, step, write }) {
     ${lines.map(({ name, values }) => html`<td key=${name} class="number">${write(latest(values, point, each))}</td>`)}
   </tr>`;
   return html`<details onToggle=${(event) => setOpen(event.target.open)}>
-    <summary>As a table</summary>
+    <summary>Show as table</summary>
     ${open &&
     html`<div class="scroll" role="region" aria-label=${`${title}, as a table`} tabindex="0">
       <table class="plain">

@@ -28,7 +28,7 @@ function Dialog({ question, close }) {
   const element = useModal(close);
   const [typed, setTyped] = useState("");
   const [state, setState] = useState({ busy: false, fault: null });
-  const [key] = useState(() => `console-${[...crypto.getRandomValues(new Uint32Array(4))].join("-")}`);
+  const [key] = useState(newKey);
   const ready = !state.busy && (question.typed === undefined || typed === question.typed);
   const act = async (event) => {
     event.preventDefault();
@@ -50,9 +50,22 @@ function Dialog({ question, close }) {
   </dialog>`;
 }
 
+/** @returns {string} a new idempotency key */
+export function newKey() {
+  return `console-${[...crypto.getRandomValues(new Uint32Array(4))].join("-")}`;
+}
+
+/**
+ * @param {string} id of an input
+ * @returns {string} its text without surrounding spaces
+ */
+export function given(id) {
+  return document.getElementById(id).value.trim();
+}
+
 function Typed({ wanted, typed, set }) {
   return html`<label class="field">
-    <span>To go on, type <code>${visible(wanted)}</code></span>
+    <span>To confirm, type <code>${visible(wanted)}</code></span>
     <input type="text" autocomplete="off" spellcheck=${false} value=${typed} onInput=${(event) => set(event.target.value)} />
   </label>`;
 }

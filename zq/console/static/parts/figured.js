@@ -45,8 +45,8 @@ export function Counted({ list, noun }) {
   const now = useClock();
   if (!list.page) return null;
   const old = (now - Date.parse(list.page.as_of)) / 1000;
-  const partial = list.page.complete ? "" : ", of those that are counted";
-  return html`<span class="quiet">${several(list.page.total, noun)}${partial}, counted ${old > OLD ? `${age(old)} ago` : "now"}</span>`;
+  const partial = list.page.complete ? "" : " (only the queues that were counted)";
+  return html`<span class="quiet">${several(list.page.total, noun)}${partial}, counted ${old > OLD ? `${age(old)} ago` : "just now"}</span>`;
 }
 
 /** The search for a part of a name. */
@@ -60,8 +60,8 @@ export function Search({ route, noun }) {
     search(value);
   };
   return html`<label class="search">
-    <span class="hidden">Part of a ${noun}'s name</span>
-    <input type="search" data-search placeholder="Part of a name  ( / )" autocomplete="off" spellcheck=${false} value=${text} onInput=${typed} />
+    <span class="hidden">Search for ${noun}s by name</span>
+    <input type="search" data-search placeholder="Name contains  ( / )" autocomplete="off" spellcheck=${false} value=${text} onInput=${typed} />
   </label>`;
 }
 
@@ -85,7 +85,7 @@ export function Pages({ list }) {
   const load = () => list.load().catch((fault) => announce(fault.message, true));
   const last = list.first + list.rows.length - 1;
   return html`<p class="row quiet">
-    <span>${count(list.first)} to ${count(last)} of ${count(list.page.total)}.${list.first > 1 ? " This page stays as it is." : ""}</span>
+    <span>${count(list.first)} to ${count(last)} of ${count(list.page.total)}.${list.first > 1 ? " This page does not refresh." : ""}</span>
     ${list.first > 1 && html`<button type="button" onClick=${list.back}>First page</button>`}
     ${list.next && html`<button type="button" onClick=${load}>Next page</button>`}
   </p>`;

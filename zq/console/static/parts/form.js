@@ -45,7 +45,7 @@ export function wrong(text, field) {
   if (text.trim() === "") return "";
   if (field.kind === "integer") return wrongInteger(text.trim(), field);
   if (field.kind === "text" && field.pattern && !new RegExp(field.pattern, "u").test(text)) return `Must be ${field.says}.`;
-  if (field.kind === "json" && !isObject(text)) return "Must be an object, as JSON.";
+  if (field.kind === "json" && !isObject(text)) return "Must be a JSON object.";
   return "";
 }
 
@@ -54,7 +54,7 @@ function wrongInteger(text, { low, high, also, says }) {
   const number = Number(text);
   if (also.includes(number)) return "";
   if ((low !== undefined && number < low) || (high !== undefined && number > high)) {
-    return says ? `Must be ${says}.` : `Must be from ${count(low)} to ${count(high)}.`;
+    return says ? `Must be ${says}.` : `Must be between ${count(low)} and ${count(high)}.`;
   }
   return "";
 }
@@ -104,7 +104,7 @@ export function Field({ name, field, text, change, refused, queues = false }) {
     <label for=${id}><code>${visible(name)}</code></label>
     <span id=${`${id}-means`} class="means">${field.meaning}</span>
     ${input}
-    <span id=${`${id}-says`} class=${fault ? "wrong" : "quiet"}>${fault || (field.says && `${field.says[0].toUpperCase()}${field.says.slice(1)}`) || "Empty: unset"}</span>
+    <span id=${`${id}-says`} class=${fault ? "wrong" : "quiet"}>${fault || (field.says && `${field.says[0].toUpperCase()}${field.says.slice(1)}`) || "Empty: not set"}</span>
   </div>`;
 }
 
@@ -112,7 +112,7 @@ function Input({ field, text, change, more }) {
   const typed = (event) => change(event.target.value);
   const choices = field.kind === "boolean" ? ["true", "false"] : field.choices;
   if (field.kind === "boolean" || field.kind === "choice") {
-    const options = ["", ...choices].map((choice) => html`<option key=${choice} value=${choice}>${choice || "unset"}</option>`);
+    const options = ["", ...choices].map((choice) => html`<option key=${choice} value=${choice}>${choice || "not set"}</option>`);
     return html`<select value=${text} onChange=${typed} ...${more}>${options}</select>`;
   }
   if (field.kind === "json") return html`<textarea rows="3" spellcheck=${false} value=${text} onInput=${typed} ...${more}></textarea>`;

@@ -19,7 +19,7 @@ export function Frame({ route, children }) {
   const [help, setHelp] = useState(false);
   useHeartbeat();
   useKeys(route.project, () => setHelp(true));
-  return html`<a class="skip" href="#main" onClick=${skip}>To the content</a>
+  return html`<a class="skip" href="#main" onClick=${skip}>Skip to content</a>
     <header class="bar">
       <a class="brand" href="#/" aria-label="zq: all projects"><span aria-hidden="true">zq</span></a>
       <span class="project">${visible(route.project)}</span>
@@ -42,13 +42,13 @@ function Wishes({ help }) {
     <button type="button" class="live" aria-pressed=${settings.live} onClick=${() => choose({ live: !settings.live })}>
       ${settings.live ? "Live" : "Paused"}
     </button>
-    <button type="button" title="How moments are written" onClick=${() => choose({ utc: !settings.utc })}>
+    <button type="button" title="Time zone of displayed times" onClick=${() => choose({ utc: !settings.utc })}>
       ${settings.utc ? "UTC" : "Local time"}
     </button>
-    <button type="button" title="Light, dark, or as the system has it" onClick=${() => choose({ theme: THEMES[settings.theme] })}>
+    <button type="button" title="Color theme: light, dark or system" onClick=${() => choose({ theme: THEMES[settings.theme] })}>
       Theme: ${theme}
     </button>
-    <button type="button" aria-label="Keys of the keyboard" onClick=${help}>?</button>
+    <button type="button" aria-label="Keyboard shortcuts" onClick=${help}>?</button>
     ${signedIn() && html`<button type="button" onClick=${leave}>Sign out</button>`}
   </div>`;
 }
@@ -57,8 +57,8 @@ function Notices() {
   const { me } = session;
   const bare = me?.auth === "none" && !LOOPBACK.test(location.hostname);
   return html`<${Banner} />
-    ${bare && html`<p class="banner open">Everyone who reaches this address may do everything: auth_strategy is empty.</p>`}
-    ${readOnly && html`<p class="banner note">This console changes nothing ([console] read_only). That is no protection: a reader's token is.</p>`}
+    ${bare && html`<p class="banner open">Authentication is off: anyone who can reach this server has full access. To require credentials, set auth_strategy.</p>`}
+    ${readOnly && html`<p class="banner note">This console is read-only ([console] read_only). The setting does not restrict the API; to do that, issue read-only tokens.</p>`}
     ${me && me.console !== tree && html`<p class="banner note">zq was updated: <a href="" onClick=${reload}>reload</a>.</p>`}`;
 }
 
@@ -70,11 +70,11 @@ function reload(event) {
 function Help({ close }) {
   const element = useModal(close);
   return html`<dialog ref=${element} aria-labelledby="keys-title">
-    <h2 id="keys-title">Keys</h2>
+    <h2 id="keys-title">Keyboard shortcuts</h2>
     <dl class="keys">${KEYS.map(([key, does]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${does}</dd></div>`)}</dl>
     <label class="check">
       <input type="checkbox" checked=${settings.keys} onChange=${(event) => choose({ keys: event.target.checked })} />
-      <span>Single letters act</span>
+      <span>Enable keyboard shortcuts</span>
     </label>
     <p class="quiet">zq ${session.me?.version}</p>
     <div class="row end"><button type="button" class="main" onClick=${close}>Close</button></div>

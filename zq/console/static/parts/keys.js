@@ -10,12 +10,12 @@ import { settings } from "../session.js";
 export const KEYS = [
   ["/", "search"],
   ["g o, g q, g t, g c, g s", "overview, queues, topics, claims, server"],
-  ["j, k", "next and former row"],
+  ["j, k", "next and previous row"],
   ["Enter", "open the row"],
   ["x", "select the row"],
-  ["r", "ask again now"],
-  ["Esc", "close what is open"],
-  ["?", "this list"],
+  ["r", "refresh"],
+  ["Esc", "close the open panel"],
+  ["?", "show this list"],
 ];
 
 let before = "";

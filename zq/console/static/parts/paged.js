@@ -63,5 +63,5 @@ function heading(column) {
 export function lacking(found) {
   const absent = found.fault && (found.fault.status === 404 || found.fault.title === "Not implemented");
   if (!absent) return waiting(found);
-  return html`<${Empty} title="This server has none"><p>${visible(found.fault.description)}</p></${Empty}>`;
+  return html`<${Empty} title="Not available on this server"><p>${visible(found.fault.description)}</p></${Empty}>`;
 }

@@ -62,8 +62,8 @@ export function Banner() {
   const gone = fault.status === 0;
   return html`<div role="status">
     <div class=${`banner ${gone ? "gone" : "down"}`}>
-      <strong>${gone ? visible(fault.title) : fault.status === 503 ? "The store cannot serve" : visible(fault.title)}</strong>
-      <span>${visible(fault.description)} Since ${clock(since)}; what is shown is older, and is asked for again.</span>
+      <strong>${gone ? visible(fault.title) : fault.status === 503 ? "The store is unavailable" : visible(fault.title)}</strong>
+      <span>${visible(fault.description)} Since ${clock(since)}. The figures are out of date and refresh automatically.</span>
       <button type="button" onClick=${refresh}>Try again</button>
     </div>
   </div>`;
