@@ -147,5 +147,5 @@ def test_the_suite_skips_what_a_first_driver_does_not_have(tmp_path: Path) -> No
     [passed], [skipped] = re.findall(r"(\d+) passed", told), re.findall(r"(\d+) skipped", told)
     assert int(passed) > 20
     assert int(skipped) > 40
-    for reason in ("not have history", "not have transactions", "not have topics", "inherits depths"):
+    for reason in ("not support history", "not support transactions", "not support topics", "inherits depths"):
         assert reason in told
