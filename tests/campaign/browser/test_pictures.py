@@ -112,6 +112,7 @@ def test_pictures_of_a_tail(client: Client, watch: Watch) -> None:
     expect(page.locator(".tree")).to_be_visible()
     expect(page.locator(".figure").first).to_have_text("60")
     page.evaluate("scrollTo(0, 0)")
+    page.emulate_media(color_scheme="light")
     page.screenshot(path=FOLDER / "tail-light.png")
 
 
@@ -131,6 +132,7 @@ def test_picture_of_the_audit(tokened: Guarded, watching: Watching) -> None:
     watch.page.set_viewport_size({"width": 1280, "height": 560})
     page = watch.sign_in(token, "audit")
     expect(page.get_by_role("row", name="purge")).to_be_visible()
+    page.emulate_media(color_scheme="light")
     page.screenshot(path=FOLDER / "audit-light.png")
 
 
@@ -149,6 +151,7 @@ def test_pictures_of_claims(client: Client, server: ZqServer, watch: Watch) -> N
     watch.page.set_viewport_size({"width": 1280, "height": 720})
     page = watch.open("claims?sort=ends")
     expect(page.locator("tbody tr")).to_have_count(6)
+    page.emulate_media(color_scheme="light")
     page.screenshot(path=FOLDER / "claims-light.png")
 
 
@@ -166,6 +169,7 @@ def test_pictures_of_subscriptions(watching: Watching) -> None:
         watch.page.set_viewport_size({"width": 1280, "height": 720})
         page = watch.open(f"subscriptions?queue=orders&s={one.id}")
         expect(page.get_by_role("region", name="Failed", exact=True)).to_be_visible()
+        page.emulate_media(color_scheme="light")
         page.screenshot(path=FOLDER / "subscriptions-light.png")
 
 
@@ -181,6 +185,7 @@ def test_pictures_of_administration(tokened: Guarded, watching: Watching) -> Non
     page.get_by_role("dialog").get_by_role("button", name="Create").click()
     expect(page.locator(".secret")).to_be_visible()
     expect(page.get_by_role("row", name="nightly report")).to_be_visible()
+    page.emulate_media(color_scheme="light")
     page.screenshot(path=FOLDER / "admin-light.png")
 
 
@@ -195,4 +200,5 @@ def test_pictures_of_jobs(client: Client, watch: Watch) -> None:
     watch.page.set_viewport_size({"width": 1280, "height": 720})
     page = watch.open("jobs")
     expect(page.get_by_role("button", name="Delete etl.nightly.413.try1…")).to_be_visible()
+    page.emulate_media(color_scheme="light")
     page.screenshot(path=FOLDER / "jobs-light.png")
