@@ -52,7 +52,7 @@ class Backups(Protocol):
 
         Args:
             shift: If given, all expiry times are postponed by the age of the backup. ``shift`` is called with each
-                document that expires, and returns the document's new value, or None to keep its expiry.
+                document that has an expiry. It returns the document's new value, or None to keep the expiry.
             force_clock: Whether to trust the machine's clock even if its time is implausible.
             use: Called with the restored store. Returns the number of access tokens in the store.
         """
@@ -135,7 +135,7 @@ def restore(uri: str, to: str, at: Seconds | None, position: int | None) -> tupl
 
 
 def backups(uri: str) -> Backups | None:
-    """Return the driver's backup operations for open stores, or None if it has none."""
+    """Return the driver's operations for backups of open stores, or None if the driver has none."""
     driver = _drivers("zq.storage.backups").get(_scheme(uri))
     found: Backups | None = _load(driver) if driver else None
     return found

@@ -230,8 +230,9 @@ class ClaimController(Protocol):
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         """Claim up to ``request.limit`` ready messages, in order of (available-at, sequence).
 
-        - The claim count of each claimed message increases by one. ``Lease.extend`` determines the expiry of a message
-          that would otherwise expire before its claim.
+        - The claim count of each claimed message increases by one.
+        - If ``Lease.prolong`` is true, a message that would expire before its claim is kept until ``Lease.grace``
+          seconds after the end of the claim.
         - A message becomes available again ``request.redelivery_delay(count)`` seconds after its claim expires, where
           ``count`` is its claim count. Renewing the claim keeps this back-off.
         - Messages that were already claimed ``request.max_claims`` times are not changed; ``ClaimResult.spent`` has
@@ -394,7 +395,7 @@ class Storage(Protocol):
         Args:
             expiry: New expiry settings, which also apply to lazy expiry (removal when readers find expired messages);
                 None keeps the current ones. A change does not make operations in progress fail.
-            pace: Divides the round into steps and may end it early; None for ``Steps()``.
+            pace: Divides the round into steps and may end it early; None for the default, ``Steps()``.
         """
 
     def usage(self, project: str, now: Seconds) -> Usage | None:

@@ -77,9 +77,9 @@ def browse(
 
 
 def position_of(message: Message, state: State, now: Seconds) -> Position:
-    """Return the message's position in a listing of messages in ``state``, for comparison with a listing's cursor.
+    """Return the message's position in a listing of messages in ``state``.
 
-    If the message is in another state, return ``Position()``, which precedes all messages.
+    If the message is in another state, return ``Position()``, which precedes the positions of all messages.
     """
     if message.state(now) != state:
         return Position()

@@ -76,17 +76,17 @@ class HistoryController(Protocol):
         max_bytes: int = UNBOUNDED,
         newest_first: bool = False,
     ) -> Page[HistoryEntry]:
-        """Return history entries of messages that finished within the time span ``span``, in order of finishing.
+        """Return a page of the queue's history.
 
-        Only entries with positions above ``marker`` are returned, and ``next`` is the last position.
+        - If ``span`` is given, the page has the entries of messages that finished within this time span, in order of
+          finishing. Their positions are above ``marker``, and ``next`` is the last position.
+        - If ``newest_first`` is true too, the order is reversed. The positions are below ``marker``; 0 = begin with the
+          newest entry.
+        - If ``span`` is None, the page has history entries and live messages in any state, in order of sequence. Their
+          sequences are above ``marker``, and ``next`` is the last sequence. Each message is listed once, even if it
+          finishes during the listing. ``newest_first`` must be false.
 
-        - If ``newest_first`` is true, the order is reversed, and only entries with positions below ``marker`` are
-          returned; 0 = all positions. ``span`` must not be None.
-        - If ``span`` is None, the listing contains history entries and live messages in any state, in order of
-          sequence. ``marker`` and ``next`` are sequences. Each message is listed once, even if it finishes during the
-          listing.
-
-        Law L6 (a marker misses nothing) applies to both orders.
+        Law L6 (a marker misses nothing) applies to all these listings.
         """
         ...
 
@@ -147,7 +147,7 @@ class TransactionController(Protocol):
         The stages in ``commit.beside`` are published too. They may be missing, and their messages are not counted.
 
         A commit of up to ``bounds.step`` messages and a few megabytes is completed in one step. A larger commit is only
-        decided: the result is ``open``, and ``carry_on`` completes the commit. Until then:
+        recorded: ``open`` is true in the result, and ``carry_on`` completes the commit. Until then:
 
         - The messages of its claims count as claimed, and their claims do not lapse. A holder of such a claim gets
           ``MessageClaimed``. If there are many such messages, metrics may count them as ready after the time at which
@@ -181,7 +181,7 @@ class TransactionController(Protocol):
         ...
 
     def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
-        """Return the open commits (decided but not completed) of all projects.
+        """Return the open commits (recorded but not completed) of all projects.
 
         If there are very many, some are left out.
         """
@@ -203,7 +203,10 @@ class TransactionController(Protocol):
         ...
 
     def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
-        """Return the result of the producer's last decided batch. Raises ``ProducerNotFound`` if there is none."""
+        """Return the result of the producer's last batch, which may still be open.
+
+        Raises ``ProducerNotFound`` if the producer has no batch.
+        """
         ...
 
 
@@ -226,18 +229,23 @@ class TopicController(Protocol):
         - The other entries have the following sequences, without gaps.
         - Batches become visible in order of their sequences: once a reader has seen a batch, no earlier batch appears
           (law L6).
-        - The oldest batches are trimmed to the limits ``retention`` of the log.
+        - If the log exceeds the limits ``retention``, the oldest batches are trimmed.
         - The idempotency key is valid for the whole project. Its stored result is the first sequence.
         """
         ...
 
     def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
-        """Return batches that belong to matching topics and have messages above the sequence ``after``, in log order.
+        """Return a slice of the log: batches of the topics that match ``pattern``, in log order.
 
-        The slice ends with the batch that completes ``limit`` messages, or with the next batch. It ends earlier if the
-        bodies would exceed a megabyte in total, or if the search has passed many batches of other topics; see
-        ``LogSlice``. If the pattern is a single topic, the cost depends on that topic only. The batches may have
-        expired messages, which readers filter out (``Batch.messages``).
+        Each batch has messages above the sequence ``after``. It may also have expired messages, which readers filter
+        out (``Batch.messages``).
+
+        The slice ends when it has at least ``limit`` messages, or one batch later. It ends earlier in two cases:
+
+        - The bodies would exceed a megabyte in total.
+        - The search has passed many batches of other topics.
+
+        If the pattern is a single topic, the cost depends on that topic only.
         """
         ...
 
@@ -252,8 +260,8 @@ class TopicController(Protocol):
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
         """Notify the listener, within milliseconds, of each batch that any process publishes after this call.
 
-        Return a function that ends the subscription; the function may be called repeatedly. Notifications may be lost,
-        so a listener that must not miss a message reads the log. See ``Listener``.
+        Return a function that ends the subscription; further calls of it have no effect. Notifications may be lost, so
+        a listener that must not miss a message reads the log. See ``Listener``.
         """
         ...
 

@@ -168,7 +168,10 @@ class GroupCommit(Generic[Request, Answer]):
         self._awaited = 0
 
     def _take_followers(self, weight: int) -> list[_Member[Request, Answer]]:
-        """Remove and return the longest-waiting members that fit into a group whose leader has this weight."""
+        """Remove and return the longest-waiting members that fit into the group.
+
+        ``weight`` is the weight of the group's leader.
+        """
         with self._lock:
             count = 0
             for member in self._waiting:

@@ -45,10 +45,14 @@ class Ticket:
         self.wait = wait
 
     def keep_open(self, release: Callable[[], object]) -> bool:
-        """Prevent the store from closing until the ticket is released. The ticket then calls ``release``.
+        """Prevent the store from closing until the ticket is released, and return True.
 
-        Return True. If there is nothing to wait for or the ticket already keeps the store open, return False and ignore
-        ``release``.
+        When the ticket is released, it calls ``release``.
+
+        In two cases, do nothing and return False:
+
+        - There is no disk sync to wait for.
+        - The ticket already keeps the store open.
         """
         if self.wait is None or self._release is not None:
             return False

@@ -188,10 +188,10 @@ class Change:
             self._tally(state).fresh_head = fresh_head
 
     def keep_ready_cursor(self, state: QueueState) -> None:
-        """Cancel the move of the ready cursor by ``advance``: the claim has skipped entries that are still ready.
+        """Cancel the move of the ready cursor by ``advance``.
 
-        The fresh cursor, which is for messages without an index entry, still moves: the claim has indexed the messages
-        that it skipped.
+        A claim calls this method if it has skipped messages that are still ready. The fresh cursor still moves. It is
+        for messages without an index entry, and each skipped message now has one.
         """
         self._heads.pop(state, None)
 
@@ -312,8 +312,8 @@ def _set_available(tally: Tally, record: NewMessage, now: int, may_be_fresh: boo
     """Set the available-at of a message that was posted without a delay.
 
     In a queue without message groups (``may_be_fresh`` is true), also decide whether the message gets an entry in the
-    index ``available``. It gets none (it is indexed fresh) unless a claim would have to skip more than ``MAX_GAP``
-    other messages to reach it.
+    index ``available``. It gets no entry (it is fresh) unless a claim would have to skip more than ``MAX_GAP`` other
+    messages to reach it.
     """
     fresh = tally.fresh
     if fresh > now + MAX_AHEAD:

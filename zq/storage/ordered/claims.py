@@ -273,8 +273,8 @@ def _decode_holder(group: bytes) -> Holder:
 class ClaimPage:
     """A page of live claims, ordered by queue name and claim id.
 
-    The marker of the next page is ``queue/id`` of the last claim. If the page ends between two queues, the marker
-    consists of a lower bound of the next queue name and a slash.
+    The marker of the next page is ``queue/id`` of the last claim. If the page ends after all claims of a queue, the
+    marker consists of this queue's name, a zero byte and a slash.
     """
 
     def __init__(self, store: Store, registry: Registry, limit: int, now: int) -> None:

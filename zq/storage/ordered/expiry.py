@@ -94,7 +94,7 @@ class ActiveExpiry:
         return self.removed - before
 
     def _repeat(self, pace: Pace, step: Callable[[Session, int], int]) -> bool:
-        """Call ``step`` until no data of its type is left or damage stops it, and return True.
+        """Call ``step`` until it has no more data to remove or finds damage, and return True.
 
         If ``pace`` ends the round first, return False. ``step`` receives the maximum number of removals and returns the
         actual number.
@@ -210,7 +210,7 @@ class LazyExpiry:
 def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moments]]:
     """Group pairs (message key, time) by queue. Yield (queue number, times by message key) for each queue.
 
-    A time is one by which the message had expired, as Unix time in milliseconds.
+    Each time is a Unix time in milliseconds at which the message had already expired.
     """
     grouped: defaultdict[bytes, Moments] = defaultdict(dict)
     for key, moment in expired:
@@ -221,7 +221,7 @@ def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, 
 def remove_expired(session: Session, number: int, moments: Moments, sweeping: bool) -> tuple[int, QueueRef | None]:
     """Remove expired messages of the queue with this number in one change.
 
-    Return the number of removed messages, and the queue, or None instead of the queue if it does not exist.
+    Return (number of removed messages, queue). The queue is None if it does not exist.
 
     Args:
         moments: A time for each message key, as Unix time in milliseconds. A message is removed only if it expires at

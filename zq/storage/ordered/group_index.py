@@ -6,8 +6,7 @@ The position of a message in the index is its *slot* (order, sequence). The orde
 message's available-at in a fair queue.
 
 A group with live messages has a *head* and one entry in ``available``. The head consists of the time of that entry and
-the slot of the
-first message. The module ``groups`` searches the indexes for ready messages.
+the slot of the first message. The module ``groups`` searches the indexes for ready messages.
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,15 +42,15 @@ def encode_slot(grouping: Grouping, available: int, sequence: int) -> bytes:
 def group_entry(group: bytes, head: bytes) -> tuple[bytes, bytes]:
     """Return (key, value) of the entry in ``available`` of a message group.
 
-    ``line`` is the key of the group's index, and ``head`` consists of the time of the entry and the first message's
-    position.
+    ``group`` is the key of the group's index. ``head`` consists of the time of the entry and the position of the
+    group's first message.
     """
     moment, _, sequence = layout.triple.unpack(head)
     return group[: layout.number.size] + layout.pair.pack(moment, sequence), group[layout.number.size :]
 
 
 class ScannedRecords:
-    """The records of a message group that a claim has read, by position (slot), in the order of the group.
+    """The records that a claim has read in one message group, by position (slot), in the order of the group.
 
     Attributes:
         head: The head of the group before the claim.

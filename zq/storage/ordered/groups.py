@@ -109,12 +109,11 @@ class GroupScan:
         self.damaged = False
 
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield three values for each message group that may have ready messages, in claim order.
+        """Yield (entry, group, head) for each message group that may have ready messages, in claim order.
 
-        - The key of the group's entry in the index ``available``.
-        - The group's key in the family ``group_index``.
-        - The group's head, or b"" if it is missing: the time of that entry, and the position of the group's first
-          message.
+        - ``entry``: the key of the group's entry in the index ``available``.
+        - ``group``: the group's key in the family ``lines``.
+        - ``head``: the time of the entry and the position of the group's first message; b"" if the head is missing.
         """
         number, size = layout.number.pack(self._state.number), layout.number.size
         upper = layout.pair.pack(self._state.number, self._now + 1)
@@ -130,8 +129,9 @@ class GroupScan:
     def ready(self, group: bytes, scanned: ScannedRecords, want: int) -> Iterator[Found]:
         """Yield (sequence, record) of the first ready messages of a group. Add each record that is read to ``scanned``.
 
-        ``line`` is the group's key in the family ``lines``. The caller uses at most ``want`` messages, so few more are
-        read.
+        Args:
+            group: The group's key in the family ``lines``.
+            want: Maximum number of messages that the caller uses. It limits the number of records in each read.
         """
         state, now = self._state, self._now
         lower = group + (scanned.head[layout.number.size :] or b"\0")

@@ -2,9 +2,9 @@
 """The handle through which every operation uses the open store. It reopens the store after a failed write.
 
 After a failed write, for example on a full disk, a store may reject all writes until it is reopened. Counters in memory
-may also differ from the counters on disk. Operations therefore raise ``Unavailable`` until no operation is running. The
-next operation discards the state in memory and reopens the store. If that fails, the next attempt is made after at
-least a second.
+may also differ from the counters on disk. New operations therefore raise ``Unavailable`` until all running operations
+have ended. The next operation discards the state in memory and reopens the store. If that fails, the next attempt is
+made after at least a second.
 
 The store is also reopened if new options require it. Meanwhile, operations wait.
 """

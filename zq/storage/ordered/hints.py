@@ -75,11 +75,11 @@ class LazyExpiryQueue:
 
 
 class ReadyCursor(NamedTuple):
-    """The ranges of the index ``available`` in which claims search for ready messages, so that no entry is read twice.
+    """The two ranges of the index ``available`` in which claims search for ready messages.
 
-    The attributes are keys. Only entries from ``head`` to ``low`` and entries at or above ``high`` may be ready. All
-    other entries belong to expired messages that claims have passed and that are not removed yet. The first range is
-    empty unless a message became available before entries that claims had passed.
+    The first range has the keys from ``head`` to below ``low``. It is empty unless a message became available before
+    entries that claims had passed. The second range has the keys at or above ``high``. Entries outside the ranges
+    belong to expired messages that claims have passed and that are not removed yet.
     """
 
     head: bytes

@@ -77,7 +77,7 @@ def key_writes(
 
     Args:
         counts: Whether the size counts towards the project's quota. If not, the returned size is 0.
-        last: For ``StoredKey`` post, the sequence of its last message; otherwise 0.
+        last: For a post, the sequence of its last message; otherwise 0.
     """
     encoded = layout.encode(answer)
     size = len(encoded) + OVERHEAD if counts else 0

@@ -320,9 +320,9 @@ class Integrity(Findings):
                     )
 
     def _probe_damage(self, family: str, keys: Iterable[bytes]) -> None:
-        """Read the keys until one is damaged, so that the next contradiction is attributed to the damage.
+        """Read the entries with these keys until a damaged one is found.
 
-        This is necessary because a scan does not report the damaged entries that it skips.
+        The next contradiction is then attributed to the damage. A scan skips damaged entries without reporting them.
         """
         for key in keys:
             self.store.get(family, key)

@@ -9,7 +9,7 @@ default   "boot"                               id of the machine's current boot,
 default   "doomed" q                           key in ``queues``: the data of the former queue q is to be removed
 default   "dropped" n                          empty: the data of the history or stage n is to be removed
 default   "removed" h                          bytes of history entries and results of h that active expiry removed
-default   "commit" len(project) project name 00 OpenCommit: a commit that is decided but not completed
+default   "commit" len(project) project name 00 OpenCommit: a commit that is recorded but not completed
 default   "fallen" n                           key in ``logs``: index entries of trimmed batches are to be removed
 default   "advanced" len(project) project name when the last epoch of the fence was issued
 queues    len(project) project name            QueueRecord: queue number, metadata, number h of the history

@@ -151,8 +151,8 @@ class Log:
     """The log of a project.
 
     Attributes:
-        pending: Notifications for subscribers: (sequence that must be durable first, batch). For a purge, the batch is
-            None.
+        pending: The notifications to send, as (sequence, batch). Each one is sent when its sequence is durable. For a
+            purge, the batch is None.
         notifying: The lock that a thread holds while it sends notifications.
     """
 
@@ -234,10 +234,14 @@ class Log:
         self.view = LogView(record, floors)
 
     def trimmed(self) -> Range | None:
-        """Return the key range of the batches that were trimmed since the last returned range. The caller compacts it.
+        """Return a key range of trimmed batches, which the caller compacts.
 
-        Return None if the range is small, or if the log was trimmed since the last call: while trims continue, the
-        store compacts by itself. Not thread-safe.
+        The range begins where the last returned range ended. Return None in two cases:
+
+        - The range is small.
+        - The log was trimmed since the last call. While trims continue, the store compacts by itself.
+
+        Not thread-safe.
         """
         record, seen, former = self.view.record, self._seen, self._compacted
         self._seen = record

@@ -109,7 +109,7 @@ class QueueController:
 
 
 def _count_expired(store: Store, state: QueueState, now: int) -> int:
-    """Count the queue's expired messages that are not removed yet. The scan covers those of all queues."""
+    """Count the queue's expired messages that are not removed yet. The scan reads the index entries of all queues."""
     due = store.scan("expiry", layout.number.pack(0), layout.number.pack(now + 1), spare=True)
     number = layout.number.pack(state.number)
     return sum(1 for key, _ in due if key[8:16] == number)

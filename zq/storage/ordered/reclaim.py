@@ -5,8 +5,8 @@
 - Entries in ``topics`` and ``due`` of trimmed batches.
 - The batches of purged topics.
 
-The data is removed in steps. Each step begins at the key where the last one ended, because a scan from the beginning
-would read the store's tombstones of earlier steps. The removals are reported to ``pace``.
+The data is removed in steps. Each step begins at the key where the last one ended. A scan from the beginning would read
+the tombstones that earlier steps have left in the store. The removals are reported to ``pace``.
 """
 
 from collections.abc import Callable, Iterator

@@ -41,7 +41,7 @@ def resume(
     Args:
         moment: The time of the backup, as Unix time in seconds.
         shift: If given, all expiries are extended by the age of the backup. ``shift`` is called with each document that
-            expires, and returns the document's new value, or None if the document must expire as before.
+            has an expiry. It returns the document's new value, or None to keep the expiry.
         force_clock: Whether to trust the machine's clock even if it is implausible.
 
     Raises:

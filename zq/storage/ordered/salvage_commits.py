@@ -218,7 +218,8 @@ class NamedRecordSalvage:
     def _copy_stages(self) -> None:
         """Copy the complete stages. Drop incomplete stages, because a commit would publish them as if complete.
 
-        A stage that belongs to an open commit is skipped. Its entry may reappear after damage to the write-ahead log.
+        A stage that belongs to an open commit is skipped. The commit has removed its entry, but the entry may reappear
+        after damage to the write-ahead log.
         """
         for key, value in self._source.entries("stages", self._due("stages")):
             stage = None if value is None else layout.decode_stage(value)

@@ -44,7 +44,9 @@ def describe_queue(key: bytes) -> str:
 
 
 class QueueSalvage:
-    """The salvage of queues. ``reserved`` has the sequences that open commits will delete, by queue number.
+    """The salvage of queues.
+
+    ``reserved`` has the sequences of the messages that open commits will delete, by queue number.
 
     Attributes:
         histories: The history numbers of the queues in the new store.
@@ -129,7 +131,7 @@ class QueueSalvage:
 
     @cached_property
     def _traces(self) -> dict[bytes, IndexedFields]:
-        """The traces of messages whose records may be unreadable, by key in ``messages``."""
+        """The indexed fields of messages whose records may be unreadable, by key in ``messages``."""
         spans = self._source.gaps("messages")
         traces: defaultdict[bytes, IndexedFields] = defaultdict(IndexedFields)
         for family in ("ids", "expiry", "available") if spans else ():

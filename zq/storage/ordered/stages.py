@@ -146,7 +146,7 @@ class StageRest(Struct, array_like=True):
 
 
 class OpenCommit(Struct, array_like=True):
-    """A commit that is decided but not completed.
+    """A commit that is recorded but not completed.
 
     Attributes:
         batch: The number of the producer's batch.

@@ -111,7 +111,7 @@ class Store(Protocol):
         ...
 
     def prove(self) -> None:
-        """Raise ``Unavailable`` unless the store can prove that this process still owns it."""
+        """Check that this process still owns the store. Raises ``Unavailable`` if this is uncertain."""
         return
 
     def close(self) -> None:

@@ -263,7 +263,7 @@ def _scan_entries(
 def _known_head(log: Log, view: LogView, topic: str | None) -> int:
     """Return the sequence up to which the log (``topic`` is None) or a topic is known to have no batches.
 
-    Trims, purges and earlier scans (``Log.head``) show this.
+    The sequence is known from trims, purges and earlier scans (``Log.head``).
     """
     known = max(view.record.dropped, log.head(None), log.head(topic))
     return known if topic is None else max(known, view.floors.get(topic, 0))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fences, stages and commits.
 
-A commit is one batch of a producer. One write decides the commit, that is, records that it will be completed. A small
-commit is completed in the same write, a large one in slices. Each slice is one write that also removes the slice's work
-from the open commit's entry.
+A commit is one batch of a producer. A small commit is completed in one write. For a large commit, the first write only
+stores an entry for the open commit, and the commit is then completed in slices. Each slice is one write that also
+removes the slice's work from the entry.
 """
 
 from collections import defaultdict
@@ -176,10 +176,14 @@ class CommitAttempt:
         return [_producer_lock(self._producer_prefix), *names, *stages.fence_locks(commit.project, commit.fence)]
 
     def run(self) -> CommitResult:
-        """Decide the batch, complete it if it is small, and return its result.
+        """Commit the batch and return its result.
 
-        If an earlier batch of the producer is still open, or if the batch was already committed, the result of the
-        producer's last batch is returned instead. The stages of a batch that was already committed are removed.
+        A small batch is completed. A large batch is only recorded as open, and ``carry_on`` completes it.
+
+        In two cases, the batch is not committed, and the method returns the result of the producer's last batch:
+
+        - The last batch is still open.
+        - The number of the batch is not above the number of the last batch. The stages of the batch are removed.
         """
         commit, store = self._commit, self._session.store
         known = _find_last(store, self._producer_prefix, self._now)
@@ -206,7 +210,7 @@ class CommitAttempt:
         return self._decide_large() or self._commit_small()
 
     def _decide_large(self) -> CommitResult | None:
-        """Decide (record) a batch that is too large for one write, and return the result of the open commit.
+        """Record a batch that is too large for one write as an open commit, and return its result.
 
         If one write suffices, do nothing and return None.
         """

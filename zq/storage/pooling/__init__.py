@@ -2,8 +2,8 @@
 """A store that consists of several stores.
 
 Each queue is in one store, its pool. All other data is in the first store, the catalogue, which also provides the time
-and is the default pool. If a pool is unavailable, its queues are unavailable too, and a page of a queue listing with
-one of these queues fails.
+and is the default pool. If a pool is unavailable, its queues are unavailable too. A queue listing fails at the page
+that would have one of these queues.
 """
 
 import logging

@@ -60,9 +60,11 @@ def describe(pool: str) -> str:
 
 
 class BindingLookup(NamedTuple):
-    """The stored binding of a queue, or None if there is none, and the pool.
+    """The result of a lookup of a queue's binding.
 
-    ``pool`` is None if the queue is unbound or deleted.
+    Attributes:
+        document: The stored binding, or None if there is none.
+        pool: The name of the pool, or None if the queue is unbound or deleted.
     """
 
     document: Document | None
@@ -111,9 +113,14 @@ class Bindings:
     def bind(self, queue: QueueRef, flavor: str | None = None, beside: str | None = None) -> str:
         """Return the name of the pool to which to write a queue. If the queue is not bound yet, bind it first.
 
-        The queue is bound to the pool ``beside``. If this is None, the method chooses a pool of the flavor ``flavor``,
-        with two exceptions: an existing queue without a binding is in the default pool, and a queue may have to be in
-        the pool of another queue. Raises ``Unavailable`` if there is no suitable pool.
+        A queue without a stored binding is bound to the first pool in this list that applies:
+
+        - The pool ``beside``, if it is given.
+        - The pool in which a hidden queue, or a queue with hidden queues, must be.
+        - The default pool, if the queue already exists.
+        - A pool of the flavor ``flavor``, chosen by weight.
+
+        Raises ``Unavailable`` if there is no suitable pool.
         """
         while True:
             document, pool = self._lookups.get(queue)
@@ -168,7 +175,7 @@ class Bindings:
     def sweep(self, store_of: Callable[[str], Storage]) -> None:
         """Remove the bindings of queues that were deleted ``BINDING_RETENTION`` seconds ago and not recreated since.
 
-        ``store_of`` returns the store of a pool, or raises ``Unavailable``; the binding is then removed later.
+        ``store_of`` returns the store of a pool. If it raises ``Unavailable``, a later sweep removes the binding.
         """
         now = self._catalogue.now()
         for note in each(self._documents, UNBOUND, now):

@@ -152,7 +152,7 @@ class Queues(Controller):
         return count
 
     def _names(self, project: str, after: str, limit: int) -> tuple[dict[str, str], dict[str, Queue | None], bool]:
-        """Return the names of the next queues after ``after``, in order, as (pools, queues, is_last).
+        """Return (pools, queues, is_last) for the next queues with names greater than ``after``, in order of names.
 
         - ``pools`` maps each queue name to its pool; "" is the default pool.
         - ``queues`` maps queue names to queues, or to None if the queue must be read from its pool.

@@ -180,10 +180,11 @@ class Backups:
 
     @staticmethod
     def verify(folder: Path) -> Report:
-        """Check the checksums of a backup and the integrity of its store. The backup is not changed.
+        """Check the files of a backup and then the integrity of its store. The backup is not changed.
 
-        If files are missing or changed, the report has only this damage. Raises ``StartRefused`` if the folder is not a
-        complete backup.
+        If a file is missing or has a wrong checksum, the check ends with a report that lists all such files.
+
+        Raises ``StartRefused`` if the folder is not a complete backup.
         """
         manifest = backups.read(folder)
         if found := backups.find_damage(folder, manifest):

@@ -171,9 +171,9 @@ def hold_lock(path: Path) -> IO[bytes]:
 
 @contextmanager
 def create_directory(path: Path) -> Iterator[Path]:
-    """Provide a path that does not exist. If the context ends without an error, rename this path to ``path``.
+    """Provide a temporary path at which the caller creates a directory.
 
-    The caller creates the directory. Raises ``StartRefused`` if ``path`` exists.
+    If the context ends without an error, rename the directory to ``path``. Raises ``StartRefused`` if ``path`` exists.
     """
     unfinished = path.with_name(f"{path.name}.unfinished")
     if os.path.lexists(path):

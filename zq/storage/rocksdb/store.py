@@ -314,10 +314,9 @@ class Store(ordered.Store):
         tuning.trim_heap()
 
     def link(self, folder: Path) -> tuple[float, int]:
-        """Link the files with all earlier writes to a new folder.
+        """Flush the store and link its files to a new folder. The files have all writes before this call.
 
-        Return the duration in seconds, and the last RocksDB sequence number of these writes; see
-        ``files.link_flushed``.
+        Return the duration of linking in seconds, and the RocksDB sequence number of the last of these writes.
         """
         return link_flushed(self._db, list(self._views.values()), folder)
 

@@ -73,7 +73,10 @@ class Gap(NamedTuple):
     cause: str
 
     def hides(self, key: bytes) -> bool:
-        """Return whether the key is in the gap and may be in the damaged table."""
+        """Return whether the gap may contain an unreadable entry with this key.
+
+        This is the case if the key is in the gap and, if the damaged table is known, also in the table's key range.
+        """
         its = self.table
         return self.lower <= key < self.upper and (its is None or its.start <= key <= its.end)
 
