@@ -269,7 +269,10 @@ class StoreClient:
         session: Session | None = None,
         durable: bool = True,
     ) -> int:
-        """Delete all matching documents. Return the number of deleted documents."""
+        """Delete all matching documents. Return the number of deleted documents.
+
+        ``hint`` is the index to use. ``durable`` has the same effect as in ``delete``.
+        """
         return self.delete([{"q": conditions, "limit": 0, "hint": hint}], session, durable=durable)
 
     def modify(

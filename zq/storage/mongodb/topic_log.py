@@ -8,9 +8,9 @@ field   of a batch                                       of the counter, which i
 ``s``   "l" P: the shard key, equal in the whole log
 ``q``   "l" P                                            -
 ``k``   last sequence in this document                   -
-``d``   topic, in a field of the queue indexes, which    -
-        can therefore select by topic and sequence,
-        and list topics without reading documents
+``d``   topic; the queue indexes contain this field,     -
+        so they select by topic and sequence, and
+        list topics without reading documents
 ``e``   latest expiry, for the TTL index                 -
 ``a``   created                                          -
 ``b``   entries, as msgpack                              -
