@@ -16,8 +16,8 @@ read. In a transaction, both reads use the same snapshot.
 **Blind writes.** An operation that updates or deletes messages without reading them sends a guard first: a filter that
 raises an error while ``g`` is present. After this error, the operation is repeated in a transaction.
 
-**Conflicts.** Floors do not cover all effects of a transaction: moved messages, history entries, and messages that a
-commit publishes. If the snapshot of such a transaction is older than a removal, it must not commit after the removal.
+**Conflicts.** Some transactions move messages, create history entries, or publish the messages of a commit. Floors are
+not sufficient for these effects: such a transaction must not commit after a removal that its snapshot does not include.
 The transaction and the removal therefore both write the queue's history counter (``conflict_with_removals``), and one
 of them is repeated. They cannot use the queue's document for this purpose, because all posts write it.
 """

@@ -251,9 +251,10 @@ class Proof:
 
         Raises the errors of ``check_fence``.
 
-        With fencing by position, the creation of the record proves ownership, but only while the last proof is valid.
-        Later, a successor may have fenced this part of the log and then removed it, so that the record's name was free
-        again.
+        With fencing by position, a check is necessary only if the proof is no longer valid:
+
+        - While the proof is valid, the creation of the record proves ownership, because a fence would have its name.
+        - Later, a successor may have written a fence with this name and removed it, so that the name is free again.
         """
         if not by_position or not self.is_valid:
             self.check_fence()

@@ -195,8 +195,8 @@ class Owner(Directory):
         """Wait until this server may take over the store, win an election, and return the election's number.
 
         Other servers may have won earlier elections in the meantime. Unless the option ``takeover`` is ``now``, wait up
-        to ``patience`` seconds until one of them has opened its epoch. If one has, start again, or raise the error of
-        ``_fall_behind``.
+        to ``patience`` seconds for each of them to open its epoch. If one of them does, call ``_fall_behind``, which
+        may raise ``Deposed``, and start again.
         """
         while True:
             former = self._wait_for_turn(standby)

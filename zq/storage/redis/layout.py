@@ -70,7 +70,8 @@ field        meaning
 ============ =============================================================================================
 ``sequence`` last sequence
 ``fresh``    available-at of the last post without a delay
-``start``    16 times the time of the first post, minus the sequence before it
+``start``    16 times the time of the first post, minus the sequence before it: a new sequence is at least
+             16 times the current time minus ``start``
 ``finished`` latest finish time of a message
 ``entered``  number of messages that ever entered the queue
 ``stored``   number of messages that count as usage
@@ -79,7 +80,7 @@ field        meaning
 ``from``     messages up to this sequence do not count as usage
 ``head``     messages up to this sequence have left the lane
 ``laned``    last sequence in the lane
-``gap``      number of later messages that are not in the lane
+``gap``      number of messages after ``laned`` that are not in the lane
 ``ceiling``  messages with an earlier available-at do not join the lane
 ``grouping`` message group mode, if the queue is grouped
 ============ =============================================================================================
