@@ -68,8 +68,8 @@ class MongoStorage(Defaults):
     def now(self) -> Seconds:
         """Return the time of the database, in seconds since the Unix epoch.
 
-        The time never decreases, even across zq servers. Exception: if the stored time is more than ``FALSE_FUTURE``
-        seconds ahead of MongoDB's clock, MongoDB's clock replaces the stored time.
+        The database stores the latest returned time, so the time never decreases, even across zq servers. Exception:
+        if the stored time is more than ``FALSE_FUTURE`` seconds ahead of MongoDB's clock, the clock replaces it.
 
         The command does not wait for secondaries, because a shorter round trip gives a more accurate time.
         """

@@ -42,7 +42,7 @@ def held_condition(claim: str, now: int) -> BsonDocument:
 
 
 def reserved_id(claim: str) -> Binary:
-    """Return the id of a claim as stored in reserved messages: in binary, so that no client can name it."""
+    """Return the id of a claim as stored in reserved messages. It is binary, so no client can use it."""
     return Binary(layout.encode_text(claim).encode())
 
 
@@ -224,10 +224,10 @@ MovedMessage = tuple[BsonDocument, Move]
 
 
 def counter_ids(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
-    """Return the ``_id`` of each counter that a settlement or move of messages in the queue ``source`` writes.
+    """Return the ``_id`` of each counter that the settlement or move writes. ``source`` is the queue of the messages.
 
-    A move writes the counter of its target queue and the history counter of the source queue. If ``history`` (the
-    retention of history entries) is not 0, a deletion also writes the history counter of the source queue.
+    - Each of the ``moves`` writes the counter of its target queue, and the history counter of the source queue.
+    - A deletion writes the history counter if ``history`` is not 0. This is the retention of history entries.
     """
     targets = {layout.key(source.ref._replace(name=each.to)).counter for each in moves}
     return {*targets, source.history_counter} if targets or history else set()
@@ -290,9 +290,9 @@ def _arrivals(
 
 
 def _sum_arrivals(moved: Sequence[MovedMessage], now: int) -> Arrivals:
-    """Return the number of moved messages, and the change in usage, for one target queue.
+    """Return the arrivals in one target queue. ``moved`` has the messages that move to this queue.
 
-    A move changes the project's usage only by the size difference of replaced bodies.
+    A move changes the project's usage only if it replaces the body: by the difference in size.
     """
     fresh = None if all(each.delay for _, each in moved) else now
     grown = sum(len(each.body) - len(found["b"]) for found, each in moved if each.body is not None)
@@ -343,8 +343,7 @@ def advance_fence(client: StoreClient, project: str, name: str, now: int) -> int
 def check_fence(client: StoreClient, session: Session, project: str, fence: Fence) -> None:
     """Raise ``Fenced`` if the epoch of ``fence`` is not the last issued epoch.
 
-    The result is valid until the transaction ends, because the issue of a new epoch would conflict with the
-    transaction.
+    The epoch stays the last one until the transaction ends, because issuing a new epoch conflicts with the transaction.
     """
     # If no epoch was issued, the check creates the document with epoch 0, so that issuing epoch 1 conflicts with it.
     touched = {"$set": {"epoch": {"$ifNull": ["$epoch", 0]}, "checks": {"$add": [{"$ifNull": ["$checks", 0]}, 1]}}}

@@ -84,7 +84,9 @@ class CreationResult(NamedTuple):
 
 
 class ExclusiveClaim:
-    """A request for a claim with a caller-supplied name or a fence. Each claim has its own transaction.
+    """A request for a claim that has a caller-supplied name or is protected by a fence.
+
+    Each request has its own transaction.
 
     If several callers request a claim with the same name at the same time, only one claim is created. The transaction
     that claims the messages also writes the document of the name, so a later request finds the first claim.
@@ -180,8 +182,8 @@ class SettleRequest(Struct, frozen=True):
     def is_plain(self) -> bool:
         """Whether the settlement only deletes and releases messages, without history, idempotency key or fence.
 
-        The counts in MongoDB's replies are then sufficient to build the result. This excludes a settlement that names
-        some messages and also deletes the rest.
+        The counts in MongoDB's replies are then sufficient to build the result. A settlement that names some messages
+        and deletes the rest is not plain, because the counts do not distinguish named messages from the rest.
         """
         settlement = self.settlement
         return not (
@@ -202,9 +204,10 @@ class SettleRequest(Struct, frozen=True):
 
 
 class Resolution:
-    """The messages of a claim, divided into those that a settlement deletes, releases and moves.
+    """The effect of a settlement: the messages to delete, to release and to move.
 
-    ``held`` has the documents of all messages of the claim. Messages that the claim does not hold are reported as lost.
+    ``held`` has the documents of all messages of the claim. If the request names other messages, they are reported as
+    lost.
     """
 
     def __init__(self, request: SettleRequest, held: Sequence[BsonDocument]) -> None:
@@ -237,8 +240,8 @@ class Settler:
 
     A plain settlement only deletes and releases messages. The settler first assumes that the claim holds the named
     messages, and compares the counts in MongoDB's replies with the expected counts. If they differ, or if the
-    settlement is not plain, a group commit settles the claim. Without a group commit, concurrent settlements would
-    conflict, because history entries and moves write counters.
+    settlement is not plain, a group commit settles the claim. Concurrent settlements that write history entries or move
+    messages would otherwise conflict, because they write the same counters.
     """
 
     def __init__(self, client: StoreClient) -> None:

@@ -47,8 +47,8 @@ IDLE: Final = 2_000_000
 def end_orphans(client: Client) -> int:
     """End transactions that zq servers have abandoned. Return the number of ended transactions.
 
-    A transaction counts as abandoned after it was idle for ``IDLE`` microseconds. The function only finds sessions of
-    its own MongoDB user, which requires no further privileges.
+    A transaction counts as abandoned after it was idle for ``IDLE`` microseconds. The function finds only
+    the sessions of its own MongoDB user, so the user needs no further privileges.
     """
     application = client.options.pool_options.appname
     abandoned = {
@@ -269,7 +269,10 @@ class StoreClient:
         session: Session | None = None,
         durable: bool = True,
     ) -> int:
-        """Delete all matching documents. Return the number of deleted documents."""
+        """Delete all matching documents. Return the number of deleted documents.
+
+        ``hint`` is the index to use. ``durable`` has the same effect as in ``delete``.
+        """
         return self.delete([{"q": conditions, "limit": 0, "hint": hint}], session, durable=durable)
 
     def modify(
@@ -303,8 +306,7 @@ class StoreClient:
 
         Args:
             trace: Used if the reply to the commit is lost. Maps the result of an attempt to a filter that matches a
-                document if, and only if, the attempt was committed. An empty filter means that there is no such
-                document.
+                document if, and only if, the attempt was committed. If the filter is empty, the outcome stays unknown.
             retry_conflicts: Whether to retry after a conflict with another transaction.
 
         Raises:
@@ -370,9 +372,11 @@ class StoreClient:
     def _was_committed(self, error: PyMongoError, stored: BsonDocument) -> bool:
         """Return whether a transaction was committed although its commit command failed with ``error``.
 
-        The method searches for a document that matches ``stored``, the filter that ``trace`` returned. A failover could
-        still undo such a document. The method therefore first sends a write that changes nothing: the write concern of
-        this write also covers all earlier writes.
+        ``stored`` is the filter that ``trace`` returned. The method works in two steps:
+
+        1. Send a write that changes nothing, with the store's write concern. After the reply, no failover can undo this
+           write or any earlier one.
+        2. Search for a document that matches ``stored``. If there is one, the transaction was committed.
 
         Raises ``Unavailable`` if the outcome is unknown.
         """

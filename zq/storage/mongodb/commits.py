@@ -235,10 +235,8 @@ class Commits:
     def _prepare(self, begun: CommitStart, fence: Fence | None, clock: RunningClock) -> BsonDocument:
         """Remove the expiry of the stages, reserve the claimed messages, and decide the commit.
 
-        Return the producer's document.
-
-        If that is impossible, abort the commit and raise ``ClaimLapsed``, ``StageNotFound`` or ``Fenced``. Raises
-        ``CommitRunning`` if another server has aborted the commit.
+        Return the producer's document. If one of these steps is impossible, abort the commit and raise ``ClaimLapsed``,
+        ``StageNotFound`` or ``Fenced``. Raises ``CommitRunning`` if another server has aborted the commit.
         """
         record = begun.record
         try:

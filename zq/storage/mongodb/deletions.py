@@ -125,10 +125,13 @@ class Deletions:
 
 
 def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> MessageClaimed | ClaimNotHeld | None:
-    """Return the error for a deletion that the message's claim does not permit, or None if it is permitted.
+    """Return the error if the claim of a message does not permit its deletion, else None.
 
-    ``claim`` is the field ``c`` of the message. ``claims`` are the claims that the request names; None = the request
-    ignores claims.
+    - ``MessageClaimed``: The message is claimed, but the request does not name this claim.
+    - ``ClaimNotHeld``: The message is not claimed, but the request names a claim.
+
+    ``claim`` is the field ``c`` of the message. ``claims`` are the claims that the request names. If ``claims`` is
+    None, the deletion is always permitted.
     """
     if claims is None:
         return None

@@ -135,8 +135,8 @@ class PendingDeletes:
     def _decide(self, key: QueueKey, step: list[BsonDocument], conditions: BsonDocument, session: Session) -> bool:
         """Apply the update ``step`` to the queue's document if the document exists and matches the conditions.
 
-        Return whether it does. The update conflicts with concurrent transactions that finish or move messages of the
-        queue.
+        Return whether the document was updated. The update conflicts with concurrent transactions that finish or move
+        messages of the queue.
         """
         statement = {"q": {"_id": key.counter, "s": key.shard, **conditions}, "u": step, "hint": "_id_"}
         is_decided = self._client.update([statement], session) > 0
@@ -164,8 +164,8 @@ class PendingDeletes:
     def _step(self, pending: Pending, most: int) -> int:
         """Delete up to ``most`` documents of a pending purge, deletion or trim.
 
-        ``pending`` has the fields ``PENDING_FIELDS`` of the document that records it. Return the number of deleted
-        documents and rewritten group entries. If this number is 0, no work is left, and the record is removed.
+        ``pending`` is the record of the pending work (see ``Pending``). Return the number of deleted documents and
+        rewritten group entries. If this number is 0, no work is left, and the record is removed.
         """
         with self._client.verb():
             if pending["s"].startswith(topic_log.LOG):
@@ -208,7 +208,7 @@ class PendingDeletes:
     ) -> int:
         """Delete up to ``most`` documents that match ``what``. Return the number of deleted documents.
 
-        ``bound`` names the field of ``pending`` with the highest sequence to delete, and ``index`` the index to use.
+        ``pending[bound]`` is the highest sequence to delete. ``index`` is the index to use.
         """
         where = {**what, "k": {"$lte": pending[bound]}, **self._client.shards([pending["s"]])}
         found = self._client.find(where, limit=most, sort={"k": 1}, hint=index, fields={"_id": 0, "k": 1})

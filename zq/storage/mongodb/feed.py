@@ -254,11 +254,10 @@ class Feed:
     def _follow(self) -> None:
         """Read the feed until it is closed, and notify the listeners of each entry.
 
-        Each cursor starts with the existing entries, because earlier notices may have been missed. After a failure, all
-        subscriptions are notified that they may have missed notices.
-
-        The reader inserts an empty entry before it opens a cursor, because MongoDB closes a tailable cursor that finds
-        no entry. A cursor that is opened while the first entry is being written would never return an entry.
+        - A cursor starts with the existing entries, because the reader may have missed some of them.
+        - After a failure, all subscriptions are notified that they may have missed notices.
+        - Before the reader opens a cursor, it inserts an empty entry and waits for the reply. MongoDB closes a tailable
+          cursor on an empty feed. A cursor that is opened during the first insert never returns an entry.
         """
         by_others = {"w": {"$ne": self._own}}  # MongoDB filters out the entries of this process, so they wake no thread
         pause = FIRST_PAUSE

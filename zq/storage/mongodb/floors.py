@@ -9,15 +9,15 @@ A *removal* is a purge or a deletion of a queue. It does not delete documents; i
 
 A document at or below its floor is invisible to all operations. A removal therefore takes effect atomically.
 
-**Reads.** An operation reads messages and then the queue's document, in the same command. If this document does not
-show a removal, the removal happened after the messages were read. If it shows a removal, the operation ignores the
-messages that the removal covers. In a transaction, both reads use the same snapshot.
+**Reads.** An operation reads messages and then the queue's document, in the same command. If this document shows a
+removal, the operation ignores the removed messages. A removal that it does not show happened after the messages were
+read. In a transaction, both reads use the same snapshot.
 
 **Blind writes.** An operation that updates or deletes messages without reading them sends a guard first: a filter that
 raises an error while ``g`` is present. After this error, the operation is repeated in a transaction.
 
-**Conflicts.** Floors do not cover all effects of a transaction: moved messages, history entries, and messages that a
-commit publishes. If the snapshot of such a transaction is older than a removal, it must not commit after the removal.
+**Conflicts.** Some transactions move messages, create history entries, or publish the messages of a commit. Floors are
+not sufficient for these effects: such a transaction must not commit after a removal that its snapshot does not include.
 The transaction and the removal therefore both write the queue's history counter (``conflict_with_removals``), and one
 of them is repeated. They cannot use the queue's document for this purpose, because all posts write it.
 """
@@ -62,7 +62,7 @@ def counters_of(client: StoreClient, keys: Iterable[QueueKey]) -> BsonDocument:
 def _guard(key: QueueKey) -> BsonDocument:
     """Return a filter that matches nothing, but raises ``RemovalPending`` if the queue has pending deletes.
 
-    See ``find_pending``.
+    A queue has pending deletes if documents that a purge or deletion has removed still exist.
     """
     pending = {"$ne": [{"$type": "$g"}, "missing"]}
     fails = {"$eq": [{"$toInt": "$_id"}, 0]}
@@ -82,7 +82,7 @@ def find_pending(client: StoreClient, project: str | None = None) -> Mapping[str
 
 
 def below(kind: str, counters: Mapping[str, BsonDocument]) -> list[BsonDocument]:
-    """Return one filter per queue. It matches documents that a purge or deletion has removed but not yet deleted.
+    """Return filters on documents that a purge or deletion has removed but not yet deleted: one filter per queue.
 
     ``kind`` is "m" for messages, "h" for history entries, or "o" for idempotency keys. ``counters`` maps the shard key
     of each queue to the queue's document.
@@ -176,10 +176,10 @@ def find_named(
     fields: Mapping[str, Any] | None = None,
     session: Session | None = None,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return two lists: all matching documents, even removed ones, and the documents of the queues ``keys``.
+    """Return two lists: the matching documents, including removed ones, and the documents of the queues ``keys``.
 
     ``conditions`` must list the ``_id`` of each wanted document. A single ``find`` reads all documents in the order of
-    ``_id``, and therefore the documents of the queues last: their ``_id`` has the largest prefix.
+    ``_id``. The documents of queues have the highest ``_id``, so they are read last.
     """
     counters = counters_of(client, keys)["_id"]["$in"]
     rest = {field: condition for field, condition in conditions.items() if field not in ("_id", "s")}

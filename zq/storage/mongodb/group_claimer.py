@@ -90,7 +90,8 @@ class GroupClaimer:
     def find_due(self, want: int, now: int) -> tuple[list[str], bytes]:
         """Return message groups that may have ready messages at ``now``, and the queue's metadata.
 
-        The groups are in the order in which claims must serve them. There are at most ``want`` + ``EXTRA_LINES``.
+        The groups are in the order in which claims must serve them. ``want`` is the number of messages to claim. The
+        result has at most ``want`` + ``EXTRA_GROUPS`` groups, and never more than ``MAX_GROUPS``.
         """
         want = min(want + EXTRA_GROUPS, MAX_GROUPS)
         head, skip, token = self.head_hint.get_start(want)
@@ -194,9 +195,9 @@ class GroupClaimer:
         return slices
 
     def _read(self, group: str, want: int, max_bytes: int, session: Session) -> "GroupMessages":
-        """Read up to ``want`` + 1 messages of the group ``line``: the additional one may become the next head.
+        """Read up to ``want`` + 1 messages of the group. The additional message may become the next head.
 
-        Stop earlier if the total size reaches ``most_bytes``.
+        Stop earlier if the total size reaches ``max_bytes``.
         """
         found = self._find(self._client.where(self._key, h1=group), index_of(group), want + 1, max_bytes, session)
         return GroupMessages(found, len(found) > want or sum(map(size_of, found)) >= max_bytes)

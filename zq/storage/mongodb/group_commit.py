@@ -6,8 +6,8 @@ the same counter, one of them must be repeated. Each process therefore runs only
 of request, and this transaction contains all waiting requests. On a sharded cluster, it runs one transaction for each
 shard key, because a transaction on many counters would involve many shards.
 
-A request with an idempotency key stores its result in the same transaction as its effect, so there is no "running"
-state. Two transactions with the same key write the same document, so one of them is repeated and finds the result of
+A request with an idempotency key stores its result in the same transaction as its effect, so a stored key always has a
+result. Two transactions with the same key write the same document, so one of them is repeated and finds the result of
 the first.
 """
 
@@ -137,8 +137,10 @@ def recall(
     The error is ``KeyReused`` if the key was used for a different request. Otherwise, it is ``Repeated`` with the
     stored result, an object of the type ``answer``.
 
-    Keys that a deletion of the queue has removed are ignored: their sequences are below ``h0``, the sequence that the
-    deletion reserved for itself. A key with the sequence ``h0`` belongs to drafts that were staged after the deletion.
+    Keys that a deletion of the queue has removed are ignored. The deletion reserves a sequence and stores it in ``h0``:
+
+    - A key with a lower sequence was stored before the deletion, so it is removed.
+    - A key with the sequence ``h0`` belongs to drafts that were staged after the deletion, so it is valid.
     """
     keyed = {one: request for request in requests for one in key_ids(request)}
     if not keyed:

@@ -16,7 +16,7 @@ transactions conflict, one of them is repeated and then reads the changes of the
   later time.
 - The time of an entry is not after the expiry of the group's first message. The removal of expired messages therefore
   needs no update of the entry.
-- An entry does not expire (``e``) before any message of its group.
+- The expiry of an entry (``e``) is never before the latest expiry of the group's messages.
 """
 
 from collections import defaultdict
@@ -47,7 +47,7 @@ class Head(NamedTuple):
 
 
 def index_of(group: str) -> str:
-    """Return the name of the index that contains the messages of the group ``line``."""
+    """Return the name of the index that contains the messages of the group."""
     return FAIR if group[0] == FAIR[0] else ORDERED
 
 
@@ -195,8 +195,10 @@ def _head(client: StoreClient, session: Session, key: QueueKey, group: str, now:
 def first_unexpired(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
     """Return the first unexpired message among ``heads``, the first messages of a group.
 
-    ``is_all``: whether the group has no further messages. If all of ``heads`` have expired, return None if ``is_all``.
-    Otherwise, return the last one as if it were ready at ``now``: the next claim then continues the search there.
+    If all of ``heads`` have expired, the result depends on ``is_all``:
+
+    - If ``is_all`` is True, the group has no further messages: return None.
+    - Otherwise, return the last of ``heads`` as if it were ready at ``now``. The next claim continues the search there.
     """
     living = next((head for head in heads if head.expires > now), None)
     if living is None and not is_all:
@@ -209,7 +211,7 @@ def _entry(shard: str, group: str) -> BsonDocument:
 
 
 def _addition_statement(shard: str, group: str, joined: Sequence[Head], floor: int) -> BsonDocument:
-    """Return the statement that updates the entry of the group ``line`` for the added messages ``joined``.
+    """Return the statement that updates the entry of the group for the added messages ``joined``.
 
     ``shard`` is the queue's shard key, and ``floor`` the last removed sequence.
 
@@ -233,7 +235,7 @@ def _addition_statement(shard: str, group: str, joined: Sequence[Head], floor: i
 
 
 def _head_statement(key: QueueKey, group: str, head: Head, now: int, until: int) -> BsonDocument:
-    """Return the statement that writes the entry of the group ``line``, whose first unexpired message is ``head``.
+    """Return the statement that writes the entry of the group. ``head`` is the group's first unexpired message.
 
     ``until`` is the latest expiry of changed messages in milliseconds; 0 = the expiries are unchanged.
 

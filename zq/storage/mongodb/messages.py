@@ -92,7 +92,7 @@ class Post(NamedTuple):
 
     @property
     def keyed_requests(self) -> Sequence[KeyedRequest]:
-        """The post and its ``draft_keys``: all requests with an idempotency key."""
+        """The post itself, and the ``DraftKey`` of each draft that has an idempotency key."""
         return [self, *self.draft_keys]
 
 

@@ -79,9 +79,9 @@ def browse(
 
 
 def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]:
-    """Return filters for messages in a state after a position, one for each consecutive range of the index ``claims``.
+    """Return filters for the messages in a state after a position. Each filter reads one range of the index ``claims``.
 
-    This index contains claimed and delayed messages in the same range.
+    Claimed and delayed messages are in the same range, so their filters also check whether the message is claimed.
     """
     if state is State.CLAIMED:
         return [{"d": {"$gt": now}, "k": {"$gt": after.sequence}, "c.e": {"$gt": now}}]
@@ -138,7 +138,10 @@ def list_claims(client: StoreClient, project: str, after: str, limit: int, now: 
 
 
 def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapping[str, int]:
-    """Return a mapping from shard key to last removed sequence, for queues whose groups include removed messages."""
+    """Find the queues whose removed messages are still counted in ``groups``, a result of ``_groups``.
+
+    Return a mapping from the shard key of each such queue to its last removed sequence.
+    """
     first: dict[str, int] = {}
     for group in groups:
         shard = group["_id"]["q"][1:]
@@ -169,10 +172,10 @@ def _above_floor(shard: str, floor: int) -> BsonDocument:
 def _groups(
     client: StoreClient, ids: BsonDocument, bounded: Sequence[BsonDocument], ours: BsonDocument, now: int
 ) -> list[BsonDocument]:
-    """Group claimed messages by claim and queue, and return one document per group. Its ``_id`` is the claim and queue.
+    """Group claimed messages by claim and queue. Return one document per group, with the claim and queue as ``_id``.
 
-    Messages that ``ours`` does not select, expired messages and messages of expired claims form one group, whose
-    ``_id`` is None.
+    One further group, with the ``_id`` None, contains expired messages, messages of expired claims, and messages that
+    ``ours`` does not select.
 
     Args:
         ids: Condition on the claim id.

@@ -202,7 +202,8 @@ class QueueClaimer:
     def _remove_expired(self, head: int, now: int, want: int) -> None:
         """Remove some expired messages, beginning at the available-at ``head`` (milliseconds).
 
-        The number of index entries that are read is limited. ``want`` is the number of messages of the search.
+        The method reads a limited number of index entries. The limit grows with ``want``, the number of messages that
+        the search was to find.
         """
         where = self._client.where(self._key, d={"$gte": head, "$lte": now})
         steps = STEPS_PER_MESSAGE * want + EXTRA_STEPS
@@ -295,7 +296,7 @@ class QueueClaimers:
             claimer.invalidate()
 
     def is_grouped(self, key: QueueKey) -> bool:
-        """Return whether the last search found messages with message groups in the queue. The result is a hint."""
+        """Return whether the queue probably has message groups: whether the last search has found grouped messages."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
         return claimer is not None and claimer.is_grouped

@@ -150,7 +150,7 @@ class Reservations:
                 raise ClaimLapsed.of(claim.claim)
 
     def unreserve(self, claims: Sequence[ClaimRef], attempt: str) -> None:
-        """Restore the former state of all messages in these claims that the commit attempt has reserved."""
+        """Cancel the commit attempt's reservations: restore the former state of the reserved messages of the claims."""
         for start in range(0, len(claims), CLAIMS_AT_ONCE):
             some = claims[start : start + CLAIMS_AT_ONCE]
             kept = [{**self._kept(claim, attempt), **UNGROUPED_FILTER} for claim in some]
@@ -163,8 +163,8 @@ class Reservations:
     def finish(self, claims: Sequence[ClaimRef], attempt: str, most: int, now: int, session: Session) -> int:
         """Finish up to ``most`` messages that the commit attempt has reserved. Return the number of completed claims.
 
-        One call handles only the first claims with the same queue and the same history retention. If the call reaches
-        its limit, it returns 0, and the next call continues with the same claims.
+        One call handles only the claims at the beginning of the list that have the same queue and history retention. If
+        the call reaches its limit, it returns 0, and the next call continues with the same claims.
         """
         first = claims[0]
         group = list(

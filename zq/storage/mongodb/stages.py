@@ -130,9 +130,10 @@ class Stages:
         return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 
     def _stage(self, session: Session, staging: StageRequest) -> tuple[BsonDocument, BsonDocument | None]:
-        """Add the drafts to the counts of the stage, or create the stage. Return the stage before the change, and None.
+        """Add the drafts to the counts of the stage, or create the stage.
 
-        If an expired stage of the same name must be dropped first, the second result is this stage.
+        Return the document of the stage before the change, and None. If an expired stage of the same name must be
+        dropped first, change nothing, and return the document of the expired stage as both results.
         """
         named = identity(staging.project, staging.stage)
         more = {"count": len(staging.drafts), "bytes": sum(draft.size for draft in staging.drafts)}

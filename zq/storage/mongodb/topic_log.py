@@ -8,9 +8,9 @@ field   of a batch                                       of the counter, which i
 ``s``   "l" P: the shard key, equal in the whole log
 ``q``   "l" P                                            -
 ``k``   last sequence in this document                   -
-``d``   topic, in a field of the queue indexes, which    -
-        can therefore select by topic and sequence,
-        and list topics without reading documents
+``d``   topic; the queue indexes contain this field,     -
+        so they select by topic and sequence, and
+        list topics without reading documents
 ``e``   latest expiry, for the TTL index                 -
 ``a``   created                                          -
 ``b``   entries, as msgpack                              -
@@ -253,8 +253,8 @@ def _state(key: QueueKey) -> BsonDocument:
 def _portion(found: Sequence[BsonDocument], start: int, limit: int) -> list[Batch]:
     """Return the first batches, up to the one that reaches ``limit`` messages.
 
-    Stop earlier before the total size exceeds ``MAX_BYTES``, but return at least one batch. Messages up to the sequence
-    ``start`` do not count towards the limit.
+    Messages up to the sequence ``start`` do not count towards the limit. The batches have at most ``MAX_BYTES`` bytes
+    in total, but the result has at least one batch.
     """
     batches: list[Batch] = []
     count = weight = 0

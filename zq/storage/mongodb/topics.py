@@ -126,7 +126,7 @@ class Publisher:
 
 
 class LogTrimmer:
-    """The trimmer of a log, for the transaction that updates the log's counter."""
+    """The trimmer of a topic log. It works in the transaction that updates the log's counter."""
 
     def __init__(self, client: StoreClient, session: Session, key: QueueKey, counter: BsonDocument) -> None:
         self._client = client
@@ -154,9 +154,8 @@ class LogTrimmer:
     def _find_last(self, floors: BsonDocument, end: int) -> int:
         """Return the last sequence to trim, at most ``end``, or 0 if nothing is to be trimmed.
 
-        ``floors`` has two totals since the log's beginning, up to which the log is to be trimmed: ``k0`` messages and
-        ``z0`` bytes. Both totals increase from batch to batch, so a binary search finds the last batch below one of
-        them.
+        ``floors`` limits the trim: ``k0`` messages and ``z0`` bytes, counted from the first publication in the log. A
+        batch is trimmed if it begins before one of these limits. A binary search finds the last such batch.
         """
         start, trimmed = self._counter.get("x", 0) + 1, 0
         while start <= end:

@@ -173,7 +173,7 @@ def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None
 
 
 def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
-    """Fence the newest opened epoch before ``below``, and all epochs between them.
+    """Fence all epochs before ``below``, from the highest down to the newest one that was opened.
 
     Return the newest opened epoch and its opening record, or (0, None) if no epoch was opened.
     """
@@ -202,7 +202,7 @@ def check_layout(opening: Opening, layout: str) -> None:
 
 
 def extend_chain(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:
-    """Append ``span`` to ``chain``, the log's valid parts, and return the parts after the position ``removed``."""
+    """Return a new chain: ``chain`` and then ``span``, without the spans that end at or before ``removed``."""
     return [known for known in (*chain, span) if known.last > removed]
 
 
@@ -251,9 +251,10 @@ class Proof:
 
         Raises the errors of ``check_fence``.
 
-        With fencing by position, the creation of the record proves ownership, but only while the last proof is valid.
-        Later, a successor may have fenced this part of the log and then removed it, so that the record's name was free
-        again.
+        With fencing by position, a check is necessary only if the proof is no longer valid:
+
+        - While the proof is valid, the creation of the record proves ownership, because a fence would have its name.
+        - Later, a successor may have written a fence with this name and removed it, so that the name is free again.
         """
         if not by_position or not self.is_valid:
             self.check_fence()

@@ -7,10 +7,11 @@ include in its chain. A record in the object store does not meet this condition 
 after a successor closed the epoch. A standby applies:
 
 - From the newest epoch: the records that the owner has acknowledged, as stated in a later record or in the head. The
-  owner has stored these records before it found no fence, so every successor reads them.
+  owner stored these records and then found no fence, so every successor reads them.
 - From earlier epochs: the records in the newest epoch's chain, once that epoch has a head. The owner writes a head only
-  after it has found no fence since its opening, so every successor extends this chain. An opening without a head is not
-  sufficient. Its owner may have been deposed before it served, and the next owner's chain may end at an earlier record.
+  after it has opened the epoch and then found no fence, so every successor extends this chain. An opening
+  without a head is not sufficient. Its owner may have been deposed before it served, and the next owner's chain may end
+  at an earlier record.
 
 ``tests/model/test_ownership.py`` checks this protocol with slow servers and with records that some readers do not see.
 """

@@ -154,9 +154,13 @@ def _is_beyond(bound: int | None, value: int) -> bool:
 def _find_checkpoint(kept: RestorePoints, latest: int | None, position: int | None) -> CheckpointRef | None:
     """Return the newest checkpoint that is not after the requested time or position.
 
-    Return None if there is no such checkpoint, but the log is complete from its beginning. ``latest`` is the requested
-    time in milliseconds since the Unix epoch. None means no bound. Raises ``StartRefused`` if the requested state is no
-    longer available.
+    Return None if there is no such checkpoint, but the log is complete from its beginning.
+
+    Args:
+        latest: The requested time in milliseconds since the Unix epoch; None = any.
+        position: The requested log position; None = any.
+
+    Raises ``StartRefused`` if the requested state is no longer available.
     """
     fitting = [
         mark

@@ -194,8 +194,9 @@ class Owner(Directory):
     def _win_turn(self, standby: Standby, patience: float) -> int:
         """Wait until this server may take over the store, win an election, and return the election's number.
 
-        If another server has won an election in the meantime, wait up to ``patience`` seconds until that server has
-        opened its epoch. If it has done so, start again, or raise the error of ``_fall_behind``.
+        Other servers may have won earlier elections in the meantime. Unless the option ``takeover`` is ``now``, wait up
+        to ``patience`` seconds for each of them to open its epoch. If one of them does, call ``_fall_behind``, which
+        may raise ``Deposed``, and start again.
         """
         while True:
             former = self._wait_for_turn(standby)
@@ -328,9 +329,10 @@ class Owner(Directory):
         return isinstance(head, Head) and head.released >= 0
 
     def _choose_copy(self, copy: StandbyCopy | None, kept: RestorePoints) -> StandbyCopy:
-        """Return the standby copy, unless the newest checkpoint in ``kept`` is newer. Then download this checkpoint.
+        """Return the standby copy. If the newest checkpoint in ``kept`` is newer, download and return the checkpoint.
 
-        An older standby copy is useless, because the log records after it may have been removed.
+        An older standby copy is useless, because the log records after it may have been removed. If there is neither a
+        copy nor a checkpoint, return a copy without a checkpoint at the position 0.
         """
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
         if copy is not None and copy.position >= newest:

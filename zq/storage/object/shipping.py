@@ -316,7 +316,8 @@ class Shipper:
     def _pause(self) -> float:
         """Return the seconds until the next upload may begin; 0 or less = now.
 
-        If no batch is waiting, or too many records are unacknowledged, return the seconds until the next check.
+        If no batch is waiting, or too many records are unacknowledged, no upload may begin. The result is then the
+        number of seconds after which the caller must call this method again.
         """
         if not self._waiting or self._last - self._acknowledged >= self._ahead:
             return UNHURRIED / 2

@@ -81,8 +81,9 @@ class ClaimController:
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
         """Return a page of live claims, in the order of queue name and claim id.
 
-        ``after`` is the marker of the page, and "" for the first page. A marker is ``queue/id``. The id is "" if the
-        page starts with the first claim of a queue. In this case, the queue name is a lower bound and need not exist.
+        If ``queue`` is given, list only its claims. ``after`` is the marker of the page, and "" for the first page. A
+        marker is ``queue/id``. If the id is "", the page starts with the first claim of this queue, or of the next
+        queue if this queue does not exist.
         """
         first, _, claim = after.rpartition("/")
         names, last = ([queue], None) if queue else self._names(project, first)
@@ -98,9 +99,9 @@ class ClaimController:
         return Page(found, last)
 
     def _names(self, project: str, first: str) -> tuple[Sequence[str], str | None]:
-        """Return up to ``QUEUES`` queue names of the project from ``first`` on, and a marker.
+        """Return up to ``QUEUES`` queue names of the project from ``first`` on, and the marker of the next page.
 
-        The marker stands for the names that follow. It is ``None`` if there are none.
+        The marker is ``None`` if there are no further names.
         """
         keys = layout.keys(QueueRef(project, ""))
         start = b"[" + layout.text(first)

@@ -69,9 +69,9 @@ class ReadRequest(NamedTuple):
     keys: Block = ()
 
     def command(self, known: bool) -> Command:
-        """Return the command to send. If ``known`` is false, the command contains the source of the script.
+        """Return the command to send.
 
-        ``known``: whether the server has loaded the script.
+        ``known``: whether the server has loaded the script. If not, the command contains the script's source.
         """
         if self.script is None:
             return self.arguments

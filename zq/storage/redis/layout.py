@@ -43,8 +43,8 @@ zq:{t}:stream:queue     stream       sequence -> entry: a message as it was post
 zq:{t}:avail:queue      sorted set   sequence by available-at, of messages that are neither in the lane nor claimed;
                                      if grouped: sequence and hash of each group's first message, by the entry's time
 zq:{t}:expiry:queue     sorted set   sequence by expiry: the order of active expiry
-zq:{t}:claimed:queue    sorted set   sequence by claim end, or by expiry if that is earlier, of claimed messages whose
-                                     claim was not yet found to have expired
+zq:{t}:claimed:queue    sorted set   sequences of claimed messages, by claim end or expiry, whichever is earlier;
+                                     removed when a script finds that the claim has expired
 zq:{t}:states:queue     hash         sequence -> state of a message that was ever claimed
 zq:{t}:bodies:queue     hash         sequence -> raw JSON body and attributes, if they have 1,024 bytes or more
 zq:{t}:ids:queue        hash         packed message id -> sequence
@@ -53,7 +53,8 @@ zq:{t}:claims:queue     hash         claim id -> concatenated sequences of all m
                                      two zero bytes and claim id -> empty, if the messages may have different ends
 zq:{t}:line:queue       sorted set   if grouped: hash of the group, available-at (only if fair), sequence; in byte order
 zq:{t}:answers:queue    hash         idempotency key -> expiry, digest, first answer; queue "" means the log
-zq:{t}:windows:queue    sorted set   idempotency keys by expiry, for active expiry; 0.25 ms less if they count as usage
+zq:{t}:windows:queue    sorted set   idempotency keys by expiry, for active expiry; for a key that counts as usage, the
+                                     score is 0.25 ms less than the expiry
 zq:{t}:history:queue    sorted set   position by position: the order of finishing
 zq:{t}:past:queue       sorted set   position by the message's sequence
 zq:{t}:forget:queue     sorted set   position by the expiry of the history entry, for active expiry
@@ -69,7 +70,8 @@ field        meaning
 ============ =============================================================================================
 ``sequence`` last sequence
 ``fresh``    available-at of the last post without a delay
-``start``    16 times the time of the first post, minus the sequence before it
+``start``    16 times the time of the first post, minus the sequence before it: a new sequence is at least
+             16 times the current time minus ``start``
 ``finished`` latest finish time of a message
 ``entered``  number of messages that ever entered the queue
 ``stored``   number of messages that count as usage
@@ -78,7 +80,7 @@ field        meaning
 ``from``     messages up to this sequence do not count as usage
 ``head``     messages up to this sequence have left the lane
 ``laned``    last sequence in the lane
-``gap``      number of later messages that are not in the lane
+``gap``      number of messages after ``laned`` that are not in the lane
 ``ceiling``  messages with an earlier available-at do not join the lane
 ``grouping`` message group mode, if the queue is grouped
 ============ =============================================================================================

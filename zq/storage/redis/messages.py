@@ -173,9 +173,9 @@ class MessageController:
 def _keys(
     drafts: Sequence[Draft], idempotency_key: IdempotencyKey | None
 ) -> Sequence[tuple[int, IdempotencyKey, Sequence[Draft]]]:
-    """Return each idempotency key of a post as (number of the draft, key, drafts).
+    """Return each idempotency key of a post as a tuple: number, key, and the drafts to which the key belongs.
 
-    Drafts are numbered from 1. The number 0 means that the key belongs to the whole post.
+    The number is that of the draft, beginning with 1. It is 0 if the key belongs to the whole post.
     """
     own = [(at, draft.once, [draft]) for at, draft in enumerate(drafts, 1) if draft.once is not None]
     return own if idempotency_key is None else [(0, idempotency_key, drafts), *own]

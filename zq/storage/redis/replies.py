@@ -60,11 +60,18 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
 
 
 def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int, str]:
-    """Decode the optional fields of an entry, see ``layout.MORE`` and ``layout.TAIL``.
+    """Decode the optional fields of an entry, whose format is ``layout.MORE`` and ``layout.TAIL``.
 
-    Return the creation time, the claim count in the origin queue, the checksum, the origin, the reason, the time of the
-    first claim (0 = none), the size of the attributes in bytes, and the group. Times are in milliseconds. If the fields
-    contain no creation time, return ``created``.
+    Times are in milliseconds. Return:
+
+    - creation time; ``created`` if the fields contain none
+    - claim count in the origin queue
+    - checksum
+    - origin queue
+    - dead-letter reason
+    - time of the first claim; 0 = none
+    - size of the attributes in bytes
+    - group
     """
     told, count, checksum, origin, reason = MORE.unpack_from(more)
     second = MORE.size + checksum
