@@ -107,7 +107,7 @@ def create_strategy(
     """Create the configured strategy. Return ``None`` if authentication is off.
 
     Args:
-        options: Returns the current options, because some files can be changed at runtime.
+        options: Returns the current options. Each reload of a file calls it, because the path may have changed.
         path: Path of the configuration file, which Keystone's middleware reads.
 
     Raises ``StartRefused`` if the strategy is unknown, a library is not installed, or a file is not valid.

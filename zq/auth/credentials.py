@@ -88,7 +88,7 @@ class FailureLimit:
 class BearerStrategy:
     """The strategies ``token``, ``jwt`` and ``token,jwt``.
 
-    The first verifier that matches a credential's format decides.
+    If several verifiers match a credential's format, the first one verifies the credential.
 
     Args:
         bare: Whether to accept a credential also in the header ``X-Auth-Token``, as OpenStack clients send it.

@@ -105,7 +105,7 @@ class Keystone:
 
     @property
     def middleware(self) -> AuthProtocol:
-        """The middleware, with its session and its own credential."""
+        """The middleware, which has a session with Keystone and the server's own credential."""
         return self._middleware
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
@@ -156,7 +156,11 @@ class Keystone:
     def _count_failures(
         self, environ: Mapping[str, Any], start_response: Callable[..., Any], peer: str
     ) -> Callable[..., Any]:
-        """Wrap ``start_response``: count rejected tokens, and close the connection if the request body is unread."""
+        """Wrap ``start_response`` to handle requests that the middleware has rejected.
+
+        - A status of 401 counts as a failed attempt of the address.
+        - If the request has a body, the connection is closed, because the middleware does not read the body.
+        """
 
         def begin(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
             if status.startswith(("401", "503")) and RESULT_KEY not in environ:

@@ -32,10 +32,10 @@ class Rule(Struct, frozen=True):
 
     Attributes:
         check: The required roles, in oslo.policy syntax.
-        verb: The scope verb that a credential with scopes needs. ``None`` if it needs no verb, or if the resource
-            checks several verbs.
+        verb: The verb that the scopes of a credential must permit. ``None`` if no verb is needed, or if the needed verb
+            depends on the request.
         everywhere: Whether the scope must cover the whole project, not only one name.
-        strongest: If the resource checks several verbs, the strongest of them. ``/v2/me`` lists the rule only for
+        strongest: If the needed verb depends on the request, the strongest verb. ``/v2/me`` lists the rule only for
             callers with this verb.
     """
 

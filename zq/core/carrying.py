@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Execution of commits, which publish staged messages and delete claimed messages in one transaction.
 
-The store first records the commit in one atomic step: from then on, the commit is decided. In the same step, the store
-applies a small commit. The server applies a large commit afterwards, in slices of limited size. A slice is idempotent.
-After each slice the server pauses for twice the duration of the slice, so that other requests make progress.
+The store first records the commit in one atomic step. A recorded commit is *decided*: it cannot fail any more. The
+store applies a small commit in the same step. The server applies a large commit afterwards, in slices of limited size.
+A slice is idempotent. After each slice the server pauses for twice the duration of the slice, so that other requests
+make progress.
 
 The server that received a commit applies it. If that server dies, another server resumes the commit. A commit counts as
 abandoned if it makes no progress between two polls.
@@ -81,15 +82,17 @@ class CommitExecutor:
         self._damaged: set[UnfinishedCommit] = set()
 
     def commit(self, commit: Commit, admitted: Admission = NO_ADMISSION) -> CommitResult:
-        """Decide and apply a commit. If it is not applied within ``patience`` seconds, the result's ``open`` is set.
+        """Record and apply a commit. If it is not applied within ``patience`` seconds, the result's ``open`` is set.
 
-        An unfinished commit of the same producer is applied first.
+        An unfinished earlier commit of the producer is applied first.
 
         Args:
             admitted: Context manager that reserves quota for the producer.
 
-        Raises the errors of ``TransactionController.commit``. Raises ``QuotaExceeded`` if there is no quota,
-        ``CommitRunning`` if the unfinished commit is not applied in time.
+        Raises the errors of ``TransactionController.commit``, and also:
+
+        - ``QuotaExceeded`` if the project has reached its producer limit.
+        - ``CommitRunning`` if the earlier commit is not applied within ``patience`` seconds.
         """
         deadline = time.monotonic() + self._patience
         while True:

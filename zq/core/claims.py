@@ -124,11 +124,13 @@ class Claims:
         return ClaimReply(claim, now, made.existing)
 
     def _release_undecryptable(self, queue: QueueRef, claim: Claim, shown: Messages, now: Seconds) -> Claim | None:
-        """Release messages that are not among the decrypted ones. Return the claim with the decrypted messages.
+        """Release the messages of a new claim that cannot be decrypted. Return the claim without these messages.
 
-        Return ``None`` if there are none.
+        If no message is left, return ``None``. Without the release, a consumer that settles the whole claim would
+        settle messages that it never received.
 
-        Without the release, a consumer that settles the whole claim would settle messages that it never received.
+        Args:
+            shown: The messages of the claim that have been decrypted.
         """
         read = {message.id for message in shown}
         away = [Release(message.id, SET_ASIDE) for message in claim.messages if message.id not in read]

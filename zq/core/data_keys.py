@@ -44,7 +44,7 @@ class ProjectKeys(Struct, frozen=True, array_like=True):
 
     Attributes:
         last: Number of the newest data key.
-        keys: The id of the master key and the wrapped data key, by number of the data key.
+        keys: Entries by number of the data key. An entry is the id of the master key and the wrapped data key.
     """
 
     last: int

@@ -97,8 +97,8 @@ class Messages:
     def rules(self, queue: QueueRef, size: int) -> Rules:
         """Return the rules for a post of ``size`` bytes (contract 7.2, step 1). Create the queue if it does not exist.
 
-        If cached rules allow the post, return them: the store rejects the post if they are outdated. Otherwise, read
-        the current rules from the store.
+        If cached rules allow the post, this method returns them. They may be outdated; if so, the store rejects the
+        post. If the cached rules forbid the post, or if there are none, this method reads the current rules.
         """
         remembered = self._rules_cache.remembered(queue)
         if remembered is not None and size <= remembered.max_messages_post_size and not remembered.posts_paused:
@@ -247,9 +247,11 @@ class Messages:
         refusal: ZqError | None,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """Stage the drafts. If ``refusal`` is set, stage nothing and raise ``refusal``.
+        """Stage the drafts. If ``refusal`` is set, only look up the idempotency key, and then raise ``refusal``.
 
-        Raises ``Repeated`` instead if the request repeats an earlier one.
+        Raises:
+            Repeated: A request with this idempotency key was already executed. Takes precedence over ``refusal``.
+            StageFull: The stage would exceed its limit of bytes or messages.
         """
         limits = self._limits
         size = limits.max_stage_bytes if refusal is None else NO_ROOM
@@ -365,7 +367,8 @@ class Messages:
         posted again, because it can be replayed from the history.
 
         Args:
-            claims: Ids of claims. Must be empty if the server requires claim ids for deletions.
+            claims: Claim ids in the request. If the server requires claim ids for deletions, a pop must not have any.
+                Otherwise, they are ignored.
 
         Raises ``Invalid`` if the server requires claim ids for deletions and ``claims`` is not empty.
         """
@@ -447,7 +450,11 @@ class Messages:
         trace: Mapping[str, AttributeValue],
         ids: Sequence[str] = (),
     ) -> tuple[Sequence[Draft], bool]:
-        """Return the drafts, and whether the queue ignores the delay of a message."""
+        """Build the drafts of the posted messages. Also return whether the queue ignores a delay that a message sets.
+
+        Args:
+            ids: Ids of the messages; empty = new ids.
+        """
         default_ttl, max_ttl = self._rules_cache.ttl(queue, rules), self._limits.max_message_ttl
         default_delay, max_delay = rules.default_message_delay, self._limits.max_message_delay
         seals = rules.enable_encrypt_messages

@@ -58,7 +58,12 @@ def list_messages(
     max_bytes: int,
     expected: bytes | None,
 ) -> Page[Message]:
-    """Return the page that ``MessageController.list`` would return, but read it in slices."""
+    """Return a page of messages, like ``MessageController.list``, but read it in slices.
+
+    Args:
+        expected: The queue's metadata that the caller expects; ``None`` = any. If the queue has other metadata, the
+            page has no messages, and ``Page.metadata`` is the queue's metadata.
+    """
     if size <= turns.SLICE:
         return messages.list(queue, after, size, wanted, now, max_bytes, expected)
     others: list[bytes] = []

@@ -328,9 +328,13 @@ class TopicPoll:
 
 
 def _has_news(page: TopicPage, after: int | None) -> bool:
-    """Return whether the page has messages, or a gap before later messages of the log.
+    """Return whether the page has messages, or a gap that the next page skips.
 
-    A gap at the end of the log does not count, because every following response would report it again.
+    If the page ends where it starts, the next page would report the gap again. Such a gap does not count, because it
+    would end each long poll immediately.
+
+    Args:
+        after: Log position after which the page starts; ``None`` = start of the log.
     """
     return bool(page.messages) or (page.gap is not None and page.position > (after or 0))
 

@@ -275,7 +275,10 @@ class Quotas:
                 raise exceeded("queues", limit)
 
     def _read_exists(self, queue: QueueRef) -> bool:
-        """Return whether the queue exists. If the project has no queue limit, return ``True`` without a read."""
+        """Return whether the queue exists, for a check of the queue limit.
+
+        If the project has no queue limit, return ``True`` without a read. The check then counts no queue as missing.
+        """
         return not self.allotment(queue.project).quota.queues or self._storage.queues.get(queue) is not None
 
     def _register(self, project: str) -> None:
@@ -315,7 +318,10 @@ class Quotas:
         return self._documents.get(DocumentRef(topic.project, TOPIC, topic.name), self._clock.now()) is not None
 
     def max_subscriptions(self, project: str) -> int:
-        """Return the project's subscription limit; 0 = no limit. Add the project to the list of projects."""
+        """Return the project's subscription limit; 0 = no limit.
+
+        Also add the project to the list of projects, because the caller is about to create a subscription.
+        """
         self._registered.get(project)
         return self.allotment(project).quota.subscriptions
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rate limits per project: requests, messages and bytes per second, and concurrent requests (tenancy 6).
 
-Each rate is a token bucket in the GCRA form: it is stored as the time at which all past use is paid. A request is
-admitted unless a bucket is in debt. The cost of a request is charged after the request, when the cost is known.
+Each rate is a token bucket, implemented as GCRA: the bucket stores the time at which all past use will be paid. A
+request is rejected if a bucket is in debt. Messages and bytes are charged after the request, when their number is
+known.
 
 The processes of a deployment share a project's rates by exchanging their demand, see ``Exchange``.
 """
@@ -73,7 +74,10 @@ class RemainingRate(NamedTuple):
 
 
 class RecentProjects:
-    """The projects that this process has served recently: those with light requests in progress, and the latest two.
+    """The projects that this process has served recently.
+
+    This class records the projects with light requests in progress, the project of the latest request, and the times of
+    the latest requests of this project and of another one.
 
     ``zq.http.weight`` defines light and heavy requests.
     """
@@ -98,7 +102,12 @@ class RecentProjects:
         return now - self._other_at < RECENT_SECONDS
 
     def contention(self, account: "Account", now: float) -> Contention:
-        """Return how recently other projects sent light requests, which a heavy request of ``account`` would delay."""
+        """Return whether a heavy request of ``account`` would delay other requests.
+
+        - ``NOW``: Light requests are in progress.
+        - ``RECENT``: Another project sent a request within the last ``CONTENTION_SECONDS``.
+        - ``NONE``: Neither is the case.
+        """
         if self.busy:
             return Contention.NOW
         latest = self._other_at if self._last is account else self._last_at
@@ -393,7 +402,10 @@ class Exchange:
     def _exchange(self, near: Mapping[str, tuple[float, float, float]]) -> list[dict[str, tuple[float, float, float]]]:
         """Store this process's report and return the reports of the other processes.
 
-        A report contains the demand of each project in requests, messages and bytes.
+        A report contains the demand of projects in requests, messages and bytes.
+
+        Args:
+            near: This process's report: the projects that use more than ``NEAR_FRACTION`` of a rate.
         """
         now = self._clock.now()
         self._documents.put(self._ref, msgspec.json.encode(near), now, expires=now + REPORT_TTL)

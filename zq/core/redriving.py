@@ -45,8 +45,8 @@ class Routes:
     Messages are moved only to targets to which the client may post and for which posts are not paused.
 
     Args:
-        to: Target of all messages; ``None`` = each message goes to its origin queue. The permission for ``to`` must be
-            checked before.
+        to: Target of all messages; ``None`` = each message goes to its origin queue. The caller must already have
+            checked the client's permission to post to ``to``.
         origin: Move only messages that were buried from this queue; ``None`` = from any queue.
         allowance: The permissions of the client, which are checked for origin queues.
     """
@@ -71,7 +71,10 @@ class Routes:
         return bool(self._to or message.origin)
 
     def moves(self, messages: Sequence[Message]) -> list[Move]:
-        """Return a move for each message whose target permits it, with the default delay of the target queue."""
+        """Return the moves of the messages to their targets, with the default delay of each target.
+
+        Omit a message if it has no target, if the client may not post to the target, or if posts to it are paused.
+        """
         moves = []
         for message in messages:
             target = self._to or message.origin

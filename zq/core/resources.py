@@ -267,7 +267,8 @@ class MetadataResource(Generic[R, T]):
         is unchanged.
 
         Args:
-            named: Dead-letter queues that ``edit`` may set.
+            named: Dead-letter queues that ``edit`` may set. The permission to post to them and the quota for creating
+                them are checked.
 
         Raises the errors of ``patch`` and of ``edit``.
         """

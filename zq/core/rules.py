@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of a queue's messages, parsed from its metadata, and caches of the rules (contract 6.1, extensions 4).
 
-The caches evict their oldest entries, so that a lookup does not reorder them and needs no lock.
+The caches by queue evict the entry that was inserted first (FIFO). Therefore a lookup does not reorder the entries and
+needs no lock.
 """
 
 import re
@@ -77,7 +78,8 @@ def _finder(default: int, by_name: Patterns) -> Callable[[str], int]:
 class Rules(ReservedKeys, frozen=True, kw_only=True):
     """The settings of a queue that apply to its messages, parsed from ``metadata``.
 
-    Defaults are applied, except for the default ttl (see ``RulesCache.ttl``).
+    Unset keys have their default values, except ``default_message_ttl``. It is ``None`` if unset, and
+    ``RulesCache.ttl`` returns the default.
     """
 
     metadata: bytes
@@ -95,7 +97,7 @@ class Rules(ReservedKeys, frozen=True, kw_only=True):
 
 
 class RulesCache:
-    """The rules of queues under the server's limits, cached by metadata and by queue."""
+    """Caches of the rules of queues, by metadata and by queue. Rules depend on the metadata and the server's limits."""
 
     def __init__(
         self,

@@ -160,7 +160,10 @@ class Stream:
         return self._render(batches, batches[-1].last) if batches else NO_EVENTS
 
     def _lost_tail(self) -> Gap | None:
-        """Return the gap if the reader's next messages were lost at the end of the log since the last call."""
+        """Return the gap if the log has lost its end and the reader has reached the lost messages, otherwise ``None``.
+
+        Each loss is reported only once.
+        """
         lost = self._tail.lost
         if lost is None or lost == self._lost or self.position < lost[0]:
             return None
@@ -309,7 +312,8 @@ def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[
 def lost_end(marker: int, reading: LogSlice) -> Gap | None:
     """Return the gap if the log has lost its end and the marker is in the lost range, otherwise ``None``.
 
-    Raises ``Invalid`` if the log has not assigned the marker yet: the reader would miss all messages up to it.
+    Raises ``Invalid`` if the marker is a sequence that the log has not assigned yet. A reader with such a marker would
+    miss all future messages up to the marker.
     """
     if marker <= reading.last:
         return None

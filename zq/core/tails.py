@@ -8,7 +8,7 @@ than the tail, the reader reads from the store itself.
 
 Streams also share rendered events. An event depends only on its message and the message's age in whole seconds.
 Therefore all streams that send a batch within the same second send the same bytes. All messages of a batch belong to
-one topic, so a reader may see all of them or none.
+one topic, so a reader has permission to see either all of them or none.
 """
 
 import logging
@@ -130,7 +130,10 @@ class Tail:
             self.start = self.position = last
 
     def on_published(self, batch: Batch | None, before: int) -> None:
-        """Handle the store's notification of a batch or a purge. For the arguments, see ``Listener``."""
+        """Handle a notification of the store: a published batch, a purge, or the last published sequence.
+
+        For the arguments, see ``Listener``.
+        """
         with self._changed:
             if batch is None and before:
                 self._stale = self._stale or before > self.position

@@ -122,7 +122,9 @@ class Trail:
             self._dropped += 1
 
     def _append_counts(self, second: int | None) -> None:
-        """If a new second has begun, append an entry for each project with the number of its skipped changes.
+        """If a new second has begun, report the changes that were skipped because of ``MAX_PER_SECOND``.
+
+        For each project with skipped changes, append one entry that contains their number.
 
         Args:
             second: Current second; ``None`` = append the entries although the second is not over.

@@ -105,8 +105,8 @@ class Waiters:
         Raises ``Invalid`` if ``wait`` is out of range.
 
         Args:
-            takes: Whether the request claims or pops messages. A message wakes one such request, and all read-only
-                requests.
+            takes: Whether the request claims or pops messages. A notification wakes only one such request. It wakes
+                all read-only requests, but only a few of each project at a time.
             check: Called before each poll, and at least every ``RECHECK_INTERVAL`` seconds. If it raises an error, the
                 long poll ends.
             may_use_reserve: Whether the client polls again immediately after an empty response. Such a request may use
@@ -281,7 +281,8 @@ class QueuePoll:
         Args:
             ask: Reads from the store.
             found: Returns whether the result contains messages.
-            gone: Returns whether the client has disconnected.
+            gone: Returns whether the client has disconnected. If it has, a request that claims or pops does not poll
+                again, so it takes no message.
         """
         waiter, owner = self._waiter, self._owner
         if waiter is None:

@@ -2,8 +2,8 @@
 """Message attributes: fields of a message that storage drivers do not interpret.
 
 Attributes never change after the post. A driver stores them as one opaque field, ``Draft.attributes``, and returns them
-unchanged, even from a move, a stage, the history or a replay. Limits and rules for attributes are enforced above the
-drivers.
+unchanged. Moved, staged, finished and replayed messages keep their attributes, too. Limits and rules for attributes are
+enforced above the drivers.
 
 The stored form is JSON. Readers ignore unknown members, so members may be added. No member may be renamed or change its
 type, because servers of an earlier version may share the store.
@@ -48,7 +48,8 @@ class AttributeValue(Struct, frozen=True, omit_defaults=True, rename="pascal"):
 class Attributes(Struct, frozen=True, omit_defaults=True, rename="pascal"):
     """The attributes of a message. The default of each field means that the attribute is absent.
 
-    Each field except ``message_attributes`` has the name of its member of ``zq.wire.answers.Message``.
+    Each field except ``message_attributes`` has the same name as its member of the response, which is
+    ``zq.wire.answers.Message``.
     """
 
     message_attributes: dict[str, AttributeValue] = {}

@@ -177,7 +177,7 @@ class MessageHandle(Struct, frozen=True):
         Args:
             claim: The message's last claim; "" = none.
             count: The message's claim count.
-            is_accepted: Whether ``claim`` is accepted, because it is live or because expired claims are accepted too.
+            is_accepted: Whether ``claim`` is live, or the caller accepts expired claims.
             age: Whole seconds since creation or last renewal of the claim.
         """
         if not claim or claim != self.claim or count != self.count:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access to declarations: struct fields whose types are annotated with a value, as in ``zq.model.options``."""
+"""Access to declarations. A declaration is a struct field with an annotation that describes the field.
+
+For example, the annotation of a configuration option is a ``zq.model.options.Option``.
+"""
 
 import ast
 import inspect
@@ -23,7 +26,7 @@ class Declaration(NamedTuple):
 
 
 def find_declarations(struct: type[Struct], kind: type[T]) -> Iterator[tuple[Declaration, T]]:
-    """Yield each field of the struct whose type is annotated with a value of type ``kind``, and this value."""
+    """Yield the fields of the struct that have an annotation of type ``kind``, each with this annotation."""
     for field in structs.fields(struct):
         if get_origin(field.type) is Annotated:
             type, *annotations = get_args(field.type)

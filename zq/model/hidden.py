@@ -34,7 +34,7 @@ class Owner(NamedTuple):
 
     @property
     def notices(self) -> QueueRef:
-        """The hidden queue with the copies of messages for all followers, such as subscriptions."""
+        """The hidden queue that holds the copies of the owner's messages for followers, such as subscriptions."""
         return self.hidden(NOTICES)
 
 
@@ -50,5 +50,5 @@ def owner_of(queue: QueueRef) -> Owner | None:
 
 
 def copies_of(stage: str) -> str:
-    """Return the name of the reserved stage with the copies of a stage's messages for followers."""
+    """Return the name of the reserved stage that holds the followers' copies of a stage's messages."""
     return f"{HIDDEN}{stage}"

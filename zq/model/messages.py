@@ -171,7 +171,8 @@ class Position(NamedTuple):
 
     Attributes:
         available: Available-at time in milliseconds.
-        lane: Further part of the position, for drivers whose claim order has two sequences.
+        lane: Sequence of the last listed message that was posted without a delay and never claimed. Only for drivers
+            that store such messages separately.
     """
 
     available: int = 0

@@ -75,7 +75,10 @@ def binding_ref(queue: QueueRef) -> DocumentRef:
 
 
 def bound_ref(pool: str, queue: QueueRef) -> DocumentRef:
-    """Return the reference of a queue's entry in the index of its pool. The pool's entries share ``bound_prefix``."""
+    """Return the reference of a queue's entry in the index of its pool.
+
+    The names of all entries of the pool begin with ``bound_prefix(pool)``.
+    """
     return DocumentRef("", BOUND, bound_prefix(pool) + _short(f"{queue.name}/{queue.project}"))
 
 

@@ -32,7 +32,11 @@ RULE: Final = (
 
 
 class Verb(StrEnum):
-    """An action that a scope permits. A request needs the verb of its route, and the verb of each of its targets."""
+    """An action that a scope permits.
+
+    A request needs one verb for its operation, and one for each further object, such as ``PRODUCE`` for the target
+    queue of a move.
+    """
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -169,12 +173,16 @@ def overlap(one: Pattern, other: Pattern) -> bool:
 
 
 def _reaches(one: Pattern, other: Pattern, wanted: Callable[[bool, bool], bool]) -> bool | None:
-    """Search for a text whose results of the two matches ``wanted`` accepts. Return whether one exists.
+    """Return whether a name exists for which ``wanted`` returns true.
 
     Return ``None`` if the patterns are too complex to compare.
 
-    The search runs both patterns in parallel. All letters that occur in neither pattern are equivalent, so only one of
-    them is tried.
+    The search matches each candidate name against both patterns in parallel. All letters that occur in neither pattern
+    are equivalent, so only one of them is tried.
+
+    Args:
+        wanted: A condition on a name. It has two arguments: whether ``one`` matches the name, and whether ``other``
+            matches it. It must return ``False`` if ``other`` does not match, because the search skips such names.
     """
     letters = (set(one.text) | set(other.text) | {".", OTHER}) - {"*"}
     begin = (one.begin, other.begin)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A parser for store URIs, which may name several hosts.
 
-``urllib.parse.urlsplit`` supports only one host. Some Python versions reject brackets after the first host, which occur
-in MongoDB URIs (``mongodb://a,[::1]:27018``).
+``urllib.parse.urlsplit`` supports only one host. MongoDB URIs may contain brackets after the first host
+(``mongodb://a,[::1]:27018``), and some Python versions reject such brackets.
 """
 
 import re

@@ -233,7 +233,8 @@ class Stats(Struct, Generic[Time], frozen=True, omit_defaults=True):
     """The message counts of a queue or topic.
 
     Attributes:
-        entered: Counter of posted messages with an arbitrary start. Only differences are meaningful. Absent if unknown.
+        entered: Counter of posted messages. It starts at an arbitrary number, so only differences are meaningful.
+            Absent if unknown.
     """
 
     claimed: Count

@@ -5,7 +5,7 @@ A JSON string is an attribute of type String, and a JSON number is an attribute 
 an object with ``type`` and ``value``:
 
 - a Binary, in base64;
-- a type with a label;
+- a String or Number whose type has a label, such as ``String.uuid``;
 - a Number such as ``1.50``, because a JSON number would not preserve its text.
 """
 

@@ -24,7 +24,8 @@ class Values(Struct, frozen=True):
     """The valid values of a key.
 
     Args:
-        schema: Returns the JSON Schema. The schema's description, if any, completes the error sentence.
+        schema: Returns the JSON Schema. If the schema has a description, the error message for an invalid value is
+            the name of the key, followed by the description.
         text: Description of the values in ``api-ref/queues.md``.
     """
 
