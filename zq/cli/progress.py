@@ -100,7 +100,11 @@ class Progress:
 
     @contextmanager
     def follow_tasks(self, tasks: Callable[[], str]) -> Generator[None, None, None]:
-        """Show the progress of Spark's tasks during the block. Reset the elapsed time, to exclude Spark's start."""
+        """Show the progress of Spark's tasks during the block. Reset the elapsed time, to exclude Spark's start.
+
+        Args:
+            tasks: Returns a description of the current tasks.
+        """
         self.tasks = tasks
         self._begin()
         try:

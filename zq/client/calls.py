@@ -327,7 +327,8 @@ def check_concurrency(concurrency: int) -> int:
 def may_be_applied(error: BaseException) -> bool:
     """Return whether the server may have applied a failed call.
 
-    If the server rejected the first attempt, it has certainly not applied the call.
+    - ``False``: the server rejected the first attempt.
+    - ``True``: a response was lost, the server was unavailable, or a repeated attempt was rejected.
     """
     return type(error) in (Unavailable, ZqError) or not isinstance(error, ZqError) or error.__cause__ is not None
 

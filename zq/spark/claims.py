@@ -128,7 +128,7 @@ class BatchClaimer:
         self._fills = 0
 
     def fill(self, batch: ClaimedBatch, most: int, wait: int) -> None:
-        """Claim messages until the batch has ``most`` messages or the queue is empty.
+        """Claim messages until the batch has ``most`` messages or ``MAX_CLAIMS`` claims, or the queue is empty.
 
         Args:
             wait: Seconds for which the first claim of a batch waits for messages.
@@ -177,7 +177,10 @@ class BatchClaimer:
                 self._heartbeat.drop([name])
 
     def release(self, batch: ClaimedBatch) -> None:
-        """Release the batch's messages. The fencing token protects a successor's claims, which have the same names."""
+        """Release the batch's messages.
+
+        If a newer query has taken over, its claims may have the same names. The fencing token prevents their release.
+        """
         for name, ids in list(batch.claims.items()):
             self._heartbeat.drop([name])
             try:

@@ -171,7 +171,7 @@ class RoundExecutor:
         """Whether the last dry run has staged rows with target queues."""
 
     def run(self, this: Round, inlined: Mapping[str, bytes], rejected: Rejected, keep: bool = True) -> None:
-        """Run a round. Raises an error class in ``FAILURES`` if Spark or a stage fails.
+        """Run a round. If Spark or a stage fails, the error belongs to a class in ``FAILURES``.
 
         Args:
             inlined: Mapping from claim id to the claim's messages as JSON, for the claims that the driver has read.
