@@ -93,6 +93,7 @@ class Events:
         """Observe the end of a round of active expiry.
 
         Args:
+            seconds: Duration of the round.
             removed: Number of messages deleted.
             exhausted: Whether the round ended because it reached its maximum number of messages.
             paused: Seconds for which the round was paused.

@@ -108,7 +108,7 @@ def _lock(file: BinaryIO) -> None:
 
 
 def _kept_open(file: BinaryIO) -> BinaryIO:
-    """Return the file. Keep it open, because it holds the lock; on Windows, which has no such locks, close it."""
+    """Return the file. Leave it open, because it holds the lock. On Windows, where files are not locked, close it."""
     if not fcntl:
         file.close()
     return file
@@ -242,7 +242,7 @@ def digest_before(path: Path, offset: int) -> str:
 
 
 class Sender:
-    """A sender that posts the remaining batches of a file, ``most`` at a time, and saves the progress."""
+    """A sender that posts the remaining batches of a file with up to ``most`` threads, and saves the progress."""
 
     def __init__(self, resume_file: ResumeFile, upload: Upload, post: Callable[[Batch], object], most: int) -> None:
         self.upload = upload

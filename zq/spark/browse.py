@@ -194,7 +194,7 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """A batch reader with filter pushdown, for the field ``filtered`` of ``ReadingOptions``.
+    """A batch reader with filter pushdown, for the option ``pushdown``.
 
     Spark rejects this reader unless ``spark.sql.python.filterPushdown.enabled`` is set.
     """

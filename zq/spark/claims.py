@@ -144,7 +144,7 @@ class BatchClaimer:
             batch.add(name, messages)
 
     def adopt(self, batch: ClaimedBatch, prefixes: Iterable[str]) -> None:
-        """Add the live claims with these prefixes, which a crashed run has left. Create no claims."""
+        """Add the live claims of a crashed run, which have these prefixes, to the batch. Create no claims."""
         try:
             claimed = self._queue().stats().claimed
         except QueueNotFound:
@@ -179,7 +179,7 @@ class BatchClaimer:
     def release(self, batch: ClaimedBatch) -> None:
         """Release the batch's messages.
 
-        If a newer query has taken over, its claims may have the same names. The fencing token prevents their release.
+        If a newer query has taken over, its claims may have the same names. The fencing token keeps them claimed.
         """
         for name, ids in list(batch.claims.items()):
             self._heartbeat.drop([name])

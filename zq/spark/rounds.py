@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A round of a pipeline: Spark reads the claimed messages, applies the stages and writes the results.
 
-The commit that publishes the results also settles the claims. A data source of its own reads and writes the messages.
-Its option ``round`` is a ``Round`` as JSON.
+The commit that publishes the results also settles the claims. The data source ``RoundSource`` reads and writes the
+messages. Its option ``round`` is a ``Round`` as JSON.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

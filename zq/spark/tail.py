@@ -191,7 +191,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _check_queue(self, start: Offset) -> None:
-        """Check that the queue still keeps its history, at most once per ``CHECK_INTERVAL`` seconds.
+        """Check that the queue still keeps a history. If the last check was recent (``_is_due``), do nothing.
 
         Raises ``Invalid`` if the queue keeps no history, and ``MessagesLost`` if the queue was recreated.
         """
