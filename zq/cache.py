@@ -44,8 +44,8 @@ class ReadThroughCache(Generic[K, V]):
     Args:
         load: Returns the value of a key. Must not look up its own key.
         size: Maximum number of entries. The oldest ones are evicted.
-        ttl: Seconds from the start of a load to the expiry of its value, or a function of the value that returns them.
-            With 0, the value is not cached.
+        ttl: Seconds for which a value is cached, counted from the start of its load; 0 = the value is not cached.
+            Alternatively a function, which is called with the value and returns the seconds.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ class Offset(NamedTuple):
         return Offset(self.low - grown, self.high + grown, moment)
 
     def max_error(self, offset: float) -> Seconds:
-        """Return the maximum error of ``offset``, an estimate within these bounds."""
+        """Return the distance from ``offset`` to the farther bound, which is the maximum error of this offset."""
         return max(self.high - offset, offset - self.low)
 
 
@@ -121,8 +121,9 @@ class StoreClock:
     def now(self) -> Seconds:
         """Return the store's time with an error of at most ``TOLERANCE``.
 
-        If the offset is less precise, wait until the store has reached the latest time possible at the call, and return
-        that time. Raises ``Unavailable`` if the wait would be longer than ``LONGEST_WAIT``.
+        If the offset is less precise, the store's time at the call is known only as a range. In this case, wait until
+        the store's time has reached the end of the range, and return this end. Raises ``Unavailable`` if the wait would
+        be longer than ``LONGEST_WAIT``.
         """
         with self._lock:
             moment = self._monotonic()
@@ -150,7 +151,7 @@ class StoreClock:
     def drift(self) -> Seconds:
         """Return the seconds by which this clock is ahead of the last sample of the store's time.
 
-        While the store distrusts a jump of its machine's clock, the result is relative to the machine's clock.
+        If the store currently distrusts a jump of its machine's clock, compare with the machine's clock instead.
         """
         distrusted_lead = self._distrusted_lead()
         with self._lock:
@@ -189,9 +190,12 @@ class StoreClock:
                     self._follow_step(list(self._jumps))
 
     def _apply_bounds(self, known: Offset) -> None:
-        """Apply the intersection of all samples' bounds.
+        """Store ``known``, the intersection of all samples' bounds, and adjust the target offset.
 
-        If it is not narrower than before, move the target offset only as far as necessary. An ongoing slew continues.
+        - If the bounds are narrower than before, the target becomes their middle.
+        - Otherwise, a target outside the bounds moves to the nearer bound, and a target within them stays.
+
+        A slew in progress continues.
         """
         behind = self._offset - self._target
         if known.high - known.low <= 2 * self._known.at(known.received).max_error(self._target):

@@ -220,7 +220,7 @@ class DraftsRepeated(ZqError):
     """A signal to the caller: an earlier post already contained some of the drafts. Nothing was stored.
 
     Attributes:
-        first: The earlier result for each of these drafts, by id.
+        first: Mapping from the id of each repeated draft to the result of the earlier post.
     """
 
     def __init__(self, first: Mapping[str, Repeated]) -> None:

@@ -41,7 +41,7 @@ class Events:
         """Observe messages stored in a queue. A repeated request stores no messages and is not observed."""
 
     def claimed(self, queue: QueueRef, claim: Claim, now: Seconds) -> None:
-        """Observe a new claim. A claim that was found by name is not new."""
+        """Observe a new claim. A request that returns an existing claim by its name is not observed."""
 
     def popped(self, queue: QueueRef, messages: Messages, now: Seconds) -> None:
         """Observe messages popped from a queue."""
@@ -90,9 +90,10 @@ class Events:
         """Observe ``count`` expired messages that were deleted from a queue."""
 
     def swept(self, seconds: float, removed: int, exhausted: bool, paused: float) -> None:
-        """Observe the end of an active expiry round.
+        """Observe the end of a round of active expiry.
 
         Args:
+            seconds: Duration of the round.
             removed: Number of messages deleted.
             exhausted: Whether the round ended because it reached its maximum number of messages.
             paused: Seconds for which the round was paused.
@@ -139,7 +140,7 @@ def _in_turn(calls: Sequence[Callable[..., None]]) -> Callable[..., None]:
 
 
 class Refusal(StrEnum):
-    """The reason why the HTTP server, not the application, rejected a request or connection. A label of the metric."""
+    """A reason for which the HTTP server, not the application, rejects a request: a label of ``zq_refused_total``."""
 
     HEAD = "head_timeout"
     BODY = "body_timeout"

@@ -130,7 +130,7 @@ def slices(items: Sequence[T], size: int | None = None) -> Iterable[Sequence[T]]
     """Cut the items into slices, and yield to other threads between them.
 
     Args:
-        size: Size of a slice; ``None`` = ``FINE_SLICE``, but up to ``SLICE`` items are one slice.
+        size: Size of a slice. Default: ``FINE_SLICE``, but up to ``SLICE`` items are not cut.
     """
     whole = size or SLICE
     return (items,) if len(items) <= whole else _slices(items, size or FINE_SLICE)

@@ -88,9 +88,9 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 
 @contextmanager
 def on_second_signal(act: Callable[[], object]) -> Generator[None, None, None]:
-    """Call ``act`` on the second SIGTERM or SIGINT, and let the third one end the process.
+    """Call ``act`` on the second SIGTERM or SIGINT. The third signal ends the process.
 
-    Enter ``stop_on_signals``, which handles the first signal, inside this context.
+    The block must enter ``stop_on_signals``, which handles the first signal.
     """
 
     def on_signal(_number: int, _frame: object) -> None:

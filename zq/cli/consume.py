@@ -152,7 +152,7 @@ class ConsumeOptions(Struct, frozen=True):
         )
 
     def batch_options(self, words: list[str], limits: Mapping[str, int]) -> BatchOptions:
-        """Return the options of a ``BatchWorker``, reduced to the server's limits."""
+        """Return the options of a ``BatchWorker``. Claim sizes and delays are at most the server's ``limits``."""
         return BatchOptions(
             words,
             min(self.claim_size(words), limits["max_messages_per_claim_or_pop"]),

@@ -51,9 +51,12 @@ class MessageBudget:
         self._changed = threading.Condition()
 
     def claim(self, most: int, stopped: threading.Event, ask: Callable[[int], Claim]) -> Claim | None:
-        """Claim up to ``most`` messages within the budget. Return ``None`` if the budget is used up.
+        """Claim up to ``most`` messages. Return ``None`` if the budget is used up or ``stopped`` is set.
 
         If pending claims of other loops have reserved the remaining budget, wait for their results first.
+
+        Args:
+            ask: Sends the claim request; called with the maximum number of messages.
         """
         with self._changed:
             while not self._left and self._reserved and not stopped.is_set():

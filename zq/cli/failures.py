@@ -68,13 +68,13 @@ class UnreadableResources:
         self._errors: dict[str, errors.ZqError] = {}
 
     def add(self, name: str, error: errors.ZqError) -> None:
-        """Record a queue or topic that cannot be read. Print its first error."""
+        """Record a queue or topic that cannot be read. If it was not recorded before, print the error."""
         if name not in self._errors:
             note(f"{name} could not be read: {error}")
         self._errors[name] = error
 
     def check(self) -> None:
-        """Raise ``Failure`` if a queue or topic was recorded, with the exit code of the first error."""
+        """Raise ``Failure`` if a queue or topic was recorded. The exit code is that of the first queue or topic."""
         if self._errors:
             names = ", ".join(self._errors)
             raise Failure(

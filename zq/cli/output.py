@@ -97,7 +97,7 @@ class Output:
                 write(as_yaml(members))
 
     def messages(self, found: Iterable[Message], full: bool = False, **more: str) -> None:
-        """Show messages, with the values in ``more`` above the table or in each JSON line."""
+        """Show messages. The values in ``more`` are shown above a table, or as members of each JSON line."""
         if self.uses_tables:
             rows = [
                 (message.id, message.age, message.ttl, message.claim_count, body_text(message)) for message in found
@@ -123,8 +123,8 @@ class Output:
     def _apply_query(self, result: object, query: Query) -> Any:
         """Apply the query to a result.
 
-        If the query fails, show the whole result and raise ``UsageError``. The user cannot fetch a claimed or popped
-        message again.
+        If the query fails, show the whole result and raise ``UsageError``. Otherwise the user would never see
+        the messages of a claim or pop.
         """
         from jmespath.exceptions import JMESPathError
 

@@ -33,7 +33,7 @@ RATE_UPDATES: Final = 10
 
 @contextmanager
 def progress_bar(what: str, total: float | None) -> Generator[Callable[[float, int], None], None, None]:
-    """Show a progress bar labelled ``what`` if the block takes more than a second on a terminal.
+    """Show a progress bar labelled ``what`` if standard error is a terminal and the block takes more than a second.
 
     Yields a function that updates the bar with the completed part of ``total`` and the number of messages.
     """
@@ -60,7 +60,7 @@ def progress_bar(what: str, total: float | None) -> Generator[Callable[[float, i
 
 
 class Stopwatch:
-    """A context manager that shows the number of stored messages and their rate when its block ends.
+    """A context manager that shows the number of stored messages and their rate when its block succeeds.
 
     The context manager yields a function that sets the number.
     """
@@ -100,7 +100,11 @@ class Progress:
 
     @contextmanager
     def follow_tasks(self, tasks: Callable[[], str]) -> Generator[None, None, None]:
-        """Show the progress of Spark's tasks during the block. Reset the elapsed time, to exclude Spark's start."""
+        """Show the progress of Spark's tasks during the block. Reset the elapsed time, to exclude Spark's start.
+
+        Args:
+            tasks: Returns a description of the current tasks.
+        """
         self.tasks = tasks
         self._begin()
         try:

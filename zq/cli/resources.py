@@ -81,7 +81,7 @@ class ResourceAccess:
         return self._handle(self.session, name)
 
     def raise_missing(self, names: Iterable[str]) -> None:
-        """Raise ``NotFound`` for missing queues or topics, unless ``names`` is empty."""
+        """Raise ``NotFound`` for the missing queues or topics in ``names``. If ``names`` is empty, do nothing."""
         if sentences := [str(self.session.missing_error(name, self.kind)) for name in names]:
             raise NotFound(" ".join(sentences))
 

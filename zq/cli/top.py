@@ -282,7 +282,11 @@ def top(
 
 
 def live_top(sampler: Sampler, sort: str, rows: int | None, interval: float, looks: int | None) -> None:
-    """Redraw the table with each sample, and change the sort order when a key is pressed."""
+    """Redraw the table with each sample, and change the sort order when a key is pressed.
+
+    Args:
+        looks: Number of samples after the first one; ``None`` = no limit.
+    """
     from rich.live import Live
 
     with keyboard() as pressed, Live(console=create_console(), auto_refresh=False) as live:

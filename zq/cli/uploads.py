@@ -70,7 +70,7 @@ class ResumeFile:
         return self.path.read_bytes()
 
     def write(self, text: bytes, durably: bool = False) -> None:
-        """Replace the content atomically."""
+        """Replace the content atomically. If ``durably`` is true, sync the new content to disk first."""
         fresh = self.path.with_name(self.path.name + ".new")
         file = fresh.open("w+b")
         _lock(file)  # before the rename, so that no other process can lock it first
@@ -108,7 +108,7 @@ def _lock(file: BinaryIO) -> None:
 
 
 def _kept_open(file: BinaryIO) -> BinaryIO:
-    """Return the open file, which holds the lock. On Windows, where there is no lock, close the file."""
+    """Return the file. Leave it open, because it holds the lock. On Windows, where files are not locked, close it."""
     if not fcntl:
         file.close()
     return file
@@ -242,7 +242,7 @@ def digest_before(path: Path, offset: int) -> str:
 
 
 class Sender:
-    """A sender that posts the remaining batches of a file, ``most`` at a time, and saves the progress."""
+    """A sender that posts the remaining batches of a file with up to ``most`` threads, and saves the progress."""
 
     def __init__(self, resume_file: ResumeFile, upload: Upload, post: Callable[[Batch], object], most: int) -> None:
         self.upload = upload

@@ -228,7 +228,10 @@ class Attempts:
         raise error
 
     def split_pause(self, pause: float) -> Iterator[float]:
-        """Split a pause into short sleeps. If ``Call.patience`` returns 0 or less meanwhile, raise the last error."""
+        """Yield short sleeps in seconds that add up to ``pause``.
+
+        If ``Call.patience`` returns 0 or less in the meantime, raise the last error.
+        """
         yield from split_sleep(pause, self._is_out_of_patience)
         failure = self._rate_limit_failure or self._failed
         if failure is not None and self._is_out_of_patience():

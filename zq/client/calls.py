@@ -80,9 +80,10 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
         wait: Seconds for which the server may hold the request (long polling).
         patience: Returns the seconds left for retries. It is called before each attempt and while the client sleeps.
         local_response: Response to use instead of sending the request.
-        undo: Call to attempt once, with a short timeout, if this call may have been applied but has no result.
-        check: Call to attempt once, with a short timeout, before this call. Errors of its ``read`` fail this call;
-            connection errors and error responses are ignored.
+        undo: Call that reverts this call. If this call fails but may have been applied, the client attempts ``undo``
+            once, with a short timeout.
+        check: Call that the client attempts once before this call, with a short timeout. If ``check.read`` raises, this
+            call fails. If the check gets no response or an error response, the check is ignored.
     """
 
     method: str
@@ -327,7 +328,8 @@ def check_concurrency(concurrency: int) -> int:
 def may_be_applied(error: BaseException) -> bool:
     """Return whether the server may have applied a failed call.
 
-    If the server rejected the first attempt, it has certainly not applied the call.
+    - ``False``: the server rejected the first attempt.
+    - ``True``: a response was lost, the server was unavailable, or a repeated attempt was rejected.
     """
     return type(error) in (Unavailable, ZqError) or not isinstance(error, ZqError) or error.__cause__ is not None
 

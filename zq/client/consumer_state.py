@@ -105,7 +105,7 @@ class ActiveClaim:
         self.renew(sent_at, ttl)
 
     def renew(self, sent_at: float, ttl: int) -> None:
-        """Record a renewal for ``ttl`` seconds. The ttl counts from ``sent_at``, the time before the request."""
+        """Record a renewal for ``ttl`` seconds after ``sent_at``, the time just before the request was sent."""
         self.ends = sent_at + ttl
         self.due = sent_at + ttl / 3
         self.renewing = False
@@ -174,7 +174,11 @@ class ConsumerState:
         )
 
     def add_claimed(self, claimed: ClaimedDeliveries, sent_at: float, now: float) -> float:
-        """Add claimed messages. Return the seconds to sleep before the next claim."""
+        """Add claimed messages. Return the seconds to sleep before the next claim.
+
+        Args:
+            sent_at: Time just before the claim request was sent.
+        """
         if claimed.deliveries:
             self._idle = 0.0
             self._claims.append(ActiveClaim(claimed, sent_at, self.options.ttl))
@@ -201,7 +205,7 @@ class ConsumerState:
 
     @property
     def is_backlogged(self) -> bool:
-        """Whether too many claims wait for their settlement to create another claim."""
+        """Whether to create no further claim now, because ``MAX_UNSETTLED`` finished claims are not settled yet."""
         return sum(not claim.has_work for claim in self._claims) >= MAX_UNSETTLED
 
     def finish(self, delivery: Delivery, otherwise: Decision, now: float) -> bool:
@@ -333,7 +337,11 @@ class ConsumerState:
         claim.due = now + claim.retry_pause if passes else inf
 
     def _lapse(self, claim: ActiveClaim, decided: Decided) -> None:
-        """Mark the claim as expired. Messages that no handler has taken do not count as lost."""
+        """Mark the claim as expired. Messages with a decision count as lost; waiting messages are dropped.
+
+        Args:
+            decided: Messages of the failed settlement, with their decisions.
+        """
         claim.is_lapsed = True
         claim.waiting.clear()
         self.lost += [delivery for part in [decided, *claim.decided] for delivery, _ in part]

@@ -57,9 +57,10 @@ class EventReader:
     def prepare_reconnect(self, error: Broken | None) -> list[Gap]:
         """Prepare the next connection after the stream has broken off. Return the gaps to report.
 
-        - ``TooManyRequests``: sleep for the time that the server requests.
-        - ``Invalid`` for a position that the server sent: the log was lost, so read the new log from the start.
-        - Other errors: raise the error if this connection has received no data.
+        - ``TooManyRequests``, if an earlier connection has received data: sleep for the time that the server requests.
+        - ``Invalid``, although the position came from the server: the log was lost. Read the new log from the start.
+        - Other errors: if this connection has received no data, raise the error.
+        - No error, or an error after data: reconnect with a back-off.
         """
         if isinstance(error, Invalid) and self._position_known:
             self.last, self._position_known = "0", False

@@ -24,11 +24,13 @@ class SubscriptionOperations(ResourceOperations):
     def subscribe(
         self, subscriber: str, *, ttl: int | None = None, options: Mapping[str, Any] | None = None
     ) -> Call[Subscribed]:
-        """Subscribe a URI to the messages. Raises ``SubscriptionExists`` if the URI is already subscribed.
+        """Subscribe a URI to the messages. Raises ``SubscriptionExists`` if the URI has a confirmed subscription.
 
-        Deliveries begin when the subscriber has confirmed the subscription. If the subscriber has not confirmed an
-        earlier subscription, the server sends the confirmation request again. If the response is lost, repeat the call
-        to get the id, and call ``rotate_secret`` to get a secret.
+        Deliveries begin when the subscriber has confirmed the subscription. If the URI already has an unconfirmed
+        subscription, the server sends another confirmation request, and the call returns the id without a secret.
+
+        If the response is lost, the client does not retry. Repeat the call to get the id, and call ``rotate_secret`` to
+        get a secret.
 
         Args:
             ttl: Lifetime of the subscription in seconds. Default: one hour.

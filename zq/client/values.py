@@ -105,7 +105,11 @@ class Delivery(Message, frozen=True, dict=True, omit_defaults=True, gc=True):
         self._decide(Released(self.id) if delay is None else Released(self.id, delay))
 
     def move(self, queue: str, *, body: Any = msgspec.UNSET, ttl: int | None = None, delay: int | None = None) -> None:
-        """Move the message to another queue atomically, with the new body if ``body`` is given."""
+        """Move the message to another queue when the handler returns. The move is atomic.
+
+        Args:
+            body: New body. Default: the old body.
+        """
         content = body if body is msgspec.UNSET else _move_body(body)
         moved = Moved(self.id, queue, content)
         moved.ttl = msgspec.UNSET if ttl is None else ttl
@@ -113,7 +117,7 @@ class Delivery(Message, frozen=True, dict=True, omit_defaults=True, gc=True):
         self._decide(moved)
 
     def bury(self, reason: str) -> None:
-        """Move the message to the queue's dead-letter queue."""
+        """Move the message to the queue's dead-letter queue when the handler returns."""
         self._decide(Buried(self.id, reason))
 
     def _decide(self, decision: Decision) -> None:

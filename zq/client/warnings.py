@@ -37,8 +37,8 @@ class Warnings:
     def with_delay_check(self, queue: str, post: Call[T]) -> Call[T]:
         """Add a check to a post with a delay. The check raises ``Invalid`` if the queue ignores delays.
 
-        The check costs one request for each queue. It is repeated after a response that reports an ignored delay,
-        because the queue was then updated or recreated.
+        The check sends one request for each queue, before the first post with a delay. If a later response reports an
+        ignored delay, the queue was updated or recreated, so the next post checks again.
         """
         if not self._checks_delays:
             return post

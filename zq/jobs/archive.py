@@ -80,7 +80,12 @@ def queues_with_history(client: Client) -> list[str]:
 
 
 def archive_queue(spark: SparkSession, path: str, given: Mapping[str, str], strict: str, progress: Progress) -> Counts:
-    """Archive the new entries of a queue. ``given`` are the source options. Return the number of new rows per table."""
+    """Archive the new entries of a queue. Return the number of new rows per table.
+
+    Args:
+        given: Options of the Spark source.
+        strict: "true" = fail if history entries may have expired before they were archived; "false" = continue.
+    """
     counts = {"posted": run_stream(spark, path, "posted", {**given, "failOnDataLoss": "false"}, progress)}
     [begun] = spark.sql("select unix_micros(current_timestamp()) at").collect()
     counts["finished"] = run_stream(spark, path, "finished", {**given, "failOnDataLoss": strict}, progress)

@@ -130,7 +130,10 @@ def read_rows(
 
 
 def read_csv(spark: SparkSession, path: str, multiline: bool) -> DataFrame:
-    """Read a CSV file with string columns. Column ``INVALID_ROW`` has the text of rows with too few or many fields."""
+    """Read a CSV file with string columns.
+
+    If a row has too few or too many fields, column ``INVALID_ROW`` has its text.
+    """
     options = {"header": "true", "escape": '"', "mode": "PERMISSIVE", "columnNameOfCorruptRecord": INVALID_ROW}
     reader = spark.read.options(**options).option("multiLine", multiline)
     named = reader.csv(path).columns
@@ -176,7 +179,7 @@ def to_bodies(frame: DataFrame, column: str | None = None, parse: bool = False, 
 
 @contextmanager
 def cache_rows(rows: DataFrame) -> Iterator[None]:
-    """Cache the rows during the block, so that Spark stores the rows that were checked, even if the file changes."""
+    """Cache the rows during the block. If the file changes meanwhile, Spark still stores the rows that were checked."""
     rows.persist()
     try:
         yield

@@ -201,8 +201,8 @@ def compute_queue_report(found: Mapping[str, DataFrame], backlog: DataFrame, now
     """Return one row per queue with all columns of the report.
 
     Args:
-        found: Tables by name: ``posted`` and ``finished`` in the period, ``archived``, and all finished messages as
-            ``records``.
+        found: Tables by name: ``posted`` and ``finished`` have the messages of the period, ``records`` has the finished
+            messages of all times, and ``archived`` is the table of the archive.
         now: Column with the time of the report.
     """
     parts = [

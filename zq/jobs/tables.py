@@ -40,7 +40,10 @@ def write(rows: DataFrame, path: str, table: str) -> None:
 
 
 def add_former_rows(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame:
-    """Add the rows of an earlier attempt at the batch whose messages are no longer on the server."""
+    """Add the rows that an earlier attempt at the batch wrote and that ``rows`` lacks.
+
+    The messages of these rows are no longer on the server, so the repeated batch does not contain them.
+    """
     reader = rows.sparkSession.read.schema(SCHEMAS[table]).option("basePath", f"{path}/{table}")
     try:
         before = reader.parquet(f"{path}/{table}/project=*/queue=*/day=*/batch={batch}")

@@ -91,7 +91,10 @@ class Log:
         return self.after(position, 1).end
 
     def find_first(self, position: int) -> int | None:
-        """Return the result of ``first``, or ``None`` for a position beyond the log's end, which the server rejects."""
+        """Return the position of the first message after ``position``, or ``None`` if there is none.
+
+        Unlike ``first``, accept a position beyond the end of the log.
+        """
         try:
             return self.first(position)
         except TrimmedMessages:
@@ -191,7 +194,7 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """A batch reader with filter pushdown, for the field ``filtered`` of ``ReadingOptions``.
+    """A batch reader with filter pushdown, for the option ``pushdown``.
 
     Spark rejects this reader unless ``spark.sql.python.filterPushdown.enabled`` is set.
     """
@@ -213,7 +216,10 @@ class FilteringBatchReader(BatchReader):
             self.high = min(self.high, value + MAX_OFFSETS[kind])
 
     def _bound(self, kind: type[Filter], value: datetime) -> None:
-        """Narrow the range by a time filter, as far as the server's millisecond precision permits."""
+        """Narrow the range by a time filter.
+
+        The server compares milliseconds. If the filter is more precise, the range may be wider than the filter.
+        """
         if value.tzinfo is None:
             return
         if kind in (GreaterThan, GreaterThanOrEqual) and (self.log.since is None or value > self.log.since):

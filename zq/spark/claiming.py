@@ -108,7 +108,11 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from rows.convert(self._claimed_messages(name) if inlined is None else _messages.decode(inlined))
 
     def commit(self, end: Offset) -> None:
-        """Do nothing, because Spark calls ``commit`` for a batch only after the next batch, and never for the last."""
+        """Do nothing.
+
+        Spark calls ``commit`` too late: one batch later, and never for the last batch. ``latestOffset`` settles the
+        claims instead.
+        """
 
     def stop(self) -> None:
         """Release the prefetched claims. Keep all others, because the checkpoint may refer to them."""

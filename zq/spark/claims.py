@@ -128,7 +128,7 @@ class BatchClaimer:
         self._fills = 0
 
     def fill(self, batch: ClaimedBatch, most: int, wait: int) -> None:
-        """Claim messages until the batch has ``most`` messages or the queue is empty.
+        """Claim messages until the batch has ``most`` messages or ``MAX_CLAIMS`` claims, or the queue is empty.
 
         Args:
             wait: Seconds for which the first claim of a batch waits for messages.
@@ -144,7 +144,7 @@ class BatchClaimer:
             batch.add(name, messages)
 
     def adopt(self, batch: ClaimedBatch, prefixes: Iterable[str]) -> None:
-        """Add the live claims with these prefixes, which a crashed run has left. Create no claims."""
+        """Add the live claims of a crashed run, which have these prefixes, to the batch. Create no claims."""
         try:
             claimed = self._queue().stats().claimed
         except QueueNotFound:
@@ -177,7 +177,10 @@ class BatchClaimer:
                 self._heartbeat.drop([name])
 
     def release(self, batch: ClaimedBatch) -> None:
-        """Release the batch's messages. The fencing token protects a successor's claims, which have the same names."""
+        """Release the batch's messages.
+
+        If a newer query has taken over, its claims may have the same names. The fencing token keeps them claimed.
+        """
         for name, ids in list(batch.claims.items()):
             self._heartbeat.drop([name])
             try:

@@ -62,7 +62,11 @@ class OptionParser:
                 raise Invalid(f"There is no option {name}." + (f" Did you mean {near[0]}?" if near else ""))
 
     def check_role(self, role: str) -> None:
-        """Raise ``Invalid`` for an option that has no effect on the source or sink ``role``, a key of ``ROLES``."""
+        """Raise ``Invalid`` if an option is given that has no effect.
+
+        Args:
+            role: The source or sink that the options configure: a key of ``ROLES``.
+        """
         for name in self._texts:
             if NAMES[name] not in (*COMMON, *ROLES[role]):
                 raise Invalid(f"Option {NAMES[name]} has no effect on {role}.")

@@ -49,7 +49,8 @@ def find_poison(
         fails: Processes some of the messages in a dry run, and returns the reason of a failure or ``None``.
         most: Maximum number of poison messages. If more are found, the search is inconclusive.
         pause: Sleeps for a number of seconds.
-        claim_count: Lowest claim count among the messages.
+        claim_count: Lowest claim count among the messages. If all messages fail and this count is less than
+            ``MIN_FAILED_ROUNDS``, the search is inconclusive.
     """
     together, keep = fails(ids, False), False
     if together is None:

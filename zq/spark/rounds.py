@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A round of a pipeline: Spark reads the claimed messages, applies the stages and writes the results.
 
-The commit that publishes the results also settles the claims. A data source of its own reads and writes the messages.
-Its option ``round`` is a ``Round`` as JSON.
+The commit that publishes the results also settles the claims. The data source ``RoundSource`` reads and writes the
+messages. Its option ``round`` is a ``Round`` as JSON.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -171,7 +171,7 @@ class RoundExecutor:
         """Whether the last dry run has staged rows with target queues."""
 
     def run(self, this: Round, inlined: Mapping[str, bytes], rejected: Rejected, keep: bool = True) -> None:
-        """Run a round. Raises an error class in ``FAILURES`` if Spark or a stage fails.
+        """Run a round. If Spark or a stage fails, the error belongs to a class in ``FAILURES``.
 
         Args:
             inlined: Mapping from claim id to the claim's messages as JSON, for the claims that the driver has read.

@@ -150,7 +150,10 @@ class Runner:
         return True
 
     def _start_prefetch(self, batch: ClaimedBatch) -> None:
-        """Prefetch the next batch if there is a backlog, unless adopted claims already use its names."""
+        """Prefetch the next batch if there is a backlog.
+
+        Do nothing if the current batch has adopted claims with the names that the next batch would use.
+        """
         following, most = self._batch(2), self._taking.most
         if batch.messages < most or any(name.startswith(following.prefix + ".") for name in batch.claims):
             return
@@ -170,8 +173,9 @@ class Runner:
     def _finish(self, batch: ClaimedBatch) -> None:
         """Run the round until it is committed. After a failure, bury the poison messages and repeat the round.
 
-        If the search finds no poison message, the round is repeated once. Raises ``RoundFailed`` if it fails again, or
-        if another cause of the failure is known.
+        If the search finds no poison message, the round is repeated once.
+
+        Raises ``RoundFailed`` if the repeated round fails too, or if poison messages are not the cause.
         """
         again = True
         while batch.claims:
@@ -189,7 +193,7 @@ class Runner:
     def _committed(self) -> bool:
         """Return ``True`` and update the totals if the round is committed, or ``False`` if it is not.
 
-        Raises ``Fenced`` if another run has committed it.
+        Raises ``Fenced`` if the round is committed and another run has started.
         """
         try:
             last = self._client.committed(self.name)
@@ -240,7 +244,11 @@ class Runner:
         return bool(found)
 
     def _is_permission_error(self, error: Exception) -> bool:
-        """Return ``True`` if the credential or a quota caused the error, and not a target queue named by a message."""
+        """Return ``True`` if a bad credential, a quota or a missing permission caused the error.
+
+        If the results name their target queues in a column, a missing permission does not count: a single message may
+        have named a forbidden queue.
+        """
         cause = extract_error(error)
         if isinstance(cause, NotAuthenticated | QuotaExceeded):
             return True

@@ -197,9 +197,12 @@ class StreamWriter(StagingWriter, DataSourceStreamArrowWriter):
 
 
 def _column(schema: StructType, option: str, name: str | None, kind: type[DataType] = DataType) -> DataType:
-    """Return the type of the column ``name``, which the option ``option`` names; a string type if ``name`` is ``None``.
+    """Return the type of the column ``name``. If ``name`` is ``None``, return a string type.
 
     Raises ``Invalid`` if the column is missing or its type is not ``kind``.
+
+    Args:
+        option: Option whose value is the column name, for error messages.
     """
     if name is None:
         return StringType()

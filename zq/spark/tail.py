@@ -4,7 +4,8 @@
 An offset is ``{"after": 1729, "seen": 1764000000, "rows": 40, "next": null}``:
 
 - ``after``: position up to which all messages were read.
-- ``seen``: a server time. Unread messages are newer, except messages that existed when the stream began.
+- ``seen``: a server time in Unix seconds. The messages after ``after`` were posted or finished later, except those that
+  already existed when the stream began.
 - ``rows``: number of rows in the last batch.
 - ``next``: position of the next history entry, if it already existed.
 
@@ -191,7 +192,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _check_queue(self, start: Offset) -> None:
-        """Check that the queue still keeps its history, at most once per ``CHECK_INTERVAL`` seconds.
+        """Check that the queue still keeps a history. If the last check was recent (``_is_due``), do nothing.
 
         Raises ``Invalid`` if the queue keeps no history, and ``MessagesLost`` if the queue was recreated.
         """

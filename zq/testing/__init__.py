@@ -62,7 +62,7 @@ class Clock:
             return self._last
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock, so that messages and claims that expire within these seconds have expired on return.
+        """Advance the clock. Messages and claims that are due within these seconds are expired on return.
 
         Waiting requests poll again at once. Raises ``ValueError`` for a negative number.
         """
