@@ -97,7 +97,10 @@ class Rates(Struct, frozen=True):
 
 
 class Sampler:
-    """The sampler of one process. Without ``start``, the threads of the requests sample."""
+    """The sampler of one process.
+
+    If ``start`` is not called, each request for statistics runs a sampling round on its own thread.
+    """
 
     def __init__(
         self,
