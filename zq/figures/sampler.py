@@ -166,9 +166,10 @@ class Sampler:
             self._thread.join()
 
     def register_viewer(self, project: str) -> None:
-        """Register a client that views the statistics of a project. For the first viewer, wait briefly for a sweep.
+        """Register a client that views the statistics of a project.
 
-        Raises ``Unavailable`` if no snapshot exists or the store is unavailable.
+        If no project has had a viewer recently, or this project has never had one, wait briefly for a sweep. Raises
+        ``Unavailable`` if no snapshot exists or the store is unavailable.
         """
         now = self._monotonic()
         awake, self._viewed_at = now - self._viewed_at < VIEWER_TTL, now

@@ -40,7 +40,7 @@ _keys: dict[bytes, str] = {}
 
 
 def environment(scope: dict[str, Any]) -> dict[str, Any]:
-    """Return the environment of a request without its body; see ``add_body``."""
+    """Build the WSGI environment of a request. ``add_body`` adds the body."""
     raw: bytes = scope["raw_path"]
     query = scope["query_string"].decode("latin-1")
     path = raw.decode("latin-1")

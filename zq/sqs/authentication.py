@@ -133,7 +133,7 @@ def _translate_refusals() -> Iterator[None]:
 
 
 class UnauthenticatedCallers:
-    """Identification of callers without authentication. Only cross-origin requests from browsers are rejected.
+    """Identification of callers if authentication is off. Only cross-origin requests from browsers are rejected.
 
     If the access key id is an account id, it selects the project. If it is not, the project is ``[sqs] project``.
     """

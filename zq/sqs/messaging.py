@@ -191,8 +191,8 @@ class Messaging:
     ) -> ClaimReply:
         """Claim messages.
 
-        A repeated ``attempt`` returns the messages of the first receive that are still claimed, and restarts their
-        visibility timeout.
+        If an earlier receive had the same ``attempt``, return the messages of that receive that are still claimed, and
+        restart their visibility timeout.
 
         Args:
             visibility: The visibility timeout in seconds; None = the queue's visibility timeout.
