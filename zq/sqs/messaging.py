@@ -145,7 +145,9 @@ class Messaging:
     ) -> SendResult:
         """Store the drafts in one atomic change, except duplicates.
 
-        ``drafts`` contains one draft per message of ``outgoing`` that has an id in ``ids``.
+        Args:
+            ids: The id of each message of ``outgoing``; None = the message is too large and is not stored.
+            drafts: The drafts of the messages that have an id, in the same order.
         """
         named = [each for id, each in zip(ids, outgoing, strict=True) if id is not None]
         repeats: dict[str, Repeated] = {}
