@@ -97,7 +97,10 @@ class Rates(Struct, frozen=True):
 
 
 class Sampler:
-    """The sampler of one process. Without ``start``, the threads of the requests sample."""
+    """The sampler of one process.
+
+    If ``start`` is not called, each request for statistics runs a sampling round on its own thread.
+    """
 
     def __init__(
         self,
@@ -163,9 +166,10 @@ class Sampler:
             self._thread.join()
 
     def register_viewer(self, project: str) -> None:
-        """Register a client that views the statistics of a project. For the first viewer, wait briefly for a sweep.
+        """Register a client that views the statistics of a project.
 
-        Raises ``Unavailable`` if no snapshot exists or the store is unavailable.
+        If no project has had a viewer recently, or this project has never had one, wait briefly for a sweep. Raises
+        ``Unavailable`` if no snapshot exists or the store is unavailable.
         """
         now = self._monotonic()
         awake, self._viewed_at = now - self._viewed_at < VIEWER_TTL, now

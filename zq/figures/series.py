@@ -93,7 +93,7 @@ class Ring:
 
 
 class KnownCounts:
-    """Number of ``FINE`` slots with known rates, for each slot of the windows in ``LONG``."""
+    """Counters of the ``FINE`` slots with known rates: one counter for each slot of the windows in ``LONG``."""
 
     def __init__(self) -> None:
         self._counts: dict[Window, dict[int, int]] = {window: {} for window in LONG}
@@ -107,7 +107,10 @@ class KnownCounts:
                 del counts[min(counts)]
 
     def count(self, slot: int, window: Window, began: int) -> int:
-        """Return the number of ``FINE`` slots with known rates in a slot of ``window``, from ``began`` on."""
+        """Return the number of ``FINE`` slots with known rates in the slot ``slot`` of ``window``.
+
+        ``began`` is the first ``FINE`` slot of the series. Earlier slots do not count.
+        """
         each = window.step // FINE.step
         return min(self._counts[window].get(slot, 0), max(0, (slot + 1) * each - began))
 
@@ -150,7 +153,9 @@ class Series:
     ) -> dict[str, list[float | None]]:
         """Return the values of each column in ``RATES`` in messages per second, oldest first.
 
-        ``known`` contains the ``FINE`` slots with known rates. ``counts`` has their number per slot of a long window.
+        Args:
+            known: The ``FINE`` slots with known rates.
+            counts: The number of ``FINE`` slots with known rates in each slot of a window in ``LONG``.
         """
         kept = FINE if window is CLOSE else window
         end = int(now // kept.step)
@@ -169,7 +174,10 @@ class Series:
 
 
 def _count_known(slot: int, window: Window, known: frozenset[int], began: int) -> int:
-    """Count the ``FINE`` slots with known rates in a slot of ``window``. Ignore slots before ``began``."""
+    """Return the number of ``FINE`` slots with known rates in the slot ``slot`` of ``window``.
+
+    ``known`` contains all ``FINE`` slots with known rates. Slots before the ``FINE`` slot ``began`` do not count.
+    """
     each = window.step // FINE.step
     return sum(began <= fine and fine in known for fine in range(slot * each, (slot + 1) * each))
 

@@ -165,7 +165,7 @@ class Authorization:
         return allotment.state
 
     def resume(self, req: Request) -> None:
-        """Count a long poll that has stopped waiting as a running request."""
+        """Count the request as running again, because its long poll has stopped waiting."""
         account = req.context.account
         if account is not None:
             account.resume()

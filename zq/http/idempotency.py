@@ -21,13 +21,14 @@ _KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY}}}", re.ASCII)
 def read_key(req: Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey:
     """Return the idempotency key of a request that has the header.
 
-    The key contains a digest of the body, the query and ``more``, with which the store detects reuse of the key for a
-    different request. Raises ``InvalidHeader`` if the header is malformed.
+    The result contains a digest of the body, the query and ``more``. If a client reuses a key for a different request,
+    the store detects this by the digest. Raises ``InvalidHeader`` if the header is malformed.
 
     Args:
         verb: The operation. Equal keys for different operations are independent.
         window: Retention of the key in seconds.
         raw: The body.
+        more: Further parts of the request to include in the digest, such as the claim id in the path.
     """
     key = req.env[HEADER]
     if _KEY.fullmatch(key) is None:

@@ -108,7 +108,12 @@ class MessageCollection:
     def _browse(
         self, req: Request, resp: falcon.Response, queue: str, state: str, detailed: bool | None, starts: bool
     ) -> None:
-        """List the messages in one state. The client's own messages are included."""
+        """Respond with a page of the messages in one state, including the client's own messages.
+
+        Args:
+            detailed: The parameter ``detailed``.
+            starts: Whether to truncate the bodies.
+        """
         if given := next((name for name in EXCLUDED_BY_STATE if query.text(req, name)), None):
             raise Invalid(f"{given} cannot be combined with state.")
         limit, marker = query.integer(req, "limit"), query.text(req, "marker")

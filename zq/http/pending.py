@@ -200,10 +200,13 @@ def defer(
     *,
     polled: bool = False,
 ) -> None:
-    """Respond with ``show(fetch())`` as soon as ``fetch`` returns a result; see ``PendingRequest``.
+    """Respond with ``show(fetch())`` as soon as ``fetch`` returns a result other than ``None``.
 
     Args:
-        polled: Whether the first call of ``fetch`` has already returned ``None``.
+        wait: The registration that notifies the request when it should call ``fetch`` again.
+        fetch: Polls once. Returns the result, or ``None`` if the request must continue to wait.
+        show: Writes the result to the response.
+        polled: Whether the caller has already called ``fetch`` once, without a result.
     """
     pending, needs_thread = PendingRequest(req, resp, wait, fetch, show), False
     handover: Handover | None = req.env.get(HANDOVER)

@@ -100,6 +100,10 @@ class TopicMessages:
         """Poll the topic once. Return the result, or a ``TopicPoll`` if the request must wait for messages.
 
         While the request waits, it does not count as a heavy request of the project.
+
+        Args:
+            wait: The maximum seconds to wait for messages.
+            topic_poll: The ``TopicPoll`` that an earlier call returned; ``None`` in the first call.
         """
         try:
             weight.admit_page(req, limit)

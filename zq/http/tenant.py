@@ -128,7 +128,12 @@ class Tenant:
             _check_extra_spec(headers["HTTP_EXTRA_SPEC"])
 
     def _read_identity(self, env: Mapping[str, Any], needs_project: bool, of_topic: bool) -> Identity:
-        """Return the identity in the headers, set by an unauthenticated caller or the authenticating proxy."""
+        """Return the identity in the headers, which the authenticating proxy or an unauthenticated caller has set.
+
+        Args:
+            needs_project: Whether the request needs a project. If not, the identity has no project.
+            of_topic: Whether the path names a topic, not a queue. This selects the error for an invalid project id.
+        """
         headers: Mapping[str, Any] = env.get(PRESENTED, env)
         through_proxy = headers is not env
         roles = headers.get("HTTP_X_ROLES") if through_proxy or self._trusts_roles else None
@@ -157,7 +162,9 @@ def _identity(
 ) -> Identity:
     """Return the identity in the headers. Equal headers yield the same object, because caches use its ``id`` as a key.
 
-    ``projects`` are the values of the headers in ``PROJECT``, in this order.
+    Args:
+        projects: The values of the headers in ``PROJECT``, in this order; ``None`` = the request needs no project.
+        of_topic: Whether the path names a topic, not a queue. This selects the error for an invalid project id.
     """
     project = "" if projects is None else _project(projects, InvalidTopicName if of_topic else InvalidName)
     return Identity(project=project, user=user, roles=_roles(roles), credential="proxy" if through_proxy else "")

@@ -300,7 +300,10 @@ def _roles(given: Sequence[str]) -> list[str]:
 
 
 def _grantable_roles(maker: Identity) -> frozenset[str]:
-    """Return the maker's roles except administrator, or the member role if there is no other role."""
+    """Return the roles of ``maker`` except administrator.
+
+    If ``maker`` has no other role, return the member role.
+    """
     return maker.roles - {ADMIN} or frozenset({MEMBER})
 
 
@@ -351,10 +354,10 @@ class QueueShare:
         resp.data = wire.encode(self._signed(req.context.queue, paths, methods, expires))
 
     def _expiry(self, terms: ShareTerms, identity: Identity) -> Seconds:
-        """Return the requested expiry time, by default one day from now or the latest allowed time.
+        """Return the expiry time in ``terms``, or one day from now if there is none.
 
-        The default is the earlier of the two. Raises ``InvalidBody`` for a malformed time, and ``Invalid`` for a time
-        that is past or too late.
+        If one day from now exceeds the latest allowed time, return the latest allowed time. Raises ``InvalidBody`` for
+        a malformed time, and ``Invalid`` for a time that is past or too late.
         """
         now, most = self._signatures.clock.now(), self._signatures.options().max_seconds
         last = min(now + most, identity.expires or now + most)

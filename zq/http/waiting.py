@@ -69,12 +69,15 @@ def poll(
     takes: bool,
     may_use_reserve: bool = False,
 ) -> None:
-    """Poll the queue with ``fetch`` and write the outcome to the response with ``show``; see ``Waiters.enter``.
+    """Call ``fetch`` until its result is not empty or ``wait`` seconds have passed, then respond with ``show``.
 
     Args:
-        wait: Maximum seconds to wait for a non-empty result.
+        wait: Maximum seconds to wait for a non-empty result; 0 or ``None`` = call ``fetch`` once.
+        show: Writes the outcome to the response.
         takes: Whether ``fetch`` claims or pops messages. If so, ``fetch`` is not called after the client has
             disconnected.
+        may_use_reserve: Whether the client polls again immediately after an empty response. Such a request may use a
+            reserve slot of ``waiters`` if no other slot is free.
     """
     req.context.waits = bool(wait)
     if takes and is_disconnected(req):

@@ -105,13 +105,13 @@ def admit_post(req: Request, raw: bytes) -> None:
 
 
 def admit_each_poll(req: Request, limit: int | None, fetch: Callable[[], T], *, takes: bool) -> Callable[[], T]:
-    """Wrap ``fetch``, which polls for up to ``limit`` messages, so that each call is admitted as a heavy request.
+    """Return a function that calls ``fetch`` and, if ``limit`` makes the request heavy, first admits the request.
 
-    The request counts as heavy during the call. If the call finds messages, the request counts as heavy until the
-    response is sent.
+    ``fetch`` polls for up to ``limit`` messages. While the request waits for its next poll, it does not count as heavy.
+    If a poll finds messages, the request counts as heavy until the response is sent.
 
     Args:
-        takes: Whether ``fetch`` claims or pops messages, which are then charged to the project's rate limits.
+        takes: Whether ``fetch`` claims or pops messages. If so, ``limit`` messages are charged in advance.
     """
     if limit is None or limit <= MAX_LIGHT_MESSAGES:
         return fetch

@@ -19,7 +19,12 @@ FLAVORS: Final = "/v2/flavors"
 
 
 class ShownPool(Struct, frozen=True):
-    """A pool. Its URI has neither the credential nor the options, which are present only if they were requested."""
+    """A pool.
+
+    Attributes:
+        uri: URI of the store. Its credential and its options are masked.
+        options: Options of the pool. Only in responses to requests with ``detailed=true``.
+    """
 
     name: str
     uri: str
@@ -30,7 +35,12 @@ class ShownPool(Struct, frozen=True):
 
 
 class ShownFlavor(Struct, frozen=True):
-    """A flavor. A listing has the capabilities only if they were requested, and no empty pool list."""
+    """A flavor.
+
+    Attributes:
+        pool_list: Names of the pools. Absent in a listing if the flavor has no pools.
+        capabilities: Capabilities of the pools. Absent in a listing without ``detailed=true``.
+    """
 
     name: str
     href: str

@@ -126,13 +126,14 @@ class Edge:
         await Exchange(self, scope, receive, send).run()
 
     def caller(self, scope: dict[str, Any]) -> bytes:
-        """Return the caller that the headers identify; see ``fairness.caller``."""
+        """Return the project or credential in the headers, or the client's IP network if there is none."""
         return fairness.caller(scope, self.limits.callers)
 
     def call(self, environ: dict[str, Any]) -> Response:
         """Call the WSGI application. Blocks.
 
-        If the application defers the response, the returned body is empty. For a long poll, ignore the status too.
+        If the application defers the response, the returned body is empty. If the deferred response is a long poll, the
+        returned status and headers are not valid either.
         """
         begun: list[Any] = []
         parts = self._app(environ, lambda status, headers, _=None: begun.extend((status, headers)))
@@ -181,7 +182,10 @@ class Edge:
                 self._pauses -= 1
 
     def has_room_for_long_response(self) -> bool:
-        """Return whether memory permits another long response, if necessary after aborting stalled responses."""
+        """Return whether there is memory for another long response.
+
+        If there is not, first abort stalled responses, longest stalled first, until there is.
+        """
         if not self._unsent:
             return True
         total = sum(unsent.size for unsent in self._unsent.values())

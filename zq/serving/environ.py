@@ -40,7 +40,7 @@ _keys: dict[bytes, str] = {}
 
 
 def environment(scope: dict[str, Any]) -> dict[str, Any]:
-    """Return the environment of a request without its body; see ``add_body``."""
+    """Build the WSGI environment of a request. ``add_body`` adds the body."""
     raw: bytes = scope["raw_path"]
     query = scope["query_string"].decode("latin-1")
     path = raw.decode("latin-1")
@@ -123,7 +123,10 @@ def _remember(names: list[bytes]) -> None:
 
 
 def _refusal(environ: dict[str, Any], headers: list[tuple[str, str]]) -> str | None:
-    """Return an error sentence if a request that Granian accepts is malformed, otherwise ``None``."""
+    """Check what Granian does not check: line lengths, ``Host`` and ``Transfer-Encoding``.
+
+    Return an error sentence, or ``None`` if the request is valid.
+    """
     if len(environ["RAW_URI"]) > MAX_LINE or any(len(value) > MAX_LINE for _, value in headers):
         return f"Each line of the request head must be at most {MAX_LINE} bytes."
     if "HTTP_HOST" not in environ and environ["SERVER_PROTOCOL"] == "HTTP/1.1":

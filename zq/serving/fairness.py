@@ -56,9 +56,9 @@ class FairQueue:
 
     A step is the work of a request on the event loop's thread until the request waits or ends.
 
-    The first ``MAX_STEPS`` steps of an iteration run without a count per caller, which would cost time. If only one
-    project has recently sent requests, the limit is ``MAX_STEPS_ALONE`` instead. All methods except ``notify`` must be
-    called in the event loop.
+    To save time, the first ``MAX_STEPS`` steps of an iteration are not counted by caller. If only one project has
+    recently sent requests, both limits are ``MAX_STEPS_ALONE`` instead. All methods except ``notify`` must be called in
+    the event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, has_several_projects: Callable[[], bool]) -> None:
@@ -94,10 +94,9 @@ class FairQueue:
                 self._waiting.setdefault(name, deque()).append(turn)
 
     def begin_step(self) -> bool:
-        """Try to take a step without counting it by caller. Return whether the step was taken.
+        """Take a step if the iteration still has steps that are not counted by caller. Return whether it had one.
 
-        The first ``MAX_STEPS`` steps of an iteration are taken in this way. For later steps, the request must await
-        ``wait``.
+        If the result is ``False``, the request must await ``wait``.
         """
         if self._uncounted > 1:
             self._uncounted -= 1

@@ -142,7 +142,10 @@ def described_features(core: Broker) -> list[Feature]:
 
 
 def postpone_expiry(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
-    """Add ``seconds`` to the expiry times in a feature's document. Return ``None`` if there are no expiry times."""
+    """Return a feature's document with ``seconds`` added to its expiry times.
+
+    Return ``None`` if documents of this ``kind`` contain no expiry times.
+    """
     for postpone in POSTPONEMENTS:
         if (document := postpone(kind, stored, seconds)) is not None:
             return document

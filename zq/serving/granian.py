@@ -132,7 +132,11 @@ async def _reject(send: Send, status: HTTPStatus) -> None:
 
 
 class Worker:
-    """The event loop of one process and its Granian servers. A reload of certificates replaces the server."""
+    """The event loop of one process and its Granian servers.
+
+    Usually there is one server. When certificates are reloaded, a new server replaces it, and the old one finishes its
+    requests.
+    """
 
     def __init__(self, chosen: Settings, opened: WorkerApplication) -> None:
         self._chosen = chosen

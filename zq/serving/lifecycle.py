@@ -131,10 +131,11 @@ def begin_stopping(delay: float, end: Callable[[], object]) -> None:
 
 
 def register_exit(call: Callable[[], object]) -> None:
-    """Register a function to call when this process exits normally. ``call`` may be called twice.
+    """Register ``call`` to run when this process exits normally.
 
-    Functions are called in reverse order of registration. A process that ``multiprocessing`` started runs ``Finalize``
-    callbacks but no ``atexit`` callbacks, so the function is registered as both.
+    ``call`` must be idempotent, because in child processes of ``multiprocessing`` it may run twice. Such a process runs
+    ``Finalize`` callbacks but not always ``atexit`` callbacks, so ``call`` is registered as both. Registered functions
+    run in reverse order of registration.
     """
     atexit.register(call)
     if multiprocessing.parent_process() is not None:

@@ -85,9 +85,9 @@ def _family(address: str) -> socket.AddressFamily:
 def divert_new_connections(address: str, port: int, listeners: int) -> socket.socket | None:
     """Divert new connections, so that closing the server's listening sockets resets no connection.
 
-    The returned socket joins the listening sockets. The kernel assigns all new connections to the returned socket and
-    drops their handshakes. After a second, a client repeats the handshake and reaches another server on the address, if
-    there is one. Return ``None`` if the kernel does not support this.
+    The function opens another listening socket on the address and returns it. The kernel assigns all new connections to
+    this socket and drops their handshakes. After a second, a client repeats the handshake, and reaches another
+    server if one listens on the address. Return ``None`` if the kernel does not support this.
 
     Args:
         listeners: Number of this server's listening sockets on the address.

@@ -207,7 +207,8 @@ class Pool:
     def _take_next(self, caller: bytes) -> Job | None:
         """Return the next job for a thread that has finished a job of the caller, or None if the thread must wait.
 
-        The caller's next queued job moves behind all waiting jobs. The result is the first waiting job.
+        If the caller has a queued job and may use a thread for it, append that job to the waiting jobs, and return the
+        first waiting job, which can belong to another caller.
         """
         with self._lock:
             if self._started[caller] <= self._max_threads() and (job := self._take_queued(caller)) is not None:
@@ -230,7 +231,7 @@ class Pool:
     def _reject_late(self) -> None:
         """Reject jobs that have exceeded the timeout. Called periodically.
 
-        The callers' own queues are checked first, so that ``_end`` starts no late job.
+        The method checks the callers' own queues first, because ``_end`` starts a job that is left in them.
         """
         with self._lock:
             now = time.monotonic()

@@ -54,8 +54,12 @@ class SignedCallers:
     def __call__(self, req: Request) -> Callable[[bytes], Caller]:
         """Check the request head, and return a function that verifies the signature and returns the caller.
 
-        The function takes the raw body. Both raise ``SqsError``; the check also raises ``TooManyRequests`` and
-        ``Unavailable``.
+        The returned function takes the raw body. It raises ``SqsError`` if the signature is not valid.
+
+        Raises:
+            SqsError: The head is not valid, or the access key does not exist.
+            TooManyRequests: The client address has too many failures.
+            Unavailable: The store is unavailable.
         """
         head = read_head(req.env)
         with _translate_refusals():
@@ -69,12 +73,12 @@ class SignedCallers:
         return is_sqs(env)
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
-        """Return whether the request is allowed to send its body, or None if the key is not in the cache."""
+        """Return whether the head and its access key are valid, or None if the key is not in the cache."""
         parsed = self._parse_signature(env)
         return parsed is not None and self._keys.known(parsed.key)
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:
-        """Return whether the request is allowed to send its body, or None if the store is unavailable.
+        """Return whether the head and its access key are valid, or None if the store is unavailable.
 
         If the key is not in the cache, read it from the store.
         """
@@ -129,7 +133,7 @@ def _translate_refusals() -> Iterator[None]:
 
 
 class UnauthenticatedCallers:
-    """Identification of callers without authentication. Only cross-origin requests from browsers are rejected.
+    """Identification of callers if authentication is off. Only cross-origin requests from browsers are rejected.
 
     If the access key id is an account id, it selects the project. If it is not, the project is ``[sqs] project``.
     """
@@ -161,11 +165,11 @@ class UnauthenticatedCallers:
         return is_sqs(env)
 
     def known(self, _env: Mapping[str, Any]) -> bool:
-        """Return True: every request is allowed to send its body."""
+        """Return True, because no credential is checked."""
         return True
 
     def look_up(self, _env: Mapping[str, Any]) -> bool:
-        """Return True: every request is allowed to send its body."""
+        """Return True, because no credential is checked."""
         return True
 
 

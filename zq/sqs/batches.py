@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch operations on up to ten messages.
 
-An invalid entry fails alone. All valid entries are processed in one call of the use case.
+An invalid entry does not affect other entries. All valid entries are processed in one call of the use case.
 """
 
 import re
@@ -191,7 +191,10 @@ def _handle(
 
 
 def _check_ids(entries: Sequence[SendEntry], terms: QueueAttributes) -> None:
-    """Check that each entry has the ids that a FIFO queue requires. Raises ``SqsError``."""
+    """Check that each entry for a FIFO queue has a group id and, if required, a deduplication id.
+
+    Raises ``SqsError``.
+    """
     for entry in entries:
         if entry.message_group_id is None:
             raise errors.invalid_parameter("The request must contain the parameter MessageGroupId.")

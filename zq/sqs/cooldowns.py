@@ -46,8 +46,8 @@ class Cooldowns:
     def delete(self, ref: QueueRef, seconds: int) -> int | None:
         """Delete the queue and reserve its name for ``seconds``.
 
-        Return the number of deleted messages, or None if they could not be counted. The purge cooldown ends, so that a
-        new queue with the same name can be purged immediately.
+        Also end the queue's purge cooldown, so that a new queue with the same name can be purged immediately. Return
+        the number of deleted messages, or None if they could not be counted.
         """
         now = self._clock.now()
         if seconds:  # written before the deletion, so that no queue of this name is created in between

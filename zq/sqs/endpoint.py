@@ -106,8 +106,8 @@ class Endpoint:
     def _permit(self, req: Request, caller: Caller, name: str, state: State) -> None:
         """Check that the operation exists and that the caller may perform it.
 
-        Set the operation and its audited rule in the request's context, for metrics and logs. Raises ``SqsError`` or
-        ``NotAuthorized``.
+        Store the operation in the request's context, for metrics. If the operation is audited, also store its policy
+        rule there, for the audit log. Raises ``SqsError`` or ``NotAuthorized``.
         """
         of_queue = req.context.sqs is query_protocol and req.path != "/"
         if of_queue and not name and req.method == "GET":

@@ -24,7 +24,7 @@ class SqsError(Exception):
         query_code: The error's name in the query protocol.
         message: The error message.
         status: The HTTP status of the response.
-        receiver: Whether the server is at fault. Clients retry these requests.
+        receiver: Whether the server is at fault. If so, clients retry the request.
         query_message: The error message in the query protocol, if different.
     """
 

@@ -145,7 +145,9 @@ class Messaging:
     ) -> SendResult:
         """Store the drafts in one atomic change, except duplicates.
 
-        ``drafts`` contains one draft per message of ``outgoing`` that has an id in ``ids``.
+        Args:
+            ids: The id of each message of ``outgoing``; None = the message is too large and is not stored.
+            drafts: The drafts of the messages that have an id, in the same order.
         """
         named = [each for id, each in zip(ids, outgoing, strict=True) if id is not None]
         repeats: dict[str, Repeated] = {}
@@ -169,10 +171,10 @@ class Messaging:
         return SendResult([id and next(stored_ids) for id in ids], read_attributes(rules.metadata).max_size, sequences)
 
     def _get_sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
-        """Return the sequences of posted messages by id.
+        """Return the sequences of the messages ``posted``, by message id.
 
-        A message may already be deleted. Posting it again then fails as a duplicate, and the error contains the
-        sequence.
+        If a consumer has already deleted a message, the method posts it again. The store rejects this post as a
+        duplicate, and the error contains the sequence.
         """
         now = self._clock.now()
         found = self._storage.messages.get(queue, [draft.id for draft in posted], now) if posted else ()
@@ -191,8 +193,8 @@ class Messaging:
     ) -> ClaimReply:
         """Claim messages.
 
-        A repeated ``attempt`` returns the messages of the first receive that are still claimed, and restarts their
-        visibility timeout.
+        If an earlier receive had the same ``attempt``, return the messages of that receive that are still claimed, and
+        restart their visibility timeout.
 
         Args:
             visibility: The visibility timeout in seconds; None = the queue's visibility timeout.
@@ -231,7 +233,10 @@ class Messaging:
         return handled
 
     def _get_rules(self, queue: QueueRef) -> Rules:
-        """Return the queue's rules. If the cached rules could be those of a missing queue, read the store."""
+        """Return the queue's rules from the cache or the store. Raises ``QueueNotFound``.
+
+        Cached rules without metadata can be those of a missing queue. In this case, the method reads the store.
+        """
         rules = self._rules_cache.remembered(queue)
         return self._read_rules(queue) if rules is None or rules.metadata == NO_METADATA else rules
 
@@ -286,7 +291,7 @@ class Messaging:
 def _make_idempotency_key(terms: QueueAttributes, outgoing: OutgoingMessage) -> IdempotencyKey:
     """Return the idempotency key of a FIFO queue's message.
 
-    Its parts contain no spaces, so different parts never give the same key.
+    The group and the deduplication id contain no spaces, so different messages never have the same key.
     """
     within = f"group {outgoing.group} " if terms.scope != "queue" else ""
     return IdempotencyKey(f"sqs {terms.purged} {within}{outgoing.deduplication_id}", b"", DEDUPLICATION)

@@ -108,10 +108,12 @@ def _statements(policy: str) -> list[Any]:
 
 
 def _matches(value: Any, matches: Callable[[str], bool | None], denies: bool) -> bool:
-    """Return whether an entry of ``value`` matches. A value that is not a list is a single entry.
+    """Return whether any entry of a statement's element matches.
 
-    ``matches`` returns None for an unsupported entry. Such an entry counts as a match only in a Deny statement
-    (``denies``).
+    Args:
+        value: The element: a list of entries or a single entry. The entry ``*`` always matches.
+        matches: Returns whether an entry matches, or None if the entry is not supported.
+        denies: Whether the statement is a Deny statement. If so, an unsupported entry counts as a match.
     """
     for entry in value if isinstance(value, list) else [value]:
         verdict = (entry == "*" or matches(entry)) if isinstance(entry, str) else None

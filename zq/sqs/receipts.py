@@ -3,7 +3,7 @@
 
 A receipt handle is the unpadded base64url encoding of these fields (lengths in bytes):
 
-    0x01, 1 | hash of project and queue, 8 | message id, 16 | claim id, 16 | claim count, 4 | CRC-32 of the others, 4
+    0x01, 1 | hash of project and queue, 8 | message id, 16 | claim id, 16 | claim count, 4 | CRC-32 of the rest, 4
 
 Receipt handles are neither secret nor signed: the request's signature authenticates the caller. Receives with the same
 receive attempt id share a claim id, so the claim count distinguishes them.
@@ -87,6 +87,6 @@ def decode_handle(queue: QueueRef, text: str, hold: int | None = None, max_hold:
 def _prefix(queue: QueueRef) -> bytes:
     """Return the first nine bytes of the queue's receipt handles: version and queue hash.
 
-    Names cannot contain NUL, so two queues never hash the same text.
+    The hashed text is unique, because NUL separates project and name and neither can contain it.
     """
     return VERSION + blake2b(f"{queue.project}\x00{queue.name}".encode(), digest_size=8).digest()

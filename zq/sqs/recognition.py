@@ -33,7 +33,7 @@ def is_sqs(env: Mapping[str, Any]) -> bool:
 class Recognition:
     """Falcon middleware that detects and routes SQS requests. It must run after the request id middleware.
 
-    It sets ``req.context.sqs`` of an SQS request to the module of the request's protocol.
+    For an SQS request, it sets ``req.context.sqs`` to the module ``json_protocol`` or ``query_protocol``.
     """
 
     def process_request(self, req: Request, resp: Response) -> None:

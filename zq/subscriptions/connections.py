@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions of this process's WebSocket connections to queues (contract 14).
+"""The queue subscriptions of this process's WebSocket connections (contract 14).
 
 The notifications for a connection are stored in a hidden queue, which delivery workers ignore.
 """
@@ -45,7 +45,8 @@ class ConnectionSubscriptions:
     def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
         """Set the callback for new messages of the subscription ``id`` to the queue.
 
-        ``notify`` may be called on any thread, and without a new message. Calls can be missed.
+        ``notify`` is called on any thread, and sometimes without a new message. Calls can be lost, so the connection
+        must also poll.
         """
         self._watchers[_source(queue).connection_queue(id)] = notify
 

@@ -157,8 +157,10 @@ class SubscriptionDocuments:
     def start_at_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
         """Return a copy of the subscription that receives only messages posted from now on.
 
-        ``confirmed`` of the copy is the set's next generation (version number) or, for a topic, the log's next
-        sequence. If the subscription is not active, return it unchanged.
+        If the subscription is not active, return it unchanged. Otherwise, the copy's ``confirmed`` is:
+
+        - for a queue, the next generation of its subscription set ``all``;
+        - for a topic, the next sequence of the project's log.
         """
         if subscription.confirmed is None:
             return subscription

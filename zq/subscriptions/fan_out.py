@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices of posts, and their fan-out with topic messages to the delivery queues of subscriptions.
+"""Creation of notices, and fan-out of notices and topic messages to the delivery queues of subscriptions.
 
 The fan-out of a project's topic log has three steps:
 
@@ -55,8 +55,8 @@ class Subscribers(Followers):
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
         """Return one notice for each message, to be stored together with the post.
 
-        ``hops`` is the number of deliveries that the messages have passed already. If it is ``MAX_HOPS`` or more,
-        return None, because the subscriptions probably form a loop.
+        ``hops`` is the number of subscriptions through which the messages have already passed. If it is ``MAX_HOPS`` or
+        more, return None, because the subscriptions probably form a loop.
         """
         if hops >= MAX_HOPS:
             return None

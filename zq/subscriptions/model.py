@@ -80,8 +80,8 @@ class Notice(Struct, frozen=True, array_like=True):
             the sequence of the message.
         confirmation: The type of a confirmation request; "" for a message.
         delay: The delay of the message in seconds; None = the queue has no default delay.
-        hops: The number of deliveries that the message has already passed, for loop detection.
-        seal: The random bytes in ``Entry.seal`` of a topic message, which are necessary for decryption.
+        hops: The number of subscriptions through which the message has already passed, for loop detection.
+        seal: For a topic message, the random bytes to which its encryption is bound (``Entry.seal``).
         attributes: The stored attributes of the message, possibly encrypted.
     """
 
@@ -134,8 +134,8 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
     def must_confirm(self, confirm: bool) -> bool:
         """Return whether the subscriber must confirm before messages are delivered to it.
 
-        Mail subscribers must always confirm, and WebSocket connections never. For webhooks, ``confirm`` decides: the
-        value of the server's option ``require_confirmation``.
+        Mail subscribers must always confirm, and WebSocket connections never. Webhook subscribers must confirm if
+        ``confirm``, the server's option ``require_confirmation``, is true.
         """
         return not self.subscriber.startswith(CONNECTION) and (confirm or self.subscriber.startswith("mailto:"))
 

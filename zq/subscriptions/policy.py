@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server-wide settings of subscriptions, and the interfaces that they need."""
+"""The server-wide settings of subscriptions, and interfaces for secret encryption and Keystone trusts."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol

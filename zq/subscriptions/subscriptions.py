@@ -361,8 +361,8 @@ class Subscriptions:
     def _activate_if_allowed(self, one: Subscription) -> Subscription:
         """Return the subscription, activated if the subscriber need not confirm.
 
-        On activation, ``agreed`` becomes False if the subscriber has not responded. If the operator later enables
-        ``require_confirmation``, the subscriber must then confirm.
+        If the subscriber has not responded, an activated subscription has ``agreed`` = False. The subscriber must then
+        confirm if the operator later enables ``require_confirmation``.
         """
         if one.must_confirm(self._policy.confirm):
             return one

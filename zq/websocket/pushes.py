@@ -23,7 +23,10 @@ class Subscriptions(Protocol):
     """The interface to the queue subscriptions of connections. A queue and an id identify a subscription."""
 
     def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
-        """Set the callback for new messages. It may be called from any thread, and calls may be lost."""
+        """Set the callback for new messages.
+
+        ``notify`` is called on any thread. Calls can be lost, so the connection must also poll.
+        """
         ...
 
     def forget(self, queue: QueueRef, id: str) -> None:

@@ -96,7 +96,8 @@ def call(app: Application, peer: str, headers: Mapping[str, str], request: Reque
         peer: The client's address.
         headers: The request headers.
         request: The request.
-        connection: The id of the WebSocket connection. It becomes the subscriber if a new subscription has none.
+        connection: The id of the WebSocket connection. If the request creates a subscription without a subscriber, the
+            connection becomes the subscriber.
 
     Raises ``Invalid`` if a text cannot be encoded as UTF-8.
     """
@@ -330,9 +331,14 @@ class Session:
         return None if stored is None else wire.json_object(stored.metadata)
 
     def _headers(self, headers: Mapping[str, Any], signed: bool, checks_client: bool = True) -> dict[str, str]:
-        """Return the HTTP headers for an action, with the connection's credential or the frame's signature.
+        """Return the HTTP headers for an action.
 
-        If ``checks_client`` is false, replace an invalid client id by ``NO_CLIENT``.
+        Args:
+            headers: The headers in the frame.
+            signed: Whether the frame is signed. If so, the result contains the frame's signature. Otherwise, it
+                contains the connection's credential.
+            checks_client: Whether to pass on an invalid client id, which the application then rejects. If false, an
+                invalid client id is replaced by ``NO_CLIENT``.
         """
         given = {"X-Project-ID": headers["X-Project-ID"], "Client-ID": headers["Client-ID"]}
         if not checks_client and not _is_uuid(given["Client-ID"]):

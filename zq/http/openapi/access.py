@@ -65,7 +65,7 @@ def schemas() -> Json:
 
 
 def sharing() -> Json:
-    """Return the OpenAPI operations of signed URLs, by path and method."""
+    """Return the OpenAPI operations of ``/v2/whoami``, ``/v2/me`` and signed URLs, by path and method."""
     return {
         "/v2/whoami": {
             "get": operation("get_identity", "Get the caller's identity", {200: "Identity"}),
@@ -108,7 +108,7 @@ def object_of(properties: Json) -> Json:
 
 
 def tokens() -> Json:
-    """Return the OpenAPI operations of tokens, by path and method."""
+    """Return the OpenAPI operations of the token endpoints, by path and method."""
     project = query("project", TEXT, "Project of the tokens (default: all projects).")
     needed = query("project", TEXT, "Project of the token.", required=True)
     paths = _tokens("/v2/tokens", "", [], []) | _tokens("/v2/admin/tokens", "admin_", [project], [needed])

@@ -105,7 +105,10 @@ def operation(
     """Return an operation, without the parameters that all operations of its path share.
 
     Args:
+        identity: The ``operationId``.
         answers: Responses by status code. A string is the name of the body's schema; "" means no body.
+        errors: Status codes of error responses, in addition to ``usual`` and those of failed authentication.
+        usual: Status codes of the error responses that almost all operations have.
     """
     errors = (*usual, *errors, *(() if identity in UNGUARDED_OPERATIONS else GUARDED))
     statuses = {

@@ -56,7 +56,7 @@ class CachedCall(Generic[T]):
         self._cache.forget(None)
 
     def _read(self, _key: None) -> tuple[T | None, float]:
-        """Call the function. Return its value and the cache time in seconds, which begins with the call."""
+        """Call the function. Return its value, and the seconds from the start of the call for which to cache it."""
         began = self._monotonic()
         try:
             value = self._call()
@@ -114,8 +114,8 @@ class StoreCollector(Collector):
     def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
         """Yield the dead-letter queues that are named in the metadata of the queues in ``rows``.
 
-        For each project, ``rows`` must contain the first queues of the listing, because the listing is read again from
-        its beginning.
+        The method reads the metadata of as many queues of each project as ``rows`` contains, from the beginning of the
+        project's listing. ``rows`` must therefore contain the first queues of each project.
         """
         for project, count in Counter(queue.project for queue, _ in rows).items():
             after: str | None = ""

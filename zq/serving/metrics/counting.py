@@ -56,7 +56,10 @@ class Buffer:
         return len(self._values)
 
     def flush(self) -> None:
-        """Add the buffered values to the metric. Calls must not overlap. Meanwhile, other threads may add values."""
+        """Add the buffered values to the metric and remove them from the buffer.
+
+        Only one thread at a time may call this method. During the call, other threads may add values to the buffer.
+        """
         count = len(self._values)
         if count:
             values = self._values[:count]
@@ -285,7 +288,11 @@ class Metrics(Events):
             self._flush()
 
     def _tally(self) -> None:
-        """Add the increase of each total that the store reports to its counter. Count a decreased total from zero."""
+        """Update the counters of the totals that the store reports.
+
+        The method adds the increase of each total since the last call to its counter. If a total has decreased, the
+        method assumes that the store has restarted it at 0, and adds the whole total.
+        """
         with self._tallying:  # concurrent scrapes must add their increases in order
             measures = self._store.measures.get() or ()
             for measure in [measure for measure in measures if measure.name in self._totals]:

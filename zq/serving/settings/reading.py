@@ -376,7 +376,7 @@ def resolve_control_path(given: str, uri: str) -> str:
 
 
 def check_certificates(server: sections.ServerOptions, auth: AuthOptions) -> None:
-    """Raise ``StartRefused`` if TLS or client certificate options lack other required options."""
+    """Raise ``StartRefused`` if TLS or client certificates are configured without the options that they require."""
     if bool(server.tls_cert) != bool(server.tls_key):
         raise StartRefused("[server] tls_cert and tls_key must both be set, or neither.")
     if server.tls_client_ca and not server.tls_cert:
@@ -436,8 +436,8 @@ def allot_threads(engine: str, server: sections.ServerOptions) -> dict[str, Any]
 def _thread_shares(waiters: int | None, streams: int | None, threads: int) -> dict[str, int]:
     """Return how many waiting requests and how many streams may hold threads.
 
-    ``THREADS_FOR_WORK`` threads stay free for other requests. Unset options get their defaults, reduced in proportion
-    if there are too few threads. Raises ``StartRefused`` if the set options exceed the threads.
+    ``THREADS_FOR_WORK`` threads stay free for other requests. An unset option gets its default, or less if
+    there are too few threads. Raises ``StartRefused`` if the options that are set exceed the threads.
     """
     most = threads - THREADS_FOR_WORK
     if (waiters or 0) + (streams or 0) > most:

@@ -120,7 +120,8 @@ class Senders:
         Args:
             id: The message id, which is part of the signature.
             secrets: The secrets that sign the request.
-            hops: The number of deliveries that the message has passed, for the header ``Zq-Hops``.
+            hops: The number of subscriptions through which the message has passed, including this one. Sent in the
+                header ``Zq-Hops``.
         """
         try:
             trusted = await self._authority(one)

@@ -109,7 +109,7 @@ class ConnectionLimits:
 def _raise_descriptor_limit(wanted: int) -> int:
     """Raise the process's limit of file descriptors by ``wanted``, or as far as the hard limit permits.
 
-    Return the number of file descriptors for deliveries.
+    Return the number of file descriptors that deliveries may use.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
