@@ -108,7 +108,7 @@ def test_a_message_that_fills_a_post_is_brought_in(zq: Zq, tmp_path: Path) -> No
         assert (result.exit_code, '"messages":2}' in result.stdout) == (1, True)
         assert "gets the default ttl and delay" in result.stderr
         assert "Message a1 of queue jobs is skipped: The body must be at most 262144 bytes" in result.stderr
-        assert "zq: 1 messages were refused." in result.stderr
+        assert "zq: 1 messages were rejected." in result.stderr
         assert [message["body"] for message in other("list", "jobs")] == ["x" * largest, "z"]
 
 
@@ -188,7 +188,7 @@ def test_members_that_an_import_cannot_restore_are_named(zq: Zq, tmp_path: Path)
     file = tmp_path / "project.ndjson"
     result = zq.run("export", "--to", str(file))
     assert (result.exit_code, '"messages":3}' in result.stdout) == (1, True)
-    assert "2 messages of queue orders.dead lose origin, origin_claim_count" in result.stderr
+    assert "2 messages of queue orders.dead will lose these members: origin, origin_claim_count" in result.stderr
     assert "zq: 2 messages have members that an import cannot restore." in result.stderr
     other = Zq(zq.env["ZQ_URL"], tmp_path)
     assert other("import", str(file))[0]["messages"] == 3
@@ -253,7 +253,7 @@ def test_claim_counts_are_named_as_lost(zq: Zq) -> None:
     zq("claim", "jobs", "--limit", "2")
     result = zq.run("export")
     assert (result.exit_code, len(result.stdout.splitlines())) == (1, 4)
-    assert "2 messages of queue jobs lose claim_count." in result.stderr
+    assert "2 messages of queue jobs will lose these members: claim_count." in result.stderr
 
 
 def test_delayed_messages_of_a_queue_that_ignores_delays_are_named(zq: Zq, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_server_whose_answers_come_late_is_not_ready_and_gives_nothing_away_ea
 
         answer = ask(far.url, "GET", "/readyz")
         assert answer.status == 503
-        assert "ms only" in answer.document["description"]
+        assert "known only to within" in answer.document["description"]
 
 
 def by(storage: Storage) -> tuple[Storage, StoreClock]:

@@ -283,7 +283,7 @@ def measures(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> set[tu
         if driver == "rocksdb":
             assert isinstance(opened, Snapshots)
             with opened.snapshot() as snapshot:
-                snapshot.whole = True
+                snapshot.is_complete = True
         for measure in opened.measures(opened.now()):
             told.add((measure.name, tuple(name for name, _ in measure.labels)))
         opened.close()

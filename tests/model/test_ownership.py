@@ -196,7 +196,7 @@ def test_an_owner_that_slept_across_removal_looks() -> None:
 
 def test_the_model_notices_an_owner_that_does_not_look_after_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would acknowledge what nobody reads."""
-    monkeypatch.setattr(Proof, "valid", True)
+    monkeypatch.setattr(Proof, "is_valid", True)
     with pytest.raises(AssertionError, match="is lost"):
         slept_across_removal()
 

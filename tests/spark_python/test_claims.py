@@ -142,11 +142,11 @@ def test_a_batch_that_is_read_again_is_kept_alive_at_once(timed: Server, project
         wait_for(lambda: held(client) == 40, 60, "one batch is prefetched")
         timed.clock.advance(290)
         assert len(read(after, start, end)) == 20
-        assert client.queue("in").held(f"etl.{end['run']}.1.0").age < 10
+        assert client.queue("in").get_claim(f"etl.{end['run']}.1.0").age < 10
         following = third.latestOffset(end, LIMIT)  # takes over what was prefetched
         timed.clock.advance(20)
         assert read(third, end, following) == list(range(20, 40))
-        assert len(client.queue("in").held(f"etl.{end['run']}.2.0").messages) == 20
+        assert len(client.queue("in").get_claim(f"etl.{end['run']}.2.0").messages) == 20
     for one in (before, after, third):
         one.stop()
 
@@ -161,7 +161,7 @@ def test_claims_are_renewed_while_a_batch_is_worked_on(timed: Server, project) -
     heartbeat.keep_alive(["etl.1.1.0"])
     for _ in range(3):
         timed.clock.advance(40)
-        wait_for(lambda: queue.held("etl.1.1.0").age < 40, 60, "it is renewed")
+        wait_for(lambda: queue.get_claim("etl.1.1.0").age < 40, 60, "it is renewed")
     heartbeat.fence = connection.client().fence("etl")
     connection.client().fence("etl")
     wait_for(heartbeat._stopped.is_set, 60, "it stops")

@@ -24,7 +24,7 @@ def test_a_first_driver_refuses_to_list_claims() -> None:
     class First(ClaimController):
         """A driver that has no such verb of its own."""
 
-    with pytest.raises(NotBuilt, match="does not have listings of claims"):
+    with pytest.raises(NotBuilt, match="does not support listings of claims"):
         First().list("acme", "", 10, 0.0)
 
 
