@@ -85,15 +85,15 @@ class StoreClock:
     """A clock that follows the store's time: this machine's monotonic clock plus an offset.
 
     ``refresh`` must be called every few seconds. It samples the store's time with ``read``. The store reads its time at
-    an unknown moment between request and reply, so each sample gives bounds of the offset. The clock uses the
-    intersection of the bounds of the last minute, so a slow reply does not reduce its precision.
+    an unknown moment between request and reply, so each sample gives a lower and an upper bound for the offset. The
+    clock uses the intersection of the bounds of the last minute, so a slow reply does not reduce its precision.
 
     A sample that contradicts the others reveals a step of the store's clock. The clock follows a backward step
     gradually, and a forward step of up to one second at once. Three samples must confirm a larger forward step.
 
     Args:
-        distrusted_lead: Returns the seconds by which the store machine's clock is ahead of the store's time. It is not
-            0 while the store distrusts a jump of the machine's clock.
+        distrusted_lead: Returns how many seconds the clock of the store's machine is ahead of the store's time. After
+            a large jump, the store ignores that clock until it trusts the jump; otherwise the lead is 0.
     """
 
     def __init__(

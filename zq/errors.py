@@ -241,7 +241,11 @@ class OtherMetadata(ZqError):
 
 
 class MetadataConflict(ZqError):
-    """The patch replaces or removes a missing metadata key, or concurrent changes were faster."""
+    """The change conflicts with the stored state.
+
+    The metadata key to patch does not exist, the attribute can be set only at creation, or another request has changed
+    the object concurrently.
+    """
 
 
 class MessageClaimed(ZqError):

@@ -44,7 +44,7 @@ SHORT_PAUSE: Final = 0.00005
 
 
 class Contention(IntEnum):
-    """The contention by light requests of other projects: none, recent or current."""
+    """Whether light requests of other projects compete for the processor: not, recently, or now."""
 
     NONE = 0
     RECENT = 1

@@ -146,7 +146,7 @@ class Transport(Protocol):
     def run(self, call: Call[T]) -> T:
         """Send the call's request, with retries, and return the result.
 
-        Raises the error that the server raised, or ``Unavailable``.
+        Raises the error that the server returned, or ``Unavailable`` if the connection fails.
         """
         ...
 

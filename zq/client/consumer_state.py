@@ -274,7 +274,12 @@ class ConsumerState:
             self.lost += [delivery for delivery, _ in request.decided if delivery.id in lost]
 
     def record_failure(self, request: PendingRequest, error: Exception, now: float) -> None:
-        """Record a failed request and schedule the retry or the requests that replace the failed one."""
+        """Record a failed request and schedule the next one, if any.
+
+        - A failed renewal is retried with a back-off.
+        - A settlement that the server rejects as invalid is split into two halves. If it has only one message, the
+          message is released instead.
+        """
         claim, decided = request.claim, request.decided
         if decided:
             claim.settling = False

@@ -361,14 +361,13 @@ class Messages:
         self._events.finished(queue, Outcome.DELETED, len(ids))
 
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> ReadResult[MessageList]:
-        """Delete and return up to ``limit`` ready messages. Pop fewer if they exceed the size limit of a response.
+        """Delete and return up to ``limit`` ready messages. Pop fewer if the response would be too large.
 
         If a popped message cannot be decrypted, it is posted again. If the queue keeps a history, the message is not
         posted again, because it can be replayed from the history.
 
         Args:
-            claims: Claim ids in the request. If the server requires claim ids for deletions, a pop must not have any.
-                Otherwise, they are ignored.
+            claims: Claim ids in the request, ignored unless the server requires claim ids for deletions.
 
         Raises ``Invalid`` if the server requires claim ids for deletions and ``claims`` is not empty.
         """

@@ -69,11 +69,11 @@ def claim(
 ) -> ClaimResult:
     """Claim messages, and move messages that reached the claim limit to the dead-letter queue.
 
-    Several servers may do this concurrently, because only ready messages are moved. If all messages of an attempt
-    had to be moved, the attempt is repeated.
+    Several servers may do this concurrently, because only ready messages are moved. If every
+    message that an attempt found had to be moved, the server tries again, up to ``MAX_CLAIM_ATTEMPTS`` times.
 
     Args:
-        before_move: Called before each move with the queue, the moves and ``now``.
+        before_move: Called before each batch of moves with the source queue, the moves and ``now``.
     """
     for _ in range(MAX_CLAIM_ATTEMPTS):
         claimed = storage.claims.create(queue, request, now)

@@ -107,11 +107,12 @@ class Redriving:
         """Move ready messages to ``terms.to``, or back to their origin queues.
 
         Without ``terms.ids``, the oldest messages are moved. ``terms.origin`` restricts the redrive to messages from
-        that queue. A message stays in the queue if it has no origin, or if the caller may not post to its origin.
+        that queue. Without ``terms.to``, a message stays in the queue if it has no origin, if the caller may not post
+        to its origin, or if posts to its origin are paused.
 
         Raises:
             NotAuthorized: The caller may not post to ``terms.to``.
-            Invalid: No message was moved, and a message has no origin.
+            Invalid: ``terms.to`` is not set, and no message was moved because a message has no origin.
             QueuePaused: No message was moved, and posts to a target are paused.
         """
         routes = self._routes(queue, terms, allowance)

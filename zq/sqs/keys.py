@@ -133,7 +133,9 @@ class SqsKeys:
             days: The lifetime in days; None = unlimited.
             plain: Whether to store the secret unencrypted.
 
-        Raises ``QuotaExceeded``, and ``Invalid`` if the secret must be encrypted and no master key is configured.
+        Raises:
+            QuotaExceeded: The project already has ``MAX_KEYS`` access keys.
+            Invalid: ``plain`` is false, and no master key is configured.
         """
         now = self._clock.now()
         id = PREFIX + b32encode(os.urandom(12)).decode()[:ID_LENGTH]

@@ -217,10 +217,10 @@ class Messaging:
         return answer
 
     def handle(self, queue: QueueRef, grips: Sequence[MessageHandle]) -> Sequence[HandleOutcome]:
-        """Delete or hide received messages, and return the outcomes in order.
+        """Delete received messages or change their visibility timeouts, and return the outcomes in order.
 
-        A message stays unchanged if another consumer has received it since or, in a FIFO queue, if its visibility
-        timeout has expired.
+        A message stays unchanged if another consumer has received it since, if the new timeout is too long or, in a
+        FIFO queue, if its visibility timeout has expired.
         """
         rules = self._rules_cache.recent(queue)
         late, history = not read_attributes(rules.metadata).fifo, rules.history_ttl

@@ -120,7 +120,7 @@ def _encode_handle(call: Call, task: MoveTask) -> str:
 
 
 def _format_task(call: Call, task: MoveTask) -> dict[str, Any]:
-    """Return a task in the form of the response. Only a running task has a handle."""
+    """Format a task for the response of ``ListMessageMoveTasks``. Only a running task has a handle."""
     found: dict[str, Any] = {"TaskHandle": _encode_handle(call, task)} if task.status is TaskStatus.RUNNING else {}
     found |= {"Status": str(task.status), "SourceArn": names.queue_arn(call, task.source)}
     if task.destination:

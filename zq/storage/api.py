@@ -217,7 +217,10 @@ class MessageController(Protocol):
         """
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
-        """Move those messages that are ready, each atomically (law L7). Return their ids in the order of ``moves``.
+        """Move the messages in ``moves`` that are ready, each atomically (law L7).
+
+        Return the ids of the moved messages, in the order of ``moves``. ``history`` is the retention of history entries
+        in seconds; 0 = no entries.
 
         The messages are appended to their target queues in the order of ``moves``, like new posts. A missing target
         queue is created without metadata. A message that is moved to its own queue gets a new position there.

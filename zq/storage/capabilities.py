@@ -144,14 +144,15 @@ class TransactionController(Protocol):
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         """Publish all messages of the stages and delete all messages of the claims, atomically.
 
-        The stages in ``commit.beside`` are published too. They may be missing, and their messages are not counted.
+        The stages in ``commit.beside`` are published too. They may be missing. Their messages do not
+        count in the result or towards ``bounds.most``.
 
         A commit of up to ``bounds.step`` messages and a few megabytes is completed in one step. A larger commit is only
         recorded: ``open`` is true in the result, and ``carry_on`` completes the commit. Until then:
 
-        - The messages of its claims count as claimed, and their claims do not lapse. A holder of such a claim gets
-          ``MessageClaimed``. If there are many such messages, metrics may count them as ready after the time at which
-          their claims would have lapsed.
+        - The messages of its claims count as claimed, and their claims do not lapse. Deleting such a message raises
+          ``MessageClaimed``, even for the consumer that holds the claim. Metrics may count some of the messages as
+          ready once the original claim expiry has passed.
         - Its stages are invisible to all other operations.
 
         The operation publishes and deletes no messages in two cases:
@@ -167,7 +168,8 @@ class TransactionController(Protocol):
             StageDiffers: The message count of a stage is not the count that the commit expects.
             ClaimLapsed: A claim has expired or holds no messages.
             CommitTooLarge: The commit has more than ``bounds.most`` messages.
-            CommitRunning: Another commit of the producer, or with one of the stages, is running.
+            CommitRunning: The result of another commit of the producer is not known yet, or another commit uses one of
+                the stages. The caller can retry.
         """
         ...
 

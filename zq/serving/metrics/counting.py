@@ -41,9 +41,10 @@ Request = tuple[str, str, int, bool]
 
 
 class Buffer:
-    """A buffer of values for a metric, because each update of a metric takes microseconds.
+    """A buffer of values for a metric.
 
-    ``note`` adds one value, and ``extend`` adds several. Both are thread-safe.
+    An update of a metric takes microseconds. Requests therefore add their values to the buffer with ``note`` or
+    ``extend``, which are thread-safe, and ``flush`` updates the metric.
     """
 
     def __init__(self, add: Callable[[list[float]], None]) -> None:

@@ -47,7 +47,7 @@ class Part(Struct, frozen=True):
             yield DeclaredOption(option.section or self.section, name, field.name, kind, field.default, option, self)
 
     def read(self, conf: cfg.ConfigOpts) -> Any:
-        """Return the struct with the values of ``conf``."""
+        """Return an instance of ``options`` with the values of ``conf``."""
         return self.options(**{each.field: each.read(conf) for each in self.list_options()})
 
 

@@ -224,10 +224,14 @@ MovedMessage = tuple[BsonDocument, Move]
 
 
 def counter_ids(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
-    """Return the ``_id`` of each counter that the settlement or move writes. ``source`` is the queue of the messages.
+    """Return the ``_id`` of each counter that a settlement or a move writes.
 
-    - Each of the ``moves`` writes the counter of its target queue, and the history counter of the source queue.
-    - A deletion writes the history counter if ``history`` is not 0. This is the retention of history entries.
+    - A move writes the counter of its target queue and the history counter of ``source``.
+    - A deletion writes the history counter of ``source``, but only if ``history`` is not 0.
+
+    Args:
+        source: The queue that the messages leave.
+        history: Retention of history entries in seconds; 0 = no history.
     """
     targets = {layout.key(source.ref._replace(name=each.to)).counter for each in moves}
     return {*targets, source.history_counter} if targets or history else set()

@@ -215,10 +215,10 @@ def ms(moment: Seconds) -> int:
 
 
 def group_fields(grouping: Grouping, group: str) -> BsonDocument:
-    """Return a document with the group's stored name (``h1``), or an empty document for a queue without groups.
+    """Return the field ``h1`` with the group's stored name, or an empty document for a queue without groups.
 
-    The stored name begins with the first letter of ``grouping`` (ordered or fair). The letter determines the index of
-    the message.
+    The stored name is the first letter of ``grouping`` (ordered or fair) and a hash of ``group``. The letter selects
+    the MongoDB index that contains the message.
     """
     if not grouping:
         return {}

@@ -376,7 +376,10 @@ def claim_prefix(queue: int, claim: str) -> bytes:
 
 
 def claim_key(queue: int, claim: str, group: int) -> bytes:
-    """Return the key in ``claims`` of a claim group: messages of one claim that have the same end."""
+    """Return the key of a claim group in ``claims``.
+
+    A claim group is a set of messages of one claim on which the claim expires at the same time.
+    """
     return claim_prefix(queue, claim) + number.pack(group)
 
 

@@ -82,9 +82,10 @@ class DamagedDirectory:
                 self._rest = Survey(repair(self._source, workshop / "rest", damaged))
 
     def entries(self, family: str, *known: Known) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield (key, value) of all readable entries, and (key, None) for known keys whose values are unreadable.
+        """Yield (key, value) of each readable entry, and (key, None) of each known key whose value is unreadable.
 
-        See ``DamagedStore.entries`` for ``known``. In unreadable ranges, keys also come from the repaired copy.
+        See ``DamagedStore.entries`` for ``known``. In damaged ranges, the method also tries the keys of the repaired
+        copy, and skips those without a readable value.
         """
         yield from self.survey.scan(family, b"", TOP)
         gaps = self.gaps(family)
