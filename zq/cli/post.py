@@ -89,7 +89,9 @@ attribute_option: Final = click.option(
 @click.option(
     "--concurrency", type=Count(1, 32), default=1, help="Concurrent requests (default 1, which keeps the order)."
 )
-@click.option("--force", is_flag=True, help="Post with --delay even if the queue ignores delays.")
+@click.option(
+    "--force", is_flag=True, help="Post with --delay even if the queue ignores it; the messages are then ready at once."
+)
 @click.option("--restart", is_flag=True, help="Post the file from the start instead of resuming an interrupted post.")
 @pass_session
 def post(session: Session, /, queue: str, body: str | None, path: Path | None, **chosen: Any) -> None:
@@ -175,7 +177,9 @@ def post_body(session: Session, queue: str, body: str, form: InputFormat, option
 def post_file(session: Session, queue: str, path: Path, form: InputFormat, options: PostOptions) -> None:
     """Post a file, or resume an interrupted post of the file."""
     if not path.is_file():
-        raise click.UsageError('--file must be a regular file; use "-" for others.')
+        raise click.UsageError(
+            '--file must be a regular file. To post from a pipe, give "-" as BODY and redirect standard input.'
+        )
     queue_metadata = visible_metadata(session.queue(queue))
     if options.delay:
         session.client.transport.warnings.check_delay(queue, queue_metadata)

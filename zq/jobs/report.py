@@ -63,7 +63,8 @@ Rows = list[dict[str, Any]]
 @click.option(
     "--backlog/--no-backlog",
     default=True,
-    help="Project. Without it, all projects of the archive are reported, without the server's backlog.",
+    help="Report only the current project, with its backlog on the server (default). With --no-backlog, report all "
+    "projects of the archive.",
 )
 @click.option("--plots", type=click.Path(file_okay=False, path_type=Path), help="Folder for three plots.")
 @QUIET
@@ -80,7 +81,7 @@ def report(
 ) -> None:
     """Report throughput, dwell times, expiry, retries, dead letters and backlog of each queue.
 
-    PATH is an archive.
+    PATH is the folder of an archive that the archive job created.
     """
     by_step, minutes = Rows(), 0
     with show_progress("report", quiet) as progress, spark_session("zq-report", progress) as spark:

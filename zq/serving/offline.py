@@ -25,7 +25,7 @@ def check_store(uri: str) -> int:
 def salvage_store(uri: str, to: str | None) -> int:
     """Copy the readable data of a damaged store to a new store. Return 1 if data is lost."""
     if not to:
-        raise StartRefused("Name the new store: zq-server salvage --store rocksdb:///old --to /new")
+        raise StartRefused("--to is required: zq-server salvage --store rocksdb:///old --to /new")
     salvaged = salvage(uri, to)
     if salvaged is None:
         raise StartRefused("salvage supports only an embedded store: rocksdb:///var/lib/zq.")
@@ -42,12 +42,14 @@ def salvage_store(uri: str, to: str | None) -> int:
 def restore_store(uri: str, to: str | None, at: str | None, position: int | None) -> int:
     """Restore a store in an object store to a new embedded store, as of a time or log position. Return 0."""
     if not to:
-        raise StartRefused(f"Name the new store: zq-server restore --store {OBJECT_STORE} --to rocksdb:///new")
+        raise StartRefused(f"--to is required: zq-server restore --store {OBJECT_STORE} --to rocksdb:///new")
     if at is not None and position is not None:
         raise StartRefused("--at and --position exclude each other.")
     restored = restore(uri, to, None if at is None else _moment(at), position)
     if restored is None:
-        raise StartRefused(f"This restore supports only a store in an object store: {OBJECT_STORE}.")
+        raise StartRefused(
+            f"Without the NAME of a backup, restore requires the URI of an object store, such as --store {OBJECT_STORE}."
+        )
     reached, moment = restored
     when = datetime.fromtimestamp(moment, UTC).isoformat(" ", "seconds") if moment else "its beginning"
     print(f"{to} contains all changes up to log position {reached}, as of {when}.")  # noqa: T201

@@ -237,7 +237,9 @@ class Runner:
         except InconclusiveSearch as inconclusive:
             raise self._failure(f"{explain(error)} ({inconclusive})") from error
         if not found and not again:
-            raise self._failure(f"{explain(error)} (its messages succeed in a second attempt)") from error
+            raise self._failure(
+                f"{explain(error)} (the round failed again, but each of its messages succeeds alone)"
+            ) from error
         if self._forbidden & found.keys() and not self._allowed:
             raise self._failure(explain(error)) from error
         self._bury(batch, found)

@@ -170,8 +170,8 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 gone = self.log.first(start["after"]) != start["after"] + 1
         if gone:
             raise MessagesLost(
-                f"{self._retention()}, and {now - start['seen']} have passed since the stream last read, up to "
-                f"{start['after']}. Messages up to {found.end} may have been lost. {CONTINUE_HINT}"
+                f"{self._retention()}, but the stream last read them {now - start['seen']} seconds ago. Messages after "
+                f"position {start['after']}, up to position {found.end}, may have been lost. {CONTINUE_HINT}"
             )
 
     def _check_repeated(self, start: Offset, end: Offset) -> None:
