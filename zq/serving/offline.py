@@ -48,7 +48,7 @@ def restore_store(uri: str, to: str | None, at: str | None, position: int | None
     restored = restore(uri, to, None if at is None else _moment(at), position)
     if restored is None:
         raise StartRefused(
-            f"Without the NAME of a backup, restore requires the URI of an object store, such as --store {OBJECT_STORE}."
+            f"Without the NAME of a backup, restore requires the URI of an object store: --store {OBJECT_STORE}."
         )
     reached, moment = restored
     when = datetime.fromtimestamp(moment, UTC).isoformat(" ", "seconds") if moment else "its beginning"
