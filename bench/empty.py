@@ -12,7 +12,7 @@ import falcon
 
 from tests.servers import free_port
 
-THREADS = 64
+THREADS = 16
 
 
 class Nothing:
