@@ -330,7 +330,7 @@ class SentinelNetwork:
         while not self._closed:
             began, self._handled_count = time.monotonic(), self._announcement_count
             try:
-                self._apply_reports(self._poll(began), began)
+                self._apply_reports(self._poll(), began)
             except Exception:  # the thread must survive, because no operation could write without it
                 LOG.critical("Unexpected error while polling the Sentinels of %s.", self.name, exc_info=True)
             with self._changed:
@@ -345,7 +345,7 @@ class SentinelNetwork:
         for sentinel in self._sentinels.values():
             sentinel.close()
 
-    def _poll(self, began: float) -> Mapping[Host, MasterReport]:
+    def _poll(self) -> Mapping[Host, MasterReport]:
         """Poll all known Sentinels, and return the reports by Sentinel. Add Sentinels that the reports name."""
         for host in self._hosts:
             self._add(host)
