@@ -94,7 +94,8 @@ def test_a_marker_from_the_future_is_refused(api: Api) -> None:
     """Else what is published until then would be passed over; the answer names the log's end. An hour is more than any
     log can have lost of its end."""
     (last,) = publish(api, 1)
-    assert f"after the end of the log, {last}" in api.get(f"{URL}?marker={last + 3600 * 512_000}", 400).json["description"]
+    refusal = api.get(f"{URL}?marker={last + 3600 * 512_000}", 400).json
+    assert f"after the end of the log, {last}" in refusal["description"]
     assert api.get(f"{URL}?marker={last}", 200).json["messages"] == []
 
 

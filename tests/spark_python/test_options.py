@@ -156,7 +156,7 @@ def test_the_module_that_spark_looks_into_imports_nothing_at_first() -> None:
 
 
 def test_registering_warns_of_speculation(recwarn: pytest.WarningsRecorder) -> None:
-    """Speculation makes Spark count a second attempt as a failure."""
+    """With speculation, one of two attempts of a writing task fails."""
     registered: list[Any] = []
     session = SimpleNamespace(conf={}, dataSource=SimpleNamespace(register=registered.append))
     zq_spark.register(session)  # type: ignore[arg-type]

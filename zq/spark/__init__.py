@@ -26,8 +26,8 @@ def warn_of_speculation(spark: "SparkSession") -> None:
     """
     if spark.conf.get("spark.speculation", "false") == "true":
         warnings.warn(
-            "spark.speculation is on: a second attempt at a task that writes to zq counts as a failure. Nothing is "
-            "duplicated, but disable it.",
+            "spark.speculation is on. Only one of two attempts of a task that writes to zq can commit, so the other "
+            "one fails. No message is duplicated, but turn it off.",
             stacklevel=3,
         )
 

@@ -110,7 +110,7 @@ function Tools({ tail, href, again }) {
 
 /** Which way messages come, or why none do. */
 function Way({ tail }) {
-  const { mode, fault, paused, position } = tail;
+  const { mode, fault, position } = tail;
   const told = {
     paused: `Paused${position && ` after sequence ${position}`}.`,
     connecting: fault && `${visible(fault.title)}: ${visible(fault.description)} Retrying.`,
