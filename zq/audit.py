@@ -94,7 +94,7 @@ class Audit:
         return bool(LOGGER.handlers)
 
     def log_change(self, entry: Entry) -> None:
-        """Log a change, or an authorized attempt that has failed."""
+        """Log a change, or a failed attempt at a change. For rejected requests, use ``log_refusal``."""
         LOGGER.info(entry)
 
     def log_unauthenticated(self, env: Mapping[str, Any], peer: str) -> None:
@@ -140,7 +140,8 @@ class AuditFormatter(logging.Formatter):
 def configure(target: str) -> None:
     """Set the target of the audit log: ``stderr``, ``off``, or the path of a file.
 
-    A new file gets mode 0600. Files may be rotated. Raises ``StartRefused`` if the file cannot be opened for writing.
+    A new file gets mode 0600. If another program rotates the file, the audit log continues in a new file. Raises
+    ``StartRefused`` if the file cannot be opened for writing.
     """
     for former in LOGGER.handlers[:]:
         LOGGER.removeHandler(former)

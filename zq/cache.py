@@ -38,8 +38,9 @@ class _Flight(Generic[V]):
 class ReadThroughCache(Generic[K, V]):
     """A cache of the values that ``load`` returns. Thread-safe. Lookups of cached keys take no lock.
 
-    Concurrent lookups of a missing key share one load, and also its error if that is a ``ZqError``. Errors are not
-    cached. A thread that runs an event loop never waits for another thread's load; it loads the value itself.
+    Concurrent lookups of a missing key share one load. If it raises a ``ZqError``, each of these lookups raises the
+    error, which is not cached. A thread that runs an event loop never waits for another thread's load; it loads the
+    value itself.
 
     Args:
         load: Returns the value of a key. Must not look up its own key.
@@ -79,7 +80,7 @@ class ReadThroughCache(Generic[K, V]):
         return entry[1] if entry is not None and (expired or self._monotonic() < entry[0]) else default
 
     def forget(self, key: K) -> None:
-        """Invalidate the key, whose value has changed. The value of a load in progress is not cached."""
+        """Remove the key, because its value has changed. If the key is being loaded, do not cache the result."""
         with self._lock:
             self._entries.pop(key, None)
             self._flights.pop(key, None)

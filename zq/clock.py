@@ -56,12 +56,15 @@ class Clock(Protocol):
         ...
 
     def uncertainty(self) -> Seconds:
-        """Return the maximum error of the estimated store time in seconds, in both directions."""
+        """Return the maximum error in seconds: the store's time is at most this much before or after the estimate."""
         ...
 
 
 class Offset(NamedTuple):
-    """Bounds of the store's time minus the monotonic clock, measured at the monotonic time ``received``."""
+    """The range of the difference "store's time minus monotonic clock".
+
+    The range was measured at the monotonic time ``received``.
+    """
 
     low: float
     high: float

@@ -140,7 +140,10 @@ def _in_turn(calls: Sequence[Callable[..., None]]) -> Callable[..., None]:
 
 
 class Refusal(StrEnum):
-    """A reason for which the HTTP server, not the application, rejects a request: a label of ``zq_refused_total``."""
+    """The reason why the HTTP server rejects a request before the application receives it.
+
+    The reason is a label of the metric ``zq_refused_total``.
+    """
 
     HEAD = "head_timeout"
     BODY = "body_timeout"

@@ -229,7 +229,7 @@ def reachable_queue_ref(project: str, name: str, find: Find | None = None) -> Qu
     A name of more than ``MAX_NAME`` characters is valid only for an existing queue.
 
     Args:
-        find: Looks up a queue with a long name; ``None`` = accept the name, because the request creates no queue.
+        find: Looks up a queue with a long name. ``None`` = accept any long name, for requests that create no queue.
 
     Raises ``InvalidName`` if the project id or the name is not valid.
     """

@@ -5,7 +5,7 @@ Python lets a thread keep the interpreter lock for 5 ms while other threads wait
 that. While large work is in progress, the process uses a shorter switch interval, and its threads sleep between slices:
 
 - long enough for a light request, if one is in progress;
-- for a multiple of the slice, if other projects sent light requests recently;
+- for a multiple of the slice, if another project sent a request recently;
 - briefly in all other cases.
 
 ``sleep(0)`` is not sufficient, because the thread reacquires the lock before a waiting thread wakes. Without large work
@@ -33,7 +33,7 @@ SHORT_TURN: Final = 0.0002
 MIN_WORK: Final = 0.0001
 # Seconds to sleep while a light request is in progress.
 YIELD: Final = 0.002
-# Sleep as a multiple of the preceding work, if other projects sent light requests recently.
+# Sleep as a multiple of the preceding work, if another project sent a request recently.
 REST_FACTOR: Final = 4.0
 # Maximum seconds of a sleep that ``REST_FACTOR`` determines.
 MAX_REST: Final = 0.02
@@ -44,7 +44,11 @@ SHORT_PAUSE: Final = 0.00005
 
 
 class Contention(IntEnum):
-    """Whether light requests of other projects compete for the processor: not, recently, or now."""
+    """Whether large work would delay other requests.
+
+    - ``NOW``: Light requests are in progress.
+    - ``RECENT``: Another project sent a request recently.
+    """
 
     NONE = 0
     RECENT = 1
@@ -76,7 +80,7 @@ def begin(contention: Callable[[], Contention]) -> None:
     """Declare the start of large work on this thread. ``end`` must follow.
 
     Args:
-        contention: Returns the current contention by other projects.
+        contention: Returns whether the work would delay other requests.
     """
     if _work.is_large:
         return

@@ -36,7 +36,10 @@ def open_tokens(
 ) -> Tokens:
     """Open the store of tokens, and store the bootstrap token if one is configured.
 
-    ``max_tokens`` is passed to ``Tokens``. Raises ``StartRefused`` if the bootstrap token cannot be read.
+    Args:
+        max_tokens: Returns a project's maximum number of tokens; 0 = no limit.
+
+    Raises ``StartRefused`` if the file with the bootstrap token cannot be read or contains no token.
     """
     denied_for = options.jwt.max_age + 2 * options.jwt.leeway
     tokens = Tokens(documents, clock, options.token_max_days, denied_for, max_tokens)

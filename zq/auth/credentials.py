@@ -168,7 +168,7 @@ class BearerStrategy:
         return found.identity is not None
 
     def forget(self, credentials: Collection[str]) -> None:
-        """Expire the cache entries of credentials, given their names."""
+        """Expire the cached lookups of the credentials with these names, so that they are verified again."""
         with self._lock:
             for key, known in list(self._valid.items()):
                 if known.identity is not None and known.identity.credential in credentials:
@@ -183,7 +183,8 @@ class BearerStrategy:
         """Verify the credential and cache the result.
 
         Raises:
-            TooManyRequests: The address exceeds the failure limit. A credential that was valid before is exempt.
+            TooManyRequests: The address exceeds the failure limit. This limit does not apply to a credential whose
+                last verification succeeded.
             Unavailable: The credential cannot be verified now.
         """
         if key not in self._valid:

@@ -60,7 +60,7 @@ class JwtVerifier:
         return text.count(".") == 2
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Verify a token; see ``zq.auth.credentials.Verifier``.
+        """Return the identity and the seconds for which to cache it. If the token is invalid, return the reason.
 
         Raises ``Unavailable`` if the issuer's keys or the list of revoked tokens are not available.
         """

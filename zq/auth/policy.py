@@ -35,8 +35,8 @@ class Rule(Struct, frozen=True):
         verb: The verb that the scopes of a credential must permit. ``None`` if no verb is needed, or if the needed verb
             depends on the request.
         everywhere: Whether the scope must cover the whole project, not only one name.
-        strongest: If the needed verb depends on the request, the strongest verb. ``/v2/me`` lists the rule only for
-            callers with this verb.
+        strongest: The strongest verb that a request may need. Set only if the needed verb depends on the request.
+            ``/v2/me`` lists the rule only for callers with this verb.
     """
 
     check: str = EVERYONE

@@ -107,8 +107,8 @@ class Grant(Struct, frozen=True, kw_only=True):
 
     Attributes:
         roles: Roles; if empty, the token gets the member role.
-        days: Lifetime in days.
-        expires: Latest expiry time. It shortens the lifetime if ``days`` end later.
+        days: Lifetime in days, capped at the maximum that the server allows.
+        expires: Latest expiry time; ``None`` = no limit besides ``days``.
         by: Name of the credential that creates the token.
     """
 
@@ -161,7 +161,8 @@ class Tokens:
     against the project's quota.
 
     Args:
-        denied_for: Maximum lifetime of a JSON Web Token in seconds.
+        denied_for: Seconds for which the mark of a revoked JSON Web Token is stored. Must be at least the maximum
+            lifetime of such a token.
         max_tokens: Returns a project's maximum number of tokens; 0 = no limit. Called for each creation.
     """
 
@@ -184,7 +185,8 @@ class Tokens:
     def create(self, grant: Grant, secret: str = "", id: str = "") -> NewToken:
         """Create a token. An empty ``id`` or ``secret`` is replaced by a random one.
 
-        Raises ``QuotaExceeded`` if the project has too many tokens or, for an administrator token, the deployment has.
+        Raises ``QuotaExceeded`` if the project has reached its token limit. For an administrator token, the limit of
+        administrator tokens applies instead.
         """
         now = self._clock.now()
         id = id or encode_base62(int.from_bytes(os.urandom(16)), ID_LENGTH)
@@ -333,7 +335,7 @@ class Tokens:
         return None if document is None else _stored(document)
 
     def _put(self, id: str, stored: StoredToken, now: Seconds) -> None:
-        """Store the token. Raises ``QuotaExceeded`` if the limit of tokens is exceeded.
+        """Store the token. Raises ``QuotaExceeded`` if the token limit is reached.
 
         The index entry is written first. If the tokens then exceed the limit, the entry is deleted and the token is not
         stored. Therefore concurrent creations on several servers never exceed the limit, but all of them may fail.
@@ -387,7 +389,10 @@ class TokenVerifier:
         return text.startswith("zq_")
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Verify a token; see ``zq.auth.credentials.Verifier``. Raises ``Unavailable`` if the store is unavailable."""
+        """Return the identity and the seconds for which to cache it. If the token is invalid, return the reason.
+
+        Raises ``Unavailable`` if the store is unavailable.
+        """
         parts = parse_token(text)
         if parts is None:
             return "Its format or checksum is not valid."

@@ -90,7 +90,7 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 def on_second_signal(act: Callable[[], object]) -> Generator[None, None, None]:
     """Call ``act`` on the second SIGTERM or SIGINT. The third signal ends the process.
 
-    The block must enter ``stop_on_signals``, which handles the first signal.
+    Use ``stop_on_signals`` inside the block to handle the first signal.
     """
 
     def on_signal(_number: int, _frame: object) -> None:

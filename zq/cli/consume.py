@@ -270,7 +270,7 @@ def open_output_reader(gone: Callable[[], object]) -> Generator[OutputReader, No
 
 
 def watch_reader(pipe: int, gone: Callable[[], object], ended: threading.Event) -> None:
-    """Call ``gone`` when the reader of a pipe closes it, which ``poll`` reports as an error."""
+    """Wait for the reader to close the pipe. Then call ``gone`` repeatedly until ``ended`` is set."""
     errors = select.poll()
     errors.register(pipe, 0)
     while not ended.is_set():

@@ -43,7 +43,7 @@ class BatchOptions(Struct, frozen=True):
 
 
 class MessageBudget:
-    """The number of messages that concurrent loops may still claim. Without a ``count``, it is unlimited."""
+    """The number of messages that the threads of a worker may still claim. A ``count`` of ``None`` is unlimited."""
 
     def __init__(self, count: int | None) -> None:
         self._left: float = inf if count is None else count
@@ -53,7 +53,7 @@ class MessageBudget:
     def claim(self, most: int, stopped: threading.Event, ask: Callable[[int], Claim]) -> Claim | None:
         """Claim up to ``most`` messages. Return ``None`` if the budget is used up or ``stopped`` is set.
 
-        If pending claims of other loops have reserved the remaining budget, wait for their results first.
+        If other threads have reserved the rest of the budget for their claim requests, wait for the results first.
 
         Args:
             ask: Sends the claim request; called with the maximum number of messages.
@@ -100,7 +100,11 @@ class BatchWorker:
         self._budget = MessageBudget(options.count)
 
     def run(self, concurrency: int) -> None:
-        """Run concurrent loops until a signal arrives or, with ``until_empty``, until the queue is empty."""
+        """Process claims in ``concurrency`` threads until a signal arrives.
+
+        The worker also stops after ``count`` messages, after too many failures or, with ``until_empty``, when the queue
+        is empty.
+        """
         with stop_on_signals(self._stopped.set), ThreadPoolExecutor(concurrency, "zq-work") as pool:
             loops = [pool.submit(self._loop) for _ in range(concurrency)]
             try:

@@ -361,12 +361,16 @@ class Importer:
             )
 
     def check(self) -> None:
-        """Raise ``Failure`` if the server has rejected or ignored the ttl or delay of a message."""
+        """Raise ``Failure`` if a message lost its ttl or delay."""
         if count := self._changed + self._undelayed.total():
             raise Failure(f"{count:,} messages lost their ttl or delay.")
 
     def _send_bare(self, message: MessageLine, refused: Invalid) -> int:
-        """Post a rejected message again, without ttl and delay. Return 1 if it is stored, else 0."""
+        """Post a rejected message again, without ttl and delay. Return 1 if it is stored, else 0.
+
+        Args:
+            refused: Error of the first post, for the notes.
+        """
         name = f"Message {message.id} of {message.of} {message.name}"
         try:
             self._post([replace(message, ttl=None, delay=None)])

@@ -45,7 +45,10 @@ def failure(error: Exception) -> Failure:
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code for an error's class or base class, else the exit code for its cause, else 1."""
+    """Return the exit code for the class of an error, or for its nearest base class in ``EXIT_CODES``.
+
+    If no class is in ``EXIT_CODES``, return the exit code for the error's cause, or 1 without a cause.
+    """
     for kind in type(error).__mro__:
         if kind in EXIT_CODES:
             return EXIT_CODES[kind][0]

@@ -31,7 +31,8 @@ Ids = tuple[str, ...]
 def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
     """Return a decorator that adds the option ``--limit``.
 
-    If ``more`` is not empty, append it to the help text and accept the value 0.
+    Args:
+        more: Addition to the help text, such as ", 0 = all". If it is not empty, the option accepts 0.
     """
     text = f"Maximum number of results{more} (default {default})."
     return click.option("--limit", type=Count(0) if more else BATCH, default=default, help=text)

@@ -133,7 +133,10 @@ def connection(given: Mapping[str, Any], profile: str | None, file: Path | None,
 
 
 def profile_additions(given: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
-    """Return the profile's members that are not in ``given``. Omit the token if ``given`` has another URL."""
+    """Return the members of the profile ``own`` that the settings ``given`` do not override.
+
+    Omit the profile's token if ``given`` has a different URL.
+    """
     elsewhere = "url" in own and (given.get("url") or own["url"]).rstrip("/") != own["url"].rstrip("/")
     left = {name: value for name, value in own.items() if not given.get(name)}
     return {name: value for name, value in left.items() if not (name == "token" and elsewhere)}

@@ -242,7 +242,7 @@ def for_each(
     """Ask for confirmation on a terminal, then apply ``verb`` to each existing queue or topic.
 
     Args:
-        done: Member that is set in the printed result of each name, such as "deleted".
+        done: Key in the printed result of each queue or topic, such as "deleted".
         question: Confirmation prompt with ``{}`` for the names; "" = do not ask.
 
     Raises ``Abort`` if the user declines, and ``NotFound`` if a queue or topic does not exist.

@@ -36,7 +36,7 @@ MAX_SUMMARY_LENGTH: Final = 200
 
 
 def option_values(context: click.Context) -> dict[str, Any]:
-    """Return the global options' values by name, from a dict that the contexts of all subcommands share."""
+    """Return the values of the global options by name. The root command and all subcommands share this dict."""
     found: dict[str, Any] = context.meta.setdefault(VALUES, {})
     return found
 

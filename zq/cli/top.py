@@ -108,9 +108,9 @@ class Sampler:
         return rows
 
     def _first(self) -> dict[str, str | None]:
-        """Return the first queues in the server's sort order, each with its paused operations.
+        """Return a mapping from the first queues in the server's sort order to their paused operations.
 
-        If the server cannot sort, return no queues.
+        If the server cannot sort queues, return an empty mapping.
         """
         try:
             rows = self._client.queue_figures(sort=self._sort, name=self._part)

@@ -108,7 +108,7 @@ def _lock(file: BinaryIO) -> None:
 
 
 def _kept_open(file: BinaryIO) -> BinaryIO:
-    """Return the file. Leave it open, because it holds the lock. On Windows, where files are not locked, close it."""
+    """Return the file, which must stay open to hold the lock. On Windows, close it, because it is not locked."""
     if not fcntl:
         file.close()
     return file
@@ -194,7 +194,11 @@ def resume(
 ) -> Upload:
     """Load the progress of an interrupted post, or begin a new post.
 
-    Raises ``Conflict`` if the terms or the file have changed since the interruption.
+    Raises ``Conflict`` if the stored progress cannot be read, or if the terms or the file have changed since the
+    interruption. After an invalid line, changes from that line on are permitted.
+
+    Args:
+        restart: Ignore the stored progress and begin a new post.
     """
     path, kept = resume_file.source, b"" if restart else resume_file.read()
     size, head = path.stat().st_size, head_digest(path)
@@ -253,7 +257,9 @@ class Sender:
         self._saved_at = time.monotonic()
 
     def send(self, progress: Callable[[Upload, int], None]) -> None:
-        """Send all batches. If sending fails, keep the resume file unless it is certain that no message was stored.
+        """Send all batches, then remove the resume file.
+
+        If sending fails, save the progress in the resume file. If certainly no message was stored, remove the file.
 
         Args:
             progress: Called after each batch with the progress and the number of bytes read.

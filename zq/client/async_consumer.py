@@ -20,7 +20,10 @@ from zq.errors import TooManyRequests
 
 
 class AsyncConsumer(ConsumerBase):
-    """An asynchronous iterable over a queue's messages. On exit, ``async with`` settles and releases its claims."""
+    """An asynchronous iterable over the messages of a queue.
+
+    When an ``async with`` block ends, the consumer settles finished messages and releases all other messages.
+    """
 
     def __init__(self, transport: AsyncTransport, options: ConsumerOptions, on_lost: OnLost | None) -> None:
         super().__init__(options, on_lost, contextlib.nullcontext())
@@ -140,7 +143,11 @@ class AsyncConsumer(ConsumerBase):
             slots.release()
 
     async def _maintain(self, next_request: NextRequest) -> None:
-        """Send settlements or renewals until the consumer is closed and no request is due."""
+        """Send the requests that ``next_request`` returns until the consumer is closed and no request is due.
+
+        Args:
+            next_request: ``next_settlement`` or ``next_renewal`` of the state.
+        """
         while True:
             self._changed.clear()
             sent_at = time.monotonic()

@@ -93,7 +93,12 @@ class ConsumerBase:
         return self._closed_at + STOP_TIMEOUT - time.monotonic() if self.stopped else inf
 
     def _decide(self, delivery: Delivery, error: BaseException | None) -> Decision:
-        """Return the default decision on a message: delete after success, release or bury after an error."""
+        """Return the default decision on a message.
+
+        - No error: delete the message.
+        - The message's body cannot be decoded: bury the message.
+        - Another error: release the message.
+        """
         if error is None:
             self._done += 1
             return delivery.id
@@ -128,7 +133,10 @@ class ConsumerBase:
 
 
 class Consumer(ConsumerBase):
-    """An iterable over the messages of a queue. On exit, ``with`` settles and releases its claims."""
+    """An iterable over the messages of a queue.
+
+    When a ``with`` block ends, the consumer settles finished messages and releases all other messages.
+    """
 
     def __init__(self, transport: Transport, options: ConsumerOptions, on_lost: OnLost | None) -> None:
         self._changed = threading.Condition()
@@ -236,7 +244,11 @@ class Consumer(ConsumerBase):
             slots.release()
 
     def _maintain(self, next_request: NextRequest) -> None:
-        """Send settlements or renewals until the consumer is closed and no request is due."""
+        """Send the requests that ``next_request`` returns until the consumer is closed and no request is due.
+
+        Args:
+            next_request: ``next_settlement`` or ``next_renewal`` of the state.
+        """
         while True:
             with self._changed:
                 sent_at = time.monotonic()

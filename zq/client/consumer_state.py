@@ -87,7 +87,7 @@ class ActiveClaim:
     Attributes:
         waiting: Messages that the consumer has not taken yet.
         working: Mapping from ``id(delivery)`` to each message in progress.
-        since: Time since which decisions have been waiting for a settlement.
+        since: Time of the first decision after the last settlement.
         ends: Expiry time of the claim.
         due: Time of the next renewal.
         retry_pause: Back-off after a failed renewal; 0 = the last renewal succeeded.
@@ -228,7 +228,11 @@ class ConsumerState:
         return first or not claim.has_work
 
     def close(self, now: float) -> None:
-        """Release all messages: those in progress with a back-off, those not started with the queue's delay."""
+        """Record a decision on each remaining message. Later calls of ``finish`` have no effect.
+
+        - Message in progress: the handler's last decision, or a release with a back-off if there is none.
+        - Message not started: a release with the queue's delay.
+        """
         self.closing = True
         for claim in self._claims:
             for delivery in list(claim.working.values()):
@@ -254,7 +258,10 @@ class ConsumerState:
         return min(moments)
 
     def next_renewal(self, now: float) -> PendingRequest | float:
-        """Return the renewal to send now, or the time at which the next one is due; see ``next_settlement``."""
+        """Return the renewal to send now, or the time at which the next renewal is due.
+
+        The caller must report the outcome, as for ``next_settlement``.
+        """
         options, moments = self.options, [inf]
         for claim in self._claims:
             if claim.has_work and not (claim.renewing or claim.is_lapsed):

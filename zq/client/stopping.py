@@ -55,9 +55,9 @@ def _restore_handlers() -> None:
 
 
 def _on_signal(number: int, _frame: object) -> None:
-    """Stop the loops on the first signal. Pass the second signal to the previous handlers.
+    """Stop all running loops on the first signal. Pass the second signal to the previous handlers.
 
-    If there are no loops, pass the first signal too.
+    If no loop is running, pass the first signal to the previous handlers, too.
     """
     first = bool(_first_awaited)
     _first_awaited.clear()

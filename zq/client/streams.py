@@ -58,7 +58,8 @@ class EventReader:
         """Prepare the next connection after the stream has broken off. Return the gaps to report.
 
         - ``TooManyRequests``, if an earlier connection has received data: sleep for the time that the server requests.
-        - ``Invalid``, although the position came from the server: the log was lost. Read the new log from the start.
+        - ``Invalid``, if the position came from the server: the log was lost. Report a gap, and read the new log from
+          the start.
         - Other errors: if this connection has received no data, raise the error.
         - No error, or an error after data: reconnect with a back-off.
         """

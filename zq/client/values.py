@@ -85,7 +85,11 @@ Messages = list[Message]
 
 
 class Delivery(Message, frozen=True, dict=True, omit_defaults=True, gc=True):
-    """A claimed message, passed to a handler. The last decision is applied when the handler returns."""
+    """A claimed message, passed to a handler.
+
+    The methods ``done``, ``release``, ``move`` and ``bury`` record a decision on the message. When the handler returns,
+    the last decision is applied.
+    """
 
     @cached_property
     def decisions(self) -> list[Any]:

@@ -64,7 +64,11 @@ class Warnings:
         return Call(method="GET", path=path("queues", queue), read=read)
 
     def check_delay(self, queue: str, metadata: dict[str, Any]) -> None:
-        """Raise ``Invalid`` if a queue with this metadata ignores delays. If the metadata is unknown, pass ``{}``."""
+        """Raise ``Invalid`` if the queue's metadata disables delays. Otherwise, later posts skip the check.
+
+        Args:
+            metadata: Metadata of the queue; ``{}`` = unknown, which raises no error.
+        """
         if not self._checks_delays:
             return
         if metadata.get("_default_message_delay") == 0:

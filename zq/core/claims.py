@@ -57,7 +57,7 @@ class ClaimReply(Struct, frozen=True):
 
     @property
     def found(self) -> bool:
-        """Whether a message was claimed."""
+        """Whether there is a claim, new or existing."""
         return self.claim is not None
 
 
@@ -96,8 +96,8 @@ class Claims:
         rules. While claims are paused, no message is claimed.
 
         Args:
-            wanted: Builds the request from the rules. This method then sets the queue's redelivery delays and claim
-                limit, and the maximum size of the response.
+            wanted: Returns the request, given the rules. It need not set redelivery delays, claim limit or maximum
+                response size, because this method sets them in the request.
         """
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
@@ -171,7 +171,7 @@ class Claims:
         return ReadResult(Page(found, _encode_marker(after) if after else None), now)
 
     def renew(self, queue: QueueRef, claim: str, terms: wire.ClaimTerms, fence: Fence | None) -> None:
-        """Restart the ttl of a live claim. Terms that are not given take the server's defaults (contract 8.3)."""
+        """Renew a live claim with the given ttl and grace; if unset, with the server's defaults (contract 8.3)."""
         self._claims.renew(queue, self._lease(claim, terms, caps_grace=True), self._clock.now(), fence)
 
     def release(self, queue: QueueRef, claim: str, delay: int | None) -> None:
@@ -184,10 +184,11 @@ class Claims:
         self._claims.release(queue, claim, self._clock.now(), delay)
 
     def _lease(self, claim: str, terms: wire.ClaimTerms, *, caps_grace: bool = False) -> Lease:
-        """Return the lease of a claim. Terms that are not given take the server's defaults.
+        """Return the lease of a claim with the given ttl and grace; if unset, with the server's defaults.
 
         Args:
-            caps_grace: Whether a grace out of range is capped instead of rejected (contract 8.3).
+            caps_grace: Whether to cap a grace above the maximum, and to set a negative grace to 0, instead of rejecting
+                it (contract 8.3).
         """
         limits, ttl = self._limits, terms.ttl
         if ttl is UNSET:

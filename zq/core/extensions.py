@@ -31,8 +31,8 @@ class OwnedDocuments(Struct, frozen=True):
 
     Args:
         kind: Kind of the project's documents.
-        deployment_kinds: Kinds of documents that belong to no project. When a document of the project is deleted, the
-            documents of these kinds with the same name are deleted too.
+        deployment_kinds: Kinds of further documents, which belong to no project. Each has the same name as a document
+            of the project and is deleted with it.
     """
 
     kind: str

@@ -367,9 +367,9 @@ class Messages:
         posted again, because it can be replayed from the history.
 
         Args:
-            claims: Claim ids in the request, ignored unless the server requires claim ids for deletions.
+            claims: Claim ids in the request. They have no effect on a pop.
 
-        Raises ``Invalid`` if the server requires claim ids for deletions and ``claims`` is not empty.
+        Raises ``Invalid`` if ``claims`` is not empty and the server requires claim ids for deletions.
         """
         check_range("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
         if self._delete_with_claim_id and claims:

@@ -64,8 +64,9 @@ class MetadataSchema:
     def check(self, metadata: Metadata, name: str) -> None:
         """Validate the metadata of the resource ``name``.
 
-        Raises ``InvalidBody`` for the first invalid reserved key, ``NotBuilt`` for a key that this server does not
-        support.
+        Raises:
+            InvalidBody: A reserved key is not valid. The error names the first such key.
+            NotBuilt: The metadata contains a key that this server does not support.
         """
         check_nesting("metadata", metadata)
         for key in OWN.intersection(metadata):

@@ -328,13 +328,9 @@ class TopicPoll:
 
 
 def _has_news(page: TopicPage, after: int | None) -> bool:
-    """Return whether the page has messages, or a gap that the next page skips.
+    """Return whether the page ends a long poll: it has messages, or a gap that the next page does not report again.
 
-    If the page ends where it starts, the next page would report the gap again. Such a gap does not count, because it
-    would end each long poll immediately.
-
-    Args:
-        after: Log position after which the page starts; ``None`` = start of the log.
+    The next page would report the gap again if this page ends at ``after``, the position where it starts.
     """
     return bool(page.messages) or (page.gap is not None and page.position > (after or 0))
 

@@ -156,7 +156,8 @@ class Queues(MetadataResource[QueueRef, Queue]):
 
         Args:
             visible: Returns whether to count a queue, given its name; ``None`` = count all queues. With ``visible``,
-                the server option ``max_metadata_walk`` limits the number of queues that are read.
+                only the first ``max_metadata_walk`` queues (a server option) are inspected, so the number may be too
+                low.
         """
         if visible is None:
             return self._queues.count(project) - self._count_hidden(project)

@@ -74,12 +74,13 @@ class RemainingRate(NamedTuple):
 
 
 class RecentProjects:
-    """The projects that this process has served recently.
+    """The projects that this process has served recently, by which it detects contention between projects.
 
-    This class records the projects with light requests in progress, the project of the latest request, and the times of
-    the latest requests of this project and of another one.
+    The process records:
 
-    ``zq.http.weight`` defines light and heavy requests.
+    - the projects with light requests in progress (``zq.http.weight`` defines light and heavy requests)
+    - the project of the latest request, and the time of this request
+    - the time of the latest request of any other project
     """
 
     def __init__(self) -> None:

@@ -119,7 +119,7 @@ class Settling:
     ) -> None:
         """Let the target queues accept unencrypted bodies if the settlement moves such bodies to them.
 
-        Before a target is changed, the store checks the idempotency key and the fence.
+        The idempotency key and the fence are checked first, so that a repeated or fenced request changes no target.
         """
         targets = self._rules_cache.plain_targets(queue, claim, settlement.move, now) if settlement.move else ()
         if not targets:

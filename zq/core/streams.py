@@ -160,9 +160,9 @@ class Stream:
         return self._render(batches, batches[-1].last) if batches else NO_EVENTS
 
     def _lost_tail(self) -> Gap | None:
-        """Return the gap if the log has lost its end and the reader has reached the lost messages, otherwise ``None``.
+        """Return the gap if the store has lost the newest messages of the log and the reader has reached this gap.
 
-        Each loss is reported only once.
+        Otherwise, return ``None``. Each gap is returned only once.
         """
         lost = self._tail.lost
         if lost is None or lost == self._lost or self.position < lost[0]:
@@ -310,7 +310,9 @@ def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[
 
 
 def lost_end(marker: int, reading: LogSlice) -> Gap | None:
-    """Return the gap if the log has lost its end and the marker is in the lost range, otherwise ``None``.
+    """Return the gap if the store has lost the newest messages of the log, up to the marker or beyond it.
+
+    Return ``None`` if the marker is not after the last message of the log.
 
     Raises ``Invalid`` if the marker is a sequence that the log has not assigned yet. A reader with such a marker would
     miss all future messages up to the marker.

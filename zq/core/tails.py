@@ -130,9 +130,10 @@ class Tail:
             self.start = self.position = last
 
     def on_published(self, batch: Batch | None, before: int) -> None:
-        """Handle a notification of the store: a published batch, a purge, or the last published sequence.
+        """Handle a notification of the store; a ``zq.model.topics.Listener``.
 
-        For the arguments, see ``Listener``.
+        - With ``batch``: it was published directly after the message with sequence ``before``.
+        - Without ``batch``: messages up to at least ``before`` were published; 0 = cached batches are invalid.
         """
         with self._changed:
             if batch is None and before:
@@ -203,9 +204,9 @@ class Tail:
 
     @property
     def unsure(self) -> bool:
-        """Whether batches may be missing because the last read of the store failed.
+        """Whether batches may be missing, for example because a notification was lost or a read of the store failed.
 
-        The store is read again after ``RETRY_INTERVAL`` seconds.
+        A waiting reader then reads the store again; after a failure, ``RETRY_INTERVAL`` seconds later.
         """
         return self._stale
 

@@ -39,8 +39,8 @@ class MessagePage(Struct, frozen=True):
     """A page of a queue's messages as of ``now``.
 
     Attributes:
-        delayed: Whether the listing includes delayed messages: on the client's request, or because the queue has no
-            default delay.
+        delayed: Whether the page includes delayed messages. It does if the client requested them, or if the queue has
+            no default delay.
     """
 
     page: Page[Message]

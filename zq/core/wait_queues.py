@@ -100,7 +100,7 @@ class Waiter:
 
 
 class PollQueue:
-    """The read-only requests of a project that were notified. At most ``MAX_CONCURRENT_POLLS`` poll at a time."""
+    """One project's notified read-only requests. At most ``MAX_CONCURRENT_POLLS`` of them poll at a time."""
 
     __slots__ = ("pending", "polling")
 

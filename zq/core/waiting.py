@@ -12,7 +12,7 @@ The steps of a long poll under Granian:
 1. ``zq.http.waiting`` takes a slot and polls the store once. If that poll finds nothing, the request becomes pending.
 2. ``zq.serving.asgi`` registers the pending request in the wait queue, and waits for a notification, the client's
    disconnect or the timeout. The request holds no thread meanwhile.
-3. After a notification, the edge polls again. If that poll finds nothing, step 2 is repeated.
+3. After a notification, ``zq.serving.asgi`` polls again. If that poll finds nothing, step 2 is repeated.
 """
 
 import threading
@@ -50,7 +50,7 @@ class PollResult(Struct, Generic[T], frozen=True):
     """The result of a poll.
 
     Attributes:
-        turned_away: Whether the request could not wait because no slot was free, and found no message.
+        turned_away: Whether the poll found no message and the request could not wait, because no slot was free.
     """
 
     answer: T

@@ -93,7 +93,7 @@ class Ring:
 
 
 class KnownCounts:
-    """Counters of the ``FINE`` slots with known rates: one counter for each slot of the windows in ``LONG``."""
+    """The number of ``FINE`` slots with known rates within each slot of the windows in ``LONG``."""
 
     def __init__(self) -> None:
         self._counts: dict[Window, dict[int, int]] = {window: {} for window in LONG}
@@ -107,7 +107,7 @@ class KnownCounts:
                 del counts[min(counts)]
 
     def count(self, slot: int, window: Window, began: int) -> int:
-        """Return the number of ``FINE`` slots with known rates in the slot ``slot`` of ``window``.
+        """Return the number of ``FINE`` slots with known rates within the slot ``slot`` of ``window``.
 
         ``began`` is the first ``FINE`` slot of the series. Earlier slots do not count.
         """
@@ -174,7 +174,7 @@ class Series:
 
 
 def _count_known(slot: int, window: Window, known: frozenset[int], began: int) -> int:
-    """Return the number of ``FINE`` slots with known rates in the slot ``slot`` of ``window``.
+    """Return the number of ``FINE`` slots with known rates within the slot ``slot`` of ``window``.
 
     ``known`` contains all ``FINE`` slots with known rates. Slots before the ``FINE`` slot ``began`` do not count.
     """

@@ -38,8 +38,10 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 class Admission:
     """Falcon middleware that checks the request line and headers.
 
-    Cross-site requests that can have side effects are rejected with 403. These are all requests except GET and HEAD,
-    and those for which earlier code set ``req.context.links_change``, such as SQS requests.
+    Cross-site requests that can have side effects are rejected with 403:
+
+    - requests with a method other than GET and HEAD;
+    - GET and HEAD requests for which earlier code has set ``req.context.links_change``, such as SQS requests.
 
     Args:
         trusts_network: Whether the network is trusted. If so, HTTP/1.0 requests need no ``Host``.

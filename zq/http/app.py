@@ -91,7 +91,7 @@ def create_app(
         metrics_page: Renders ``/metrics``. ``None`` omits the route.
         sends_rate_limits: Returns whether responses have rate-limit headers.
         strategy: Authenticates callers. Without ``strategy`` and ``proxy``, the server trusts identity headers.
-        proxy: Verifies that a request came through the authenticating proxy. Excludes ``strategy``.
+        proxy: Verifies that a request came through the authenticating proxy. Cannot be combined with ``strategy``.
         behind_proxy: Take the caller's address from the end of ``X-Forwarded-For``.
         tokens: The tokens of all projects. The default reads them from the broker's store.
         share: Returns the current options of signed URLs.

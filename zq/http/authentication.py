@@ -108,7 +108,7 @@ class Authentication:
         checks: Sequence[CredentialCheck] = (),
         public: Sequence[str] = (),
     ) -> None:
-        """Initialize the middleware. ``strategy`` and ``proxy`` exclude each other.
+        """Initialize the middleware. At most one of ``strategy`` and ``proxy`` may be set.
 
         Args:
             behind_proxy: Take the caller's address from the end of ``X-Forwarded-For``.
@@ -170,7 +170,7 @@ class Authentication:
         return strategy is None or strategy.look_up(env, get_peer(env, self._behind_proxy))
 
     def find_check(self, env: Mapping[str, Any]) -> CredentialCheck | None:
-        """Return the credential check of the feature that serves the request.
+        """Return the credential check of the feature that authenticates the request.
 
         Return ``None`` if the server's own strategy authenticates the request.
         """

@@ -132,7 +132,7 @@ class Authorization:
 
         Raises:
             TooManyRequests: The project exceeds a rate limit.
-            NotAuthorized: The project is suspended, or it is read-only and the request is a change.
+            NotAuthorized: The project is suspended, or it is read-only and the method is not GET or HEAD.
         """
         state = self._enter(quotas, req, project)
         if rule not in ALWAYS_ALLOWED:
@@ -171,7 +171,7 @@ class Authorization:
             account.resume()
 
     def check_state(self, req: Request) -> None:
-        """Raise ``NotAuthorized`` if the project is now suspended, or is read-only and the request is a change."""
+        """Raise ``NotAuthorized`` if the project is suspended, or is read-only and the method is not GET or HEAD."""
         assert self.quotas is not None
         check_state(self.quotas.allotment(req.context.identity.project).state, req.method not in SAFE_METHODS)
 

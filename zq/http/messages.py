@@ -111,7 +111,7 @@ class MessageCollection:
         """Respond with a page of the messages in one state, including the client's own messages.
 
         Args:
-            detailed: The parameter ``detailed``.
+            detailed: Whether to include the additional members of ``detailed=true``.
             starts: Whether to truncate the bodies.
         """
         if given := next((name for name in EXCLUDED_BY_STATE if query.text(req, name)), None):

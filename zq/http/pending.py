@@ -36,7 +36,7 @@ class WaitRegistration(Protocol):
         ...
 
     def end(self) -> None:
-        """Stop waiting. ``begin`` may be called again."""
+        """Stop waiting. The registration remains, so that ``begin`` can start the next wait."""
         ...
 
     def close(self) -> None:
@@ -118,7 +118,11 @@ class PendingRequest:
         self.seconds_left, self.begin, self.end, self.close = wait.seconds_left, wait.begin, wait.end, wait.close
 
     def poll(self) -> bool:
-        """Poll once. Return whether the response is complete. An error of ``fetch`` ends the long poll."""
+        """Poll once. Return whether the response is complete.
+
+        An error of ``fetch`` ends the long poll, except ``LongScan``. After ``LongScan``, the caller can poll again on
+        a worker thread.
+        """
         found = None
         try:
             found = self._fetch()
@@ -176,7 +180,7 @@ class Handover:
         self.needs_thread = True
 
     def begin_poll(self) -> None:
-        """Record that the next poll has begun. A former ``request_thread`` no longer applies."""
+        """Record that the next poll has begun. Cancels an earlier ``request_thread``."""
         self.needs_thread = False
 
     def end(self) -> None:

@@ -300,7 +300,7 @@ def _roles(given: Sequence[str]) -> list[str]:
 
 
 def _grantable_roles(maker: Identity) -> frozenset[str]:
-    """Return the roles of ``maker`` except administrator.
+    """Return the default roles of a token that ``maker`` creates: its own roles except administrator.
 
     If ``maker`` has no other role, return the member role.
     """

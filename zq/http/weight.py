@@ -54,7 +54,10 @@ class HeavyRequest(Struct):
     size: int
 
     def end(self) -> None:
-        """Let the project's next heavy request run, and refund the estimated cost."""
+        """Let the project's next heavy request run, and refund the estimated cost.
+
+        The actual cost is charged separately, when the request ends.
+        """
         turns.end()
         if self.account is not None:
             self.account.end_heavy(self.now(), self.messages, self.size)

@@ -195,8 +195,8 @@ def check_rows(rows: DataFrame, file: str, place: str | None, strict: bool) -> i
     """Count the rows that do not parse.
 
     Args:
-        place: Folder to which these rows are written.
-        strict: Raise ``InvalidBody`` if there are such rows.
+        place: Folder to which the rows that do not parse are written.
+        strict: Raise ``InvalidBody`` if a row does not parse.
     """
     torn = rows.where("reason is not null").select(F.lit(file).alias("file"), "raw", "reason")
     [found] = torn.agg(F.count("reason").alias("count"), F.first("reason").alias("reason")).collect()

@@ -98,7 +98,7 @@ def draw_throughput(by_queue: Rows, by_step: Rows, step: timedelta) -> Figure:
 
 
 def format_axes(panel: Axes, moments: Sequence[datetime], step: timedelta) -> None:
-    """Format the axes of a panel. The range begins below 0, so that a curve at 0 is visible."""
+    """Format the axes of a panel. The y axis begins below 0, so that a curve at 0 is visible."""
     most = max(panel.get_ylim()[1], 1)
     panel.set_ylim(-most / 30, most)
     limits: Any = moments[0] - step, moments[-1] + step

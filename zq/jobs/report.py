@@ -202,8 +202,8 @@ def compute_queue_report(found: Mapping[str, DataFrame], backlog: DataFrame, now
     """Return one row per queue with all columns of the report.
 
     Args:
-        found: Tables by name: ``posted`` and ``finished`` have the messages of the period, ``records`` has the finished
-            messages of all times, and ``archived`` is the table of the archive.
+        found: Tables by name. ``posted`` and ``finished`` contain only the period of the report. ``records`` contains
+            all finished messages. ``archived`` has the time up to which each queue is archived.
         now: Column with the time of the report.
     """
     parts = [

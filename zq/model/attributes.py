@@ -48,8 +48,7 @@ class AttributeValue(Struct, frozen=True, omit_defaults=True, rename="pascal"):
 class Attributes(Struct, frozen=True, omit_defaults=True, rename="pascal"):
     """The attributes of a message. The default of each field means that the attribute is absent.
 
-    Each field except ``message_attributes`` has the same name as its member of the response, which is
-    ``zq.wire.answers.Message``.
+    Except for ``message_attributes``, the fields have the same names as in the response, ``zq.wire.answers.Message``.
     """
 
     message_attributes: dict[str, AttributeValue] = {}

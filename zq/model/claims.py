@@ -158,11 +158,13 @@ DONE: Final = HandleOutcome.DONE
 
 
 class MessageHandle(Struct, frozen=True):
-    """An operation on a single claimed message, identified by its id, its claim and its claim count.
+    """A request to delete one claimed message, or to change the expiry of its claim.
+
+    The message's id, claim and claim count must match.
 
     Attributes:
-        hold: Seconds until the claim on the message expires, 0 = at once; ``None`` = delete the message.
-        max_hold: Maximum duration of the claim in seconds, from its creation or last renewal; 0 = no limit.
+        hold: Seconds from now until the claim on the message expires, 0 = immediately; ``None`` = delete the message.
+        max_hold: Maximum seconds from the claim's creation or last renewal to the new expiry; 0 = no limit.
     """
 
     id: str
@@ -188,7 +190,7 @@ class MessageHandle(Struct, frozen=True):
 
 
 def split_into_runs(grips: Sequence[MessageHandle]) -> Iterator[list[MessageHandle]]:
-    """Split the operations into successive groups in which no message occurs twice."""
+    """Split the operations, in order, into groups in which no message occurs twice."""
     run: dict[str, MessageHandle] = {grip.id: grip for grip in grips}
     if len(run) == len(grips):
         yield list(grips)

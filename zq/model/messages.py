@@ -16,7 +16,8 @@ class IdempotencyKey(Struct, frozen=True):
 
     Attributes:
         key: The operation's name together with the client's key; unique within a queue.
-        digest: Digest of everything that a repeated request must have in common with the first.
+        digest: Digest of the request. A request with the same key and another digest is rejected with ``KeyReused``.
+            If all digests are b"", as in SQS, only the keys are compared.
         window: Seconds for which a repeated request is recognized.
     """
 
@@ -70,7 +71,7 @@ class Message(Struct, frozen=True):
     """A message as read at one time. ``claim`` is set only while the claim is live.
 
     A message is ready while ``available <= now < expires``. A claim sets ``available`` to its own expiry plus the
-    redelivery delay. When the claim expires, its messages therefore become ready without further processing.
+    redelivery delay. At that time, the messages become ready without further processing.
     """
 
     id: str
@@ -171,8 +172,8 @@ class Position(NamedTuple):
 
     Attributes:
         available: Available-at time in milliseconds.
-        lane: Sequence of the last listed message that was posted without a delay and never claimed. Only for drivers
-            that store such messages separately.
+        lane: Sequence of the last listed message that was posted without a delay and never claimed. Used only by
+            drivers that store such messages separately.
     """
 
     available: int = 0

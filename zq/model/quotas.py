@@ -47,7 +47,7 @@ class WorkCount(NamedTuple):
     """The number of a project's transaction objects of one kind.
 
     Attributes:
-        known: Whether the requested object exists.
+        known: Whether the object whose name was passed to the count exists.
     """
 
     total: int

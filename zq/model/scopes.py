@@ -173,16 +173,11 @@ def overlap(one: Pattern, other: Pattern) -> bool:
 
 
 def _reaches(one: Pattern, other: Pattern, wanted: Callable[[bool, bool], bool]) -> bool | None:
-    """Return whether a name exists for which ``wanted`` returns true.
-
-    Return ``None`` if the patterns are too complex to compare.
-
-    The search matches each candidate name against both patterns in parallel. All letters that occur in neither pattern
-    are equivalent, so only one of them is tried.
+    """Return whether a name satisfies ``wanted``, or ``None`` if the patterns are too complex to compare.
 
     Args:
-        wanted: A condition on a name. It has two arguments: whether ``one`` matches the name, and whether ``other``
-            matches it. It must return ``False`` if ``other`` does not match, because the search skips such names.
+        wanted: Condition on a name, given whether ``one`` and whether ``other`` matches it. Names that ``other`` does
+            not match are skipped.
     """
     letters = (set(one.text) | set(other.text) | {".", OTHER}) - {"*"}
     begin = (one.begin, other.begin)

@@ -110,7 +110,10 @@ Postpone = Callable[[str, bytes, Seconds], bytes | None]
 class SalvageResult(Struct, frozen=True):
     """The result of a salvage: the recovery of readable data from a damaged store.
 
-    ``lost`` and ``damage`` contain one sentence per item.
+    Attributes:
+        saved: Number of recovered records by kind.
+        lost: Descriptions of data that could not be recovered, one phrase each.
+        damage: Descriptions of the unreadable parts of the damaged store, one sentence each.
     """
 
     saved: dict[str, int]

@@ -109,7 +109,7 @@ class Pools:
         clock: The clock of the catalogue's store.
         limits: The limits on page sizes.
         probe: Opens and closes the store at a URI. Raises ``StartRefused`` or ``Unavailable`` if that fails.
-        allowed: Returns the hosts that pool URIs may contain, with or without port, and the allowed schemes of embedded
+        allowed: Returns the allowed hosts of pool URIs, with or without port, and the allowed schemes of embedded
             stores, such as ``rocksdb:``.
         own: The URI of the catalogue's store.
     """
@@ -223,7 +223,7 @@ class Pools:
         self._tag(names, name)
 
     def patch_flavor(self, project: str, name: str, raw: bytes) -> Flavor:
-        """Replace the pools of the flavor with those in the body, and return the updated flavor.
+        """Replace the pools of the flavor with the pools in the body, and return the updated flavor.
 
         Raises:
             InvalidBody: The body is malformed.
@@ -312,7 +312,10 @@ class Pools:
             raise PoolRefused("The store at uri cannot be used or does not respond.") from failure
 
     def _check_pools(self, names: Sequence[str], prefix: str, refusal: type[Invalid]) -> None:
-        """Raise ``refusal`` if a pool does not exist or the pools have different capabilities."""
+        """Raise ``refusal`` if a pool does not exist or the pools have different capabilities.
+
+        The error message begins with ``prefix``.
+        """
         known = self._all()
         for name in names:
             if name not in known:

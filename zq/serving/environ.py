@@ -79,9 +79,9 @@ def announced_size(environ: dict[str, Any]) -> int | None:
 
 
 def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> bool:
-    """Add headers whose names are known and occur only once. Skip the checks of ``_add_headers``.
+    """Add all headers if they need none of the checks of ``_add_headers``. Otherwise, return ``False`` and add none.
 
-    Return ``False`` and add nothing if the headers need these checks.
+    Headers need the checks if, for example, a name is unknown or repeated.
     """
     found: dict[str, str] = {}
     for name, value in headers:

@@ -56,9 +56,10 @@ class FairQueue:
 
     A step is the work of a request on the event loop's thread until the request waits or ends.
 
-    To save time, the first ``MAX_STEPS`` steps of an iteration are not counted by caller. If only one project has
-    recently sent requests, both limits are ``MAX_STEPS_ALONE`` instead. All methods except ``notify`` must be called in
-    the event loop.
+    To save time, the first ``MAX_STEPS`` steps of an iteration are uncounted: any caller can take them. If only one
+    project has recently sent requests, both limits (per caller and uncounted) are ``MAX_STEPS_ALONE``.
+
+    All methods except ``notify`` must be called in the event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, has_several_projects: Callable[[], bool]) -> None:
@@ -94,9 +95,9 @@ class FairQueue:
                 self._waiting.setdefault(name, deque()).append(turn)
 
     def begin_step(self) -> bool:
-        """Take a step if the iteration still has steps that are not counted by caller. Return whether it had one.
+        """Take one of the iteration's uncounted steps, and return ``True``.
 
-        If the result is ``False``, the request must await ``wait``.
+        If none is left, return ``False``. The request must then await ``wait``.
         """
         if self._uncounted > 1:
             self._uncounted -= 1

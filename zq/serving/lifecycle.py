@@ -93,7 +93,7 @@ def listen(callbacks: Mapping[signal.Signals, Callable[[], object]]) -> bool:
 
 
 def ignore_signal(*_: object) -> None:
-    """Do nothing, as the handler of ``RELOAD``. Python writes only signals with a handler to the wake-up descriptor."""
+    """Do nothing. ``RELOAD`` needs a handler, because Python writes only handled signals to the wake-up descriptor."""
 
 
 def _listen(

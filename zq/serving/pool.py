@@ -33,7 +33,7 @@ class Job(NamedTuple):
     Attributes:
         since: Monotonic time at which the job began to wait for a thread.
         patient: Whether the job waits without a timeout.
-        caller: The caller whose threads the job uses, or ``None`` for no limit.
+        caller: The caller whose thread limit applies to the job; ``None`` = no limit.
     """
 
     since: float
@@ -159,7 +159,7 @@ class Pool:
         """Run ``work`` on a thread and return a future of its result. Must be called in the event loop.
 
         Args:
-            caller: The caller whose threads the job uses, or ``None`` for no limit.
+            caller: The caller whose thread limit applies to the job; ``None`` = no limit.
             patient: Let the job wait for a thread without a timeout.
         """
         job = Job(time.monotonic(), self._loop.create_future(), work, patient, caller)
@@ -205,10 +205,10 @@ class Pool:
             del self._started[caller]
 
     def _take_next(self, caller: bytes) -> Job | None:
-        """Return the next job for a thread that has finished a job of the caller, or None if the thread must wait.
+        """Return the next job for a thread that has just finished a job of the caller.
 
-        If the caller has a queued job and may use a thread for it, append that job to the waiting jobs, and return the
-        first waiting job, which can belong to another caller.
+        If the caller has a job in its own queue and is within its thread limit, move that job to the end of the shared
+        queue and return the first job of the shared queue. Otherwise, return None; the thread then waits for a job.
         """
         with self._lock:
             if self._started[caller] <= self._max_threads() and (job := self._take_queued(caller)) is not None:
@@ -231,7 +231,7 @@ class Pool:
     def _reject_late(self) -> None:
         """Reject jobs that have exceeded the timeout. Called periodically.
 
-        The method checks the callers' own queues first, because ``_end`` starts a job that is left in them.
+        The method first removes late jobs from the callers' own queues. Otherwise, ``_end`` could start one of them.
         """
         with self._lock:
             now = time.monotonic()

@@ -71,8 +71,8 @@ def reload(configuration: Configuration, apply: Callable[[Settings], None] | Non
     """Reload the mutable options. Return ``False`` if they are invalid or the server has no configuration file.
 
     Args:
-        apply: Applies the new settings in a serving process, where applied changes are logged. ``None`` in the parent
-            process, where changes that need a restart are logged.
+        apply: Applies the new settings in a serving process, which then logs the changes. ``None`` in the parent
+            process, which logs only the changes that need a restart.
     """
     if configuration.path is None:
         LOG.warning("Options not reloaded: no configuration file was named at start.")

@@ -63,7 +63,8 @@ class Log:
     """The messages of a queue or topic, ordered by position.
 
     Attributes:
-        state: The messages to read: "live" or "history" for those of a queue, "all" for both, or "topic".
+        state: The messages to read: "live" (live messages of a queue), "history" (finished messages of a queue),
+            "all" (live and finished messages of a queue) or "topic" (messages of a topic).
     """
 
     connection: Connection

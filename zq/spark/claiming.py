@@ -2,8 +2,8 @@
 """The streaming source in mode claim, which consumes messages. A batch consists of named claims.
 
 An offset determines the claims of its batch: ``{"consumer": "etl", "run": 3, "batch": 17, "claims": 4}`` stands for the
-claims etl.3.17.0 to etl.3.17.3. ``latestOffset`` creates the claims of the next batch. It also settles the claims of
-the previous batch, because Spark's commit log then contains the previous batch.
+claims etl.3.17.0 to etl.3.17.3. ``latestOffset`` creates the claims of the next batch and settles the claims of the
+previous batch. Spark calls it only after the previous batch is in the commit log.
 
 ``run`` is the value of the consumer's fencing token when the checkpoint was created. It keeps the claim names of
 different checkpoints distinct.
@@ -115,7 +115,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
 
     def stop(self) -> None:
-        """Release the prefetched claims. Keep all others, because the checkpoint may refer to them."""
+        """Release the prefetched claims. Keep all other claims, because the checkpoint may refer to them."""
         left = self.prefetch.stop()
         if left is not None and self.claimer is not None:
             self.claimer.release(left)
@@ -201,7 +201,7 @@ def _check_limits(options: ClaimingOptions) -> None:
 
 
 def _fence_name(options: ClaimingOptions) -> str:
-    """Return a fence name of bounded length. Consumer and queue may have 64 characters each."""
+    """Return the name of the fence for this consumer and queue, with a digest that limits its length."""
     return "stream." + hashlib.sha256(f"{options.consumer}/{options.queue}".encode()).hexdigest()[:40]
 
 

@@ -179,7 +179,8 @@ class BatchClaimer:
     def release(self, batch: ClaimedBatch) -> None:
         """Release the batch's messages.
 
-        If a newer query has taken over, its claims may have the same names. The fencing token keeps them claimed.
+        If a newer query has taken over, its claims may have the same names. The server then rejects the release,
+        because the fencing token of this query is outdated.
         """
         for name, ids in list(batch.claims.items()):
             self._heartbeat.drop([name])

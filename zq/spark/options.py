@@ -124,7 +124,7 @@ class Connection:
     """Path of a token file. Each process reads the file, so that Spark does not transfer the token."""
 
     def client(self) -> Client:
-        """Return the client that this process shares, or a new one if the token file has changed."""
+        """Return this process's shared client, or a new client if the token file has changed."""
         return _client(self, self.secret())
 
     def secret(self) -> str | None:

@@ -122,7 +122,7 @@ def reject(condition: Column | str, reason: str) -> Column:
 def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
     """Return the messages that the stage with the name ``stage`` has rejected, as a mapping from id to reason.
 
-    Raises ``Invalid`` if the columns ``id`` and ``ERROR`` are not usable.
+    Raises ``Invalid`` if the frame has no column ``id``, or if the column ``ERROR`` does not contain strings.
     """
     if "id" not in frame.columns:
         raise Invalid(
@@ -148,7 +148,11 @@ def remove_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
 
 
 def batch_burials(rejected: Mapping[str, str], room: int) -> Iterator[list[Buried]]:
-    """Yield the burials in batches of up to ``room`` bytes of JSON."""
+    """Yield the messages to bury, with their reasons, in batches of up to ``room`` bytes of JSON.
+
+    Args:
+        rejected: Mapping from message id to the reason.
+    """
     some, size = list[Buried](), 0
     for one, reason in rejected.items():
         letter = Buried(one, reason)

@@ -53,7 +53,7 @@ def start_session(name: str, master: str = MASTER, settings: Mapping[str, str] |
 def _prepend(variable: str, text: str, between: str) -> None:
     """Prepend text to an environment variable, with the separator ``between``.
 
-    In Java's options, the user's values come last and therefore take precedence.
+    The user's value stays at the end. Java applies the last of several equal options, so the user's options win.
     """
     os.environ[variable] = between.join(filter(None, [text, os.environ.get(variable)]))
 

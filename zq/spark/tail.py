@@ -4,10 +4,10 @@
 An offset is ``{"after": 1729, "seen": 1764000000, "rows": 40, "next": null}``:
 
 - ``after``: position up to which all messages were read.
-- ``seen``: a server time in Unix seconds. The messages after ``after`` were posted or finished later, except those that
-  already existed when the stream began.
+- ``seen``: a server time in Unix seconds; 0 = unknown. Each message after position ``after`` was posted (in a history:
+  finished) after this time, unless the message existed when the stream began.
 - ``rows``: number of rows in the last batch.
-- ``next``: position of the next history entry, if it already existed.
+- ``next``: position of the first history entry after ``after``; null if unknown.
 
 From these values, the reader detects whether messages have expired unread and whether a repeated batch is complete.
 """

@@ -32,7 +32,7 @@ MAX_TRACE: Final = 1024
 
 
 class SentValue(AttributeValue, frozen=True, omit_defaults=True, rename="pascal"):
-    """A message attribute in a request. SQS defines the list values, but rejects them."""
+    """A message attribute in a request. As in AWS, an attribute with a list of values is rejected."""
 
     string_list_values: list[Any] | None = None
     binary_list_values: list[Any] | None = None

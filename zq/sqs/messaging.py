@@ -193,8 +193,8 @@ class Messaging:
     ) -> ClaimReply:
         """Claim messages.
 
-        If an earlier receive had the same ``attempt``, return the messages of that receive that are still claimed, and
-        restart their visibility timeout.
+        If an earlier receive had the same ``attempt``, return the messages that its claim still holds, and restart
+        their visibility timeout.
 
         Args:
             visibility: The visibility timeout in seconds; None = the queue's visibility timeout.
@@ -219,8 +219,11 @@ class Messaging:
     def handle(self, queue: QueueRef, grips: Sequence[MessageHandle]) -> Sequence[HandleOutcome]:
         """Delete received messages or change their visibility timeouts, and return the outcomes in order.
 
-        A message stays unchanged if another consumer has received it since, if the new timeout is too long or, in a
-        FIFO queue, if its visibility timeout has expired.
+        In these cases, a message stays unchanged:
+
+        - Another consumer has received the message since.
+        - The new visibility timeout is too long.
+        - The queue is a FIFO queue, and the message's visibility timeout has expired.
         """
         rules = self._rules_cache.recent(queue)
         late, history = not read_attributes(rules.metadata).fifo, rules.history_ttl
@@ -235,7 +238,7 @@ class Messaging:
     def _get_rules(self, queue: QueueRef) -> Rules:
         """Return the queue's rules from the cache or the store. Raises ``QueueNotFound``.
 
-        Cached rules without metadata can be those of a missing queue. In this case, the method reads the store.
+        If the cached rules have no metadata, the queue may be missing, so the method reads the store.
         """
         rules = self._rules_cache.remembered(queue)
         return self._read_rules(queue) if rules is None or rules.metadata == NO_METADATA else rules

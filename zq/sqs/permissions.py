@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access to the queues of other accounts by the attribute ``Policy``, and the operations that edit the policy.
+"""Access to queues of other accounts: the check of a queue's ``Policy``, and the operations that edit it.
 
 An Allow statement with an unsupported element never applies, and a Deny statement with an unsupported element always
 applies. Conditions, negations, and wildcards within a name are not supported.

@@ -60,7 +60,7 @@ def parse_boolean(text: str) -> bool | None:
 
 
 def check_names(attributes: Iterable[str], fifo: bool) -> None:
-    """Check that each attribute can be set on a queue of this type. Raises ``SqsError``."""
+    """Check that each attribute can be set, on a FIFO queue if ``fifo`` is true. Raises ``SqsError`` if not."""
     for name in attributes:
         if name in FIFO_ONLY_WITH_ERROR and not fifo:
             raise errors.only_of_fifo(name)

@@ -17,7 +17,7 @@ from zq.storage.api import Storage
 class NewBackup(Protocol):
     """A new backup.
 
-    ``size`` is its total size in bytes. ``copied`` is the size of those files that are not linked to earlier backups.
+    ``size`` is its total size in bytes. ``copied`` is the size of the files that are not linked to earlier backups.
     """
 
     @property

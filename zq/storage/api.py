@@ -111,7 +111,7 @@ class QueueController(Protocol):
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
         """Return the counts of unexpired messages, and the oldest and newest message.
 
-        For a missing queue, the counts are 0 and there are no such messages.
+        For a missing queue, the counts are 0 and the messages are None.
         """
 
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:

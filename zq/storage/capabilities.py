@@ -242,7 +242,8 @@ class TopicController(Protocol):
         Each batch has messages above the sequence ``after``. It may also have expired messages, which readers filter
         out (``Batch.messages``).
 
-        The slice ends when it has at least ``limit`` messages, or one batch later. It ends earlier in two cases:
+        The slice ends with the batch that reaches ``limit`` messages, or with the next one. It ends earlier in two
+        cases:
 
         - The bodies would exceed a megabyte in total.
         - The search has passed many batches of other topics.

@@ -37,7 +37,7 @@ def connect(uri: str, expiry: Expiry | None = None) -> Storage:
 
 
 class MemoryStore(Store, Housekeeping):
-    """A store of sorted dictionaries, one for each family, which share one lock."""
+    """A store with a sorted dictionary for each column family. All dictionaries share one lock."""
 
     is_prompt = True
 

@@ -79,7 +79,7 @@ class Notice(Struct, frozen=True, array_like=True):
         generation: For a queue, the version number of its subscription set when the message was posted. For a topic,
             the sequence of the message.
         confirmation: The type of a confirmation request; "" for a message.
-        delay: The delay of the message in seconds; None = the queue has no default delay.
+        delay: The delay of the message in seconds. None = the queue has no default delay, so delays are ignored.
         hops: The number of subscriptions through which the message has already passed, for loop detection.
         seal: For a topic message, the random bytes to which its encryption is bound (``Entry.seal``).
         attributes: The stored attributes of the message, possibly encrypted.
@@ -108,8 +108,9 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
             active.
         secret: The encrypted secret that signs deliveries.
         former: The encrypted previous secret, and the time until which it also signs deliveries.
-        agreed: True = the subscriber has confirmed, False = it has declined, None = it has not responded. In a document
-            of an earlier version of zq, None together with ``confirmed`` means that it has confirmed.
+        agreed: Whether the subscriber has confirmed. False = it has declined, or the subscription is active without a
+            confirmation. None = it has not responded. In a document of an earlier version of zq, None together with
+            ``confirmed`` means that the subscriber has confirmed.
     """
 
     id: str
@@ -146,8 +147,8 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
     def receives(self, notice: Notice, confirm: bool) -> bool:
         """Return whether the notice is delivered to the subscriber. ``confirm`` is the option ``require_confirmation``.
 
-        Before the confirmation, only confirmation requests are delivered. Messages that were posted before the
-        confirmation are never delivered.
+        A confirmation request is delivered only if the subscriber has not confirmed. A message is delivered only if
+        the subscription was active when the message was posted, and ``is_sent_to`` is true.
         """
         if notice.confirmation:
             return not self.has_agreed

@@ -150,7 +150,7 @@ class SubscriptionConfirmation(_Resource):
 
 
 def _is_owner(req: Request) -> bool:
-    """Return whether the caller has its own credential, not a signed URL, and is not an administrator."""
+    """Return whether the caller has a credential, uses no signed URL, and is not an administrator."""
     identity: Identity = req.context.identity
     return bool(identity.credential) and SIGNATURE not in req.env and ADMIN not in identity.roles
 

@@ -224,13 +224,16 @@ class Subscriptions:
     def update(self, source: Source, id: str, terms: Terms, token: str = "") -> None:
         """Change the given properties of the subscription (contract 9.5).
 
-        If the subscriber changes, the new subscriber must confirm, and the signing secret changes. Headers with masked
-        values in ``terms`` are removed, because the new subscriber must not receive the old values.
+        If the subscriber changes:
+
+        - the signing secret changes;
+        - the new subscriber must confirm, if the server requires confirmation from this type of subscriber;
+        - headers with masked values are removed, because the new subscriber must not receive the old values.
 
         ``token`` is the caller's Keystone token. If the subscriber needs a trust, a new trust replaces the old one.
 
         Raises:
-            Invalid: A term is not valid, or ``terms`` changes nothing.
+            Invalid: A term is not valid, or ``terms`` sets no property.
             SubscriptionNotFound: The subscription does not exist.
             SubscriptionExists: Another subscription has the new subscriber.
         """
@@ -274,15 +277,17 @@ class Subscriptions:
     def confirm(self, source: Source, id: str, agreed: bool, by_owner: bool = False) -> None:
         """Confirm or decline the subscription (contract 9.6).
 
-        If an active subscription is declined, the subscriber receives a request with which it can subscribe again.
+        If an active subscription is declined and the subscriber must confirm, send the subscriber a confirmation
+        request with which it can subscribe again.
 
         Args:
             agreed: True to confirm, False to decline.
-            by_owner: Whether the caller is the owner of the source, not the subscriber or an administrator.
+            by_owner: Whether the caller is the source's owner, who may decline any subscription, but may confirm only
+                those that do not require the subscriber's confirmation.
 
         Raises:
             SubscriptionNotFound: The subscription does not exist.
-            NotAuthorized: Only the subscriber may confirm the subscription.
+            NotAuthorized: The caller is the owner, but only the subscriber may confirm this subscription.
         """
 
         def change(all: SubscriptionSet) -> tuple[SubscriptionSet, Subscription | None]:
@@ -359,10 +364,10 @@ class Subscriptions:
         return one
 
     def _activate_if_allowed(self, one: Subscription) -> Subscription:
-        """Return the subscription, activated if the subscriber need not confirm.
+        """Return an active copy of the subscription. If the subscriber must confirm, return it unchanged.
 
-        If the subscriber has not responded, an activated subscription has ``agreed`` = False. The subscriber must then
-        confirm if the operator later enables ``require_confirmation``.
+        If the subscriber has not confirmed, ``agreed`` of the copy is False. If the operator later
+        enables ``require_confirmation``, such a subscriber must therefore confirm.
         """
         if one.must_confirm(self._policy.confirm):
             return one

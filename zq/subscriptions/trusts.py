@@ -74,7 +74,7 @@ class Trusts:
     def headers(self, subscriber: str, options: Mapping[str, Any]) -> Mapping[str, str]:
         """Return HTTP headers that contain a trust token. Tokens are cached until they expire.
 
-        If there is no token for the subscriber, raises ``Invalid`` with a message for operators.
+        Raises ``Invalid``, with a message for operators, if there is no token for the subscriber.
         """
         trust = options.get("trust_id")
         if not isinstance(trust, str) or not trust:

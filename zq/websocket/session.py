@@ -247,7 +247,7 @@ class Session:
     def _authenticate(self, headers: Mapping[str, str]) -> tuple[int, Any]:
         """Replace the connection's credential, and return the status and body of the answer.
 
-        If the new credential is invalid, the connection has none.
+        If the new credential is invalid, the connection has no credential afterwards.
         """
         if self._open:
             return 200, {"message": "Authentified: no credential is needed here."}

@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Posted(Struct):
     """One message in the body of a post.
 
-    A queue without delays ignores ``delay``, even if it is not valid.
+    If the queue's ``_default_message_delay`` is unset or 0, ``delay`` is ignored, even if it is not valid.
     """
 
     body: Raw

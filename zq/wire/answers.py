@@ -204,7 +204,7 @@ class LiveClaim(Struct, Generic[Time], frozen=True):
         messages: Number of messages in the claim.
         client: Client id of the holder; null if unknown.
         agent: First 64 characters of the holder's User-Agent; null if unknown.
-        created: Time of the last renewal, or of the creation.
+        created: Time of the last renewal, or of the creation if the claim was never renewed.
         ends: Expiry time.
     """
 
@@ -284,7 +284,7 @@ class RedriveDryRun(Struct, frozen=True):
         would_move: Number of messages that would be moved.
         origins: Number of messages by origin queue.
         without_origin: Number of messages without an origin.
-        missing_origin: Number of messages by origin queue, for queues that do not exist.
+        missing_origin: Number of messages by origin queue, for origin queues that do not exist.
         counted: Number of inspected messages.
         lost: The requested ids without a ready message, in request order; absent if no ids were requested.
     """

@@ -51,7 +51,7 @@ def page(member: str, items: Sequence[object], path: str, query: dict[str, str] 
 def next_links(path: str, query: dict[str, str] | None) -> list[answers.Link]:
     """Return the link to the next page, or no link if ``query`` is ``None``.
 
-    Only the last parameter of ``query`` changes from page to page. The others are cached in encoded form.
+    Put the parameter that changes from page to page last in ``query``. The encoded form of the others is cached.
     """
     if query is None:
         return []

@@ -38,7 +38,8 @@ class Buried(Struct):
 class SettleTerms(Struct):
     """The body of a settle request.
 
-    If ``delete`` is ``"*"``, the request deletes all messages of the claim except those in the other members.
+    If ``delete`` is ``"*"``, the request deletes all messages of the claim that ``release``, ``move`` and ``bury`` do
+    not name.
     """
 
     delete: list[str] | Literal["*"] = []

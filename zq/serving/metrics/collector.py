@@ -56,7 +56,7 @@ class CachedCall(Generic[T]):
         self._cache.forget(None)
 
     def _read(self, _key: None) -> tuple[T | None, float]:
-        """Call the function. Return its value, and the seconds from the start of the call for which to cache it."""
+        """Call the function. Return its value, and the cache lifetime in seconds from the start of the call."""
         began = self._monotonic()
         try:
             value = self._call()
@@ -114,8 +114,8 @@ class StoreCollector(Collector):
     def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
         """Yield the dead-letter queues that are named in the metadata of the queues in ``rows``.
 
-        The method reads the metadata of as many queues of each project as ``rows`` contains, from the beginning of the
-        project's listing. ``rows`` must therefore contain the first queues of each project.
+        If ``rows`` contains n queues of a project, they must be the first n queues of the project's listing, because
+        the method reads the metadata of these queues page by page.
         """
         for project, count in Counter(queue.project for queue, _ in rows).items():
             after: str | None = ""

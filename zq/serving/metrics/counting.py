@@ -110,7 +110,8 @@ class Metrics(Events):
         """Create all metrics.
 
         Args:
-            store: Scheme of the store URI.
+            store: Scheme of the store URI, for the metric ``info``.
+            engine: Name of the HTTP server, for the metric ``info``.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._options = options or MetricsOptions()
@@ -289,10 +290,10 @@ class Metrics(Events):
             self._flush()
 
     def _tally(self) -> None:
-        """Update the counters of the totals that the store reports.
+        """Update the counters from the totals that the store reports.
 
-        The method adds the increase of each total since the last call to its counter. If a total has decreased, the
-        method assumes that the store has restarted it at 0, and adds the whole total.
+        For each total, the method adds the increase since the last call to the counter. If the total has decreased, the
+        store has probably restarted it at 0, so the method adds the whole total.
         """
         with self._tallying:  # concurrent scrapes must add their increases in order
             measures = self._store.measures.get() or ()

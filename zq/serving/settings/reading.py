@@ -421,7 +421,10 @@ def choose_http_server(chosen: str, certificates: str) -> str:
 
 
 def allot_threads(engine: str, server: sections.ServerOptions) -> dict[str, Any]:
-    """Return the numbers of threads, waiting requests and streams, with defaults for unset options."""
+    """Return the maximum numbers of threads, waiting requests and streams, with defaults for unset options.
+
+    ``engine`` is the name of the HTTP server.
+    """
     waiters, streams, threads = server.max_waiters, server.max_streams, server.threads
     if engine != "granian":
         threads = threads or THREADS_WITH_WAITERS

@@ -296,7 +296,8 @@ def _arrivals(
 def _sum_arrivals(moved: Sequence[MovedMessage], now: int) -> Arrivals:
     """Return the arrivals in one target queue. ``moved`` has the messages that move to this queue.
 
-    A move changes the project's usage only if it replaces the body: by the difference in size.
+    A move increases the project's usage only if it replaces the body. The increase is the new size of the body minus
+    the old size.
     """
     fresh = None if all(each.delay for _, each in moved) else now
     grown = sum(len(each.body) - len(found["b"]) for found, each in moved if each.body is not None)

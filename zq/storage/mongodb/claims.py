@@ -238,10 +238,10 @@ class Resolution:
 class Settler:
     """The settlements of one process. Each settlement is atomic. Safe for any number of threads.
 
-    A plain settlement only deletes and releases messages. The settler first assumes that the claim holds the named
-    messages, and compares the counts in MongoDB's replies with the expected counts. If they differ, or if the
-    settlement is not plain, a group commit settles the claim. Concurrent settlements that write history entries or move
-    messages would otherwise conflict, because they write the same counters.
+    - A plain settlement (see ``SettleRequest.is_plain``) first runs in its own transaction, which does not read the
+      messages. If the claim does not hold all named messages, the transaction is aborted, and a group commit follows.
+    - Any other settlement runs in a group commit. In separate transactions, concurrent settlements might conflict,
+      because history entries and moves write the queue's counters.
     """
 
     def __init__(self, client: StoreClient) -> None:
@@ -263,10 +263,11 @@ class Settler:
         return self._groups.submit(request)
 
     def _presume(self, request: SettleRequest, session: Session) -> SettleResult:
-        """Settle the named messages, assuming that the claim holds all of them and that the queue is not grouped.
+        """Settle the named messages, or delete all messages of the claim, without reading the messages first.
 
-        Raises ``Aborted`` if the assumption is wrong, and ``RemovalPending`` if a purge or deletion of the queue is
-        pending.
+        Raises:
+            Aborted: The claim does not hold all named messages, it holds no messages, or the queue is grouped.
+            RemovalPending: A purge or deletion of the queue is pending.
         """
         settlement = request.settlement
         held = held_filter(self._client, request.key, request.claim, request.now) | UNGROUPED_FILTER

@@ -83,7 +83,7 @@ OUTCOMES: Final = ("committed", "conflict", "outdated", "failed")
 
 
 class Aborted(Exception):
-    """Raised to abort a transaction without another attempt."""
+    """Raised to abort a transaction that must not be retried."""
 
 
 class StoreClient:
@@ -255,8 +255,8 @@ class StoreClient:
     ) -> int:
         """Run delete statements, and return the number of deleted documents.
 
-        Pass ``durable=False`` for deletions that another server repeats if a failover undoes them. The command then
-        does not wait for the store's write concern.
+        With ``durable=False``, the command does not wait for the store's write concern, so a failover may undo the
+        deletions. Use it only for deletions that a server repeats later.
         """
         deleted: int = self._write({"delete": MESSAGES, "deletes": statements}, session, durable)["n"]
         return deleted
@@ -285,8 +285,8 @@ class StoreClient:
     ) -> BsonDocument | None:
         """Run ``findAndModify``, and return the document in the reply, or None if no document matched.
 
-        Pass ``durable=False`` for a change that another server repeats if a failover undoes it. The command then does
-        not wait for the store's write concern.
+        With ``durable=False``, the command does not wait for the store's write concern, so a failover may undo the
+        change. Use it only for a change that a server repeats later.
         """
         found: BsonDocument | None = self._write({"findAndModify": collection, **command}, session, durable).get(
             "value"

@@ -31,8 +31,8 @@ class RemovalPending(OperationFailure):
 def read_up_to(cursor: CommandCursor[BsonDocument], max_bytes: int) -> list[BsonDocument]:
     """Return documents of the cursor until the total size of the documents reaches ``max_bytes``.
 
-    After the first ``PORTION`` documents, their average size determines the size of the next batch. Small documents
-    then arrive in a single further reply.
+    After the first ``PORTION`` documents, the function sets the cursor's batch size from their average size. If all
+    documents are small, a single further reply then contains the rest.
     """
     if max_bytes >= UNBOUNDED:
         return list(cursor)

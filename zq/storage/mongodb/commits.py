@@ -157,7 +157,8 @@ class Commits:
     def resume(self, now: int, *, stages: bool = True) -> int:
         """Abort undecided commits whose deadline has passed, and drop expired stages.
 
-        Return the number of removed drafts. If ``stages`` is False, drop only stages that the TTL index cannot remove.
+        Return the number of removed drafts. If ``stages`` is False, drop only stages without the field ``e``, because
+        the TTL index cannot remove these.
         """
         # A large commit removes ``e`` from its stages. After an abort, only this method can drop them.
         lasting: BsonDocument = {"$or": [{"state": {"$exists": True}}, {"e": {"$exists": False}}]}
@@ -388,7 +389,7 @@ class Commits:
             return self._client.transaction(work)
 
     def _take_over(self, record: BsonDocument, noted: BsonDocument) -> BsonDocument | None:
-        """Update the producer's document as one step of the commit: set the fields ``noted``.
+        """Set the fields ``noted`` in the producer's document, as one step of the commit.
 
         Return the new document, or None if another server has taken a step since ``record`` was read.
         """

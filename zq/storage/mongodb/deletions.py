@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletions of messages by id.
 
-Concurrent deletions share a command, because one journal commit takes longer than several deletions. The reply contains
-only the total number of deleted messages. If some messages were not deleted, each caller checks its own message.
-
-Deletions with a history entry share a transaction instead: concurrent transactions on one queue would conflict on its
-history counter. Deletions in a grouped queue also share a transaction.
+- A deletion of messages whether or not they are claimed has its own command.
+- Concurrent deletions of one message each share a command, because one journal commit takes longer than several
+  deletions. The reply contains only the total number of deleted messages. If some messages were not deleted, each
+  caller checks its own message.
+- Other deletions share transactions: deletions with history entries, in a grouped queue, or of several claimed
+  messages. Separate transactions on one queue would conflict on its history counter.
 """
 
 from collections import defaultdict

@@ -9,17 +9,18 @@ A *removal* is a purge or a deletion of a queue. It does not delete documents; i
 
 A document at or below its floor is invisible to all operations. A removal therefore takes effect atomically.
 
-**Reads.** An operation reads messages and then the queue's document, in the same command. If this document shows a
-removal, the operation ignores the removed messages. A removal that it does not show happened after the messages were
-read. In a transaction, both reads use the same snapshot.
+**Reads.** An operation reads messages and then the queue's document, usually in the same command, and ignores messages
+at or below the floor. Because the floor is read last, it includes every removal that preceded the read of the messages.
+In a transaction, both reads use the same snapshot.
 
 **Blind writes.** An operation that updates or deletes messages without reading them sends a guard first: a filter that
 raises an error while ``g`` is present. After this error, the operation is repeated in a transaction.
 
-**Conflicts.** Some transactions move messages, create history entries, or publish the messages of a commit. Floors are
-not sufficient for these effects: such a transaction must not commit after a removal that its snapshot does not include.
-The transaction and the removal therefore both write the queue's history counter (``conflict_with_removals``), and one
-of them is repeated. They cannot use the queue's document for this purpose, because all posts write it.
+**Conflicts.** A transaction that moves messages, creates history entries or publishes the messages of a commit must not
+commit after a removal that its snapshot does not include. The floors do not prevent this. The transaction and the
+removal therefore both write the queue's history counter (``conflict_with_removals``). If they run concurrently, MongoDB
+aborts one of them, and it is repeated. The queue's document is not suitable for this purpose, because all posts write
+it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -134,8 +135,9 @@ def search(
 ) -> tuple[list[BsonDocument], BsonDocument]:
     """Return the first matching documents that are not removed, and the queue's document.
 
-    The queue's document is read last. If the queue does not exist, an empty document is returned. If a purge or
-    deletion has removed some of the documents that were found, the search is repeated above the last removed sequence.
+    The queue's document is read last. The second result is empty if the queue does not exist or its document was not
+    read. If a purge or deletion has removed some of the documents that were found, the search is repeated above the
+    last removed sequence.
 
     Args:
         fields: Projection, which must include ``k``; None = complete documents.

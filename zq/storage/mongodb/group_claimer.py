@@ -55,8 +55,8 @@ class GroupSlice(NamedTuple):
     def head(self, now: int, claimed: Mapping[str, BsonDocument], popped: Collection[str]) -> Head | None:
         """Return the head of the group (its first unexpired message) after claims and pops; None if the group is empty.
 
-        If the head is not among the messages that were read, return the last of these messages, as if it were ready.
-        The next claim then continues after this message.
+        If the head may be a message that was not read, return ``last`` as if it were ready. The next claim then reads
+        the messages after it.
 
         Args:
             claimed: A mapping from ``_id`` to the document of each claimed message after the claim.

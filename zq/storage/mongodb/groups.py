@@ -193,12 +193,12 @@ def _head(client: StoreClient, session: Session, key: QueueKey, group: str, now:
 
 
 def first_unexpired(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
-    """Return the first unexpired message among ``heads``, the first messages of a group.
+    """Return the first unexpired message of a group. ``heads`` are the first messages of the group, in order.
 
-    If all of ``heads`` have expired, the result depends on ``is_all``:
+    If all of ``heads`` have expired:
 
-    - If ``is_all`` is True, the group has no further messages: return None.
-    - Otherwise, return the last of ``heads`` as if it were ready at ``now``. The next claim continues the search there.
+    - Return None if ``is_all`` is True, which means that the group has no further messages.
+    - Otherwise, return the last of ``heads`` as if it were ready at ``now``. The next claim then reads on.
     """
     living = next((head for head in heads if head.expires > now), None)
     if living is None and not is_all:

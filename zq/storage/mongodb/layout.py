@@ -166,7 +166,7 @@ class QueueKey(Struct, frozen=True):
         return "o" + self.shard
 
     def named(self, kind: str, name: str) -> str:
-        """Return an ``_id`` for a document of this type and name, such as a claim name.
+        """Return the ``_id`` of a document that has a type (``kind``) and a name, such as a claim name.
 
         No document of another queue has this ``_id``.
         """
@@ -337,7 +337,7 @@ def claim_count(found: Mapping[str, Any]) -> int:
 def first_claim_time(found: Mapping[str, Any]) -> int:
     """Return the time of a message's first claim in milliseconds, or 0 if it was never claimed.
 
-    For a dead letter, this includes claims in the origin queue.
+    A dead letter may have been claimed for the first time in its origin queue.
     """
     moment: int = found.get("c", NO_CLAIM).get("f") or found.get("o", NO_ORIGIN).get("f") or 0
     return moment

@@ -112,8 +112,8 @@ Metadata = bytes | None
 class PostResult(NamedTuple):
     """The result of one transaction of posts.
 
-    - ``answers``: for each post, None if its messages are stored, the queue's metadata if they differ from the expected
-      ones, or an error.
+    - ``answers``: for each post, None if its messages are stored, the queue's metadata if it differs from the expected
+      metadata, or an error.
     - ``ranges``: the reserved sequences of each queue.
     - ``documents``: the stored messages.
     """
@@ -210,7 +210,7 @@ def _documents(
 ) -> tuple[list[BsonDocument], list[tuple[KeyedRequest, Sequence[str], int]]]:
     """Return the message documents to store, and (request, message ids, last sequence) for each idempotency key.
 
-    Posts that do not accept the queue's metadata are omitted.
+    Posts whose expected metadata differs from the queue's metadata are omitted.
     """
     documents: list[BsonDocument] = []
     key_answers: list[tuple[KeyedRequest, Sequence[str], int]] = []

@@ -31,7 +31,7 @@ STEPS: Final = 5000
 def filter_conditions(list_filter: ListFilter, now: int) -> BsonDocument:
     """Return MongoDB conditions for a list filter.
 
-    They rely on the fact that a claimed message never becomes available before its claim expires.
+    The conditions are correct because a claimed message never becomes available before its claim expires.
     """
     conditions: BsonDocument = {}
     if not list_filter.delayed:
@@ -138,9 +138,9 @@ def list_claims(client: StoreClient, project: str, after: str, limit: int, now: 
 
 
 def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapping[str, int]:
-    """Find the queues whose removed messages are still counted in ``groups``, a result of ``_groups``.
+    """Return the last removed sequence of each queue that has removed messages in ``groups``, by shard key.
 
-    Return a mapping from the shard key of each such queue to its last removed sequence.
+    ``groups`` is a result of ``_groups``, which also counts messages that a purge or deletion has removed.
     """
     first: dict[str, int] = {}
     for group in groups:
@@ -174,13 +174,13 @@ def _groups(
 ) -> list[BsonDocument]:
     """Group claimed messages by claim and queue. Return one document per group, with the claim and queue as ``_id``.
 
-    One further group, with the ``_id`` None, contains expired messages, messages of expired claims, and messages that
-    ``ours`` does not select.
+    One further document, with the ``_id`` None, counts all other messages: expired messages, messages of expired
+    claims, and messages outside the scope.
 
     Args:
         ids: Condition on the claim id.
         bounded: Pipeline stages before the grouping, such as a limit.
-        ours: Expression that selects messages.
+        ours: Expression for the scope of the search, such as one queue.
     """
     held = {"$and": [ours, {"$gt": ["$c.e", now]}, {"$gt": ["$e", DatetimeMS(now)]}]}
     group: BsonDocument = {

@@ -216,7 +216,7 @@ class Figures:
     def _expired(self, now: int, most: int) -> dict[str, int]:
         """Count the expired messages that are not removed yet, up to ``most``.
 
-        Return a mapping from the field ``q`` of a queue's messages to their number.
+        Return a mapping from queue to count. The key is the field ``q`` of the queue's messages.
         """
         due: BsonDocument = {"e": {"$lte": DatetimeMS(now)}, "q": {"$gte": "m", "$lt": "n"}}
         if removed := below("m", find_pending(self._client)):

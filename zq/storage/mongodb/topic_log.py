@@ -86,7 +86,7 @@ def project_of(shard: str) -> str:
 
 
 def purge_note(key: QueueKey, topic: str) -> BsonDocument:
-    """Return a filter that matches the purge record of a topic, and with which an upsert creates it."""
+    """Return a filter on the purge record of a topic. An upsert with this filter creates a missing record."""
     return {"_id": PURGE + key.project + encode_text(topic), "s": key.shard}
 
 
@@ -160,7 +160,7 @@ class Span(NamedTuple):
 
 
 class Reader:
-    """The reader of topic logs."""
+    """Queries on topic logs: batches, last sequences and floors."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client

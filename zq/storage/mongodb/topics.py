@@ -135,9 +135,10 @@ class LogTrimmer:
         self._counter = counter
 
     def trim(self, keep: Retention, newest: topic_log.LogPosition) -> None:
-        """Trim the log to the retention limits ``keep`` if the log may exceed one of them by more than an eighth.
+        """Trim the log to the retention limits ``keep``.
 
-        ``newest`` is the position of the newest batch, which is never trimmed.
+        Do nothing until the log exceeds a limit by more than an eighth. ``newest`` is the position of the newest batch,
+        which is never trimmed.
         """
         messages, size = self._counter["k1"], self._counter["z1"]
         seen = max(0, self._counter.get("k0", 0)), max(0, self._counter.get("z0", 0))
@@ -152,10 +153,10 @@ class LogTrimmer:
         )
 
     def _find_last(self, floors: BsonDocument, end: int) -> int:
-        """Return the last sequence to trim, at most ``end``, or 0 if nothing is to be trimmed.
+        """Return the last sequence to trim, at most ``end``, or 0 if no batch is to be trimmed.
 
-        ``floors`` limits the trim: ``k0`` messages and ``z0`` bytes, counted from the first publication in the log. A
-        batch is trimmed if it begins before one of these limits. A binary search finds the last such batch.
+        A batch is to be trimmed if it begins within the first ``k0`` messages or the first ``z0`` bytes ever published
+        in the log. ``floors`` contains these numbers. The method uses a binary search.
         """
         start, trimmed = self._counter.get("x", 0) + 1, 0
         while start <= end:

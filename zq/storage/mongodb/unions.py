@@ -31,10 +31,10 @@ def find_with(
     max_bytes: int = UNBOUNDED,
     **concern: bool,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return the documents that match ``conditions``, and those that match ``queue_filter``, a filter on ``_id``.
+    """Return two lists: the documents that match ``conditions``, and the queue documents.
 
-    The result has two lists. The other parameters are those of ``StoreClient.find``. ``concern`` may contain
-    ``committed`` and ``snapshot``.
+    ``queue_filter`` selects the queue documents by ``_id``. The other parameters are those of ``StoreClient.find``;
+    ``concern`` stands for its parameters ``committed`` and ``snapshot``.
     """
     options: Any = {"max_bytes": max_bytes, "session": session, **concern}
     if client.sharded:
@@ -63,13 +63,14 @@ def aggregate_with(
     max_bytes: int = UNBOUNDED,
     **concern: bool,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return the results of a pipeline over ``messages``, and the documents whose ``_id`` is in ``queue_filter``.
+    """Return two lists: the results of a pipeline over ``messages``, and the queue documents.
 
-    ``limit`` is the maximum number of results of the pipeline. If ``max_bytes`` ends the result early, the second list
-    is empty.
-
-    MongoDB does not support unions in transactions. With a ``session``, the second list therefore has only the fields
-    ``FLOORS``, and is empty if the pipeline has no results.
+    Args:
+        queue_filter: Selects the queue documents by ``_id``.
+        limit: Maximum number of results of the pipeline, used as the batch size; 0 = unknown.
+        max_bytes: Total size at which to stop reading. The second list may then be empty.
+        session: MongoDB does not support unions in transactions. With a session, the queue documents may therefore have
+            only the fields ``FLOORS``, and the second list may be empty if the pipeline has no results.
     """
     if client.sharded:
         return client.aggregate(stages, hint, session), client.find(queue_filter, session=session)

@@ -73,8 +73,8 @@ class Totals(Struct, frozen=True):
 class Count(Struct, frozen=True):
     """The last count of a project, as stored in its document.
 
-    - ``moment``: the start time of the count, in seconds like the other times. If it is in the future because of a
-      wrong clock, the project is counted again.
+    - ``moment``: the start time of the count. If a wrong clock has set it to a future time, the project is counted
+      again.
     - ``due``: the time of the next count.
     - ``until``: the expiry of the lease.
     - ``found``: the result; None before the first count.
@@ -120,7 +120,7 @@ class UsageEstimates:
             self._count(self._queried.pop(), now)
 
     def forget(self, project: str) -> None:
-        """Discard the last count, because many messages of the project were removed."""
+        """Discard the last count. Call this after a removal of many messages, which makes the count too high."""
         drop(self._client, _ref(project))
 
     def _count(self, project: str, now: Seconds) -> None:
@@ -146,9 +146,9 @@ class UsageEstimates:
         self._documents.put(ref, count, now, expires=due + RETENTION)
 
     def _count_all(self, project: str, entered: Totals) -> Totals | None:
-        """Count the whole project and return the totals, or None if that takes more than ``MAX_DURATION`` seconds.
+        """Count the whole project and return the totals, or None if the count takes more than ``MAX_DURATION`` seconds.
 
-        Raises ``Unavailable`` if the store fails earlier.
+        Raises ``Unavailable`` if the store fails before this time.
         """
         began = time.monotonic()
         try:
@@ -191,10 +191,12 @@ class UsageEstimates:
         return int(found[0]["n"]) if found else 0
 
     def _sizes(self, kind: str, where: BsonDocument, number: int, mean: int) -> int:
-        """Return the total size of the bodies, extrapolated from a sample if there are many.
+        """Return the total size of the matching documents in bytes, extrapolated from a sample if there are many.
 
-        The sample has every n-th message or history entry, in order of sequence. Idempotency keys are not spread over
-        the sequences, so the sample has the first ones.
+        Args:
+            kind: Type of the documents, as in ``_filter``.
+            number: Number of matching documents.
+            mean: Expected size of a document in bytes, which determines the size of the sample.
         """
         sample = max(MIN_SAMPLE, min(MAX_SAMPLE, MAX_SAMPLE_BYTES // max(1, mean)))
         every = -(-number // sample)

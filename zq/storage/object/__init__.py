@@ -33,7 +33,7 @@ SHAPE: Final = offline.StoreFormat(layout.VERSION.decode(), layout.FAMILIES, roc
 def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedStorage:
     """Take over and open the store at a URI such as ``swift://container/prefix`` or ``s3://bucket/prefix``.
 
-    ``options`` are those of ``ObjectOptions``, and ``expiry`` has the settings for the removal of expired data. Raises
+    ``options`` are fields of ``ObjectOptions``, and ``expiry`` has the settings for the removal of expired data. Raises
     ``StartRefused`` if an option is invalid or the takeover is not allowed.
     """
     chosen = ObjectOptions(**options)

@@ -251,10 +251,10 @@ class Proof:
 
         Raises the errors of ``check_fence``.
 
-        With fencing by position, a check is necessary only if the proof is no longer valid:
+        With fencing by position, a successor's fence would have the name of the record:
 
-        - While the proof is valid, the creation of the record proves ownership, because a fence would have its name.
-        - Later, a successor may have written a fence with this name and removed it, so that the name is free again.
+        - While the proof is valid, no check is necessary: the record could be created, so there was no fence.
+        - If the proof is no longer valid, a successor may have written a fence with this name and removed it again.
         """
         if not by_position or not self.is_valid:
             self.check_fence()

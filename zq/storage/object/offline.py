@@ -36,8 +36,8 @@ NOT_THERE: Final = "There is no store under this prefix in the object store."
 class Restored(NamedTuple):
     """The state that a restore has reached.
 
-    ``position`` is the log position. ``moment`` is the creation time of the last log record that was applied, or of the
-    checkpoint if there was none, in milliseconds since the Unix epoch; 0 for an empty store.
+    ``position`` is the log position. ``moment`` is the creation time of the last applied log record, in milliseconds
+    since the Unix epoch. If no log record was applied, it is the time of the checkpoint; 0 for an empty store.
     """
 
     position: int
@@ -154,7 +154,7 @@ def _is_beyond(bound: int | None, value: int) -> bool:
 def _find_checkpoint(kept: RestorePoints, latest: int | None, position: int | None) -> CheckpointRef | None:
     """Return the newest checkpoint that is not after the requested time or position.
 
-    Return None if there is no such checkpoint, but the log is complete from its beginning.
+    Return None if there is no such checkpoint and the restore must read the log from its beginning.
 
     Args:
         latest: The requested time in milliseconds since the Unix epoch; None = any.

@@ -363,9 +363,9 @@ class Shipper:
     def _pace(self, duration: float, alone: bool) -> None:
         """Adjust the interval between the starts of uploads, after an upload of ``duration`` seconds.
 
-        ``alone`` means that no other upload was running, so the duration is that of an undisturbed upload. If
-        concurrent uploads take longer, the object store is busy, and the interval grows: there are fewer uploads with
-        more batches each. If they take no longer, only the network is slow, and uploads overlap.
+        ``alone``: whether no other upload was running. If concurrent uploads take longer than an upload alone, the
+        object store is busy, and the interval grows: there are fewer uploads with more batches each. If they take no
+        longer, only the network is slow, and uploads overlap.
         """
         self._durations.append(duration)
         self._alone = duration if alone else min(self._alone, duration)

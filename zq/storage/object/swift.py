@@ -174,7 +174,7 @@ class SwiftObjects(Objects):
         return reply
 
     def _get_account(self, former: Account | None) -> Account:
-        """Return the account. Sign in if there is none yet, or if it equals ``former``, whose token has expired."""
+        """Return the account. Sign in at the first call, or if it is ``former`` (with an expired token)."""
         with self._lock:
             if self._account is None or self._account == former:
                 try:

@@ -130,7 +130,7 @@ def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> 
 
 
 def _records(store: Store, state: QueueState, positions: Iterator[tuple[int, ...]], now: int) -> Iterator[Candidate]:
-    """Yield (available-at, sequence, record) of each unexpired message, given positions as (available-at, sequence).
+    """Yield (available-at, sequence, record) of each unexpired message at ``positions``: (available-at, sequence).
 
     A message that an open commit will delete appears as claimed.
     """

@@ -30,7 +30,7 @@ MAX_AHEAD: Final = FALSE_FUTURE * 1000
 
 
 class Completion(NamedTuple):
-    """The arguments of ``Change.finish`` that are the same for all messages that an operation finishes.
+    """The outcome, history retention and time with which one operation finishes messages.
 
     Attributes:
         outcome: The outcome that history entries record.
@@ -170,9 +170,9 @@ class Change:
             self.invalidate_visibility(state, sequence)
 
     def invalidate_visibility(self, state: QueueState, sequence: int) -> None:
-        """Discard the hints by which listings skip the message, because it may become visible earlier.
+        """Let listings read the message again, because it may become visible earlier.
 
-        The hints are discarded when the change is committed; see ``VisibilityIndex``.
+        ``commit`` discards the hints that make listings skip the message; see ``VisibilityIndex``.
         """
         self._lowered.setdefault(state, set()).add(sequence)
 
@@ -188,10 +188,10 @@ class Change:
             self._tally(state).fresh_head = fresh_head
 
     def keep_ready_cursor(self, state: QueueState) -> None:
-        """Cancel the move of the ready cursor by ``advance``.
+        """Cancel the move of the ready cursor by ``advance``. The fresh cursor still moves.
 
-        A claim calls this method if it has skipped messages that are still ready. The fresh cursor still moves. It is
-        for messages without an index entry, and each skipped message now has one.
+        A claim calls this method if it leaves ready messages unclaimed. They have index entries, so later claims find
+        them from the ready cursor.
         """
         self._heads.pop(state, None)
 
@@ -279,7 +279,10 @@ class Change:
     def _add_to_group(self, state: QueueState, sequence: int, claim: str, until: int) -> int:
         """Add a message to a claim group, and return the group's number.
 
-        A claim group lists messages of one claim that have the same end ``until`` (Unix time in milliseconds).
+        A claim group lists messages of one claim that are claimed until the same time.
+
+        Args:
+            until: The end of the claim or the message's expiry, whichever is earlier, as Unix time in milliseconds.
         """
         place = state, claim, until
         group, sequences = self._groups.get(place, (0, []))
@@ -311,9 +314,9 @@ class Change:
 def _set_available(tally: Tally, record: NewMessage, now: int, may_be_fresh: bool) -> None:
     """Set the available-at of a message that was posted without a delay.
 
-    In a queue without message groups (``may_be_fresh`` is true), also decide whether the message gets an entry in the
-    index ``available``. It gets no entry (it is fresh) unless a claim would have to skip more than ``MAX_GAP`` other
-    messages to reach it.
+    If ``may_be_fresh`` is true (no message groups), also decide whether the message gets an entry in the index
+    ``available``. It gets an entry if a claim would have to skip more than ``MAX_GAP`` other messages to reach it.
+    Otherwise, it is fresh: it has no entry.
     """
     fresh = tally.fresh
     if fresh > now + MAX_AHEAD:

@@ -288,8 +288,8 @@ class ClaimPage:
     def read(self, project: str, after: str, queue: str) -> Page[ClaimSummary]:
         """Return the claims after the marker ``after``, in one queue or, if ``queue`` is "", in the whole project.
 
-        A page ends after ``limit`` claims, or when ``MAX_STEPS`` queues and entries of the family ``claims`` have been
-        read. It never ends within a claim.
+        The page ends when it has the maximum number of claims, or after ``MAX_STEPS`` reads of a queue or of an entry
+        in ``claims``. It never ends within a claim.
         """
         name, _, claim = after.rpartition("/")
         names = [queue] if queue else self._names(project, name)
@@ -401,10 +401,12 @@ def settle_messages(
 def handle(
     store: Store, state: QueueState, grips: Sequence[MessageHandle], late: bool, end: Completion
 ) -> list[HandleOutcome]:
-    """Apply the operations ``grips`` on claimed messages in one change, and return their outcomes in the same order.
+    """Apply operations to claimed messages in one change, and return their outcomes in the same order.
 
-    Each grip must be for a different message. ``late``: whether to accept a grip of an expired claim if the message has
-    not been claimed since. ``end`` applies to the grips that delete messages.
+    Args:
+        grips: The operations, each on a different message.
+        late: Whether to accept an operation after the claim has expired, if the message has not been claimed since.
+        end: The outcome, history retention and time for operations that delete a message.
     """
     found = {record.id: (at, record) for at, record in locate(store, state, [grip.id for grip in grips], end.now)}
     change, handled = Change(store, end.now), []

@@ -121,7 +121,7 @@ class GroupIndexChanges:
     def writes(self, now: int) -> Iterator[tuple[QueueState, list[Write], bytes]]:
         """Yield (queue, writes, key) for each changed group.
 
-        The key is that of the group's new entry in ``available``, or b"" if there is no new entry.
+        ``key`` is the key of the group's new entry in ``available``, or b"" if the group has no new entry.
         """
         for key, index in self._indexes.items():
             writes: list[Write] = [

@@ -77,9 +77,10 @@ class LazyExpiryQueue:
 class ReadyCursor(NamedTuple):
     """The two ranges of the index ``available`` in which claims search for ready messages.
 
-    The first range has the keys from ``head`` to below ``low``. It is empty unless a message became available before
-    entries that claims had passed. The second range has the keys at or above ``high``. Entries outside the ranges
-    belong to expired messages that claims have passed and that are not removed yet.
+    - From ``high`` on: entries that claims have not passed yet.
+    - From ``head`` to below ``low``: entries that were added below ``high`` later. This range is usually empty.
+
+    Messages outside the ranges are not ready: they have expired, are unreadable, or an open commit will delete them.
     """
 
     head: bytes

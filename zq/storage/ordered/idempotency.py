@@ -73,7 +73,7 @@ def check_keys(
 def key_writes(
     owner: Owner, idempotency_key: IdempotencyKey, answer: Any, now: int, counts: bool = True, last: int = 0
 ) -> tuple[list[Write], int]:
-    """Return the writes that store a key with ``answer``, the request's result, and the size in bytes that they use.
+    """Return (writes, size): the writes that store a key with the request's result ``answer``, and their size in bytes.
 
     Args:
         counts: Whether the size counts towards the project's quota. If not, the returned size is 0.

@@ -113,7 +113,7 @@ class RebuiltGroupIndexes:
 
 
 class Integrity(Findings):
-    """The integrity check of a store that has no writers during the check."""
+    """The integrity check of a store. Nothing may write to the store during the check."""
 
     def __init__(self, store: Readable, now: int) -> None:
         super().__init__(store)
@@ -320,9 +320,10 @@ class Integrity(Findings):
                     )
 
     def _probe_damage(self, family: str, keys: Iterable[bytes]) -> None:
-        """Read the entries with these keys until a damaged one is found.
+        """Read the entries with these keys up to the first damaged one.
 
-        The next contradiction is then attributed to the damage. A scan skips damaged entries without reporting them.
+        A scan skips damaged entries silently, so they look like missing entries. After a damaged entry is read here,
+        ``contradict`` counts the next contradiction as an effect of the damage.
         """
         for key in keys:
             self.store.get(family, key)

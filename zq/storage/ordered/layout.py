@@ -155,7 +155,7 @@ class Tally(Struct, array_like=True):
             delay and has no entry in ``available``.
         fresh_tail: The sequence of the last fresh message.
         fresh_gap: The number of messages that were appended after the last fresh message.
-        group: The number of the last claim group (messages of one claim that have the same end).
+        group: The number of the last claim group (messages of one claim that are claimed until the same time).
     """
 
     sequence: int = 0
@@ -198,7 +198,7 @@ class NewMessage(Struct, array_like=True):
         indexed: Whether the message has an entry in ``available``. A message that was posted without a delay may have
             none until its first claim.
         body: The body, or None if it is stored in ``bodies``.
-        group: The number of the message's claim group: messages of one claim that have the same end.
+        group: The number of the message's claim group: messages of one claim that are claimed until the same time.
     """
 
     id: str
@@ -378,7 +378,7 @@ def claim_prefix(queue: int, claim: str) -> bytes:
 def claim_key(queue: int, claim: str, group: int) -> bytes:
     """Return the key of a claim group in ``claims``.
 
-    A claim group is a set of messages of one claim on which the claim expires at the same time.
+    A claim group is a set of messages of one claim that are claimed until the same time.
     """
     return claim_prefix(queue, claim) + number.pack(group)
 

@@ -191,7 +191,7 @@ class Log:
     def dropped(self) -> int:
         """The sequence up to which batches are trimmed or being trimmed.
 
-        A reader that reads this value after a scan notices every trim that the scan may have missed.
+        A reader that reads this value after a scan notices every trim that may have removed batches during the scan.
         """
         return max(self._trimming, self.view.record.dropped)
 
@@ -262,10 +262,10 @@ class Log:
         self._forgotten.discard(topic)
 
     def discard_floor(self, topic: str) -> None:
-        """Discard the last purged sequence (floor) of a topic after the purged batches are removed.
+        """Discard the floor (last purged sequence) of a topic whose purged batches are removed.
 
-        The mapping of floors is replaced as a whole, because concurrent readers may use the old one. To avoid a copy
-        for each topic, one replacement discards many floors.
+        The floor may stay in memory for some time. Readers share the mapping of floors, so it is copied, and one copy
+        discards many floors.
         """
         self._forgotten.add(topic)
         floors = self.view.floors

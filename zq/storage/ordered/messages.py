@@ -189,7 +189,7 @@ class MessageController:
 
 
 def _check_holders(state: QueueState, found: Sequence[Found], claims: Sequence[str], now: int) -> None:
-    """Raise the errors of ``zq.storage.api.MessageController.delete`` unless the caller may delete all messages.
+    """Check that the caller may delete all messages. Raises the errors of ``zq.storage.api.MessageController.delete``.
 
     ``claims`` has the ids of the caller's claims. A message that an open commit will delete counts as claimed by
     another consumer.

@@ -101,8 +101,9 @@ class QueueState:
     def skip_unreadable(self, head: bytes, fresh_head: int) -> None:
         """Move the ready cursor and the fresh cursor beyond unreadable messages.
 
-        Claims search the index ``available`` from the ready cursor, the key ``head``. They search messages without an
-        index entry from the fresh cursor, the sequence ``fresh_head``.
+        Args:
+            head: The new ready cursor: the key from which claims search the index ``available``.
+            fresh_head: The new fresh cursor: the sequence after which claims search messages without an index entry.
         """
         self.advance(head)
         self.tally = structs.replace(self.tally, fresh_head=max(self.tally.fresh_head, fresh_head))
@@ -210,7 +211,7 @@ class Registry:
     def locked_or_hidden(self, ref: QueueRef) -> Iterator[QueueState | None]:
         """Lock the queue or its hidden state; a context manager that returns the state, or None if there is neither.
 
-        The hidden state of a missing queue owns the idempotency keys.
+        A missing queue may have a hidden state, which owns the queue's idempotency keys.
         """
         while True:
             state = self.find(ref) or self._hidden.get(ref)

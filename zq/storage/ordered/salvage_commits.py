@@ -33,7 +33,7 @@ def describe_producer(producer: bytes) -> str:
 
 
 class CommitSalvage:
-    """The salvage of open commits.
+    """The part of a salvage that copies open commits.
 
     Attributes:
         reserved: The sequences of the messages that open commits will delete, by queue number.
@@ -151,7 +151,7 @@ def describe_key(key: bytes) -> str:
 
 
 class NamedRecordSalvage:
-    """The salvage of idempotency keys, stages, producers, fences and documents.
+    """The part of a salvage that copies idempotency keys, stages, producers, fences and documents.
 
     ``owners`` has the numbers of the histories and logs in the new store; idempotency keys of other owners are lost.
     """

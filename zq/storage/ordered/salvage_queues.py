@@ -28,7 +28,7 @@ class IndexedFields(Struct):
     available: int = 0
 
     def read(self, family: str, key: bytes) -> None:
-        """Set the field that the key of an index entry in ``family`` contains."""
+        """Set one field from an index entry. ``key`` is the entry's key in the index ``family``."""
         if family == "ids":
             self.id = key[len(layout.extract_project_prefix(key)) :].decode("utf-8", "surrogatepass")
         elif family == "expiry":
@@ -44,7 +44,7 @@ def describe_queue(key: bytes) -> str:
 
 
 class QueueSalvage:
-    """The salvage of queues.
+    """The part of a salvage that copies queues with their messages, claims, counters and histories.
 
     ``reserved`` has the sequences of the messages that open commits will delete, by queue number.
 
@@ -253,7 +253,7 @@ class QueueSalvage:
 
     @cached_property
     def _orphans(self) -> dict[bytes, bytes]:
-        """The keys in ``queues`` of the new queues that replace lost ones, by the number of the lost queue."""
+        """For each lost queue, by number: the key in ``queues`` of the new queue that replaces it."""
         found = {}
         for key, value in self._source.scan("ids", b"", TOP):
             if value[:8] not in self._records and value[:8] not in found:

@@ -173,9 +173,10 @@ class _Scan:
         self._note(block, until, own, self._open_block)
 
     def _note(self, block: int, until: int, own: int, next_block: int) -> None:
-        """Collect the times until which a block, and the empty blocks between it and ``next_block``, can be skipped.
+        """Mark a block as skippable until some time, and the empty blocks before ``next_block`` as always skippable.
 
-        ``until`` applies to every client, and ``own`` only to the client whose messages the filter hides.
+        Every client can skip the block until ``until``. The client whose messages the filter hides can skip it until
+        ``own``.
         """
         if until > self._now and block < self._open_block:
             self._times[block] = until

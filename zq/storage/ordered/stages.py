@@ -195,7 +195,10 @@ def build_result(store: Store, producer: bytes, batch: Batch) -> CommitResult:
 
 
 def list_work(store: Store, project: str, work: Work, after: str, now: int) -> Iterator[KnownWork]:
-    """Yield the project's fences, live stages or live producers whose names follow ``after``, sorted by name."""
+    """Yield the project's fences, live stages or live producers with names after ``after``, sorted by name.
+
+    ``work`` selects one of the three kinds.
+    """
     prefix = layout.project_prefix(project)
     ends = work is not Work.FENCE
     behind = (
@@ -232,7 +235,7 @@ def usage(store: Store, project: str) -> tuple[int, int]:
 
 
 def list_names(store: Store, project: str, work: Work, now: int) -> set[str]:
-    """Return the names of the project's fences, live stages or live producers."""
+    """Return the names of the project's fences, live stages or live producers. ``work`` selects the kind."""
     prefix = layout.project_prefix(project)
     keys = [key[len(prefix) :] for key, _ in store.scan(work.value, prefix, layout.prefix_end(prefix))]
     if work is not Work.FENCE:

@@ -182,9 +182,10 @@ def read_boot_id() -> bytes:
 
 
 def _restore_offset(store: Store, clock: StorageClock) -> None:
-    """Restore the recorded boot time if the clock has jumped ahead since the store's last use in this boot.
+    """Restore the recorded boot time if the clock has jumped ahead since the time was recorded.
 
-    Without the recorded time, a restarted server would trust the jump immediately.
+    If the machine has rebooted since then, do nothing. Without the recorded time, a restarted server would trust the
+    jump immediately.
     """
     known, _, believed = (store.get("default", b"boot") or b"").rpartition(b" ")
     if known and known == read_boot_id() and clock.offset - int(believed) / 1000 > LEAP:

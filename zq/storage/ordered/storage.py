@@ -208,7 +208,7 @@ class StoreMetrics:
             ]
 
     def depth(self, queue: QueueRef, now: int, most: int) -> Depth:
-        """Return the message counts of one queue without the expired messages; see ``Storage.depth``."""
+        """Return the message counts of one queue; see ``Storage.depth``. Expired messages are not counted."""
         with self._handle as session:
             state = session.registry.find(queue)
             return Depth() if state is None else replace(_count_depth(session.store, state, most, now, most), expired=0)

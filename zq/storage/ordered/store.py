@@ -65,8 +65,8 @@ class Store(Protocol):
     def is_prompt(self) -> bool:
         """Whether operations that read few entries may run on the event loop's thread.
 
-        If so, no method waits for anything slower than the local disk. ``wait_durable`` does not wait: it passes the
-        wait to ``zq.storage.inline.current()``, the ticket of the request.
+        If so, no method waits for anything slower than the local disk. On the event loop's thread, ``wait_durable``
+        returns immediately. It gives the request's ticket (``zq.storage.inline.current()``) a function that waits.
         """
         return False
 

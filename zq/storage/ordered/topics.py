@@ -261,7 +261,7 @@ def _scan_entries(
 
 
 def _known_head(log: Log, view: LogView, topic: str | None) -> int:
-    """Return the sequence up to which the log (``topic`` is None) or a topic is known to have no batches.
+    """Return the sequence up to which a topic is known to have no batches. The topic None stands for the whole log.
 
     The sequence is known from trims, purges and earlier scans (``Log.head``).
     """

@@ -3,7 +3,7 @@
 
 Each queue is in one store, its pool. All other data is in the first store, the catalogue, which also provides the time
 and is the default pool. If a pool is unavailable, its queues are unavailable too. A queue listing fails at the page
-that would have one of these queues.
+that would contain such a queue.
 """
 
 import logging

@@ -3,8 +3,8 @@
 
 A server uses a cached binding without a query. After the deletion of a queue, its binding therefore stays in the
 catalogue for ``BINDING_RETENTION`` seconds, longer than in any server's cache. A post to the deleted queue restores the
-binding. Restoring and removing a binding both compare its version, so no message is stored in a pool in which readers
-do not search.
+binding. If one server restores the binding while another removes it, only one succeeds, because both compare its
+version. No message is therefore stored in a pool in which readers do not search.
 """
 
 import random
@@ -198,10 +198,10 @@ class Bindings:
         self._documents.delete(note.ref, now, expected=note.version)
 
     def _bind(self, queue: QueueRef, flavor: str | None, beside: str | None) -> str | None:
-        """Bind the queue to a pool, and return the pool's name; see ``bind``.
+        """Bind the queue to a pool by the rules of ``bind``, and return the pool's name.
 
-        Return None, so that the caller tries again, if another server has bound the queue first or the chosen pool was
-        removed in the meantime.
+        Return None if another server has bound the queue first, or if the chosen pool was removed in the meantime. The
+        caller then tries again.
         """
         now = self._catalogue.now()
         beside = self._required_pool(queue) if beside is None else beside

@@ -230,8 +230,8 @@ class Client:
 def _retry(ask: Callable[[float], T], deadline: float) -> T:
     """Call ``ask`` with the deadline and return its result. Repeat the call while the cluster slot is moving.
 
-    ``deadline`` is a monotonic time in seconds. After it, the error of the last call is raised. A request to a moving
-    slot has not been executed: some of its keys are missing or already on the other server.
+    The repetition is safe, because a server rejects a request if some of its keys have moved to another server.
+    ``deadline`` is a monotonic time in seconds. After the deadline, the error of the last call is raised.
     """
     pause = FIRST_PAUSE
     while True:

@@ -39,8 +39,9 @@ class Pool(BlockingConnectionPool):
     ``retire`` closes idle connections immediately, and each busy connection when it is released. redis-py's
     ``disconnect`` would close connections while threads use them, which breaks TLS connections.
 
-    Open idle connections are kept in a stack without a lock, because redis-py's queue would make a small command 10 %
-    slower. redis-py's queue holds only closed connections, and placeholders for connections that are not yet opened.
+    Idle connections are kept in a stack without a lock, because redis-py's queue would make a small command 10 %
+    slower. redis-py's queue holds closed connections, placeholders for connections that are not yet opened, and
+    connections that were released while a thread was waiting for one.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -91,7 +92,7 @@ class Pool(BlockingConnectionPool):
         return None
 
     def _requeue(self) -> bool:
-        """Move an idle connection to redis-py's queue, for a waiting thread. Return ``False`` if none is idle."""
+        """Move an idle connection to redis-py's queue. Return ``False`` if none is idle."""
         with contextlib.suppress(IndexError):
             self.pool.put_nowait(self._idle.pop()[0])
             return True

@@ -294,7 +294,7 @@ class SentinelNetwork:
     def _pause(self, announcer: Host | None = None) -> None:
         """Pause operations, and let operations in progress fail.
 
-        ``announcer`` is the Sentinel that has announced a failover; ``None`` = the polls have found it.
+        ``announcer`` is the Sentinel that has announced the failover; ``None`` = a poll has detected it.
         """
         with self._changed:
             if announcer is not None:

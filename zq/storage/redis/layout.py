@@ -50,7 +50,8 @@ zq:{t}:bodies:queue     hash         sequence -> raw JSON body and attributes, i
 zq:{t}:ids:queue        hash         packed message id -> sequence
 zq:{t}:claims:queue     hash         claim id -> concatenated sequences of all messages whose state has the claim;
                                      zero byte and claim id -> client and agent of the holder, one per line, if known;
-                                     two zero bytes and claim id -> empty, if the messages may have different ends
+                                     two zero bytes and claim id -> empty, if the claim may end at different times
+                                     for different messages
 zq:{t}:line:queue       sorted set   if grouped: hash of the group, available-at (only if fair), sequence; in byte order
 zq:{t}:answers:queue    hash         idempotency key -> expiry, digest, first answer; queue "" means the log
 zq:{t}:windows:queue    sorted set   idempotency keys by expiry, for active expiry; for a key that counts as usage, the
@@ -70,8 +71,8 @@ field        meaning
 ============ =============================================================================================
 ``sequence`` last sequence
 ``fresh``    available-at of the last post without a delay
-``start``    16 times the time of the first post, minus the sequence before it: a new sequence is at least
-             16 times the current time minus ``start``
+``start``    ``16 * time of the first post - last sequence before this post``; a new sequence is at least
+             ``16 * current time - start``
 ``finished`` latest finish time of a message
 ``entered``  number of messages that ever entered the queue
 ``stored``   number of messages that count as usage

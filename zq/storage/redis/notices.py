@@ -139,7 +139,7 @@ class LogSubscriber:
             reader.close()
 
     def reader(self, pool: Pool) -> "LogReader":
-        """Return the reader for a server; create it if necessary. The caller holds the lock."""
+        """Return the reader for a server; create it if necessary. The caller must hold ``lock``."""
         found = self._readers.get(id(pool))
         if found is None:
             found = LogReader(self, pool)
@@ -148,7 +148,7 @@ class LogSubscriber:
         return found
 
     def forget(self, reader: "LogReader") -> None:
-        """Remove a reader that has ended. The caller holds the lock."""
+        """Remove a reader that has ended. The caller must hold ``lock``."""
         del self._readers[id(reader.server)]
 
 

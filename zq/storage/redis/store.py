@@ -248,8 +248,8 @@ class MovePlan(NamedTuple):
 def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -> MovePlan:
     """Build the script arguments for the moves, and schedule the removal of expired data from the target queues.
 
-    Must be called before the messages are moved. ``moment`` is the time of the move in milliseconds. The expiries of
-    the messages are known only after the move, so ``schedule_arrivals`` must then be called.
+    Call this function before the move, and ``schedule_arrivals`` after it: only the reply of the move contains the
+    exact expiries. ``moment`` is the time of the move in milliseconds.
     """
     numbers: dict[str, int] = {}
     terms: list[bytes] = []

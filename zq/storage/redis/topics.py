@@ -116,7 +116,7 @@ class TopicController:
         return self._follower.subscribe(project, listener)
 
     def _highest(self, project: str) -> int:
-        """Return a number above all sequences of the log, even if the log has lost data.
+        """Return a number above all sequences of the log, including sequences that a data loss has removed.
 
         The number is derived from the store's time.
         """
@@ -133,7 +133,8 @@ class TopicController:
     def _sweep_soon(self, project: str) -> None:
         """Schedule a removal of the project's expired data for the next maintenance round.
 
-        The schedule entry has a random due time, so that a round in progress does not remove it.
+        The due time is in the distant past and random, so this schedule entry differs from the entry that a round in
+        progress is about to remove.
         """
         self._store.schedule(layout.whole(project), random.randrange(1, LONG_AGO))
 

@@ -82,7 +82,9 @@ FORGOTTEN: Final = 60_000
 
 
 class OpenCommit(Struct, array_like=True, frozen=True):
-    """The stored form of an open commit. Each item of ``claims`` and ``stages`` has a list of messages to process.
+    """The stored form of an open commit.
+
+    For each item of ``claims`` and ``stages``, another key contains the list of messages to process; see ``layout``.
 
     Attributes:
         batch: Number of the batch, in decimal digits.
@@ -96,7 +98,7 @@ class OpenCommit(Struct, array_like=True, frozen=True):
 
     @property
     def phases(self) -> int:
-        """The number of lists of messages."""
+        """The number of message lists to process."""
         return len(self.claims) + len(self.stages)
 
     @property
@@ -163,10 +165,9 @@ def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> 
 
 
 def schedule_targets(store: Store, project: str, lives: Mapping[str, int], now: int) -> list[QueueRef]:
-    """Schedule the removal of messages that are posted at ``now``, and return their queues.
+    """Schedule active expiry for the queues to which messages are posted at ``now``, and return these queues.
 
-    Args:
-        lives: Minimum TTL of the messages in milliseconds, by queue name.
+    ``lives`` maps the name of each queue to the minimum TTL of its messages in milliseconds.
     """
     targets = [QueueRef(project, name) for name in lives]
     for target in targets:
@@ -289,7 +290,7 @@ class Attempt:
         return [found[name] or b"" for name in self._names]
 
     def _schedule_targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
-        """Schedule the removal of the messages in the stages ``packed``, and return the target queues."""
+        """Schedule active expiry for the target queues of the stages ``packed``, and return these queues."""
         lives: dict[str, int] = {}
         for stage in packed:
             for name, least in min_ttls(stage).items():

@@ -76,7 +76,7 @@ def admit(path: Path, check: Check) -> None:
 
 
 def inspect_log(path: Path) -> tuple[Tear | None, list[str]]:
-    """Return the position at which the log becomes unreadable, or None, and the names of missing log files.
+    """Return (tear, names): the position at which the log becomes unreadable, if any, and the missing log files.
 
     The caller holds the directory's lock. Raises RocksDB's error if anything except the log is unreadable.
     """

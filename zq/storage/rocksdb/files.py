@@ -234,9 +234,9 @@ def note_closed(path: Path) -> None:
 
 
 def close_part(part: Rdict) -> None:
-    """Close a database or a view of one of its families.
+    """Close a database or a view of one of its families. Ignore I/O errors and damage.
 
-    Raises ``Unavailable`` if this fails for a reason other than an I/O error or damage.
+    Raises ``Unavailable`` if closing fails for another reason.
     """
     try:
         part.close()

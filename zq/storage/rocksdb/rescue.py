@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The readable data of a damaged store.
 
-A scan skips a damaged block's whole key range, including the entries of other files. The keys in such a gap come from
-two sources: from index entries of other families, and from a second directory that RocksDB's repair builds from the
-undamaged files. The values are read from the damaged store itself, because the second directory may have old values.
+A scan skips the whole key range of a damaged block, including the entries of other files. Two sources provide the keys
+in such a gap: index entries of other families, and the *repaired copy*, which RocksDB builds from the undamaged files.
+
+The repaired copy may have old values. If the damaged store cannot return a value, the value is therefore read from the
+repaired copy only if no damaged file can contain the key.
 """
 
 import os
@@ -84,8 +86,9 @@ class DamagedDirectory:
     def entries(self, family: str, *known: Known) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield (key, value) of each readable entry, and (key, None) of each known key whose value is unreadable.
 
-        See ``DamagedStore.entries`` for ``known``. In damaged ranges, the method also tries the keys of the repaired
-        copy, and skips those without a readable value.
+        ``known`` are functions that return keys of existing entries; see ``DamagedStore.entries``. In damaged ranges,
+        the method also tries the keys of the repaired copy (a copy without the damaged files). It yields such a key
+        only if its value is readable.
         """
         yield from self.survey.scan(family, b"", TOP)
         gaps = self.gaps(family)
@@ -110,9 +113,10 @@ class DamagedDirectory:
         return FamilyGaps(self.survey.gaps(family))
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key. Raises ``StoreDamaged`` if the unreadable data may have a newer value.
+        """Return the value of a key. Raises ``StoreDamaged`` if the current value may be in the unreadable data.
 
-        RocksDB may fail at a damaged file that cannot contain the key. The repaired copy then has the current value.
+        A read may also fail because of a damaged file that cannot contain the key. The value is then read from the
+        repaired copy, which is a copy without the damaged files.
         """
         try:
             return self.survey.get(family, key)

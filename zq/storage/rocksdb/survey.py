@@ -75,7 +75,7 @@ class Gap(NamedTuple):
     def hides(self, key: bytes) -> bool:
         """Return whether the gap may contain an unreadable entry with this key.
 
-        This is the case if the key is in the gap and, if the damaged table is known, also in the table's key range.
+        The key must be in the gap. If the damaged table is known, the key must also be in the table's key range.
         """
         its = self.table
         return self.lower <= key < self.upper and (its is None or its.start <= key <= its.end)

@@ -192,7 +192,8 @@ class LogFile:
     def intact_after(self, at: int, known: int) -> Iterator[Batch]:
         """Yield the intact writes that start at or after ``at``, the offset of the damage.
 
-        Writes are skipped if their sequence numbers are not plausibly above ``known``, the last known sequence number.
+        ``known`` is the last known sequence number. A write is skipped unless its sequence number is above ``known`` by
+        less than ``PLAUSIBLE``.
         """
         for start in self._possible_starts(at):
             found = self.batch(start)
@@ -205,8 +206,8 @@ class LogFile:
     def _possible_starts(self, at: int) -> Iterator[int]:
         """Yield the offsets, from ``at`` on, at which a write may start.
 
-        In the block of ``at``, which is damaged, these are all offsets. In later blocks, they are the starts of records
-        that begin a write.
+        The block of ``at`` is damaged, so a write may start at any of its offsets. In later blocks, writes start only
+        at records of the type ``WHOLE`` or ``FIRST``.
         """
         block = (at // BLOCK + 1) * BLOCK
         yield from range(at, min(block, self.size))
@@ -330,8 +331,10 @@ def find_missing(path: Path, least: int) -> list[str]:
 def record_files(path: Path) -> None:
     """Write the list of existing log files for ``find_missing``. Ignore errors.
 
-    The list matches an undamaged directory even after a power failure: a file is listed after its directory entry was
-    synced, and RocksDB syncs the manifest before it removes a file.
+    A power failure does not make ``find_missing`` report a file by mistake:
+
+    - The directory is synced before the list is written, so a listed file survives.
+    - RocksDB removes a file only after the synced manifest shows that it is no longer needed.
     """
     with suppress(OSError):
         names = " ".join(str(number_of(file)) for file in log_files(path))
