@@ -141,7 +141,7 @@ def test_a_claim_that_is_gone_fails_the_round(spark, client, make: Make) -> None
         client.queue("in").release("in.out.1.1")
         return doubled(frame)
 
-    with pytest.raises(RoundFailed, match=r"claim in\.out\.1\.1 has lapsed"):
+    with pytest.raises(RoundFailed, match=r"claim in\.out\.1\.1 has expired"):
         make(losing).run(spark)
     assert client.queue("in").stats().free == 250
     assert bodies(client) == []

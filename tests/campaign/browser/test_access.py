@@ -51,7 +51,7 @@ def test_a_sign_on_of_a_proxy_that_has_ended_is_told(client: Client, proxy: Prox
     watch.page.goto(f"{proxy.url}/a/b/zq/console/#/p/{watch.project}/{MAIL}")
     expect(watch.page.get_by_text("The queue is empty")).to_be_visible()
     watch.context.clear_cookies()
-    expect(watch.page.locator(".banner.gone")).to_contain_text("reload this page")
+    expect(watch.page.locator(".banner.gone")).to_contain_text("Reload this page")
 
 
 def test_a_console_that_changes_nothing_has_no_such_buttons(watching: Watching, project: str) -> None:

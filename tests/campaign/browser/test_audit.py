@@ -60,7 +60,7 @@ def test_what_is_new_waits_while_the_pointer_is_on_the_rows(client: Client, watc
         client.queue(name).delete()
     page.get_by_role("button", name="2 new: show").click()
     expect(page.locator("tbody tr")).to_have_count(before + 2)
-    assert cells(page, "What")[:2] == ["queue new-b", "queue new-a"]
+    assert cells(page, "Object")[:2] == ["queue new-b", "queue new-a"]
     page.mouse.move(0, 0)
     client.queue("newest").delete()
     expect(page.locator("tbody tr").first).to_contain_text("queue newest")
@@ -83,7 +83,7 @@ def test_pages_have_each_entry_once_and_a_time_bounds_them(
             page.get_by_role("button", name="Load more").click()
             expect(page.locator("tbody tr")).to_have_count(shown)
         expect(page.get_by_role("button", name="Load more")).to_have_count(0)
-        assert cells(page, "What") == names[::-1]
+        assert cells(page, "Object") == names[::-1]
         page.get_by_label("Period").select_option("Last 24 hours")
         expect(page.locator("tbody tr")).to_have_count(50)
         page.get_by_role("button", name="Load more").click()

@@ -88,7 +88,7 @@ function listed(names, kind) {
   return names.length === 1 ? visible(names[0]) : `${names.length} ${kind}s`;
 }
 
-/** The buttons for selected queues or topics. `gone`: told the names that were purged or deleted. */
+/** The buttons for selected queues or topics. `gone` is called with the names that were purged or deleted. */
 export function Selected({ names, gone, kind }) {
   if (!names.length) return null;
   return html`<span class="quiet">${several(names.length, kind)} selected</span>
