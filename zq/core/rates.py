@@ -14,14 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from typing import Final, NamedTuple
-from uuid import uuid4
 
 import msgspec
 from cachetools import LRUCache
 
 from zq.clock import Clock
+from zq.core.reports import Reports
 from zq.errors import TooManyRequests, Unavailable
-from zq.model.documents import DocumentRef
 from zq.model.quotas import Quota
 from zq.storage.api import DocumentController
 from zq.turns import Contention
@@ -53,10 +52,9 @@ CONTENTION_SECONDS: Final = 0.1
 RECENT_SECONDS: Final = 1.0
 # Kind of the documents that hold the reports of processes.
 REPORT_KIND: Final = "rate"
-# Maximum number of processes whose reports are read.
-MAX_PROCESSES: Final = 256
 
-_decoder: Final = msgspec.json.Decoder(dict[str, tuple[float, float, float]])
+# A process's demand by project, in requests, messages and bytes.
+Demands = dict[str, tuple[float, float, float]]
 
 
 class RemainingRate(NamedTuple):
@@ -371,9 +369,8 @@ class Exchange:
 
     def __init__(self, rates: Rates, documents: DocumentController, clock: Clock) -> None:
         self._rates = rates
-        self._documents = documents
+        self._reports = Reports(documents, REPORT_KIND, REPORT_TTL, Demands)
         self._clock = clock
-        self._ref = DocumentRef("", REPORT_KIND, uuid4().hex)
         self._divided: set[str] = set()
 
     def start(self) -> None:
@@ -400,18 +397,11 @@ class Exchange:
                 [fair_share(rate, (each[i] for each in reported)) for i, rate in enumerate(rates)]
             )
 
-    def _exchange(self, near: Mapping[str, tuple[float, float, float]]) -> list[dict[str, tuple[float, float, float]]]:
-        """Store this process's report and return the reports of the other processes.
-
-        A report contains the demand of projects in requests, messages and bytes.
-
-        Args:
-            near: This process's report: the projects that use more than ``NEAR_FRACTION`` of a rate.
-        """
+    def _exchange(self, near: Demands) -> list[Demands]:
+        """Publish the demand of the projects in ``near``, and return the reports of the other processes."""
         now = self._clock.now()
-        self._documents.put(self._ref, msgspec.json.encode(near), now, expires=now + REPORT_TTL)
-        page = self._documents.list("", REPORT_KIND, "", "", MAX_PROCESSES, now)
-        return [_decoder.decode(document.value) for document in page.items if document.ref != self._ref]
+        self._reports.publish(msgspec.json.encode(near), now)
+        return self._reports.read_others(now)
 
     def _run(self) -> None:
         while True:

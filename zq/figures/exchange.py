@@ -10,15 +10,14 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
-from uuid import uuid4
 
 import msgspec
 from msgspec import Struct
 
 from zq import __version__
+from zq.core.reports import Reports
 from zq.figures.counting import MAX_NAMES, OTHERS, IntervalCounts
 from zq.model import Seconds
-from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
 from zq.wire.answers import Count
 
@@ -30,8 +29,6 @@ RECORD_TTL: Final = 60.0
 # Maximum size of a record in bytes, and maximum number of intervals in it.
 MAX_RECORD_SIZE: Final = 64 << 10
 MAX_SPANS: Final = 3
-# Maximum number of records that a process reads.
-MAX_PROCESSES: Final = 256
 
 
 class Span(Struct, frozen=True):
@@ -81,9 +78,6 @@ class Record(Struct, frozen=True):
     spans: dict[int, Span]
 
 
-_decoder: Final = msgspec.json.Decoder(Record)
-
-
 class About(Struct, frozen=True):
     """The constant part of this process's status report."""
 
@@ -107,12 +101,11 @@ class Exchange:
     """The exchange of records with the other processes."""
 
     def __init__(self, documents: DocumentController, about: About, began: Seconds) -> None:
-        self._documents = documents
+        self._records = Reports(documents, KIND, RECORD_TTL, Record)
         self._about = about
         self._began = began
         self._published_at = began
         self._server = f"{socket.gethostname()}:{about.port}"
-        self._ref = DocumentRef("", KIND, uuid4().hex)
         self._spans: dict[int, Span] = {}
         self._merged: dict[str, set[int]] = {}
         self.servers: Sequence[Server] = ()
@@ -142,15 +135,14 @@ class Exchange:
             max_streams=self._about.max_streams,
             **msgspec.structs.asdict(state),
         )
-        self._documents.put(self._ref, encode_record(server, self._spans), now, expires=now + RECORD_TTL)
+        self._records.publish(encode_record(server, self._spans), now)
 
     def read(self, now: Seconds, add: Callable[[int, Span], object]) -> None:
         """Read all records, and call ``add`` for each interval that was not read before.
 
         Raises ``Unavailable`` if the store is unavailable.
         """
-        page = self._documents.list("", KIND, "", "", MAX_PROCESSES, now)
-        records = {document.ref.name: _decoder.decode(document.value) for document in page.items}
+        records = self._records.read(now)
         for name, record in records.items():
             merged = self._merged.get(name, set())
             for slot, span in record.spans.items():
@@ -159,10 +151,6 @@ class Exchange:
             self._merged[name] = set(record.spans)
         self._merged = {name: slots for name, slots in self._merged.items() if name in records}
         self.servers = sorted((record.about for record in records.values()), key=lambda one: (one.server, one.process))
-
-    def leave(self, now: Seconds) -> None:
-        """Delete this process's record. Raises ``Unavailable`` if the store is unavailable."""
-        self._documents.delete(self._ref, now)
 
 
 def encode_record(server: Server, spans: Mapping[int, Span]) -> bytes:

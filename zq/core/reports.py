@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exchange of reports among the processes that share a store."""
+
+from typing import Final, Generic, TypeVar
+from uuid import uuid4
+
+import msgspec
+
+from zq.model import Seconds
+from zq.model.documents import DocumentRef
+from zq.storage.api import DocumentController
+
+R = TypeVar("R")
+# Maximum number of processes whose reports are read.
+MAX_PROCESSES: Final = 256
+
+
+class Reports(Generic[R]):
+    """The reports of one kind. Each process publishes one report as a document, and reads the reports of all processes.
+
+    All methods raise ``Unavailable`` if the store is unavailable.
+
+    Args:
+        kind: Kind of the documents.
+        ttl: Seconds after which a report expires unless its process publishes it again.
+        report_type: Type that reports are decoded to.
+    """
+
+    def __init__(self, documents: DocumentController, kind: str, ttl: float, report_type: type[R]) -> None:
+        self._documents = documents
+        self._ttl = ttl
+        self._decoder = msgspec.json.Decoder(report_type)
+        self._own = DocumentRef("", kind, uuid4().hex)
+
+    def publish(self, report: bytes, now: Seconds) -> None:
+        """Write this process's report, encoded as JSON. It replaces the previous one."""
+        self._documents.put(self._own, report, now, expires=now + self._ttl)
+
+    def read(self, now: Seconds) -> dict[str, R]:
+        """Return the reports of all processes, including this one, by process ID.
+
+        Raises ``msgspec.MsgspecError`` if another version of zq has written a report that cannot be decoded.
+        """
+        page = self._documents.list("", self._own.kind, "", "", MAX_PROCESSES, now)
+        return {document.ref.name: self._decoder.decode(document.value) for document in page.items}
+
+    def read_others(self, now: Seconds) -> list[R]:
+        """Return the reports of all other processes."""
+        return [report for process, report in self.read(now).items() if process != self._own.name]
