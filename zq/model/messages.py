@@ -4,7 +4,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -221,12 +221,32 @@ def age(since: Seconds, now: Seconds) -> int:
     return int(now - since) if now > since else 0
 
 
+# Number of ids for which random digits are read at once.
+ID_BATCH: Final = 256
+# Random digits for the next ids. A forked process must not use those of its parent.
+_digits: Final[list[str]] = []
+os.register_at_fork(after_in_child=_digits.clear)
+
+
 def new_ids(count: int, now: Seconds) -> list[str]:
     """Return new message ids of 32 hexadecimal digits.
 
     The first 12 digits are the time in milliseconds, so that stores insert new ids after existing ones. The other 20
     digits are random. An id does not depend on queue or sequence, so a message keeps its id when it is moved.
     """
-    noise = os.urandom(10 * count).hex()
     prefix = f"{int(now * 1000):012x}"
-    return [prefix + noise[start : start + 20] for start in range(0, 20 * count, 20)]
+    return [prefix + _random_digits() for _ in range(count)]
+
+
+def _random_digits() -> str:
+    """Return 20 random hexadecimal digits.
+
+    ``os.urandom`` releases the interpreter lock, and another thread may then run. So one call serves many ids.
+    """
+    try:
+        return _digits.pop()
+    except IndexError:
+        noise = os.urandom(10 * ID_BATCH).hex()
+        first, *rest = [noise[start : start + 20] for start in range(0, len(noise), 20)]
+        _digits.extend(rest)
+        return first
