@@ -28,9 +28,6 @@ class Slow:
         self.answer, self.due = answer, NOW[0] + delay
         self.is_connected = True
 
-    def pack_commands(self, commands: Any) -> list[bytes]:
-        return []
-
     def send_packed_command(self, packed: list[bytes], check_health: bool) -> None: ...
 
     def disconnect(self) -> None:

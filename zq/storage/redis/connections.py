@@ -84,11 +84,13 @@ class Pool(BlockingConnectionPool):
 
     def _take(self) -> Any:
         """Return an idle connection that is still open, or ``None``."""
-        with contextlib.suppress(IndexError):
+        try:
             connection, released = self._idle.pop()
-            if _is_usable(connection, released):
-                return connection
-            self.pool.put_nowait(connection)
+        except IndexError:
+            return None
+        if _is_usable(connection, released):
+            return connection
+        self.pool.put_nowait(connection)
         return None
 
     def _requeue(self) -> bool:
