@@ -127,7 +127,7 @@ def test_of_too_many_the_first_in_the_order_are_looked_at(zq: Zq) -> None:
     for name, count in (("a", 1), ("b", 2), ("c", 3)):
         zq("post", name, given="1\n" * count)
     counted = Client(zq.env["ZQ_URL"], zq.project)
-    wait_for(lambda: [row["ready"] for row in counted.queue_figures(sort="ready")] == [3, 2, 1], 60, "counted")
+    wait_for(lambda: [row.ready for row in counted.queue_figures(sort="ready")] == [3, 2, 1], 60, "counted")
     assert [row.name for row in sampler_of(zq, limit=2).sample()] == ["c", "b"]
     assert [row.name for row in sampler_of(zq, limit=2, sort="name").sample()] == ["a", "b"]
     counted.close()

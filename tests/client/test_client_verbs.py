@@ -82,11 +82,11 @@ def test_figures_are_of_the_project_of_a_queue_and_of_servers(client: Any) -> No
     for number in range(5):
         client.queue(f"q{number}").post_batch([1] * (number + 1))
     wait_for(lambda: len([*client.queue_figures()]) == 5, 60, "all queues are counted")
-    assert [row["name"] for row in client.queue_figures(sort="ready", page=2)] == ["q4", "q3", "q2", "q1", "q0"]
-    assert [row["name"] for row in client.queue_figures(sort="name", order="desc", name="1")] == ["q1"]
-    assert client.figures(window=10800)["step"] == 60
+    assert [row.name for row in client.queue_figures(sort="ready", page=2)] == ["q4", "q3", "q2", "q1", "q0"]
+    assert [row.name for row in client.queue_figures(sort="name", order="desc", name="1")] == ["q1"]
+    assert client.figures(window=10800).step == 60
     points = client.queue("q3").figures(window=300)
-    assert (points["now"]["ready"], len(points["depth"]["ready"])) == (4, 150)
+    assert (points.now.ready, len(points.depth.ready)) == (4, 150)
     with pytest.raises(errors.NotAuthorized):
         client.servers()
 

@@ -95,7 +95,7 @@ def test_watched_queues_are_bounded(store: Counting, figures: Figures) -> None:
     for number in range(80):
         figures.sampler.watch(QueueRef("acme", f"q{number}"))
     assert len(figures.sampler.watched) == 64
-    assert figures.queue(QueueRef("acme", "q79"), 300)["now"]["ready"] == 0
+    assert figures.queue(QueueRef("acme", "q79"), 300).now.ready == 0
 
 
 def test_a_store_that_does_not_answer_leaves_no_zeros(store: Counting, figures: Figures) -> None:
@@ -108,7 +108,7 @@ def test_a_store_that_does_not_answer_leaves_no_zeros(store: Counting, figures: 
         figures.queue(QUEUE, 300)
     store.down = False
     wait_for(lambda: not figures.sampler.failing, 60, "The store is seen to be up")
-    ready = figures.queue(QUEUE, 600)["depth"]["ready"]
+    ready = figures.queue(QUEUE, 600).depth.ready
     assert set(ready) <= {0.0, None}
     assert ready.count(0.0) <= 4
 
@@ -142,9 +142,9 @@ def test_rates_of_a_minute_are_the_mean_of_what_is_known() -> None:
     for slot, rate in ((60, 2.0), (61, 4.0)):
         series.add_rates(slot, [rate, 0, 0, 0])
     known = frozenset({60, 61})
-    assert series.rates(FINE, 629.0, known, KnownCounts())["posted"][-3:] == [2, 4, None]
-    assert series.rates(Window(60, 180), 659.0, known, KnownCounts())["posted"][-1] == 3
-    close = series.rates(CLOSE, 619.9, known, KnownCounts())["posted"]
+    assert series.rates(FINE, 629.0, known, KnownCounts()).posted[-3:] == [2, 4, None]
+    assert series.rates(Window(60, 180), 659.0, known, KnownCounts()).posted[-1] == 3
+    close = series.rates(CLOSE, 619.9, known, KnownCounts()).posted
     assert (len(close), close[-10:]) == (150, [2, 2, 2, 2, 2, 4, 4, 4, 4, 4])
 
 
@@ -156,8 +156,8 @@ def test_rates_of_day_and_week_are_the_mean_of_the_known_slots() -> None:
     for slot, rate in ((60, 2.0), (61, 4.0)):
         series.add_rates(slot, [rate, 0, 0, 0])
     began = 58  # two slots earlier than the series: rates arrive later than depths
-    assert series.rates(DAY, 1199.0, frozenset(), counts)["posted"][-2:] == [0, 3]
-    assert series.rates(WEEK, 3599.0, frozenset(), counts)["posted"][-1] == pytest.approx(6 / (62 - 40), abs=0.2)
+    assert series.rates(DAY, 1199.0, frozenset(), counts).posted[-2:] == [0, 3]
+    assert series.rates(WEEK, 3599.0, frozenset(), counts).posted[-1] == pytest.approx(6 / (62 - 40), abs=0.2)
     assert counts.count(1, DAY, began) == 2
 
 

@@ -114,7 +114,7 @@ class Sampler:
         """
         try:
             rows = self._client.queue_figures(sort=self._sort, name=self._part)
-            return {row["name"]: row["paused"] for row in islice(rows, self._limit)}
+            return {row.name: row.paused for row in islice(rows, self._limit)}
         except NotBuilt:
             return {}
 

@@ -34,6 +34,7 @@ from zq.errors import Invalid
 from zq.model import CommitResult, Fence
 from zq.wire import extensions
 from zq.wire.answers import Epoch, JobCommit, JobFence, JobStage, LastCommit
+from zq.wire.figures import FiguresRow, Overview, Server, Servers
 from zq.wire.subscriptions import ProjectSubscription
 
 if TYPE_CHECKING:
@@ -104,18 +105,19 @@ class ClientOperations:
         return resource_page("topics", page, detailed, {"name": name, **filters})
 
     @operation
-    def figures(self, window: int = 600) -> Call[dict[str, Any]]:
+    def figures(self, window: int = 600) -> Call[Overview[datetime]]:
         """Return the project's metrics and their history over the last ``window`` seconds.
 
         Args:
             window: 300, 600, 10800, 86400 or 604800.
         """
-        return Call(method="GET", path=path("figures"), params={"window": window}, read=read_object)
+        read = decode_as(Overview[datetime])
+        return Call(method="GET", path=path("figures"), params={"window": window}, read=read)
 
     @listing
     def queue_figures(
         self, /, *, sort: str = "oldest", order: str | None = None, name: str | None = None, page: int | None = None
-    ) -> Call[Page[dict[str, Any]]]:
+    ) -> Call[Page[FiguresRow]]:
         """List all queues with their metrics.
 
         Args:
@@ -124,12 +126,13 @@ class ClientOperations:
             page: Number of queues per request, at most 100.
         """
         params: Params = {"sort": sort, "order": order, "name": name, "limit": page}
-        return pages("queues", dict[str, Any], path("figures", "queues"), params)
+        return pages("queues", FiguresRow, path("figures", "queues"), params)
 
     @operation
-    def servers(self) -> Call[list[dict[str, Any]]]:
+    def servers(self) -> Call[list[Server[datetime]]]:
         """Return the latest report of each server process. Requires the administrator role."""
-        return Call(method="GET", path=path("servers"), read=lambda response: read_object(response)["servers"])
+        read = decode_as(Servers[datetime])
+        return Call(method="GET", path=path("servers"), read=lambda response: read(response).servers)
 
     @operation
     def limits(self) -> Call[dict[str, int]]:

@@ -43,6 +43,7 @@ from zq.model import Fence, SettleResult
 from zq.wire import extensions
 from zq.wire.answers import Depth, Replayed
 from zq.wire.attributes import Attribute
+from zq.wire.figures import Points
 
 T = TypeVar("T")
 
@@ -180,7 +181,7 @@ class QueueOperations(SubscriptionOperations):
         )
 
     @operation
-    def figures(self, window: int = 600) -> Call[dict[str, Any]]:
+    def figures(self, window: int = 600) -> Call[Points[datetime]]:
         """Return message counts and rates over the last ``window`` seconds (300, 600, 10800, 86400 or 604800).
 
         Unknown values are ``None``.
@@ -189,7 +190,7 @@ class QueueOperations(SubscriptionOperations):
             method="GET",
             path=self._path("figures"),
             params={"window": window},
-            read=read_object,
+            read=decode_as(Points[datetime]),
         )
 
     @operation

@@ -19,7 +19,7 @@ from zq.core.reports import Reports
 from zq.figures.counting import MAX_NAMES, OTHERS, IntervalCounts
 from zq.model import Seconds
 from zq.storage.api import DocumentController
-from zq.wire.answers import Count
+from zq.wire.figures import Server
 
 T = TypeVar("T", bound=tuple[Any, ...])
 # Document kind.
@@ -43,38 +43,10 @@ class Span(Struct, frozen=True):
     topics: list[tuple[str, str, int]]
 
 
-class Server(Struct, frozen=True):
-    """The status report of a server process.
-
-    Attributes:
-        server: Host and port, which are the same for all processes of a server.
-        requests: Requests per second.
-        p95: 95th percentile of the response time in seconds; null without requests.
-        clock_offset: Seconds by which the server's clock is ahead of the store's clock.
-        sweep_lag: Seconds for which the oldest expired message has been waiting for removal; null if unknown.
-    """
-
-    server: str
-    process: Count
-    since: Seconds
-    as_of: Seconds
-    version: str
-    store: str
-    engine: str
-    requests: float
-    p95: Seconds | None
-    waiters: Count
-    max_waiters: Count
-    streams: Count
-    max_streams: Count
-    clock_offset: float
-    sweep_lag: float | None
-
-
 class Record(Struct, frozen=True):
     """The published record of a process. ``spans`` maps slots to counts."""
 
-    about: Server
+    about: Server[Seconds]
     spans: dict[int, Span]
 
 
@@ -108,7 +80,7 @@ class Exchange:
         self._server = f"{socket.gethostname()}:{about.port}"
         self._spans: dict[int, Span] = {}
         self._merged: dict[str, set[int]] = {}
-        self.servers: Sequence[Server] = ()
+        self.servers: Sequence[Server[Seconds]] = ()
         """The latest status reports, sorted by server and process."""
 
     def publish(self, slot: int, drained: IntervalCounts, state: State, now: Seconds) -> None:
@@ -153,7 +125,7 @@ class Exchange:
         self.servers = sorted((record.about for record in records.values()), key=lambda one: (one.server, one.process))
 
 
-def encode_record(server: Server, spans: Mapping[int, Span]) -> bytes:
+def encode_record(server: Server[Seconds], spans: Mapping[int, Span]) -> bytes:
     """Encode a record in at most ``MAX_RECORD_SIZE`` bytes.
 
     If the record is too large, omit old intervals. If it is still too large, merge the queues and topics with the

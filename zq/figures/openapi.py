@@ -1,38 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenAPI operations and schemas of ``/v2/figures…`` and ``/v2/servers``."""
 
-from typing import Any, Final
+from typing import Final
 
-from zq.figures.counting import RATES
-from zq.figures.exchange import Server
 from zq.figures.reports import SORTS, TOPIC_SORTS
 from zq.figures.resources import MAX_PAGE
-from zq.figures.series import DEPTHS, WINDOWS
-from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, integer, operation, query, reference
+from zq.figures.series import WINDOWS
+from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, integer, operation, query
 from zq.http.openapi.structs import answer_schemas
 from zq.limits import DEFAULT_PAGE
+from zq.wire.answers import DateTime
+from zq.wire.figures import FiguresPage, Overview, Points, Servers
 
 # The path that requires neither a client id nor a project.
 SERVERS: Final = "/v2/servers"
-COUNT: Final[Json] = {"type": "integer", "minimum": 0}
-NUMBER: Final[Json] = {"type": "number"}
-UNKNOWN: Final[Json] = {"type": ["number", "null"]}
-FLAG: Final[Json] = {"type": "boolean"}
-MOMENT: Final[Json] = {"type": "string", "format": "date-time"}
-# Descriptions of members whose names are not self-explanatory.
-DESCRIPTIONS: Final = {
-    "at_least": "True if a state has more messages than are counted.",
-    "oldest_ready": "Seconds since the oldest ready message became ready.",
-    "growth": "Growth of the backlog in messages per second, over the last one to two minutes.",
-    "in": "Posted or published messages per second.",
-    "out": "Finished messages per second.",
-    "dead": "Messages in the dead-letter queue; null if the caller may not read that queue.",
-    "complete": "True if all queues of the store were counted.",
-    "servers": "Number of servers that have reported within half a minute.",
-    "clock_offset": "Seconds by which the server's clock is ahead of the store's clock.",
-    "sweep_lag": "Seconds for which the oldest expired message has been waiting for removal; null if unknown.",
-    "recent": "Ready messages at the end of each half minute, for the last ten half minutes.",
-}
 
 
 def figures() -> Json:
@@ -74,55 +55,7 @@ def _get(name: str, summary: str, found: Json, parameters: list[Json]) -> Json:
 
 def schemas() -> Json:
     """Return a mapping from name to JSON schema, for the response bodies."""
-    depth = dict.fromkeys(DEPTHS[:3], COUNT) | {"oldest_ready": UNKNOWN, "at_least": FLAG}
-    rates = dict.fromkeys(("in", "out"), UNKNOWN)
-    letters = {"dead_letter_queue": _or_null(TEXT), "dead": _or_null(COUNT)}
-    row = _object(
-        name=TEXT, **depth, **rates, growth=UNKNOWN, **letters, paused=_or_null(TEXT), recent=_or_null(_list(UNKNOWN))
-    )
-    lists = dict.fromkeys(("oldest", "deepest", "growing", "dead_letters"), _list(reference("schemas", "FiguresRow")))
-    quota = _object(name=TEXT, used=NUMBER, limit=NUMBER)
-    points = {"step": COUNT, "since": MOMENT, "as_of": MOMENT, "servers": COUNT}
-    kept = {"depth": _points(DEPTHS), "rates": _points(RATES)}
-    page = _object(as_of=MOMENT, complete=FLAG, total=COUNT, links=_list(reference("schemas", "Link")))
-    topic = _object(name=TEXT, **{"in": UNKNOWN})
-    page["properties"] |= {"queues": _list(reference("schemas", "FiguresRow")), "topics": _list(topic)}
-    servers = answer_schemas(Server)
-    servers["Server"]["properties"] |= dict.fromkeys(("since", "as_of"), MOMENT)
-    return {
-        "FiguresRow": row,
-        "FiguresPage": page,
-        "Points": _object(**points, **kept, now=_object(**depth)),
-        "Overview": _object(
-            **points,
-            **{name: _or_null(columns) for name, columns in kept.items()},
-            complete=FLAG,
-            total=COUNT,
-            now=_object(**depth, **rates),
-            lists=_object(**lists, quotas=_list(quota)),
-            clock_offset=NUMBER,
-            sweep_lag=UNKNOWN,
-        ),
-        **servers,
-        "Servers": _object(servers=_list(reference("schemas", "Server"))),
-    }
-
-
-def _points(names: Any) -> Json:
-    return _object(**{name: _list(UNKNOWN) for name in names})
-
-
-def _object(**members: Json) -> Json:
-    described = {
-        name: schema | ({"description": DESCRIPTIONS[name]} if name in DESCRIPTIONS else {})
-        for name, schema in members.items()
-    }
-    return {"type": "object", "properties": described, "required": sorted(members)}
-
-
-def _list(items: Json) -> Json:
-    return {"type": "array", "items": items}
-
-
-def _or_null(schema: Json) -> Json:
-    return {"anyOf": [schema, {"type": "null"}]}
+    pages = FiguresPage[DateTime], Points[DateTime], Overview[DateTime], Servers[DateTime]
+    found = answer_schemas(*pages)
+    del found["Link"]  # declared by the core
+    return found

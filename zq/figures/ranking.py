@@ -16,9 +16,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import asdict
 
 from zq.errors import InvalidParameter
 from zq.figures.counting import RATES
@@ -26,8 +27,7 @@ from zq.figures.sampler import MetadataSummary, Rates, Sampler, count_messages
 from zq.figures.series import FINE
 from zq.model import QueueRef, Seconds
 from zq.model.stats import Depth
-
-Json = dict[str, Any]
+from zq.wire.figures import CurrentDepth, FiguresRow
 
 # Maximum number of rows in each list of an overview.
 MAX_LISTED: Final = 10
@@ -129,6 +129,7 @@ class ProjectRows:
     def __init__(self, sampler: Sampler, project: str, visible: Callable[[str], bool] | None) -> None:
         self._sampler, self._project, self._visible = sampler, project, visible
         self.rows, self.as_of = sampler.snapshot.of(project), sampler.snapshot.as_of
+        self.complete = sampler.snapshot.complete
         self._rates = find_latest_rates(sampler)
         self._former = sampler.former.of(project)
         self._elapsed = self.as_of - sampler.former.as_of
@@ -136,9 +137,6 @@ class ProjectRows:
         self._summaries = sampler.summaries.get(project, (0.0, {}))[1]
         self.dead_letter_queues = frozenset(summary.dead_letter_queue for summary in self._summaries.values())
         """The queues that are the dead-letter queue of another queue."""
-
-    def about(self) -> Json:
-        return {"as_of": self.as_of, "complete": self._sampler.snapshot.complete}
 
     def age(self, name: str) -> Seconds | None:
         """Return the age of the oldest ready message in seconds, or None if no message is ready."""
@@ -187,27 +185,27 @@ class ProjectRows:
         figure = of.get(sort) or (lambda name: getattr(self.rows[name], sort, 0))
         return {name: LOWEST if (value := figure(name)) is None else float(value) for name in names}
 
-    def row(self, name: str) -> Json:
-        """Return the JSON object for a queue in a ranking."""
+    def row(self, name: str) -> FiguresRow:
+        """Return the figures of a queue in a ranking."""
         dead_letter_queue, paused = self._summaries.get(name, MetadataSummary())
-        rates = {direction: _round(self.rate(name, direction)) for direction in ("in", "out")}
-        return {
-            "name": name,
-            **format_depth(self.rows[name], self.as_of, self._sampler.max_counted()),
-            **rates,
-            "growth": _round(self.growth(name)),
-            "dead_letter_queue": dead_letter_queue,
-            "dead": self._dead(dead_letter_queue),
-            "paused": paused,
-            "recent": self._recent(name),
-        }
+        return FiguresRow(
+            **asdict(current_depth(self.rows[name], self.as_of, self._sampler.max_counted())),
+            name=name,
+            in_=_round(self.rate(name, "in")),
+            out=_round(self.rate(name, "out")),
+            growth=_round(self.growth(name)),
+            dead_letter_queue=dead_letter_queue,
+            dead=self._dead(dead_letter_queue),
+            paused=paused,
+            recent=self._recent(name),
+        )
 
     def _dead(self, dead_letter_queue: str | None) -> int | None:
         if dead_letter_queue is None or (self._visible and not self._visible(dead_letter_queue)):
             return None
         return count_messages(self.rows.get(dead_letter_queue, Depth()))
 
-    def lists(self, names: Sequence[str], living: Sequence[str]) -> Json:
+    def lists(self, names: Sequence[str], living: Sequence[str]) -> dict[str, list[FiguresRow]]:
         """Return the overview's lists of top queues, as a mapping from list name to rows.
 
         The lists contain the queues with the oldest ready messages, the deepest and the fastest growing queues, and the
@@ -233,14 +231,14 @@ class ProjectRows:
             ),
         }
 
-    def _first(self, names: Iterable[str], key: Callable[[str], float]) -> list[Json]:
+    def _first(self, names: Iterable[str], key: Callable[[str], float]) -> list[FiguresRow]:
         return [self.row(name) for name in sorted(names, key=lambda name: (key(name), name))[:MAX_LISTED]]
 
     def _recent(self, name: str) -> list[float | None] | None:
         series = self._sampler.series.get(QueueRef(self._project, name))
         if series is None:
             return None
-        points = series.depths(FINE, self.as_of)["ready"]
+        points = series.depths(FINE, self.as_of).ready
         each = len(points) // SPARKLINE_POINTS
         parts = (points[start : start + each] for start in range(0, len(points), each))
         return [next((value for value in reversed(part) if value is not None), None) for part in parts]
@@ -254,14 +252,14 @@ def find_latest_rates(sampler: Sampler) -> Rates | None:
     return None if latest is None else spans[latest]
 
 
-def format_depth(depth: Depth, now: Seconds, max_counted: int) -> Json:
-    return {
-        "ready": depth.ready,
-        "delayed": depth.delayed,
-        "claimed": depth.claimed,
-        "oldest_ready": compute_ready_age(depth, now),
-        "at_least": max(depth.ready, depth.delayed, depth.claimed) >= max_counted,
-    }
+def current_depth(depth: Depth, now: Seconds, max_counted: int) -> CurrentDepth:
+    return CurrentDepth(
+        ready=depth.ready,
+        delayed=depth.delayed,
+        claimed=depth.claimed,
+        oldest_ready=compute_ready_age(depth, now),
+        at_least=max(depth.ready, depth.delayed, depth.claimed) >= max_counted,
+    )
 
 
 def compute_ready_age(depth: Depth, now: Seconds) -> Seconds | None:

@@ -2,7 +2,7 @@
 """Reports for the HTTP resources: rankings of queues and topics, time series, project overviews, and servers."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -12,13 +12,15 @@ from zq.core.queues import Queues
 from zq.core.quotas import Quotas
 from zq.core.topics import Topics
 from zq.figures.counting import Counts
-from zq.figures.exchange import About, Server
-from zq.figures.ranking import MAX_LISTED, NAMES_DESC, ProjectRows, Ranking, find_latest_rates, format_depth
+from zq.figures.exchange import About
+from zq.figures.ranking import MAX_LISTED, NAMES_DESC, ProjectRows, Ranking, current_depth, find_latest_rates
 from zq.figures.sampler import NO_SNAPSHOT, Sampler, Snapshot, sum_depths
 from zq.figures.series import CLOSE, FINE, WINDOWS, Series, Window
 from zq.model import QueueRef, Seconds
 from zq.model.stats import Depth
 from zq.storage.api import Storage
+from zq.wire.encoding import timestamp
+from zq.wire.figures import FiguresRow, Overview, Points, ProjectState, QuotaUse, Server, TopicRow, TopQueues
 
 # The sort keys of queues and of topics.
 SORTS: Final = ("oldest", "ready", "delayed", "claimed", "in", "out", "growth", "name")
@@ -26,12 +28,31 @@ TOPIC_SORTS: Final = ("in", "name")
 # The used fraction at which a quota is listed as nearly exhausted.
 QUOTA_WARNING_SHARE: Final = 0.8
 # Maximum number of cached reports per snapshot.
-MAX_CACHED_ANSWERS: Final = 100
+MAX_CACHED_REPORTS: Final = 100
 # Age in seconds of a status report from which its server is not counted.
 SERVER_TIMEOUT: Final = 30.0
 
 Visible = Callable[[str], bool] | None
-Json = dict[str, Any]
+Members = dict[str, Any]
+"""Members of a response."""
+T = TypeVar("T")
+Row = TypeVar("Row", FiguresRow, TopicRow)
+
+
+class Ranked(NamedTuple, Generic[Row]):
+    """A page of a ranking.
+
+    Attributes:
+        complete: Whether all queues of the store were counted.
+        total: Number of rows on all pages.
+        next: Marker of the next page; None = this page is the last one.
+    """
+
+    as_of: Seconds
+    complete: bool
+    total: int
+    rows: list[Row]
+    next: str | None
 
 
 class RankingQuery(Struct, frozen=True):
@@ -76,29 +97,29 @@ class Figures:
         self._clock = clock
         self.sampler = Sampler(storage, clock, counts, about, lambda: queues.max_counted)
         self._ranking = Ranking()
-        self._answers: tuple[Snapshot, dict[object, Json]] = NO_SNAPSHOT, {}
+        self._reports: tuple[Snapshot, dict[object, Any]] = NO_SNAPSHOT, {}
         """A snapshot, and cached reports of this snapshot for callers that may see all queues."""
 
-    def queues(self, project: str, query: RankingQuery) -> Json:
-        """Return a page of the project's queues and the marker of the next page.
+    def queues(self, project: str, query: RankingQuery) -> Ranked[FiguresRow]:
+        """Return a page of the project's queues.
 
         Raises ``InvalidParameter`` if ``query.marker`` is malformed.
         """
         self.sampler.register_viewer(project)
         if query.visible is not None or query.marker:
             return self._page(project, query)
-        return self._cached_answer((project, query), lambda: self._page(project, query))
+        return self._cached((project, query), lambda: self._page(project, query))
 
-    def _page(self, project: str, query: RankingQuery) -> Json:
+    def _page(self, project: str, query: RankingQuery) -> Ranked[FiguresRow]:
         view = ProjectRows(self.sampler, project, query.visible)
         listed = [name for name in view.rows if query.shows(name)]
         page = self._ranking.page(
             project, lambda: view.keys(listed, query.sort), query.ranking, query.marker, query.limit
         )
         rows = [view.row(name) for name in page.names if name in view.rows and query.shows(name)]
-        return view.about() | {"total": len(listed), "queues": rows, "next": page.next}
+        return Ranked(view.as_of, view.complete, len(listed), rows, page.next)
 
-    def topics(self, project: str, query: RankingQuery) -> Json:
+    def topics(self, project: str, query: RankingQuery) -> Ranked[TopicRow]:
         """Return a page of the project's topics with their publish rates.
 
         Raises ``InvalidParameter`` if ``query.marker`` is malformed.
@@ -108,10 +129,10 @@ class Figures:
         names = list(self._topic_names(project, query))
         known = {name: rates.topics.get((project, name), [0.0])[0] if rates else 0.0 for name in names}
         page = self._ranking.page(project, lambda: known, query.ranking, query.marker, query.limit)
-        rows = [{"name": name, "in": round(known[name], 3) if rates else None} for name in page.names if name in known]
-        return {"as_of": now, "complete": True, "total": len(names), "topics": rows, "next": page.next}
+        rows = [TopicRow(name, round(known[name], 3) if rates else None) for name in page.names if name in known]
+        return Ranked(now, True, len(names), rows, page.next)
 
-    def queue(self, queue: QueueRef, seconds: int) -> Json:
+    def queue(self, queue: QueueRef, seconds: int) -> Points[str]:
         """Return the time series of a queue. ``seconds`` is a key of ``WINDOWS``."""
         sampler, window = self.sampler, WINDOWS[seconds]
         sampler.register_viewer(queue.project)
@@ -119,62 +140,61 @@ class Figures:
         now = self._clock.now()
         swept = sampler.snapshot.of(queue.project).get(queue.name, Depth()), sampler.snapshot.as_of
         depth, as_of = sampler.samples.get(queue, swept)
-        return self._points(sampler.series.get(queue), window, now) | {"as_of": as_of, "now": self._state(depth, as_of)}
+        points = self._points(sampler.series.get(queue), window, now)
+        return Points(**points, as_of=timestamp(as_of), now=current_depth(depth, as_of, sampler.max_counted()))
 
-    def project(self, project: str, seconds: int, visible: Visible) -> Json:
+    def project(self, project: str, seconds: int, visible: Visible) -> Overview[str]:
         """Return the overview of a project. If the caller may not see all queues, the time series are None."""
         sampler, window = self.sampler, WINDOWS[seconds]
         sampler.register_viewer(project)
         now = self._clock.now()
         points = self._points(sampler.projects.get(project), window if window is not CLOSE else FINE, now)
         if visible is not None:
-            return points | dict.fromkeys(("depth", "rates")) | self._overview(project, visible)
-        return points | self._cached_answer(project, lambda: self._overview(project, None))
+            return Overview(**points | {"depth": None, "rates": None}, **self._overview(project, visible))
+        return Overview(**points, **self._cached(project, lambda: self._overview(project, None)))
 
-    def _overview(self, project: str, visible: Visible) -> Json:
+    def _overview(self, project: str, visible: Visible) -> Members:
         view = ProjectRows(self.sampler, project, visible)
         names = [name for name in view.rows if visible is None or visible(name)]
         living = [name for name in names if name not in view.dead_letter_queues]
-        state = self._state(sum_depths(view.rows[name] for name in names), view.as_of) | {
-            "oldest_ready": max((age for name in living if (age := view.age(name)) is not None), default=None),
-            **{way: view.sum(names if visible else None, way) for way in ("in", "out")},
-        }
+        depth = current_depth(sum_depths(view.rows[name] for name in names), view.as_of, self.sampler.max_counted())
+        oldest = max((age for name in living if (age := view.age(name)) is not None), default=None)
+        incoming, outgoing = (view.sum(names if visible else None, direction) for direction in ("in", "out"))
         lags = [one.sweep_lag for one in self.sampler.exchange.servers if one.sweep_lag is not None]
-        return view.about() | {
+        return {
+            "as_of": timestamp(view.as_of),
+            "complete": view.complete,
             "total": len(names),
-            "now": state,
-            "lists": view.lists(names, living) | {"quotas": self._near_quotas(project)},
+            "now": ProjectState(**asdict(depth) | {"oldest_ready": oldest}, in_=incoming, out=outgoing),
+            "lists": TopQueues(**view.lists(names, living), quotas=self._near_quotas(project)),
             "clock_offset": round(self._clock.drift(), 3),
             "sweep_lag": max(lags, default=None),
         }
 
-    def _cached_answer(self, key: object, make: Callable[[], Json]) -> Json:
-        snapshot, made = self._answers
-        if snapshot is not self.sampler.snapshot or len(made) >= MAX_CACHED_ANSWERS:
-            self._answers = _, made = self.sampler.snapshot, {}
-        found = made.get(key)
+    def _cached(self, key: object, make: Callable[[], T]) -> T:
+        snapshot, made = self._reports
+        if snapshot is not self.sampler.snapshot or len(made) >= MAX_CACHED_REPORTS:
+            self._reports = _, made = self.sampler.snapshot, {}
+        found: T | None = made.get(key)
         if found is None:
             made[key] = found = make()
-        return dict(found)
+        return found
 
-    def servers(self) -> Sequence[Server]:
+    def servers(self) -> Sequence[Server[Seconds]]:
         """Return the latest status report of each process of the deployment, at most one minute old."""
         self.sampler.register_viewer("")
         return self.sampler.exchange.servers
 
-    def _points(self, series: Series | None, window: Window, now: Seconds) -> Json:
+    def _points(self, series: Series | None, window: Window, now: Seconds) -> Members:
         found = series or Series(now)
         servers = {one.server for one in self.sampler.exchange.servers if one.as_of > now - SERVER_TIMEOUT}
         return {
             "step": window.step,
-            "since": (int(now // window.step) - window.points + 1) * window.step,
+            "since": timestamp((int(now // window.step) - window.points + 1) * window.step),
             "servers": len(servers),
             "depth": found.depths(window, now),
             "rates": found.rates(window, now, frozenset(self.sampler.known), self.sampler.known_counts),
         }
-
-    def _state(self, depth: Depth, now: Seconds) -> Json:
-        return format_depth(depth, now, self.sampler.max_counted())
 
     def _topic_names(self, project: str, query: RankingQuery) -> Iterable[str]:
         after: str | None = ""
@@ -183,7 +203,7 @@ class Figures:
             yield from (topic.ref.name for topic in page.items if query.shows(topic.ref.name))
             after = page.next if page.items else None
 
-    def _near_quotas(self, project: str) -> list[Json]:
+    def _near_quotas(self, project: str) -> list[QuotaUse]:
         """Return the nearly exhausted quotas of the project, sorted by the used fraction, highest first."""
         quotas = self._quotas
         if quotas is None:
@@ -191,8 +211,6 @@ class Figures:
         bounds, used = asdict(quotas.allotment(project).quota), dict(quotas.used(project))
         if (stored := quotas.stored(project)) is not None:
             used |= {"stored_messages": stored.messages, "stored_bytes": stored.bytes}
-        near = [
-            {"name": name, "used": count, "limit": bounds[name]} for name, count in used.items() if bounds.get(name)
-        ]
-        near = [one for one in near if one["used"] >= QUOTA_WARNING_SHARE * one["limit"]]
-        return sorted(near, key=lambda one: -one["used"] / one["limit"])[:MAX_LISTED]
+        uses = [QuotaUse(name, count, bounds[name]) for name, count in used.items() if bounds.get(name)]
+        near = [use for use in uses if use.used >= QUOTA_WARNING_SHARE * use.limit]
+        return sorted(near, key=lambda use: -use.used / use.limit)[:MAX_LISTED]

@@ -15,9 +15,11 @@ from zq.figures.series import WINDOWS
 from zq.http import query
 from zq.http.context import Request
 from zq.http.tenant import Audience
+from zq.model import Seconds
 from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
 from zq.wire import encoding
+from zq.wire.figures import FiguresPage, Server, Servers
 
 # Maximum number of rows in a page.
 MAX_PAGE: Final = 100
@@ -51,8 +53,12 @@ class QueueFigures(_Reports):
         report = self._figures.topics if kind == "topics" else self._figures.queues
         found = report(req.context.project, ranking)
         given = {"sort": ranking.sort, "order": ranking.order, "name": ranking.name_filter, "limit": ranking.limit}
-        link = query.next_page_query(found.pop("next"), kind=kind, **given)
-        resp.data = wire.encode(_format_dates(found) | {"links": encoding.next_links("/v2/figures/queues", link)})
+        links = encoding.next_links("/v2/figures/queues", query.next_page_query(found.next, kind=kind, **given))
+        rows: dict[str, Any] = {kind: found.rows}
+        as_of = encoding.timestamp(found.as_of)
+        resp.data = wire.encode(
+            FiguresPage(as_of=as_of, complete=found.complete, total=found.total, links=links, **rows)
+        )
 
 
 class QueuePoints(_Reports):
@@ -61,7 +67,7 @@ class QueuePoints(_Reports):
     policy = {"GET": "queues:stats"}
 
     def on_get(self, req: Request, resp: falcon.Response, **_path: str) -> None:
-        resp.data = wire.encode(_format_dates(self._figures.queue(req.context.queue, _window(req))))
+        resp.data = wire.encode(self._figures.queue(req.context.queue, _window(req)))
 
 
 class ProjectFigures(_Reports):
@@ -71,7 +77,7 @@ class ProjectFigures(_Reports):
 
     def on_get(self, req: Request, resp: falcon.Response) -> None:
         visible = req.context.allowance.visible(Verb.OBSERVE, Kind.QUEUE)
-        resp.data = wire.encode(_format_dates(self._figures.project(req.context.project, _window(req), visible)))
+        resp.data = wire.encode(self._figures.project(req.context.project, _window(req), visible))
 
 
 class ServerCollection(_Reports):
@@ -81,7 +87,7 @@ class ServerCollection(_Reports):
     policy = {"GET": "admin:server"}
 
     def on_get(self, _req: Request, resp: falcon.Response) -> None:
-        resp.data = wire.encode({"servers": [_format_dates(asdict(server)) for server in self._figures.servers()]})
+        resp.data = wire.encode(Servers([_format_times(server) for server in self._figures.servers()]))
 
 
 def _ranking_query(req: Request, sorts: Sequence[str], allowance: Allowance) -> RankingQuery:
@@ -112,7 +118,6 @@ def _window(req: Request) -> int:
     return given
 
 
-def _format_dates(found: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of the report in which the timestamps are ISO 8601 strings."""
-    moments = {name: encoding.timestamp(found[name]) for name in ("as_of", "since") if name in found}
-    return found | moments
+def _format_times(server: Server[Seconds]) -> Server[str]:
+    members = asdict(server)
+    return Server(**members | {name: encoding.timestamp(members[name]) for name in ("since", "as_of")})

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from zq.figures.counting import RATES
 from zq.model import Seconds
 from zq.model.stats import Depth
+from zq.wire.figures import DepthSeries, RateSeries
 
 # The columns of a queue's depth, in order. The columns of ``RATES`` follow them.
 DEPTHS: Final = ("ready", "delayed", "claimed", "oldest_ready")
@@ -141,17 +142,14 @@ class Series:
         for window, ring in self._rings.items():
             ring.add(slot * FINE.step // window.step, len(DEPTHS), rates)
 
-    def depths(self, window: Window, now: Seconds) -> dict[str, list[float | None]]:
-        """Return the values of each column in ``DEPTHS``, oldest first."""
+    def depths(self, window: Window, now: Seconds) -> DepthSeries:
         end = int(now // window.step)
         ring = self.close if window is CLOSE else self._rings[window]
         columns = [[None] * window.points if ring is None else ring.column(i, end) for i in range(len(DEPTHS))]
-        return {name: _round(column) for name, column in zip(DEPTHS, columns, strict=True)}
+        return DepthSeries(*map(_round, columns))
 
-    def rates(
-        self, window: Window, now: Seconds, known: frozenset[int], counts: KnownCounts
-    ) -> dict[str, list[float | None]]:
-        """Return the values of each column in ``RATES`` in messages per second, oldest first.
+    def rates(self, window: Window, now: Seconds, known: frozenset[int], counts: KnownCounts) -> RateSeries:
+        """Return the rates.
 
         Args:
             known: The ``FINE`` slots with known rates.
@@ -165,12 +163,12 @@ class Series:
             slots = [counts.count(slot, kept, began) for slot in shown]
         else:
             slots = [_count_known(slot, kept, known, began) for slot in shown]
-        found = {}
-        for number, name in enumerate(RATES, len(DEPTHS)):
+        found = []
+        for number in range(len(DEPTHS), WIDTH):
             column = self._rings[kept].column(number, end)
             rates = [(value or 0.0) / count if count else None for value, count in zip(column, slots, strict=True)]
-            found[name] = _round(_repeat(rates, now) if window is CLOSE else rates)
-        return found
+            found.append(_round(_repeat(rates, now) if window is CLOSE else rates))
+        return RateSeries(*found)
 
 
 def _count_known(slot: int, window: Window, known: frozenset[int], began: int) -> int:
