@@ -87,7 +87,7 @@ class TopicOperations(SubscriptionOperations):
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
-        """Return a page of messages after the sequence ``after``, with the end position and any gap before the page."""
+        """Return a page of messages after the sequence ``after``, with its end position and the gap before it, if any."""
         return stretch_call(MESSAGES, self._path("messages"), {"marker": after, "limit": page, "detailed": True})
 
 

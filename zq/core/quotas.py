@@ -277,7 +277,7 @@ class Quotas:
     def _read_exists(self, queue: QueueRef) -> bool:
         """Return whether the queue exists, for a check of the queue limit.
 
-        If the project has no queue limit, return ``True`` without a read. The check then counts no queue as missing.
+        If the project has no queue limit, return ``True`` without reading the store, so that the check counts no queue.
         """
         return not self.allotment(queue.project).quota.queues or self._storage.queues.get(queue) is not None
 

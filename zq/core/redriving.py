@@ -131,7 +131,7 @@ class Redriving:
         """Return the expected result of ``redrive`` without moving messages.
 
         At most ``MAX_BATCH`` messages are inspected. Without ids, a redrive stops at the first message that has no
-        target. Nevertheless, the result's fields ``counted`` and ``origins`` include later messages.
+        target. The result's fields ``counted`` and ``origins`` also cover the messages after it.
         """
         routes = self._routes(queue, terms, allowance)
         limit = MAX_BATCH if terms.limit is UNSET else terms.limit

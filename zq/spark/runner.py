@@ -152,7 +152,7 @@ class Runner:
     def _start_prefetch(self, batch: ClaimedBatch) -> None:
         """Prefetch the next batch if there is a backlog.
 
-        Do nothing if the current batch has adopted claims with the names that the next batch would use.
+        Do nothing if the current batch has adopted claims from an earlier run whose names the next batch would use.
         """
         following, most = self._batch(2), self._taking.most
         if batch.messages < most or any(name.startswith(following.prefix + ".") for name in batch.claims):
@@ -211,7 +211,8 @@ class Runner:
         """Find and bury poison messages after a failed round. Raises ``RoundFailed`` for any other cause.
 
         Args:
-            again: Permit another attempt if no message fails in the search. If false, raise ``RoundFailed`` instead.
+            again: Whether the round may be repeated if the search finds no poison message. If not, raise
+                ``RoundFailed``.
 
         Returns:
             Whether messages were buried.
@@ -248,8 +249,8 @@ class Runner:
     def _is_permission_error(self, error: Exception) -> bool:
         """Return ``True`` if a bad credential, a quota or a missing permission caused the error.
 
-        If the results name their target queues in a column, a missing permission does not count: a single message may
-        have named a forbidden queue.
+        A missing permission does not count if the results name their target queues in a column, because a single
+        message may then have named a forbidden queue.
         """
         cause = extract_error(error)
         if isinstance(cause, NotAuthenticated | QuotaExceeded):

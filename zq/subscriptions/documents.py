@@ -155,9 +155,9 @@ class SubscriptionDocuments:
         raise MetadataConflict("The subscriptions were changed concurrently. Try again.")
 
     def start_at_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
-        """Return a copy of the subscription that receives only messages posted from now on.
+        """Return the subscription changed so that it receives only messages posted from now on.
 
-        If the subscription is not active, return it unchanged. Otherwise, the copy's ``confirmed`` is:
+        A subscription that is not active is returned unchanged. Otherwise, ``confirmed`` becomes:
 
         - for a queue, the next generation of its subscription set ``all``;
         - for a topic, the next sequence of the project's log.
@@ -215,7 +215,7 @@ class SubscriptionDocuments:
         return self._documents.put(ref, msgspec.msgpack.encode(new), now, expected=version, expires=expires)
 
     def _follow(self, source: Source) -> None:
-        """Renew the project's cursor. If there is none, create one.
+        """Renew the fan-out cursor of the topic's project, or create it.
 
         A new cursor points before the first message that an active subscription of the topic must receive.
         """

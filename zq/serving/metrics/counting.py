@@ -292,8 +292,8 @@ class Metrics(Events):
     def _tally(self) -> None:
         """Update the counters from the totals that the store reports.
 
-        For each total, the method adds the increase since the last call to the counter. If the total has decreased, the
-        store has probably restarted it at 0, so the method adds the whole total.
+        A counter grows by the increase of its total since the last call. A total that has decreased was probably
+        restarted at 0 by the store, so the whole total is added.
         """
         with self._tallying:  # concurrent scrapes must add their increases in order
             measures = self._store.measures.get() or ()

@@ -122,8 +122,8 @@ def object_names(files: Sequence[File]) -> list[str]:
 def upload(objects: Objects, folder: Path, files: Sequence[File], prove: Callable[[], object] = bool) -> None:
     """Upload the files whose content is not in the manifest.
 
-    The function calls ``prove`` before each upload. ``prove`` raises an exception if this server may no longer own the
-    store, which ends the function.
+    ``prove`` is called before each upload. It raises an exception, which ends the upload, if this server may no longer
+    own the store.
     """
 
     def one(file: File) -> None:

@@ -114,7 +114,7 @@ class GroupIndexChanges:
     def add_scanned(self, state: QueueState, key: bytes, scanned: ScannedRecords) -> None:
         """Add the records that a claim has read in the group with this key.
 
-        They provide the group's new head (first message) if its old one was removed.
+        If this change removes the group's first message, its next one is found in these records.
         """
         self._indexes.setdefault(key, _GroupIndexChange(state, key)).scanned = scanned
 
@@ -144,8 +144,8 @@ class GroupIndexChanges:
     def _head(self, index: _GroupIndexChange, head: bytes, now: int) -> bytes:
         """Return the head of a group after the change, or b"" if the group has no live messages.
 
-        A head consists of a time and the position of the first message. ``head`` is the old head; no stored message of
-        the group precedes it.
+        A head consists of a time and the position of the first message. ``head`` is the old head, which precedes all
+        stored messages of the group.
         """
         kept, scanned = head[layout.number.size :], index.scanned
         joined = sorted(slot for slot, record in index.slots.items() if record is not None)

@@ -20,7 +20,7 @@ NO_LOG: Final = LogRecord(0)
 
 
 class _LenientStore:
-    """A store in which damaged values appear to be missing. Reading a damaged value sets ``missed``."""
+    """A store that reports damaged values as missing. The attribute ``missed`` is set when one is read."""
 
     def __init__(self, store: Readable) -> None:
         self._store = store

@@ -131,7 +131,10 @@ class QueueSalvage:
 
     @cached_property
     def _traces(self) -> dict[bytes, IndexedFields]:
-        """The indexed fields of messages whose records may be unreadable, by key in ``messages``."""
+        """The fields of messages with possibly unreadable records, as far as index entries contain them.
+
+        The mapping is by key in ``messages``.
+        """
         spans = self._source.gaps("messages")
         traces: defaultdict[bytes, IndexedFields] = defaultdict(IndexedFields)
         for family in ("ids", "expiry", "available") if spans else ():
@@ -253,7 +256,10 @@ class QueueSalvage:
 
     @cached_property
     def _orphans(self) -> dict[bytes, bytes]:
-        """For each lost queue, by number: the key in ``queues`` of the new queue that replaces it."""
+        """Find the queues whose entries are lost, by the ids of their messages.
+
+        Map the number of each lost queue to the key in ``queues`` of the new queue that replaces it.
+        """
         found = {}
         for key, value in self._source.scan("ids", b"", TOP):
             if value[:8] not in self._records and value[:8] not in found:

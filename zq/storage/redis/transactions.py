@@ -119,7 +119,7 @@ unpack_entry = msgpack.Decoder(OpenCommitEntry).decode
 
 
 def register(store: Store, commit: Commit, now: int) -> None:
-    """Register a commit that may become open (decided but not completed), so that other servers can find it."""
+    """Record that a commit may become open (decided but not completed), so that other servers can find and complete it."""
     entry = OpenCommitEntry(layout.text(commit.project), layout.text(commit.producer), b"%d" % commit.batch)
     _schedule(store, b"%d" % now, msgpack.encode(entry), b"", b"")
 
