@@ -90,7 +90,6 @@ class Audit:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether the audit log is enabled."""
         return bool(LOGGER.handlers)
 
     def log_change(self, entry: Entry) -> None:

@@ -2,7 +2,7 @@
 """The command ``zq consume``, which passes messages to external commands or writes them to standard output.
 
 A message is deleted after it was written. If standard output is a pipe on Linux, the message is deleted only after the
-pipe's reader has read it, because a reader that exits loses unread data.
+reader of the pipe has read it: if the reader exits, unread data is lost.
 """
 
 import os

@@ -79,7 +79,6 @@ class MessageBudget:
 
 
 def fill_placeholder(words: Sequence[str], name: str) -> list[str]:
-    """Return the words with each ``{}`` replaced by ``name``."""
     return [word.replace("{}", name) for word in words]
 
 

@@ -40,7 +40,6 @@ class Failure(click.ClickException):
 
 
 def failure(error: Exception) -> Failure:
-    """Convert an error to a ``Failure``."""
     return Failure(error_message(error), exit_code(error))
 
 

@@ -117,7 +117,6 @@ class ActiveClaim:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all messages of the claim are settled."""
         return not (self.has_work or self.settling or any(self.decided))
 
 

@@ -282,8 +282,8 @@ class QueuePoll:
         Args:
             ask: Reads from the store.
             found: Returns whether the result contains messages.
-            gone: Returns whether the client has disconnected. After that, a request that claims or pops no longer
-                polls, so that it takes no message.
+            gone: Returns whether the client has disconnected. If so, a request that claims or pops does not poll again,
+                so it takes no message.
         """
         waiter, owner = self._waiter, self._owner
         if waiter is None:

@@ -84,8 +84,8 @@ class Batch(Struct, frozen=True):
 class Retention(NamedTuple):
     """The retention limits of a log, in bytes and in number of messages.
 
-    A batch may be trimmed once the log from this batch on exceeds a limit, and must be trimmed once it exceeds the
-    limit by one eighth. The newest batch is never trimmed.
+    The size of a batch with all later batches determines when the batch is trimmed: not before this size exceeds a
+    limit, and at the latest when it exceeds the limit by one eighth. The newest batch is never trimmed.
     """
 
     size: int

@@ -207,9 +207,8 @@ class Pool:
     def _take_next(self, caller: bytes) -> Job | None:
         """Return the next job for a thread that has just finished a job of ``caller``.
 
-        If the caller is within its thread limit and has a job in its own queue, that job moves to the end of the shared
-        queue, and the thread gets the first job of the shared queue. Otherwise, return None: the thread waits for a
-        job.
+        If the thread limit permits it, the next job in the caller's own queue moves to the end of the shared queue. The
+        thread then gets the first job of the shared queue. Otherwise, return None: the thread waits for a job.
         """
         with self._lock:
             if self._started[caller] <= self._max_threads() and (job := self._take_queued(caller)) is not None:

@@ -160,7 +160,10 @@ class Runner:
         self._prefetch.start(following, lambda: self._claimer.fill(following, most, 0))
 
     def _batch(self, number: int) -> ClaimedBatch:
-        """Return an empty batch. ``number`` counts from the last committed batch: 1 is the next batch."""
+        """Return a new batch without claims.
+
+        ``number`` counts from the last committed batch: 1 is the batch to process next, 2 the one to prefetch.
+        """
         return ClaimedBatch(self._prefix(number), room=INLINED_BYTES)
 
     def _prefix(self, number: int) -> str:
@@ -249,8 +252,8 @@ class Runner:
     def _is_permission_error(self, error: Exception) -> bool:
         """Return ``True`` if a bad credential, a quota or a missing permission caused the error.
 
-        A missing permission does not count if the results name their target queues in a column, because a single
-        message may then have named a forbidden queue.
+        If the results name their target queues in a column, a missing permission does not count: the queue may be
+        forbidden only for a single message.
         """
         cause = extract_error(error)
         if isinstance(cause, NotAuthenticated | QuotaExceeded):

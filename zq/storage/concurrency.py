@@ -40,7 +40,7 @@ class StripedLocks:
 
 
 class _Member(Generic[Request, Answer]):
-    """A submitted request. Its thread waits for ``woken``, which is set with the result or to make it the next leader."""
+    """A submitted request. Its thread waits until ``woken`` is set: it then has the result or must lead the next group."""
 
     __slots__ = ("answer", "failure", "is_leader", "request", "woken")
 

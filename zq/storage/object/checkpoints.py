@@ -67,8 +67,8 @@ class CheckpointRules(NamedTuple):
         records: Number of log records after which a checkpoint is due.
         keep: Seconds for which past states can be restored.
         beat: Seconds between two heartbeats.
-        rest: Seconds after the takeover during which no log record is removed, because a suspended former owner may
-            still complete an upload; see ``Proof.after_put``.
+        rest: Seconds after the takeover during which no log record is removed. Until then, a former owner that was
+            suspended may still complete an upload; see ``Proof.after_put``.
     """
 
     size: int = 64 << 20

@@ -30,7 +30,7 @@ MAX_AHEAD: Final = FALSE_FUTURE * 1000
 
 
 class Completion(NamedTuple):
-    """The outcome, history retention and time with which one operation finishes messages.
+    """How and when one operation finishes messages.
 
     Attributes:
         outcome: The outcome that history entries record.

@@ -50,11 +50,12 @@ def group_entry(group: bytes, head: bytes) -> tuple[bytes, bytes]:
 
 
 class ScannedRecords:
-    """The records that a claim has read in one message group, by position (slot), in the order of the group.
+    """The records that a claim has read in one message group.
 
     Attributes:
         head: The head of the group before the claim.
-        records: None for a message that was removed or is unreadable.
+        records: Records by position (slot), in the order of the group; None for a message that was removed or is
+            unreadable.
         is_all: Whether the whole group was read.
     """
 
@@ -76,7 +77,7 @@ class _GroupIndexChange:
 
     Attributes:
         slots: The new records by slot (position in the index); None for a slot that a message leaves.
-        stored: The slots in ``slots`` that the store already has.
+        stored: The slots whose index entries the store already has.
     """
 
     __slots__ = ("key", "scanned", "slots", "state", "stored")

@@ -144,8 +144,8 @@ class VisibilityIndex:
     claimed or delayed messages to find the ten messages of a page.
 
     - Sequences are grouped into blocks, and blocks into larger blocks.
-    - For each kind of filter, a block may have a time before which none of its messages becomes visible. A filter that
-      hides a client's own messages has separate times for that client.
+    - For each kind of filter, a block may have a time before which none of its messages becomes visible. Filters that
+      hide a client's own messages have their own times per client.
     - A change that makes a message visible earlier discards the times of its blocks. A scan that began before such a
       change must not record times.
 

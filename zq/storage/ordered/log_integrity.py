@@ -88,7 +88,7 @@ class Findings:
         return self.decode(lambda stored: entries.record_entries(family, key, stored), family, key, value) or []
 
     def read_numbers(self, kind: bytes) -> set[bytes]:
-        """Return the numbers (of queues, histories or logs) that follow the prefix ``kind`` in keys of ``default``."""
+        """Return the numbers of queues, histories or logs in the keys of ``default`` with the prefix ``kind``."""
         return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.prefix_end(kind))}
 
     def report(self) -> Report:

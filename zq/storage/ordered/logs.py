@@ -201,7 +201,7 @@ class Log:
         return max(self._trimming, self.view.record.dropped)
 
     def cache_head(self, topic: str | None, head: int) -> None:
-        """Record that a topic has no batches up to the sequence ``head``. The topic None stands for the whole log."""
+        """Note that a topic has no batches up to the sequence ``head``. The topic None stands for the whole log."""
         with self._heads_lock:
             self._heads[topic] = head
 
