@@ -197,7 +197,7 @@ class Account:
             self._lock.release()
 
     def resume(self) -> None:
-        """Count a suspended request (a long poll that waited) as in progress again. Call ``leave`` when it ends."""
+        """Count a suspended request, such as a long poll, as in progress again. Call ``leave`` afterwards."""
         with self._lock:
             self._running += 1
             self._update_busy()

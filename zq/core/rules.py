@@ -213,8 +213,7 @@ class RulesCache:
         """Return the dead-letter queue, claim limit and ttl; ``None`` if messages are never moved (contract 8.6).
 
         A queue of another protocol, such as SQS, may be its own dead-letter queue. Such a queue never moves its
-        messages:
-        a move to itself would only reset their claim counts.
+        messages, because a move to itself would only reset their claim counts.
         """
         if rules.dead_letter_queue in ("", queue.name) or rules.max_claim_count is None:
             return None

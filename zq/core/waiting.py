@@ -206,9 +206,10 @@ class Waiters:
                 wait_queue.notify_taker()
 
     def schedule(self, queue: QueueRef, asked: Seconds) -> None:
-        """Set the queue's timer to the time at which the next message becomes ready, or to an earlier regular poll.
+        """Set the queue's timer to the time at which the next message becomes ready.
 
-        When the timer fires, waiting requests poll the queue. A timer that is already set to an earlier time is kept.
+        The timer fires no later than at the next regular poll. Waiting requests then poll the queue. A timer that is
+        already set to an earlier time is kept.
 
         Args:
             asked: Start time of the poll that found nothing. If a message has become ready since then, the timer fires

@@ -132,7 +132,7 @@ def format_parameters(given: dict[str, Any]) -> dict[str, str]:
 def next_page_query(marker: str | None, **given: Any) -> dict[str, str] | None:
     """Return the query parameters of the link to the next page: ``given`` and the marker.
 
-    ``None`` = there is no next page, because ``marker`` is ``None``.
+    If ``marker`` is ``None``, there is no next page, so return ``None``.
     """
     return None if marker is None else format_parameters(given) | {"marker": marker}
 

@@ -40,7 +40,7 @@ class StripedLocks:
 
 
 class _Member(Generic[Request, Answer]):
-    """A submitted request. Its thread waits until ``woken`` is set: it then has the result or must lead the next group."""
+    """A submitted request. Its thread waits for ``woken``, and then returns the result or leads the next group."""
 
     __slots__ = ("answer", "failure", "is_leader", "request", "woken")
 

@@ -56,7 +56,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 class CheckpointRef(msgspec.Struct, frozen=True, array_like=True):
     """A reference to the checkpoint ``checkpoint/<epoch>/<position>``.
 
-    ``epoch`` is the epoch in which it was created, and ``moment`` the creation time in milliseconds.
+    ``epoch`` is the epoch in which the checkpoint was created, and ``moment`` the creation time in milliseconds.
     """
 
     position: int
@@ -287,7 +287,7 @@ class Proof:
         return self._clock() - self._until + self._lease * (1 - MARGIN)
 
     def check(self) -> None:
-        """Return once the proof is valid. If it is not valid now, wait for a check that makes it valid.
+        """Return if the proof is valid. Otherwise, wait for a check that makes it valid.
 
         Raises ``Deposed`` if another server has taken over, or ``Unavailable`` if the proof is still not valid after
         ``PATIENCE`` seconds.
@@ -296,7 +296,7 @@ class Proof:
             self._request_check(lambda: self.is_valid)
 
     def confirm(self) -> None:
-        """Return once ownership was confirmed within the last ``RECENT`` seconds. If necessary, wait for a new check.
+        """Return if ownership was confirmed within the last ``RECENT`` seconds. Otherwise, wait for a new check.
 
         After ``close``, do nothing. Raises the errors of ``check``.
         """

@@ -136,8 +136,8 @@ class BatchReclaim:
     def clear_trimmed(self, session: Session, size: int, pace: Pace) -> int:
         """Remove index entries of trimmed batches in up to ``size`` steps. Return the number of steps.
 
-        A step removes the entries of one batch or proceeds to the next topic. The logs take turns, and each log is
-        scanned once per round.
+        A step removes the entries of one batch, or finds that a topic has no more of them. The logs take turns, and
+        each log is scanned once per round.
         """
         scan, middle = session.store.scan, self._last_note + b"\0"
         notes = chain(

@@ -293,7 +293,10 @@ class Attempt:
         return [found[name] or b"" for name in self._names]
 
     def _schedule_targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
-        """Schedule active expiry for the target queues of these stages (in their stored form), and return the queues."""
+        """Schedule active expiry for the target queues of stages, and return these queues.
+
+        ``packed`` has the stored forms of the stages.
+        """
         lives: dict[str, int] = {}
         for stage in packed:
             for name, least in min_ttls(stage).items():
