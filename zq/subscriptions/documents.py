@@ -155,9 +155,9 @@ class SubscriptionDocuments:
         raise MetadataConflict("The subscriptions were changed concurrently. Try again.")
 
     def start_at_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
-        """Return the subscription changed so that it receives only messages posted from now on.
+        """Return a copy of the subscription that receives only messages posted from now on.
 
-        A subscription that is not active is returned unchanged. Otherwise, ``confirmed`` becomes:
+        If the subscription is not active, return it unchanged. Otherwise, ``confirmed`` of the copy is:
 
         - for a queue, the next generation of its subscription set ``all``;
         - for a topic, the next sequence of the project's log.
@@ -246,8 +246,8 @@ def postpone(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
 def _decode_unexpired(stored: bytes | None, now: Seconds) -> SubscriptionSet:
     """Decode a subscription set and remove expired subscriptions. If ``stored`` is None, return an empty set.
 
-    The generation is at least the current time in milliseconds. If the generation started at 0, generations would
-    repeat after the document has expired.
+    The generation of the result is at least the current time in milliseconds. If it were 0 for a missing document,
+    generations would repeat after the document has expired.
     """
     found = _decoder.decode(stored).without_expired(now) if stored else SubscriptionSet()
     return msgspec.structs.replace(found, generation=max(found.generation, int(now * 1000)))

@@ -70,7 +70,7 @@ class LatencyMonitor(Events):
                 self._ratios += seconds / max(usual, 1e-6)
 
     def begin(self) -> None:
-        """Begin a round. During a round, latencies are compared with the usual ones and do not change them."""
+        """Begin a round. During a round, latencies are compared with the usual ones, but do not change them."""
         with self._lock:
             self._sweeping = True
             self.ratio = 1.0

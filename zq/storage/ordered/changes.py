@@ -314,9 +314,9 @@ class Change:
 def _set_available(tally: Tally, record: NewMessage, now: int, may_be_fresh: bool) -> None:
     """Set the available-at of a message that was posted without a delay.
 
-    If ``may_be_fresh`` is true (no message groups), also decide whether the message is fresh: whether it gets no entry
-    in the index ``available``. It gets an entry if a claim would otherwise have to skip more than ``MAX_GAP`` other
-    messages to reach it.
+    If ``may_be_fresh`` is true (no message groups), also decide whether the message gets an entry in the index
+    ``available``. It gets one only if a claim would otherwise have to skip more than ``MAX_GAP`` other messages to
+    reach it. Without an entry, it is fresh.
     """
     fresh = tally.fresh
     if fresh > now + MAX_AHEAD:

@@ -256,9 +256,9 @@ class QueueSalvage:
 
     @cached_property
     def _orphans(self) -> dict[bytes, bytes]:
-        """Find the queues whose entries are lost, by the ids of their messages.
+        """Return the keys in ``queues`` of the new queues that replace lost ones, by the number of the lost queue.
 
-        Map the number of each lost queue to the key in ``queues`` of the new queue that replaces it.
+        A queue is lost if its entry is lost. The ids of its messages show its number and project.
         """
         found = {}
         for key, value in self._source.scan("ids", b"", TOP):

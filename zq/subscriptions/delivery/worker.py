@@ -80,8 +80,9 @@ MAX_PER_HOST: Final = 20
 class ConnectionLimits:
     """The connection limits of one worker. Use them only in the worker's event loop.
 
-    Subscriptions whose last delivery failed have connections of their own and can use no others. Unresponsive
-    subscribers can therefore not occupy all connections. The connections of a project to one host are also limited.
+    A part of the connections is reserved for subscriptions whose last delivery failed, which can use no others.
+    Unresponsive subscribers can therefore not occupy all connections. The connections of a project to one host are also
+    limited.
 
     Reserve a connection before you claim deliveries. If a task waited for a connection while it held a claim, the claim
     could expire.
