@@ -188,9 +188,9 @@ def _truncate(entry: Entry) -> Entry:
 
 
 def _since(given: str) -> str:
-    """Return an upper bound of the names of all entries since a time in ISO 8601. Later entries have smaller names.
+    """Return an upper bound of the names of all audit entries that are not older than a time in ISO 8601.
 
-    Raises ``InvalidParameter`` if the time is not valid.
+    Names sort latest first, so newer entries have smaller names. Raises ``InvalidParameter`` if the time is not valid.
     """
     if not given:
         return "~"

@@ -112,7 +112,7 @@ def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now:
 def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> list[Candidate]:
     """Return the fresh messages after the position ``after`` that are not available yet, in order of sequence.
 
-    Fresh messages were posted without a delay. They are not available only if the clock was set back afterwards.
+    Fresh messages were posted without a delay, so this is possible only after the clock was set back.
     """
     first, last = max(state.tally.fresh_head, after.lane) + 1, state.tally.fresh_tail + 1
     found: list[Candidate] = []

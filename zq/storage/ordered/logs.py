@@ -330,7 +330,7 @@ class Logs:
 
 
 def _trim(store: Store, grown: LogRecord, old: LogRecord, keep: Retention) -> LogRecord:
-    """Return the log record as it would be after a trim to ``keep``, the limits in bytes and messages. Write nothing.
+    """Compute the log record after a trim to ``keep``, the limits in bytes and messages. Nothing is written.
 
     ``grown`` is the record with the new batch, and ``old`` is the record without it. Nothing is trimmed until the log
     exceeds a limit by an eighth, so that one range removal covers many batches.

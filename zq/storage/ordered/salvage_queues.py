@@ -28,7 +28,7 @@ class IndexedFields(Struct):
     available: int = 0
 
     def read(self, family: str, key: bytes) -> None:
-        """Set one field from an index entry. ``key`` is the entry's key in the index ``family``."""
+        """Set the field that the key of an index entry contains. ``family`` is the index."""
         if family == "ids":
             self.id = key[len(layout.extract_project_prefix(key)) :].decode("utf-8", "surrogatepass")
         elif family == "expiry":

@@ -183,9 +183,10 @@ def read_boot_id() -> bytes:
 
 
 def _restore_offset(store: Store, clock: StorageClock) -> None:
-    """Restore the recorded boot time, which is trusted, if the clock has jumped ahead since it was recorded.
+    """Restore the boot time that was recorded as trusted, if the clock has jumped ahead since then.
 
-    Otherwise, a restarted server would trust the jump immediately. If the machine has rebooted since then, do nothing.
+    Without this, a restarted server would trust the jump immediately. If the machine has rebooted since then, do
+    nothing.
     """
     known, _, believed = (store.get("default", b"boot") or b"").rpartition(b" ")
     if known and known == read_boot_id() and clock.offset - int(believed) / 1000 > LEAP:

@@ -320,7 +320,7 @@ def _records(content: bytes, at: int) -> bytes:
 
 
 def find_missing(path: Path, least: int) -> list[str]:
-    """Return the names of log files that are in the list of ``record_files`` and no longer exist.
+    """Return the names of log files that ``record_files`` has listed and that no longer exist.
 
     Files with numbers below ``least`` are ignored, because RocksDB does not need them.
     """
