@@ -330,8 +330,8 @@ class TopicPoll:
 def _has_news(page: TopicPage, after: int | None) -> bool:
     """Return whether a long poll ends with this page, because it has messages or a gap to report.
 
-    If the page has only a gap and does not end after ``after``, the poll goes on, because the next page reports the gap
-    again.
+    If the page has only a gap and its position is not beyond ``after``, the poll goes on, because the next page reports
+    the gap again.
     """
     return bool(page.messages) or (page.gap is not None and page.position > (after or 0))
 

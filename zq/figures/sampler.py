@@ -291,7 +291,7 @@ class Sampler:
     def _get_series(self, queue: QueueRef, now: Seconds) -> Series:
         """Return the time series of a queue.
 
-        A missing one is created. If there are too many, it replaces the least recently used one.
+        Create the series if it is missing. If there are then too many series, drop the least recently used ones.
         """
         series = self.series.get(queue)
         if series is None:

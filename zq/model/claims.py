@@ -209,7 +209,7 @@ class Claim(Struct, frozen=True):
 
     Attributes:
         created: Time of the last renewal, or of the creation.
-        lapsed: Number of messages that an expired claim held before. Set only when the claim is created.
+        lapsed: Number of its messages that came from expired claims. Set only when the claim is created.
         holder: Creator of the claim. Set only when the claim is read.
     """
 

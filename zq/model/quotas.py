@@ -47,7 +47,7 @@ class WorkCount(NamedTuple):
     """The number of a project's transaction objects of one kind.
 
     Attributes:
-        known: Whether the object that the request for the count has named exists.
+        known: Whether an object of the name passed to ``count`` exists.
     """
 
     total: int

@@ -182,7 +182,7 @@ class BatchClaimer:
     def release(self, batch: ClaimedBatch) -> None:
         """Release the batch's messages.
 
-        After a newer query has taken over, claims with the same names may be its own. The server then rejects the
+        If a newer query has taken over, claims with these names may belong to that query. The server then rejects the
         release, because this query's fencing token is outdated.
         """
         for name, ids in list(batch.claims.items()):

@@ -194,9 +194,9 @@ class Owner(Directory):
     def _win_turn(self, standby: Standby, patience: float) -> int:
         """Wait until this server may take over the store, win an election, and return the election's number.
 
-        Rivals may have won the elections before it. Unless the option ``takeover`` is ``now``, wait up to ``patience``
-        seconds for each rival to open its epoch. If a rival opens its epoch, this server falls behind and starts again,
-        or raises ``Deposed``.
+        Rivals may have won elections between the former owner and this server. Unless the option ``takeover`` is
+        ``now``, wait up to ``patience`` seconds for each rival to open its epoch. If a rival opens its epoch, this
+        server starts again or raises ``Deposed``.
         """
         while True:
             former = self._wait_for_turn(standby)
