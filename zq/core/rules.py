@@ -78,7 +78,7 @@ def _finder(default: int, by_name: Patterns) -> Callable[[str], int]:
 class Rules(ReservedKeys, frozen=True, kw_only=True):
     """The settings of a queue that apply to its messages, parsed from ``metadata``.
 
-    Unset keys have their default values, except ``default_message_ttl``. It is ``None`` if unset, and
+    Unset keys have their default values. Exception: an unset ``default_message_ttl`` is ``None``, and
     ``RulesCache.ttl`` returns the default.
     """
 
