@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The audit log: changes and rejected requests (tenancy 9).
 
-The logger ``zq.audit`` writes one JSON object per line, without bodies, secrets and signatures. At most
-``MAX_PER_SECOND`` rejected requests are logged per second. The others are only counted; the log gets their number
-``DELAY`` seconds later.
+The logger ``zq.audit`` writes one JSON object per line, without bodies, secrets or signatures. It writes at most
+``MAX_PER_SECOND`` rejected requests per second. Further ones are only counted, and ``DELAY`` seconds later one line
+reports the count.
 """
 
 import logging
@@ -90,7 +90,6 @@ class Audit:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether the audit log is enabled."""
         return bool(LOGGER.handlers)
 
     def log_change(self, entry: Entry) -> None:
@@ -106,7 +105,7 @@ class Audit:
             )
 
     def log_refusal(self, entry: Entry) -> None:
-        """Log a rejected request. If ``MAX_PER_SECOND`` is exceeded, only count the request."""
+        """Log a rejected request. Beyond ``MAX_PER_SECOND``, only count it."""
         with self._lock:
             second = int(self._monotonic())
             if second != self._second:
@@ -121,7 +120,7 @@ class Audit:
             LOGGER.info(entry)
 
     def log_unlogged_count(self) -> None:
-        """Log the number of rejected requests that ``log_refusal`` has only counted since the last call."""
+        """Log how many rejected requests were counted but not logged since the last call."""
         with self._lock:
             unlogged, self._unlogged = self._unlogged, 0
         if unlogged:

@@ -21,7 +21,7 @@ EVICTION_DIVISOR: Final = 8
 
 
 class _Flight(Generic[V]):
-    """A load in progress, for which other lookups of the key may wait."""
+    """A load in progress. Other lookups of the same key share its result."""
 
     value: V
     until = -math.inf
@@ -45,8 +45,8 @@ class ReadThroughCache(Generic[K, V]):
     Args:
         load: Returns the value of a key. Must not look up its own key.
         size: Maximum number of entries. The oldest ones are evicted.
-        ttl: Seconds for which a value is cached, counted from the start of its load; 0 = the value is not cached.
-            Alternatively a function, which is called with the value and returns the seconds.
+        ttl: Seconds for which a value is cached, counted from the start of its load; 0 = not cached. May also be a
+            function that returns the seconds for a value.
     """
 
     def __init__(

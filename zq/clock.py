@@ -61,10 +61,7 @@ class Clock(Protocol):
 
 
 class Offset(NamedTuple):
-    """The range of the difference "store's time minus monotonic clock".
-
-    The range was measured at the monotonic time ``received``.
-    """
+    """Bounds of the store's time minus this machine's monotonic clock, measured at the monotonic time ``received``."""
 
     low: float
     high: float
@@ -95,8 +92,8 @@ class StoreClock:
     gradually, and a forward step of up to one second at once. Three samples must confirm a larger forward step.
 
     Args:
-        distrusted_lead: Returns how many seconds the clock of the store's machine is ahead of the store's time. After
-            a large jump, the store ignores that clock until it trusts the jump; otherwise the lead is 0.
+        distrusted_lead: Returns the seconds by which the clock of the store's machine is ahead of the store's time.
+            They are 0 unless that clock has made a large jump which the store does not trust yet.
     """
 
     def __init__(
@@ -124,8 +121,8 @@ class StoreClock:
     def now(self) -> Seconds:
         """Return the store's time with an error of at most ``TOLERANCE``.
 
-        If the offset is less precise, the store's time at the call is known only as a range. In this case, wait until
-        the store's time has reached the end of the range, and return this end. Raises ``Unavailable`` if the wait would
+        If the offset is less precise, only a range of the store's time is known. In this case, wait until the store's
+        time has certainly reached the end of that range, and return the end. Raises ``Unavailable`` if the wait would
         be longer than ``LONGEST_WAIT``.
         """
         with self._lock:
@@ -152,9 +149,9 @@ class StoreClock:
         self._sharpen(began)
 
     def drift(self) -> Seconds:
-        """Return the seconds by which this clock is ahead of the last sample of the store's time.
+        """Return the seconds by which this clock is ahead of the clock of the store's machine.
 
-        If the store currently distrusts a jump of its machine's clock, compare with the machine's clock instead.
+        That clock is the last sample of the store's time plus the distrusted lead, which is usually 0.
         """
         distrusted_lead = self._distrusted_lead()
         with self._lock:
@@ -236,7 +233,7 @@ class StoreClock:
 
 
 def _common(offsets: Sequence[Offset]) -> Offset | None:
-    """Return the intersection of the bounds at the time of the last one, or ``None`` if the intersection is empty."""
+    """Return the intersection of the offsets' bounds as of the last offset's time; ``None`` if it is empty."""
     latest = offsets[-1].received
     grown = [offset.at(latest) for offset in offsets]
     low, high = max(offset.low for offset in grown), min(offset.high for offset in grown)

@@ -226,7 +226,7 @@ def queue_ref(project: str, name: str) -> QueueRef:
 def reachable_queue_ref(project: str, name: str, find: Find | None = None) -> QueueRef:
     """Return the full name of a queue that exists or that the REST API can create.
 
-    A name of more than ``MAX_NAME`` characters is valid only for an existing queue.
+    A name of more than ``MAX_NAME`` characters is valid only if the queue exists.
 
     Args:
         find: Looks up a queue with a long name. ``None`` = accept any long name, for requests that create no queue.

@@ -64,7 +64,7 @@ class _Work(threading.local):
 
 
 class _Process:
-    """The number of threads with large work in this process, and the switch interval to restore."""
+    """The number of threads with large work in this process, and the switch interval to restore after it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -134,7 +134,8 @@ def slices(items: Sequence[T], size: int | None = None) -> Iterable[Sequence[T]]
     """Cut the items into slices, and yield to other threads between them.
 
     Args:
-        size: Size of a slice. Default: ``FINE_SLICE``, but up to ``SLICE`` items are not cut.
+        size: Size of a slice. By default, up to ``SLICE`` items stay in one slice, and more items are cut into slices
+            of ``FINE_SLICE``.
     """
     whole = size or SLICE
     return (items,) if len(items) <= whole else _slices(items, size or FINE_SLICE)

@@ -44,9 +44,9 @@ class JwtVerifier:
         self._listeners: list[Callable[[Collection[str]], object]] = []
 
     def listen(self, forget: Callable[[Collection[str]], object]) -> None:
-        """Register a function for revocations.
+        """Register a function that removes revoked tokens from a cache.
 
-        It is called after each read of the list of revoked tokens, with the credential names of these tokens.
+        The function is called after each read of the list of revoked tokens, with the credential names of these tokens.
         """
         self._listeners.append(forget)
 
@@ -74,9 +74,8 @@ class JwtVerifier:
     def read_denied(self) -> None:
         """Read the list of revoked tokens, and remove these tokens from caches.
 
-        Each call removes all revoked tokens, not only the new ones. The reason is that a concurrent ``verify`` may use
-        the previous list, and cache a revoked token after this call. Raises ``Unavailable`` if the store is
-        unavailable.
+        Each call removes all revoked tokens, not only the new ones: a concurrent ``verify`` may still use the previous
+        list and cache a revoked token after this call. Raises ``Unavailable`` if the store is unavailable.
         """
         found: set[str] = set()
         after, now = "", self._clock.now()

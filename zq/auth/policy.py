@@ -35,8 +35,8 @@ class Rule(Struct, frozen=True):
         verb: The verb that the scopes of a credential must permit. ``None`` if no verb is needed, or if the needed verb
             depends on the request.
         everywhere: Whether the scope must cover the whole project, not only one name.
-        strongest: The strongest verb that a request may need. Set only if the needed verb depends on the request.
-            ``/v2/me`` lists the rule only for callers with this verb.
+        strongest: The strongest verb that a request may need, if the needed verb depends on the request. ``/v2/me``
+            lists the rule only for callers with this verb.
     """
 
     check: str = EVERYONE
@@ -99,7 +99,7 @@ Decide = Callable[[str, frozenset[str], str, str], bool]
 
 
 class Policy:
-    """The current policy. A call with a rule and an identity returns whether the caller's roles permit the rule.
+    """The current policy. Calling it with a rule and an identity returns whether the caller's roles permit the rule.
 
     Args:
         path: Path of a policy file; "" = use the table.

@@ -278,7 +278,10 @@ class Signatures:
 
 
 def derive_signing_key(secret: str, project: str, epoch: int) -> bytes:
-    """Return the key that signs a project's URLs. With a revocation count of 0, it is the secret, as in Zaqar."""
+    """Return the key that signs a project's URLs.
+
+    Before the first revocation (``epoch`` 0), the key is the secret itself, as in Zaqar.
+    """
     return derive_key(secret.encode(), f"share {epoch} {project}") if epoch else secret.encode()
 
 

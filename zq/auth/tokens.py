@@ -337,8 +337,9 @@ class Tokens:
     def _put(self, id: str, stored: StoredToken, now: Seconds) -> None:
         """Store the token. Raises ``QuotaExceeded`` if the token limit is reached.
 
-        The index entry is written first. If the tokens then exceed the limit, the entry is deleted and the token is not
-        stored. Therefore concurrent creations on several servers never exceed the limit, but all of them may fail.
+        The index entry is written first. If the entries then exceed the limit, the new entry is deleted and the token
+        is not stored. Concurrent creations on several servers therefore never exceed the limit, but all of them may
+        fail.
         """
         index, max_tokens = _index(id, stored), MAX_TOKENS
         refusal = QuotaExceeded(f"There may be at most {max_tokens} administrator tokens. Revoke one first.")

@@ -166,5 +166,8 @@ def share(
 
 
 def property_cell(value: object) -> object:
-    """Return the table cell of a token's property. ``None``, such as missing scopes, is shown as "everything"."""
+    """Return the table cell of a token's property.
+
+    ``None``, as for a token without scopes, is shown as "everything".
+    """
     return " ".join(value) if isinstance(value, list) else "everything" if value is None else value

@@ -2,7 +2,7 @@
 """The command ``zq consume``, which passes messages to external commands or writes them to standard output.
 
 A message is deleted after it was written. If standard output is a pipe on Linux, the message is deleted only after the
-pipe's reader has read it, because a reader that exits loses unread data.
+reader of the pipe has read it: if the reader exits, unread data is lost.
 """
 
 import os
@@ -152,7 +152,7 @@ class ConsumeOptions(Struct, frozen=True):
         )
 
     def batch_options(self, words: list[str], limits: Mapping[str, int]) -> BatchOptions:
-        """Return the options of a ``BatchWorker``. Claim sizes and delays are at most the server's ``limits``."""
+        """Return the options of a ``BatchWorker``, with claim sizes and delays capped at the server's ``limits``."""
         return BatchOptions(
             words,
             min(self.claim_size(words), limits["max_messages_per_claim_or_pop"]),
@@ -166,7 +166,10 @@ class ConsumeOptions(Struct, frozen=True):
 
 
 def run_commands(session: Session, queue: str, words: list[str], options: ConsumeOptions, counts: WorkCounts) -> None:
-    """Run the external command for each message or claim, and report the outcome."""
+    """Run the external command until the consumer stops, then print the counts.
+
+    The command is run once per message or, with ``--batch``, once per claim.
+    """
     handle, commands = session.queue(queue), RunningCommands()
     if options.whole:
         worker = BatchWorker(handle, options.batch_options(words, session.client.limits()), commands, counts)
@@ -181,7 +184,10 @@ def run_commands(session: Session, queue: str, words: list[str], options: Consum
 
 
 def finish(counts: WorkCounts, commands: RunningCommands) -> None:
-    """Print the counts. Raises ``Failure`` if messages failed, and ``Abort`` if the commands were killed."""
+    """Print the counts.
+
+    Raises ``Failure`` if a message failed, or else ``Abort`` if the commands were killed.
+    """
     if counts.undone and commands.killed:
         raise Failure(str(counts), INTERRUPTED)
     if counts.has_failed_too_often and not commands.killed:

@@ -43,7 +43,7 @@ class BatchOptions(Struct, frozen=True):
 
 
 class MessageBudget:
-    """The number of messages that the threads of a worker may still claim. A ``count`` of ``None`` is unlimited."""
+    """The number of messages that the threads of a worker may still claim. A ``count`` of ``None`` means no limit."""
 
     def __init__(self, count: int | None) -> None:
         self._left: float = inf if count is None else count
@@ -53,7 +53,7 @@ class MessageBudget:
     def claim(self, most: int, stopped: threading.Event, ask: Callable[[int], Claim]) -> Claim | None:
         """Claim up to ``most`` messages. Return ``None`` if the budget is used up or ``stopped`` is set.
 
-        If other threads have reserved the rest of the budget for their claim requests, wait for the results first.
+        If claim requests of other threads have reserved the rest of the budget, wait for their results first.
 
         Args:
             ask: Sends the claim request; called with the maximum number of messages.
@@ -79,7 +79,6 @@ class MessageBudget:
 
 
 def fill_placeholder(words: Sequence[str], name: str) -> list[str]:
-    """Return the words with each ``{}`` replaced by ``name``."""
     return [word.replace("{}", name) for word in words]
 
 

@@ -246,7 +246,6 @@ class CsvRows:
         return Raw(msgspec.json.encode(dict(zip(self.header, row, strict=True))))
 
     def _texts(self) -> Iterator[str]:
-        """Yield lines to the CSV reader: the current line, then the other lines of the same row."""
         while True:
             text, self._first = self._first, None
             if text is None:
@@ -272,7 +271,8 @@ def read_stdin_bodies(
     Raises ``InvalidInput`` for a line or row that is not valid.
 
     Args:
-        is_requested: Whether the user requested standard input. If not, a note reports that zq waits for lines.
+        is_requested: Whether the user selected standard input explicitly. If not, zq prints a note that it waits for
+            lines.
     """
     with suppress(ReadingStopped):
         for item in read_items(decompress_if_gzip(read_stdin(stopped, is_requested)), form):

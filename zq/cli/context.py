@@ -147,7 +147,7 @@ def parse_member(text: str) -> tuple[str, str]:
 
 
 def displayed_members(found: Mapping[str, str]) -> dict[str, str | None]:
-    """Return a profile for display: no user in the URL, and only the last characters of the token."""
+    """Return a profile for display, without the user in its URL and with only the last characters of its token."""
     token = found.get("token", "")
     hidden = "…" + (token[-SHOWN_CHARACTERS:] if len(token) >= MIN_SHOWN_LENGTH else "")
     own = {**found, "url": strip_user(found.get("url", "")), "token": hidden if token else ""}
@@ -166,7 +166,7 @@ def show_profile(session: Session, name: str) -> None:
 
 
 def rewrite(path: Path, change: Callable[["TOMLDocument"], None]) -> None:
-    """Change the configuration file atomically. Keep its comments, and make it readable only for its owner."""
+    """Change the configuration file atomically. Keep its comments, and restrict access to its owner."""
     import tomlkit
 
     path = path.resolve()

@@ -40,14 +40,13 @@ class Failure(click.ClickException):
 
 
 def failure(error: Exception) -> Failure:
-    """Convert an error to a ``Failure``."""
     return Failure(error_message(error), exit_code(error))
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code for the class of an error, or for its nearest base class in ``EXIT_CODES``.
+    """Return the exit code of an error: that of its class, or of the nearest base class in ``EXIT_CODES``.
 
-    If no class is in ``EXIT_CODES``, return the exit code for the error's cause, or 1 without a cause.
+    If neither is in ``EXIT_CODES``, return the exit code of the error's cause, or 1 without a cause.
     """
     for kind in type(error).__mro__:
         if kind in EXIT_CODES:
@@ -77,7 +76,7 @@ class UnreadableResources:
         self._errors[name] = error
 
     def check(self) -> None:
-        """Raise ``Failure`` if a queue or topic was recorded. The exit code is that of the first queue or topic."""
+        """Raise ``Failure`` if a queue or topic was recorded, with the exit code of the first recorded error."""
         if self._errors:
             names = ", ".join(self._errors)
             raise Failure(

@@ -123,8 +123,8 @@ class Output:
     def _apply_query(self, result: object, query: Query) -> Any:
         """Apply the query to a result.
 
-        If the query fails, show the whole result and raise ``UsageError``. Otherwise the user would never see
-        the messages of a claim or pop.
+        If the query fails, show the whole result before raising ``UsageError``: the user must not lose the messages of
+        a claim or pop.
         """
         from jmespath.exceptions import JMESPathError
 

@@ -100,7 +100,7 @@ class Progress:
 
     @contextmanager
     def follow_tasks(self, tasks: Callable[[], str]) -> Generator[None, None, None]:
-        """Show the progress of Spark's tasks during the block. Reset the elapsed time, to exclude Spark's start.
+        """Show the progress of Spark's tasks during the block, and count the elapsed time from now on.
 
         Args:
             tasks: Returns a description of the current tasks.
@@ -219,7 +219,7 @@ class WorkCounts:
 
 @contextmanager
 def show_counts(counts: WorkCounts, wanted: bool) -> Generator[None, None, None]:
-    """Show the counts during the block if standard error is a terminal and ``wanted`` is set."""
+    """Show the counts during the block if standard error is a terminal and ``wanted`` is true."""
     screen = create_console(stderr=True)
     if not wanted or not screen.is_terminal or screen.is_dumb_terminal:
         yield

@@ -108,7 +108,7 @@ class Sampler:
         return rows
 
     def _first(self) -> dict[str, str | None]:
-        """Return a mapping from the first queues in the server's sort order to their paused operations.
+        """Return the first queues in the server's sort order, each with its paused operations.
 
         If the server cannot sort queues, return an empty mapping.
         """
@@ -135,7 +135,7 @@ def queue_metrics(name: str, now: Sample, before: Sample | None) -> QueueMetrics
 
 
 def total_metrics(rows: Sequence[QueueMetrics], more: bool) -> QueueMetrics:
-    """Return the totals of the queues in ``rows``. Queues with unknown rates do not count in the total rates.
+    """Return the totals of the queues in ``rows``. A total rate is the sum of the known rates.
 
     Args:
         more: Whether the server has queues that are not in ``rows``.
@@ -164,12 +164,12 @@ def sort_metrics(rows: Iterable[QueueMetrics], sort: str) -> list[QueueMetrics]:
 
 
 def metrics_table(rows: Sequence[QueueMetrics], more: bool, sort: str, most: int | None, keys: bool) -> "Group":
-    """Return the table of the totals and the first queues.
+    """Return the table of ``zq top``: a row of totals, then one row for each of the first queues in sort order.
 
     Args:
         more: Whether the server has queues that are not in ``rows``.
-        most: Maximum number of queues. Default: as many as fit on the terminal.
-        keys: Show the keyboard keys.
+        most: Maximum number of queues in the table. Default: as many as fit on the terminal.
+        keys: Whether to list the keyboard shortcuts below the table.
     """
     from rich.console import Group
 

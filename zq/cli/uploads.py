@@ -108,7 +108,7 @@ def _lock(file: BinaryIO) -> None:
 
 
 def _kept_open(file: BinaryIO) -> BinaryIO:
-    """Return the file, which must stay open to hold the lock. On Windows, close it, because it is not locked."""
+    """Return the file, which must stay open to hold the lock. On Windows, where there is no lock, close the file."""
     if not fcntl:
         file.close()
     return file
@@ -149,8 +149,8 @@ class Upload(Struct, frozen=True):
         run: Prefix of the idempotency keys.
         size: Size of the file in bytes.
         head: Digest of the start of the file.
-        line: Number of the last line up to which all messages are stored.
-        offset: End offset of this line.
+        line: Line number up to which all messages are stored.
+        offset: Byte offset of the end of this line.
         messages: Number of stored messages.
     """
 
@@ -195,7 +195,7 @@ def resume(
     """Load the progress of an interrupted post, or begin a new post.
 
     Raises ``Conflict`` if the stored progress cannot be read, or if the terms or the file have changed since the
-    interruption. After an invalid line, changes from that line on are permitted.
+    interruption. If an invalid line caused the interruption, the file may have changed from that line on.
 
     Args:
         restart: Ignore the stored progress and begin a new post.
@@ -296,7 +296,7 @@ class Sender:
             progress(self.upload, read)
 
     def _has_stored_nothing(self) -> bool:
-        """Return ``True`` if it is certain that no message was stored. Call this after all batches have ended."""
+        """Return ``True`` if it is certain that no message was stored. Call this after all requests have ended."""
         known = self.upload.line or self.upload.resumed
         return not known and all(is_certainly_not_stored(sent) for *_, sent in self._running)
 

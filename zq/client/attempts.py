@@ -189,7 +189,7 @@ class Attempts:
 
     @contextmanager
     def attempt(self) -> Generator[None, None, None]:
-        """Translate connection errors of the block: into ``Retry`` if a retry is safe, else into ``Unavailable``."""
+        """Translate the block's connection errors into ``Retry`` if a retry is safe, else into ``Unavailable``."""
         try:
             yield
         except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:

@@ -207,7 +207,7 @@ class ApiMethod:
         update_wrapper(self, make)  # type: ignore[arg-type]
 
     def signature(self, is_blocking: bool) -> inspect.Signature:
-        """Return the signature of the bound method: blocking if ``is_blocking`` is true, else awaitable."""
+        """Return the signature of the bound method, for a blocking or an asynchronous client."""
         if is_blocking not in self._signatures:
             given = inspect.signature(self._make)
             (read,) = get_args(given.return_annotation)
@@ -328,8 +328,9 @@ def check_concurrency(concurrency: int) -> int:
 def may_be_applied(error: BaseException) -> bool:
     """Return whether the server may have applied a failed call.
 
-    - ``False``: the server rejected the first attempt.
-    - ``True``: a response was lost, the server was unavailable, or a repeated attempt was rejected.
+    - ``False``: the server rejected the only attempt.
+    - ``True``: a response was lost, the server was unavailable, or the server rejected a repeated attempt, so an
+      earlier one may have been applied.
     """
     return type(error) in (Unavailable, ZqError) or not isinstance(error, ZqError) or error.__cause__ is not None
 

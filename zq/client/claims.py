@@ -52,7 +52,7 @@ def claim_call(
     wait: float,
     fence: Fence | None = None,
 ) -> Call[T]:
-    """Return the call that creates a claim, or gets the claim with the id ``name`` if there is one.
+    """Return the call that creates a claim or, if the claim ``name`` exists already, returns that claim.
 
     Args:
         name: Claim id. ``None`` = a new id. If the server then does not respond, the client releases the claim.

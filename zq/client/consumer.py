@@ -80,7 +80,7 @@ class ConsumerBase:
     def _pause_after_limit(self, error: TooManyRequests) -> float:
         """Return the seconds until the rate limit permits the next claim.
 
-        Raises ``error`` if the server may have created the claim.
+        If an earlier attempt may have created the claim on the server, raise ``error`` instead.
         """
         if may_be_applied(error):
             raise error

@@ -86,7 +86,7 @@ class ActiveClaim:
 
     Attributes:
         waiting: Messages that the consumer has not taken yet.
-        working: Mapping from ``id(delivery)`` to each message in progress.
+        working: Messages in progress, by ``id(delivery)``.
         since: Time of the first decision after the last settlement.
         ends: Expiry time of the claim.
         due: Time of the next renewal.
@@ -117,7 +117,6 @@ class ActiveClaim:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all messages of the claim are settled."""
         return not (self.has_work or self.settling or any(self.decided))
 
 
@@ -205,7 +204,7 @@ class ConsumerState:
 
     @property
     def is_backlogged(self) -> bool:
-        """Whether to create no further claim now, because ``MAX_UNSETTLED`` finished claims are not settled yet."""
+        """Whether to postpone the next claim, because ``MAX_UNSETTLED`` finished claims are not settled yet."""
         return sum(not claim.has_work for claim in self._claims) >= MAX_UNSETTLED
 
     def finish(self, delivery: Delivery, otherwise: Decision, now: float) -> bool:

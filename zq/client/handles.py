@@ -87,7 +87,10 @@ class TopicOperations(SubscriptionOperations):
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
-        """Return a page of messages after the sequence ``after``, with the end position and any gap before the page."""
+        """Return a page of messages after the sequence ``after``.
+
+        The result also has the end position of the page and, if messages before the page were trimmed, the gap.
+        """
         return stretch_call(MESSAGES, self._path("messages"), {"marker": after, "limit": page, "detailed": True})
 
 

@@ -446,7 +446,10 @@ class QueueOperations(SubscriptionOperations):
         return self._with_delay_check(call, given, delay)
 
     def _with_delay_check(self, call: Call[T], bodies: Sequence[Any], delay: int | None) -> Call[T]:
-        """If ``delay`` or a body sets a delay, add a check that raises ``Invalid`` if the queue ignores delays."""
+        """Add a check for ignored delays to ``call`` if ``delay`` or a body sets a delay.
+
+        The check raises ``Invalid`` if the queue ignores delays.
+        """
         delayed = delay or any(isinstance(body, Draft) and body.delay for body in bodies)
         return self.transport.warnings.with_delay_check(self.name, call) if delayed else call
 

@@ -55,13 +55,13 @@ class EventReader:
         return events
 
     def prepare_reconnect(self, error: Broken | None) -> list[Gap]:
-        """Prepare the next connection after the stream has broken off. Return the gaps to report.
+        """Prepare to reconnect after the stream has broken off. Return the gaps to report, or raise ``error``.
 
-        - ``TooManyRequests``, if an earlier connection has received data: sleep for the time that the server requests.
-        - ``Invalid``, if the position came from the server: the log was lost. Report a gap, and read the new log from
-          the start.
-        - Other errors: if this connection has received no data, raise the error.
-        - No error, or an error after data: reconnect with a back-off.
+        - ``TooManyRequests``, after a connection has succeeded: sleep as long as the server requests.
+        - ``Invalid``, for a position that the server itself has sent: the log was lost. Report a gap, and read the new
+          log from the start.
+        - Any other error, before this connection has received data: raise the error.
+        - Any other error, or none: reconnect after a back-off.
         """
         if isinstance(error, Invalid) and self._position_known:
             self.last, self._position_known = "0", False

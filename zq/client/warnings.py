@@ -37,8 +37,8 @@ class Warnings:
     def with_delay_check(self, queue: str, post: Call[T]) -> Call[T]:
         """Add a check to a post with a delay. The check raises ``Invalid`` if the queue ignores delays.
 
-        The check sends one request for each queue, before the first post with a delay. If a later response reports an
-        ignored delay, the queue was updated or recreated, so the next post checks again.
+        The check sends one request for each queue, before the first post with a delay. If a response later reports that
+        a delay was ignored, the queue was changed or recreated meanwhile, so the next post checks again.
         """
         if not self._checks_delays:
             return post

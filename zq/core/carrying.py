@@ -82,9 +82,9 @@ class CommitExecutor:
         self._damaged: set[UnfinishedCommit] = set()
 
     def commit(self, commit: Commit, admitted: Admission = NO_ADMISSION) -> CommitResult:
-        """Record and apply a commit. If it is not applied within ``patience`` seconds, the result's ``open`` is set.
+        """Record and apply a commit. The result's ``open`` is set if it is not applied within ``patience`` seconds.
 
-        An unfinished earlier commit of the producer is applied first.
+        If the producer's previous commit is unfinished, apply it first.
 
         Args:
             admitted: Context manager that reserves quota for the producer.
@@ -92,7 +92,7 @@ class CommitExecutor:
         Raises the errors of ``TransactionController.commit``, and also:
 
         - ``QuotaExceeded`` if the project has reached its producer limit.
-        - ``CommitRunning`` if the earlier commit is not applied within ``patience`` seconds.
+        - ``CommitRunning`` if the previous commit is not applied within ``patience`` seconds.
         """
         deadline = time.monotonic() + self._patience
         while True:
@@ -132,7 +132,7 @@ class CommitExecutor:
     def _resume_abandoned(self, one: UnfinishedCommit) -> bool:
         """Apply an abandoned commit for up to ``MAINTENANCE_SECONDS``. Return whether work is left.
 
-        If the commit's data is damaged, log an error and exclude this commit from later calls of ``resume``.
+        If the stored commit is damaged, log an error, and let later calls of ``resume`` skip this commit.
         """
         LOG.info("Resuming a commit that a stopped server has left unfinished.")
         try:

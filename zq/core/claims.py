@@ -96,8 +96,8 @@ class Claims:
         rules. While claims are paused, no message is claimed.
 
         Args:
-            wanted: Returns the request, given the rules. It need not set redelivery delays, claim limit or maximum
-                response size, because this method sets them in the request.
+            wanted: Returns the claim request for the rules. This method adds the redelivery delays, the claim limit and
+                the maximum response size.
         """
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
@@ -171,24 +171,24 @@ class Claims:
         return ReadResult(Page(found, _encode_marker(after) if after else None), now)
 
     def renew(self, queue: QueueRef, claim: str, terms: wire.ClaimTerms, fence: Fence | None) -> None:
-        """Renew a live claim with the given ttl and grace; if unset, with the server's defaults (contract 8.3)."""
+        """Renew a live claim (contract 8.3). An unset ttl or grace gets the server's default."""
         self._claims.renew(queue, self._lease(claim, terms, caps_grace=True), self._clock.now(), fence)
 
     def release(self, queue: QueueRef, claim: str, delay: int | None) -> None:
         """Return the claim's messages to the queue, available after ``delay`` seconds. Ignore an unknown claim.
 
-        If ``delay`` is ``None``, the queue's redelivery delay applies.
+        If ``delay`` is ``None``, use the queue's redelivery delay.
         """
         if delay is not None:
             check_range("delay", delay, MIN_DELAY, self._limits.max_message_delay)
         self._claims.release(queue, claim, self._clock.now(), delay)
 
     def _lease(self, claim: str, terms: wire.ClaimTerms, *, caps_grace: bool = False) -> Lease:
-        """Return the lease of a claim with the given ttl and grace; if unset, with the server's defaults.
+        """Return the lease of a claim. An unset ttl or grace gets the server's default.
 
         Args:
-            caps_grace: Whether to cap a grace above the maximum, and to set a negative grace to 0, instead of rejecting
-                it (contract 8.3).
+            caps_grace: Whether to replace a grace below 0 or above the maximum by the nearest valid value instead of
+                rejecting it (contract 8.3).
         """
         limits, ttl = self._limits, terms.ttl
         if ttl is UNSET:

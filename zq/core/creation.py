@@ -104,11 +104,11 @@ class TopicCreation:
         self._sealed.forget(topic)
 
     def sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return the time since which all bodies of the topic are encrypted; 0 = not all are. Cached."""
+        """Return the time since which all bodies of the topic are encrypted; 0 = some may be unencrypted. Cached."""
         return self._sealed.get(topic)
 
     def stored_sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return the time since which all bodies of the topic are encrypted; 0 = not all are. Not cached."""
+        """Return the result of ``sealed_since`` from the store instead of the cache."""
         stored = self._topics.get(topic)
         return wire.json_object(stored.metadata).get(SEALED) or 0.0 if stored else 0.0
 

@@ -132,7 +132,7 @@ class DataKeys:
             after = page.next
 
     def _read_ciphers(self, project: str) -> tuple[int, dict[int, Any]]:
-        """Return the number of the newest data key, and the ciphers by number of the keys that can be unwrapped."""
+        """Return the number of the newest data key, and the ciphers of all keys that can be unwrapped, by number."""
         stored = self._stored(project)
         return self._unwrap_all(project, _decoder.decode(stored.value)) if stored else (0, {})
 

@@ -49,8 +49,8 @@ UNREADABLE: Final = "The message body is encrypted and cannot be decrypted with 
 class Sealing:
     """Encryption and decryption of message bodies.
 
-    Each function in the arguments returns the time since which all bodies of a queue or topic are encrypted; 0 = not
-    all are.
+    Each argument returns the time since which all bodies of a queue or topic are encrypted; 0 = some may be
+    unencrypted.
 
     Args:
         queue_since: The time of a queue. It may be cached.
@@ -206,8 +206,8 @@ class Sealing:
 def topic_binding(topic: str, seal: bytes) -> str:
     """Return the argument ``id`` of ``Sealing.seal`` and ``Sealing.open`` for the body of a message in a topic.
 
-    A message is encrypted before it gets its id. Therefore the topic's name and ``seal`` take the place of the id. The
-    slash prevents collisions with the ids of queue messages.
+    A topic's message is encrypted before it gets its id, so the topic's name and ``seal`` replace the id. The result
+    contains a slash, so it never equals the id of a queue's message.
 
     Args:
         seal: Random bytes that are stored with the body; b"" in messages of earlier zq versions.
@@ -223,7 +223,8 @@ def _must_be_encrypted(created: Seconds, since: Seconds) -> bool:
 def attributes_binding(id: str) -> str:
     """Return the argument ``id`` of ``Sealing.seal`` and ``Sealing.open`` for the attributes of a message.
 
-    The body uses a different ``id``. Therefore an attacker who can write to the store cannot use attributes as a body.
+    It differs from the argument for the body, so an attacker with write access to the store cannot pass off attributes
+    as a body.
     """
     return f"extra/{id}"
 

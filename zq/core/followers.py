@@ -14,8 +14,8 @@ class Followers:
     In this base class, no queue or topic has followers. A feature with followers provides a subclass.
 
     The metadata of a queue with followers contains the key ``MARK``. A server sends its cached metadata with each post.
-    If the key was added in the meantime, the store rejects the post and the server repeats it. Therefore every accepted
-    message is copied.
+    If another server has added the key meanwhile, the store rejects the post, and the server reads the metadata and
+    posts again. Every accepted message is therefore copied.
     """
 
     def mark(self, _queue: QueueRef) -> Metadata:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of many messages, read from the store in slices so that other requests run in between."""
+"""Large pages of messages, which are read from the store in slices. Other requests run between the slices."""
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter

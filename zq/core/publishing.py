@@ -269,7 +269,7 @@ class TopicPoll:
         return max(0.0, min(self._deadline - time.monotonic(), RECHECK_INTERVAL))
 
     def poll(self, ask: Callable[[], TopicPage]) -> TopicPage:
-        """Read a page with ``ask``. If the page is empty but newer messages have arrived meanwhile, read again."""
+        """Read a page with ``ask``. If the page is empty but messages have arrived since, read once more."""
         page = ask()
         self.position = page.position
         if not _has_news(page, self._after) and self._has_new():
@@ -281,7 +281,7 @@ class TopicPoll:
     def _has_new(self) -> bool:
         """Return whether the in-memory tail has messages of the topic after ``position``.
 
-        If it has only messages of other topics, move ``position`` after them.
+        If the tail has only messages of other topics, advance ``position`` past them.
         """
         while batches := self._tail.after(self.position, 0):
             if any(batch.topic == self._topic.name for batch in batches):
@@ -328,9 +328,10 @@ class TopicPoll:
 
 
 def _has_news(page: TopicPage, after: int | None) -> bool:
-    """Return whether the page ends a long poll: it has messages, or a gap that the next page does not report again.
+    """Return whether a long poll ends with this page, because it has messages or a gap to report.
 
-    The next page would report the gap again if this page ends at ``after``, the position where it starts.
+    If the page has only a gap and its position is not beyond ``after``, the poll goes on, because the next page reports
+    the gap again.
     """
     return bool(page.messages) or (page.gap is not None and page.position > (after or 0))
 

@@ -90,7 +90,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
     ) -> Metadata:
         """Change the metadata like ``MetadataResource.change``, and then wake the queue's long polls.
 
-        They are woken because the change may end a pause of the queue.
+        The change may have ended a pause of the queue, so the long polls must look for messages again.
         """
         shown = super().change(ref, edit, named, allowance)
         self._waiters.wake(ref)

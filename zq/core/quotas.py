@@ -277,7 +277,8 @@ class Quotas:
     def _read_exists(self, queue: QueueRef) -> bool:
         """Return whether the queue exists, for a check of the queue limit.
 
-        If the project has no queue limit, return ``True`` without a read. The check then counts no queue as missing.
+        If the project has no queue limit, return ``True`` without reading the store. The check then treats no queue as
+        missing.
         """
         return not self.allotment(queue.project).quota.queues or self._storage.queues.get(queue) is not None
 

@@ -72,7 +72,7 @@ class RemainingRate(NamedTuple):
 
 
 class RecentProjects:
-    """The projects that this process has served recently, by which it detects contention between projects.
+    """The projects that this process has served recently. They show whether projects compete for this process.
 
     The process records:
 
@@ -90,7 +90,7 @@ class RecentProjects:
     def note(self, account: "Account", now: float) -> None:
         """Record a request of a project.
 
-        No lock is held: if two threads overwrite each other's record, the next request corrects it.
+        There is no lock: if two threads overwrite each other's record, the next request corrects it.
         """
         if self._last is not account:
             self._other_at, self._last = self._last_at, account
@@ -161,7 +161,7 @@ class Account:
         self.configure(quota, threads)
 
     def configure(self, quota: Quota, threads: int) -> None:
-        """Apply a new quota. Debts are cancelled, because paying them at the new rates could take years."""
+        """Apply a new quota and cancel all debts: at much lower rates, they could take years to pay."""
         with self._lock:
             self._requests, self._messages, self._bytes = 0.0, 0.0, 0.0
         self._quota = quota
@@ -174,7 +174,7 @@ class Account:
         return self._quota
 
     def enter(self, now: float) -> None:
-        """Admit a request. ``leave`` must be called afterwards.
+        """Admit a request and count it as in progress. Call ``leave`` when the request ends or is suspended.
 
         Raises ``TooManyRequests`` if the request exceeds a rate or the limit of concurrent requests.
         """
@@ -195,15 +195,15 @@ class Account:
             self._lock.release()
 
     def resume(self) -> None:
-        """Resume a suspended request that was admitted earlier. ``leave`` must be called afterwards."""
+        """Count a suspended request, such as a long poll, as in progress again. Call ``leave`` afterwards."""
         with self._lock:
             self._running += 1
             self._update_busy()
 
     def begin_heavy(self, now: Callable[[], float], messages: int, size: int) -> None:
-        """Wait for a slot for a heavy request and charge an estimated cost. ``end_heavy`` must be called afterwards.
+        """Wait for a slot for a heavy request and charge an estimated cost. Call ``end_heavy`` afterwards.
 
-        Raises ``TooManyRequests`` if no slot becomes free in time, or if the project is in debt by then.
+        Raises ``TooManyRequests`` if no slot becomes free in time, or if the project is in debt after the wait.
         """
         with self._lock:
             self._heavy += 1
@@ -234,7 +234,7 @@ class Account:
         self._heavy_slots.release()
 
     def leave(self, now: float, messages: int, size: int) -> None:
-        """End or suspend a request, and charge the messages and bytes that it transferred."""
+        """End or suspend a request that was admitted. Charge the messages and bytes that it has transferred."""
         self._lock.acquire()
         try:
             self._running -= 1
@@ -284,7 +284,7 @@ class Account:
     def demand(self) -> tuple[float, float, float]:
         """Return the demand since the last call: requests, messages and bytes.
 
-        A rejected request counts as many messages and bytes as an average admitted request.
+        The messages and bytes of rejected requests are unknown, so each counts like an average admitted request.
         """
         with self._lock:
             asked, refusals = self._asked, self._refusals
@@ -413,7 +413,7 @@ class Exchange:
 
 
 def fair_share(limit: float, demands: Iterable[float]) -> float:
-    """Return the max-min fair share of this process, assuming that its own demand is unlimited.
+    """Return the max-min fair share of a rate for this process, whose own demand counts as unlimited.
 
     Args:
         limit: Rate to divide.

@@ -69,8 +69,8 @@ def claim(
 ) -> ClaimResult:
     """Claim messages, and move messages that reached the claim limit to the dead-letter queue.
 
-    Several servers may do this concurrently, because only ready messages are moved. If every
-    message that an attempt found had to be moved, the server tries again, up to ``MAX_CLAIM_ATTEMPTS`` times.
+    Several servers may do this concurrently, because only ready messages are moved. If an attempt finds only messages
+    that must be moved, it is repeated, up to ``MAX_CLAIM_ATTEMPTS`` times.
 
     Args:
         before_move: Called before each batch of moves with the source queue, the moves and ``now``.

@@ -107,8 +107,10 @@ class Redriving:
         """Move ready messages to ``terms.to``, or back to their origin queues.
 
         Without ``terms.ids``, the oldest messages are moved. ``terms.origin`` restricts the redrive to messages from
-        that queue. Without ``terms.to``, a message stays in the queue if it has no origin, if the caller may not post
-        to its origin, or if posts to its origin are paused.
+        that queue. Without ``terms.to``, these messages stay in the queue:
+
+        - messages without an origin
+        - messages from an origin to which the caller may not post, or to which posts are paused
 
         Raises:
             NotAuthorized: The caller may not post to ``terms.to``.
@@ -131,7 +133,7 @@ class Redriving:
         """Return the expected result of ``redrive`` without moving messages.
 
         At most ``MAX_BATCH`` messages are inspected. Without ids, a redrive stops at the first message that has no
-        target. Nevertheless, the result's fields ``counted`` and ``origins`` include later messages.
+        target. The result's fields ``counted`` and ``origins`` also cover the messages after it.
         """
         routes = self._routes(queue, terms, allowance)
         limit = MAX_BATCH if terms.limit is UNSET else terms.limit

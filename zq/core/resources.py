@@ -49,7 +49,7 @@ class Listing(Struct, frozen=True):
 
     Attributes:
         next: Marker of the next page; ``None`` on the last page.
-        cut: Whether the server stopped early because the page took too much work. Such a page may be empty.
+        cut: Whether the page ended early because it would have taken too much work. Such a page may be empty.
     """
 
     items: list[NamedMetadata]
@@ -79,7 +79,7 @@ class ListingBudget:
             turns.give_way()
 
     def charge_resource(self) -> bool:
-        """Charge one resource. Return whether the budget is used up. Let other threads run from time to time."""
+        """Charge one resource. Return whether the budget is used up. Now and then, let other threads run."""
         self._left -= 1
         if not self._left % turns.SLICE:
             turns.give_way()

@@ -78,7 +78,7 @@ def _finder(default: int, by_name: Patterns) -> Callable[[str], int]:
 class Rules(ReservedKeys, frozen=True, kw_only=True):
     """The settings of a queue that apply to its messages, parsed from ``metadata``.
 
-    Unset keys have their default values, except ``default_message_ttl``. It is ``None`` if unset, and
+    Unset keys have their default values. Exception: an unset ``default_message_ttl`` is ``None``, and
     ``RulesCache.ttl`` returns the default.
     """
 
@@ -149,10 +149,11 @@ class RulesCache:
             raise QueuePaused.of(queue.name)
 
     def admit_moves(self, source: QueueRef, moves: Sequence[Move], now: Seconds) -> None:
-        """Let target queues accept unencrypted bodies if the moves would put such bodies into them.
+        """Let target queues accept unencrypted bodies if these moves bring some.
 
-        Only ready messages are considered. Raises ``MetadataConflict`` if concurrent changes to a target make every
-        attempt fail.
+        A queue whose bodies are all encrypted treats an unencrypted body as unreadable until this method has removed
+        the queue's mark. Only ready messages count, because others are not moved. Raises ``MetadataConflict`` if
+        concurrent changes to a target make every attempt fail.
         """
         by_id = self._moves_to_sealed(source, moves)
         if by_id:
@@ -161,7 +162,7 @@ class RulesCache:
             self.admit_plain(_plain_targets(source, ready, by_id))
 
     def plain_targets(self, source: QueueRef, claim: str, moves: Sequence[Move], now: Seconds) -> Collection[QueueRef]:
-        """Return the targets that accept only encrypted bodies, but would receive unencrypted bodies.
+        """Return the targets that accept only encrypted bodies although the moves would bring unencrypted ones.
 
         Messages outside of ``claim`` are ignored, because the store does not move them.
         """
@@ -177,7 +178,7 @@ class RulesCache:
     def _moves_to_sealed(self, source: QueueRef, moves: Sequence[Move]) -> Mapping[str, Move]:
         """Return the moves to queues that accept only encrypted bodies, by message id.
 
-        Return no moves if the source queue accepts only encrypted bodies too.
+        If the source queue also accepts only encrypted bodies, return no moves: its bodies are all encrypted.
         """
         names = {move.to for move in moves}
         sealed = {name for name in names if self.recent(QueueRef(source.project, name)).sealed_since}
@@ -186,7 +187,7 @@ class RulesCache:
         return {move.id: move for move in moves if move.to in sealed}
 
     def admit_plain(self, targets: Iterable[QueueRef]) -> None:
-        """Let the queues accept unencrypted bodies, before such bodies are moved into them.
+        """Let queues accept unencrypted bodies. Call this before such bodies are moved to the queues.
 
         Raises ``MetadataConflict`` if concurrent changes to a queue make every attempt fail.
         """
@@ -211,8 +212,8 @@ class RulesCache:
     def dead_letters(self, queue: QueueRef, rules: Rules) -> DeadLetters | None:
         """Return the dead-letter queue, claim limit and ttl; ``None`` if messages are never moved (contract 8.6).
 
-        A queue of another protocol, such as SQS, may be its own dead-letter queue. Its messages are not moved, because
-        a move would reset their claim counts.
+        A queue of another protocol, such as SQS, may be its own dead-letter queue. Such a queue never moves its
+        messages, because a move to itself would only reset their claim counts.
         """
         if rules.dead_letter_queue in ("", queue.name) or rules.max_claim_count is None:
             return None

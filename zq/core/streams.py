@@ -122,7 +122,7 @@ class Stream:
         return STOPPING_STALL_TIMEOUT if self._owner.closing else STALL_TIMEOUT
 
     def begin_send(self) -> None:
-        """Record that sending to the reader has begun. Call ``end_send`` when it has ended."""
+        """Record that sending to the reader has begun. Call ``end_send`` afterwards."""
         self._sending_since = time.monotonic()
 
     def end_send(self) -> None:
@@ -160,7 +160,7 @@ class Stream:
         return self._render(batches, batches[-1].last) if batches else NO_EVENTS
 
     def _lost_tail(self) -> Gap | None:
-        """Return the gap if the store has lost the newest messages of the log and the reader has reached this gap.
+        """Return the gap that a data loss has left at the end of the log, once the reader has reached it.
 
         Otherwise, return ``None``. Each gap is returned only once.
         """
@@ -310,12 +310,10 @@ def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[
 
 
 def lost_end(marker: int, reading: LogSlice) -> Gap | None:
-    """Return the gap if the store has lost the newest messages of the log, up to the marker or beyond it.
+    """Return the gap from the last message of the log to the marker, if the store has lost messages in between.
 
-    Return ``None`` if the marker is not after the last message of the log.
-
-    Raises ``Invalid`` if the marker is a sequence that the log has not assigned yet. A reader with such a marker would
-    miss all future messages up to the marker.
+    Return ``None`` if the marker is not after the last message of the log. Raises ``Invalid`` if the log has never
+    assigned the sequence: a reader with such a marker would miss all messages up to it.
     """
     if marker <= reading.last:
         return None

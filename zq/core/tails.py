@@ -130,10 +130,11 @@ class Tail:
             self.start = self.position = last
 
     def on_published(self, batch: Batch | None, before: int) -> None:
-        """Handle a notification of the store; a ``zq.model.topics.Listener``.
+        """Handle a notification of the store. Implements ``zq.model.topics.Listener``.
 
-        - With ``batch``: it was published directly after the message with sequence ``before``.
-        - Without ``batch``: messages up to at least ``before`` were published; 0 = cached batches are invalid.
+        - ``batch`` is set: it directly follows the message with the sequence ``before``.
+        - ``batch`` is ``None``, and ``before`` is above 0: the log has messages up to at least the sequence ``before``.
+        - ``batch`` is ``None``, and ``before`` is 0: the cached batches are invalid.
         """
         with self._changed:
             if batch is None and before:
@@ -184,7 +185,7 @@ class Tail:
             position = batches[-1].last
 
     def notify_when(self, position: int, wanted: Callable[[str], bool], callback: Callback) -> None:
-        """Call ``callback`` once when ``after`` may return without waiting.
+        """Call ``callback`` once, as soon as ``after`` can return without waiting.
 
         The callback may be called immediately and on any thread. It must not block.
 
@@ -206,7 +207,7 @@ class Tail:
     def unsure(self) -> bool:
         """Whether batches may be missing, for example because a notification was lost or a read of the store failed.
 
-        A waiting reader then reads the store again; after a failure, ``RETRY_INTERVAL`` seconds later.
+        A waiting reader then reads the store again, but not within ``RETRY_INTERVAL`` seconds of a failed read.
         """
         return self._stale
 

@@ -122,12 +122,12 @@ class Trail:
             self._dropped += 1
 
     def _append_counts(self, second: int | None) -> None:
-        """If a new second has begun, report the changes that were skipped because of ``MAX_PER_SECOND``.
+        """If the second has changed, append an entry with the number of skipped changes for each project.
 
-        For each project with skipped changes, append one entry that contains their number.
+        Changes beyond ``MAX_PER_SECOND`` are skipped.
 
         Args:
-            second: Current second; ``None`` = append the entries although the second is not over.
+            second: Current second; ``None`` = append the entries without waiting for the end of the second.
         """
         if second == self._second:
             return
@@ -188,9 +188,9 @@ def _truncate(entry: Entry) -> Entry:
 
 
 def _since(given: str) -> str:
-    """Convert a time in ISO 8601 to an upper bound of entry names: entries since that time have smaller names.
+    """Return an upper bound of the names of all audit entries that are not older than a time in ISO 8601.
 
-    Raises ``InvalidParameter`` if the time is not valid.
+    Names sort latest first, so newer entries have smaller names. Raises ``InvalidParameter`` if the time is not valid.
     """
     if not given:
         return "~"

@@ -23,7 +23,7 @@ MAX_PROJECTS: Final = 10_000
 
 
 class StoredUsage:
-    """A project's usage: as read from the store at the monotonic time ``moment``, plus later writes of this process."""
+    """A project's usage, as read from the store at the monotonic time ``moment``, plus later writes of this process."""
 
     __slots__ = ("bytes", "messages", "moment", "until")
 

@@ -87,7 +87,7 @@ class Waiter:
         """Number of poll slots that the request occupies in ``PollQueue``."""
 
     def begin_poll(self) -> None:
-        """Clear the notification before a poll, so that a message that arrives during the poll sets it again."""
+        """Clear the notification before a poll. A message that arrives during the poll then sets it again."""
         self.wakeup.clear()
         self.is_called = False
 
@@ -115,7 +115,7 @@ class PollQueue:
             self.pending.append(waiter)
 
     def wake_next(self) -> bool:
-        """Wake queued waiters up to the limit. Return ``False`` if no waiter is polling or queued."""
+        """Wake queued waiters up to the limit of concurrent polls. Return ``False`` if no waiter polls or is queued."""
         while self.pending and self.polling < MAX_CONCURRENT_POLLS:
             waiter = self.pending.popleft()
             if not waiter.has_left:

@@ -143,7 +143,7 @@ class Waiters:
             del self._poll_queues[project]
 
     def record_poll(self, queue: QueueRef, waiter: Waiter) -> None:
-        """Record that the waiter has polled, and let the next notified request poll."""
+        """Record that the waiter has polled, so that another notified request of its project may poll."""
         if waiter.poll_slots:
             with self._lock:
                 self._free_poll(queue.project, waiter)
@@ -189,9 +189,10 @@ class Waiters:
             return waiter
 
     def leave(self, queue: QueueRef, waiter: Waiter) -> None:
-        """Remove the waiter and wake the next request that claims or pops, because more messages may be available.
+        """Remove the waiter. If more messages may be available, wake the next request that claims or pops.
 
-        The next request is not woken if this waiter found nothing at its deadline and was not notified since.
+        No more messages are expected if this waiter's last poll, at its deadline, found none and no notification has
+        arrived since.
         """
         with self._lock:
             waiter.leave()
@@ -205,9 +206,10 @@ class Waiters:
                 wait_queue.notify_taker()
 
     def schedule(self, queue: QueueRef, asked: Seconds) -> None:
-        """Set the queue's timer to the time of the next ready message, but no later than the next regular poll.
+        """Set the queue's timer to the time at which the next message becomes ready.
 
-        When the timer fires, waiting requests poll the queue. A timer that is already set to an earlier time is kept.
+        The timer fires no later than at the next regular poll. Waiting requests then poll the queue. A timer that is
+        already set to an earlier time is kept.
 
         Args:
             asked: Start time of the poll that found nothing. If a message has become ready since then, the timer fires
@@ -274,15 +276,15 @@ class QueuePoll:
     def poll(
         self, ask: Callable[[], T], found: Callable[[T], object], gone: Callable[[], bool] = lambda: False
     ) -> PollResult[T] | None:
-        """Poll once. If there is no message and time is left, return ``None``: the caller must wait and poll again.
+        """Poll once. Return ``None`` if there is no message and time is left: the caller must wait and poll again.
 
         Otherwise, return the result, which has no messages if the time is over.
 
         Args:
             ask: Reads from the store.
             found: Returns whether the result contains messages.
-            gone: Returns whether the client has disconnected. If it has, a request that claims or pops does not poll
-                again, so it takes no message.
+            gone: Returns whether the client has disconnected. If so, a request that claims or pops does not poll again,
+                so it takes no message.
         """
         waiter, owner = self._waiter, self._owner
         if waiter is None:

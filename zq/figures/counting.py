@@ -29,7 +29,7 @@ Tally = dict[tuple[str, str], list[int]]
 
 
 class IntervalCounts(Struct, frozen=True):
-    """The counts of this process in one interval. ``times`` has the number of requests in each histogram bucket."""
+    """The counts of this process in one interval. ``times`` has the number of requests per bucket of durations."""
 
     queues: Tally
     topics: Tally
@@ -109,9 +109,9 @@ class Counts(Events):
 
 
 def _counters(tally: Tally, name: tuple[str, str]) -> list[int]:
-    """Return the counters of the queue or topic ``name``, a pair of project and name.
+    """Return the counters of the queue or topic ``name``, which is a pair of project and name.
 
-    If ``tally`` is full, return the shared counters of the project's other queues or topics, ``OTHERS``.
+    If ``tally`` is full, return the counters ``OTHERS``, which all further queues or topics of the project share.
     """
     found = tally.get(name)
     if found is None:

@@ -128,8 +128,8 @@ class Exchange:
 def encode_record(server: Server[Seconds], spans: Mapping[int, Span]) -> bytes:
     """Encode a record in at most ``MAX_RECORD_SIZE`` bytes.
 
-    If the record is too large, omit old intervals. If it is still too large, merge the queues and topics with the
-    lowest counts into the ``OTHERS`` rows of their projects.
+    If the record is too large, omit old intervals. If it is still too large, add up the queues and topics with the
+    lowest counts in one ``OTHERS`` row per project.
     """
     kept, max_names = dict(spans), MAX_NAMES
     while len(value := msgspec.json.encode(Record(server, kept))) > MAX_RECORD_SIZE and (len(kept) > 1 or max_names):
@@ -142,14 +142,18 @@ def encode_record(server: Server[Seconds], spans: Mapping[int, Span]) -> bytes:
 
 
 def _fold(span: Span, max_names: int) -> Span:
-    """Reduce the counts to the ``max_names`` queues and topics with the highest counts, plus ``OTHERS`` rows."""
+    """Keep the counts of the ``max_names`` busiest queues and topics, and merge all others.
+
+    The merged counts are rows named ``OTHERS``; see ``_merge_rest``.
+    """
     return Span(span.seconds, _merge_rest(span.queues, max_names), _merge_rest(span.topics, max_names))
 
 
 def _merge_rest(rows: list[T], max_names: int) -> list[T]:
-    """Return the ``max_names`` rows with the highest counts, and one ``OTHERS`` row per project for all other rows.
+    """Keep the ``max_names`` rows with the highest counts, and merge the other rows of each project.
 
-    If the other rows belong to more than ``max_names`` projects, merge them into a single row.
+    A merged row is named ``OTHERS``. If more than ``max_names`` projects have other rows, merge all of them into a
+    single row.
     """
     ranked = sorted(rows, key=lambda row: sum(row[2:]), reverse=True)
     rest: dict[tuple[str, str], tuple[int, ...]] = {}

@@ -175,7 +175,7 @@ class ProjectRows:
         )
 
     def keys(self, names: Iterable[str], sort: str) -> dict[str, float]:
-        """Return a mapping from queue name to sort key: the metric ``sort``, or ``LOWEST`` if it is unknown."""
+        """Return each queue's sort key: its metric ``sort``, or ``LOWEST`` if the metric is unknown."""
         of: Mapping[str, Callable[[str], float | None]] = {
             "oldest": self.age,
             "growth": self.growth,

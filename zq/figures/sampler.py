@@ -168,7 +168,7 @@ class Sampler:
     def register_viewer(self, project: str) -> None:
         """Register a client that views the statistics of a project.
 
-        If no project has had a viewer recently, or this project has never had one, wait briefly for a sweep. Raises
+        The first viewer of a project, and the first viewer after a time without any, waits briefly for a sweep. Raises
         ``Unavailable`` if no snapshot exists or the store is unavailable.
         """
         now = self._monotonic()
@@ -188,7 +188,7 @@ class Sampler:
             raise Unavailable("Queue depths are not available, because the store did not respond. Try again later.")
 
     def _await_sweep(self, now: float) -> None:
-        """If a sweep is due, wait briefly for its end. A new viewer would otherwise get an old snapshot."""
+        """If a sweep is due, wait briefly for its end, so that a new viewer gets current depths."""
         before = self._swept_at
         if self.snapshot is NO_SNAPSHOT or now >= before + SWEEP_INTERVAL_FACTOR * self._sweep_seconds:
             patience = TICK_SECONDS if self.snapshot is NO_SNAPSHOT else VIEWER_PATIENCE
@@ -289,7 +289,10 @@ class Sampler:
         }
 
     def _get_series(self, queue: QueueRef, now: Seconds) -> Series:
-        """Return the time series of a queue, or create it. If there are too many, evict the least recently used one."""
+        """Return the time series of a queue.
+
+        Create the series if it is missing. If there are then too many series, drop the least recently used ones.
+        """
         series = self.series.get(queue)
         if series is None:
             self.series[queue] = series = Series(now)
@@ -329,7 +332,7 @@ class Sampler:
         return found
 
     def _exchange(self) -> None:
-        """Publish this process's counts at the end of each interval, and read all records a few seconds later."""
+        """At the end of each interval, publish this process's counts. A few seconds later, read all records."""
         now = self.clock.now()
         slot = int(now // FINE.step)
         if slot > self._published_slot:

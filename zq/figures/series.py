@@ -80,7 +80,7 @@ class Ring:
     def _index(self, slot: int) -> int | None:
         """Return the index of a slot's values, or None if the slot is too old.
 
-        If the slot is newer than the last one, first clear all slots in between.
+        If the slot is newer than the newest one so far, first clear it and all slots in between.
         """
         last = self._last
         if last is None or slot > last:
@@ -94,7 +94,10 @@ class Ring:
 
 
 class KnownCounts:
-    """The number of ``FINE`` slots with known rates within each slot of the windows in ``LONG``."""
+    """For each slot of a long window, the number of ``FINE`` slots within it whose rates are known.
+
+    ``LONG`` lists the long windows.
+    """
 
     def __init__(self) -> None:
         self._counts: dict[Window, dict[int, int]] = {window: {} for window in LONG}
@@ -108,7 +111,7 @@ class KnownCounts:
                 del counts[min(counts)]
 
     def count(self, slot: int, window: Window, began: int) -> int:
-        """Return the number of ``FINE`` slots with known rates within the slot ``slot`` of ``window``.
+        """Return how many ``FINE`` slots with known rates a slot of ``window`` contains.
 
         ``began`` is the first ``FINE`` slot of the series. Earlier slots do not count.
         """
@@ -172,16 +175,21 @@ class Series:
 
 
 def _count_known(slot: int, window: Window, known: frozenset[int], began: int) -> int:
-    """Return the number of ``FINE`` slots with known rates within the slot ``slot`` of ``window``.
+    """Return how many ``FINE`` slots with known rates a slot of ``window`` contains.
 
-    ``known`` contains all ``FINE`` slots with known rates. Slots before the ``FINE`` slot ``began`` do not count.
+    Args:
+        known: All ``FINE`` slots with known rates.
+        began: First ``FINE`` slot of the series. Earlier slots do not count.
     """
     each = window.step // FINE.step
     return sum(began <= fine and fine in known for fine in range(slot * each, (slot + 1) * each))
 
 
 def _repeat(rates: Sequence[float | None], now: Seconds) -> list[float | None]:
-    """Convert the rates of ``FINE`` slots to rates of ``CLOSE`` points. Points in the same slot have the same rate."""
+    """Convert rates per ``FINE`` slot to rates per ``CLOSE`` point.
+
+    Each point gets the rate of the slot that contains it.
+    """
     end, last = int(now // CLOSE.step), int(now // FINE.step)
     slots = [slot * CLOSE.step // FINE.step for slot in range(end - CLOSE.points + 1, end + 1)]
     return [rates[slot - last - 1] for slot in slots]

@@ -100,15 +100,15 @@ class App(falcon.App[Any, Any]):
     def is_short(self, environ: Mapping[str, Any], body: bytes) -> bool:
         """Return whether the request is quick enough to run on the event loop's thread.
 
-        The HTTP server (edge) must also check that the caller's credential is cached. The request must run with a
-        ``zq.storage.inline.Ticket``, which waits for the disk sync.
+        Two more conditions are up to the HTTP server (edge): the caller's credential must be cached, and the request
+        must run with a ``zq.storage.inline.Ticket``, which waits for the disk sync afterwards.
         """
         return self._short.includes(environ, body) and self.is_prompt()
 
     def is_prompt(self) -> bool:
         """Return whether a request on ``ShortRoutes`` would now finish without I/O and without waiting for a lock.
 
-        While a thread handles a large request, the result is ``False``, because that thread may hold a queue's lock.
+        The result is ``False`` while a thread handles a large request, because that thread may hold a queue's lock.
         """
         return self._storage.is_prompt and not turns.has_large_work()
 
@@ -118,9 +118,9 @@ class App(falcon.App[Any, Any]):
         return quotas is not None and quotas.recent_projects.has_several(quotas.now())
 
     def poll_again(self, pending: PendingRequest) -> FinalResponse | None:
-        """Repeat the poll of a waiting request. Return the response, or ``None`` if the request must continue to wait.
+        """Repeat the poll of a waiting request. Blocks.
 
-        May block.
+        Return the response, or ``None`` if the request must wait again.
         """
         req, resp = pending.req, pending.resp
         handover: Handover = req.env[HANDOVER]

@@ -59,10 +59,7 @@ class ProxyCheck(Protocol):
 
 
 class SignatureCheck(Protocol):
-    """Interface of the verification of signed URLs; see ``zq.auth.signatures``.
-
-    ``authenticate`` returns ``None`` if the signature is not valid for the project.
-    """
+    """Interface of the verification of signed URLs; see ``zq.auth.signatures``."""
 
     def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None: ...
     def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None: ...
@@ -188,7 +185,7 @@ class Authentication:
     def _strip(self, env: dict[str, Any]) -> None:
         """Move the client's identity headers to the dictionary ``env[PRESENTED]``.
 
-        The names of all other keys are cached, so that later requests need not check them.
+        The names of all other keys are remembered as harmless, so that later requests skip their check.
         """
         for name in FREQUENT_HEADERS:
             if name in env:
@@ -226,8 +223,8 @@ def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
 def check_again(req: Request) -> Callable[[], object] | None:
     """Return a function that checks the credential and the project of a long-running request again.
 
-    Return ``None`` if no check is necessary. The function raises ``NotAuthorized`` if the credential is no longer valid
-    or the project was suspended.
+    The function raises ``NotAuthorized`` if the credential is no longer valid or the project was suspended. Return
+    ``None`` instead of a function if neither can happen.
     """
     context = req.context
     authentication, bounds = context.authentication, context.bounds

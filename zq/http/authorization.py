@@ -119,7 +119,7 @@ class Authorization:
     def _remember(self, identity: Identity) -> Allowance:
         """Create and cache the caller's allowance (its permissions).
 
-        The cache key is the ``id`` of the identity object, which lives as long as the cached credential.
+        The cache key is the ``id`` of the identity, an object that is kept as long as the credential is cached.
         """
         if len(self._allowances) >= MAX_CACHED:
             with suppress(StopIteration, KeyError, RuntimeError):  # another thread has evicted entries
@@ -165,7 +165,7 @@ class Authorization:
         return allotment.state
 
     def resume(self, req: Request) -> None:
-        """Count the request as running again, because its long poll has stopped waiting."""
+        """Count the request as in progress again, because its long poll has ended its wait."""
         account = req.context.account
         if account is not None:
             account.resume()

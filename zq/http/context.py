@@ -18,8 +18,8 @@ class Context(falcon.Context):
     # Set by ``RequestLog``: start in monotonic time, and request id.
     began: float
     request_id: str
-    # Set by ``Authentication``. The latter is a ``zq.http.authentication.Authentication``, with which a long-running
-    # request authenticates its caller again.
+    # Set by ``Authentication``: the caller's identity, and the middleware itself
+    # (``zq.http.authentication.Authentication``), with which a long-running request authenticates its caller again.
     identity: Identity
     authentication: Any = None
     # Set by ``Tenant``. ``queue`` or ``topic`` is the one in the path.
@@ -27,8 +27,9 @@ class Context(falcon.Context):
     client: str
     queue: QueueRef
     topic: TopicRef
-    # Set by ``Authorization``: rule and path parameters, the caller's permissions (``zq.model.allowance.Allowance``),
-    # the project's rate limiter, the one that rejected the request, and the middleware itself if it limits the project.
+    # Set by ``Authorization``: the policy rule, the path parameters, and the caller's permissions
+    # (``zq.model.allowance.Allowance``). Then the project's rate limiter, the rate limiter that rejected the request,
+    # and the middleware itself if the project has limits.
     rule: str = ""
     params: Mapping[str, str] = {}
     allowance: Any

@@ -42,7 +42,7 @@ class Listener(Struct, frozen=True):
     """The address on which the server listens.
 
     Attributes:
-        is_loopback: Whether only this machine can reach the address.
+        is_loopback: Whether the address is reachable only from this machine.
     """
 
     host: str

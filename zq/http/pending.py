@@ -36,7 +36,7 @@ class WaitRegistration(Protocol):
         ...
 
     def end(self) -> None:
-        """Stop waiting. The registration remains, so that ``begin`` can start the next wait."""
+        """Stop waiting, but stay registered, so that ``begin`` can start the next wait."""
         ...
 
     def close(self) -> None:
@@ -120,8 +120,8 @@ class PendingRequest:
     def poll(self) -> bool:
         """Poll once. Return whether the response is complete.
 
-        An error of ``fetch`` ends the long poll, except ``LongScan``. After ``LongScan``, the caller can poll again on
-        a worker thread.
+        An error of ``fetch`` ends the long poll, except for ``LongScan``, after which the caller can poll again on a
+        worker thread.
         """
         found = None
         try:
@@ -176,11 +176,11 @@ class Handover:
         self.feed = feed
 
     def request_thread(self) -> None:
-        """Request that the next poll run on a worker thread, because the last one would have blocked the event loop."""
+        """Let the next poll run on a worker thread, because the last one would have blocked the event loop."""
         self.needs_thread = True
 
     def begin_poll(self) -> None:
-        """Record that the next poll has begun. Cancels an earlier ``request_thread``."""
+        """Record that a poll has begun, which clears an earlier ``request_thread``."""
         self.needs_thread = False
 
     def end(self) -> None:

@@ -99,7 +99,7 @@ class TopicMessages:
     ) -> PollResult[TopicPage] | TopicPoll:
         """Poll the topic once. Return the result, or a ``TopicPoll`` if the request must wait for messages.
 
-        While the request waits, it does not count as a heavy request of the project.
+        A request counts as heavy only during a poll, not while it waits.
 
         Args:
             wait: The maximum seconds to wait for messages.

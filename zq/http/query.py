@@ -132,7 +132,7 @@ def format_parameters(given: dict[str, Any]) -> dict[str, str]:
 def next_page_query(marker: str | None, **given: Any) -> dict[str, str] | None:
     """Return the query parameters of the link to the next page: ``given`` and the marker.
 
-    Return ``None`` if ``marker`` is ``None``, because there is no next page.
+    If ``marker`` is ``None``, there is no next page, so return ``None``.
     """
     return None if marker is None else format_parameters(given) | {"marker": marker}
 
@@ -170,7 +170,7 @@ def announced_size(req: Request, bound: int) -> int:
 
 
 def _may_have_body(req: Request) -> bool:
-    """Return whether a request without ``Content-Length`` may have a body: if it is chunked or uses HTTP/2."""
+    """Return whether a request without ``Content-Length`` may have a body, because it is chunked or uses HTTP/2."""
     return CHUNKED in req.env or bool(req.env.get("wsgi.input_terminated"))
 
 

@@ -95,7 +95,8 @@ class ProjectStream(_StreamResource):
 class EventStream:
     """The response body of a stream: an iterable for WSGI servers, and a ``Feed`` for servers with an event loop.
 
-    The class is not a generator, because a generator that is closed before its first step would not close the stream.
+    A generator would not do: if it is closed before its first step, its code never runs, so it would not close the
+    stream.
     """
 
     def __init__(

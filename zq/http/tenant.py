@@ -128,7 +128,9 @@ class Tenant:
             _check_extra_spec(headers["HTTP_EXTRA_SPEC"])
 
     def _read_identity(self, env: Mapping[str, Any], needs_project: bool, of_topic: bool) -> Identity:
-        """Return the identity in the headers, which the authenticating proxy or an unauthenticated caller has set.
+        """Return the identity in the headers.
+
+        The authenticating proxy has set these headers, or the caller if the server does not authenticate callers.
 
         Args:
             needs_project: Whether the request needs a project. If not, the identity has no project.
@@ -160,7 +162,9 @@ def _check_project(req: Request, identity: Identity, resource: object) -> None:
 def _identity(
     projects: tuple[str | None, ...] | None, of_topic: bool, user: str, roles: str | None, through_proxy: bool
 ) -> Identity:
-    """Return the identity in the headers. Equal headers yield the same object, because caches use its ``id`` as a key.
+    """Return the identity in the headers.
+
+    Equal headers yield the same object, because caches use the object's ``id`` as a key.
 
     Args:
         projects: The values of the headers in ``PROJECT``, in this order; ``None`` = the request needs no project.

@@ -300,7 +300,7 @@ def _roles(given: Sequence[str]) -> list[str]:
 
 
 def _grantable_roles(maker: Identity) -> frozenset[str]:
-    """Return the default roles of a token that ``maker`` creates: its own roles except administrator.
+    """Return the roles that a token gets by default: those of ``maker``, its creator, except administrator.
 
     If ``maker`` has no other role, return the member role.
     """
@@ -354,10 +354,10 @@ class QueueShare:
         resp.data = wire.encode(self._signed(req.context.queue, paths, methods, expires))
 
     def _expiry(self, terms: ShareTerms, identity: Identity) -> Seconds:
-        """Return the expiry time in ``terms``, or one day from now if there is none.
+        """Return the expiry time in ``terms``.
 
-        If one day from now exceeds the latest allowed time, return the latest allowed time. Raises ``InvalidBody`` for
-        a malformed time, and ``Invalid`` for a time that is past or too late.
+        The default is one day from now, or the latest allowed time if that is earlier. Raises ``InvalidBody`` for a
+        malformed time, and ``Invalid`` for a time that is past or too late.
         """
         now, most = self._signatures.clock.now(), self._signatures.options().max_seconds
         last = min(now + most, identity.expires or now + most)

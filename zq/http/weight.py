@@ -54,7 +54,7 @@ class HeavyRequest(Struct):
     size: int
 
     def end(self) -> None:
-        """Let the project's next heavy request run, and refund the estimated cost.
+        """End the heavy part of the request: free its slot and refund the estimated cost.
 
         The actual cost is charged separately, when the request ends.
         """
@@ -108,7 +108,7 @@ def admit_post(req: Request, raw: bytes) -> None:
 
 
 def admit_each_poll(req: Request, limit: int | None, fetch: Callable[[], T], *, takes: bool) -> Callable[[], T]:
-    """Return a function that calls ``fetch`` and, if ``limit`` makes the request heavy, first admits the request.
+    """Return a function that admits the request if ``limit`` makes it heavy, and then calls ``fetch``.
 
     ``fetch`` polls for up to ``limit`` messages. While the request waits for its next poll, it does not count as heavy.
     If a poll finds messages, the request counts as heavy until the response is sent.
@@ -131,7 +131,7 @@ def admit_each_poll(req: Request, limit: int | None, fetch: Callable[[], T], *, 
 
 
 def max_posted_messages(raw: bytes) -> int:
-    """Return an upper bound of the number of messages in the body of a post, or 0 if the body is short."""
+    """Return an upper bound of the number of messages in the body of a post. For a short body, return 0."""
     if len(raw) <= MAX_LIGHT_POST:
         return 0
     # An escape may hide the name of a member.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job ``ingest``, which stores the rows of files as messages, each file once per idempotency key.
+"""The job ``ingest``, which stores the rows of files as messages, each file at most once per idempotency key.
 
 Each file is stored by one commit, whose producer name is derived from the key, the queue and the file's path. A
 repeated run skips the files whose producers have committed.
@@ -179,7 +179,7 @@ def to_bodies(frame: DataFrame, column: str | None = None, parse: bool = False, 
 
 @contextmanager
 def cache_rows(rows: DataFrame) -> Iterator[None]:
-    """Cache the rows during the block. If the file changes meanwhile, Spark still stores the rows that were checked."""
+    """Cache the rows during the block, so that Spark stores the rows that were checked even if the file changes."""
     rows.persist()
     try:
         yield

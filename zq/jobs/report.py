@@ -222,7 +222,7 @@ def compute_queue_report(found: Mapping[str, DataFrame], backlog: DataFrame, now
 
 
 def finish_counts(finished: DataFrame) -> DataFrame:
-    """Return the numbers of finished, retried and buried messages, and of retries, per queue."""
+    """Return, per queue, the numbers of finished, retried and buried messages, and the number of retries."""
     again = F.greatest(F.col("claim_count") - 1, F.lit(0))
     return finished.groupBy(*QUEUE_COLUMNS).agg(
         F.count("seq").alias("finished"),
@@ -245,7 +245,7 @@ def dwell_percentiles(finished: DataFrame) -> DataFrame:
 def expired_messages(found: Mapping[str, DataFrame], backlog: DataFrame) -> DataFrame:
     """Return the posted messages that have expired.
 
-    An expired message had reached its ttl when the archive was updated, and is neither finished nor live.
+    A message counts as expired if it is neither finished nor live and its ttl had passed when the archive was updated.
     """
     due = F.col("created") + F.make_dt_interval(secs=F.col("ttl")) < F.col("at") - F.expr(MAX_DRIFT)
     gone = found["posted"].join(found["archived"], QUEUE_COLUMNS).where(due).select(*QUEUE_COLUMNS, "seq")
@@ -254,7 +254,7 @@ def expired_messages(found: Mapping[str, DataFrame], backlog: DataFrame) -> Data
 
 
 def backlog_counts(backlog: DataFrame, now: Any) -> DataFrame:
-    """Return the number of live messages, the maximum age, and the number that expires within an hour, per queue."""
+    """Return, per queue, the number of live messages, their maximum age, and how many expire within an hour."""
     left = F.unix_seconds("created") + F.col("ttl") - F.unix_seconds(now)
     return backlog.groupBy(*QUEUE_COLUMNS).agg(
         F.count("seq").alias("waiting"),

@@ -40,9 +40,9 @@ def write(rows: DataFrame, path: str, table: str) -> None:
 
 
 def add_former_rows(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame:
-    """Add the rows that an earlier attempt at the batch wrote and that ``rows`` lacks.
+    """Add the rows that an earlier attempt of this batch has written and that are missing from ``rows``.
 
-    The messages of these rows are no longer on the server, so the repeated batch does not contain them.
+    Their messages are no longer on the server, so the repeated batch lacks them.
     """
     reader = rows.sparkSession.read.schema(SCHEMAS[table]).option("basePath", f"{path}/{table}")
     try:

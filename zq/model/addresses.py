@@ -79,7 +79,7 @@ def _is_allowed(address: Address) -> bool:
 
 @lru_cache(maxsize=4096)
 def client_network(host: str) -> bytes:
-    """Return the key under which a client's requests are counted: its IPv4 address or its IPv6 /64 network.
+    """Return the key for counting a client's requests: its IPv4 address or its IPv6 /64 network.
 
     All hosts that are not IP addresses share one key.
     """

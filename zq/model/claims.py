@@ -21,8 +21,8 @@ class Lease(Struct, frozen=True):
     """The lease of a claim: its messages are reserved for ``ttl`` seconds.
 
     Attributes:
-        prolong: Whether a message that would expire during the claim is kept longer. Its expiry is then postponed to
-            ``grace`` seconds after the end of the claim.
+        prolong: Whether to keep messages that would expire during the claim. Their expiry is postponed to ``grace``
+            seconds after the end of the claim.
     """
 
     claim: str
@@ -160,7 +160,7 @@ DONE: Final = HandleOutcome.DONE
 class MessageHandle(Struct, frozen=True):
     """A request to delete one claimed message, or to change the expiry of its claim.
 
-    The message's id, claim and claim count must match.
+    It has an effect only if id, claim and claim count are those of the message.
 
     Attributes:
         hold: Seconds from now until the claim on the message expires, 0 = immediately; ``None`` = delete the message.
@@ -209,7 +209,7 @@ class Claim(Struct, frozen=True):
 
     Attributes:
         created: Time of the last renewal, or of the creation.
-        lapsed: Number of messages whose previous claim expired. Set only when the claim is created.
+        lapsed: Number of its messages that came from expired claims. Set only when the claim is created.
         holder: Creator of the claim. Set only when the claim is read.
     """
 

@@ -70,8 +70,8 @@ class State(StrEnum):
 class Message(Struct, frozen=True):
     """A message as read at one time. ``claim`` is set only while the claim is live.
 
-    A message is ready while ``available <= now < expires``. A claim sets ``available`` to its own expiry plus the
-    redelivery delay. At that time, the messages become ready without further processing.
+    A message is ready while ``available <= now < expires``. A claim sets ``available`` to the end of the claim plus the
+    redelivery delay. The message then becomes ready again at that time, without further writes.
     """
 
     id: str
@@ -120,9 +120,9 @@ class Move(Struct, frozen=True):
 
     The message keeps its id and attributes, and its claim count is reset.
 
-    With a ``reason``, the message becomes a dead letter: it keeps its age and records its origin queue, its claim
-    count in that queue, the reason and the time of its first claim. Without a ``reason``, these records are deleted,
-    and the age restarts unless ``keeps_age`` is set.
+    With a ``reason``, the message becomes a dead letter. It keeps its age, and it records its origin queue, its claim
+    count there, the reason and the time of its first claim. Without a ``reason``, these records are deleted, and the
+    age restarts unless ``keeps_age`` is set.
 
     Attributes:
         ttl: New ttl in seconds; ``None`` = the message's own ttl, restarted.
@@ -151,11 +151,12 @@ class Outcome(StrEnum):
 
 
 class HistoryEntry(Struct, frozen=True):
-    """A history entry, or a live message if ``outcome`` is ``None``.
+    """A history entry, or a live message in a listing of live and finished messages.
 
     Attributes:
-        message: State of the message at the finish time, without its claim id.
-        finished: Finish time. It never decreases with ``position``.
+        message: The message as of its finish time, without its claim id.
+        outcome: How the message finished; ``None`` = the message is live.
+        finished: Finish time. An entry with a higher ``position`` has the same or a later finish time.
         position: Position in the order of finishing.
     """
 
@@ -166,12 +167,11 @@ class HistoryEntry(Struct, frozen=True):
 
 
 class Position(NamedTuple):
-    """The position after which a listing of messages in one state continues.
-
-    For claimed messages, drivers use only ``sequence``.
+    """The position after which the next page of a listing begins. The listing has the messages in one state.
 
     Attributes:
-        available: Available-at time in milliseconds.
+        available: Available-at time of the last listed message in milliseconds. Not used for claimed messages.
+        sequence: Sequence of the last listed message.
         lane: Sequence of the last listed message that was posted without a delay and never claimed. Used only by
             drivers that store such messages separately.
     """
@@ -232,7 +232,7 @@ def new_ids(count: int, now: Seconds) -> list[str]:
     """Return new message ids of 32 hexadecimal digits.
 
     The first 12 digits are the time in milliseconds, so that stores insert new ids after existing ones. The other 20
-    digits are random. An id does not depend on queue or sequence, so a message keeps its id when it is moved.
+    digits are random. An id depends on neither queue nor sequence, so a moved message keeps its id.
     """
     prefix = f"{int(now * 1000):012x}"
     return [prefix + _random_digits() for _ in range(count)]

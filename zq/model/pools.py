@@ -75,9 +75,10 @@ def binding_ref(queue: QueueRef) -> DocumentRef:
 
 
 def bound_ref(pool: str, queue: QueueRef) -> DocumentRef:
-    """Return the reference of a queue's entry in the index of its pool.
+    """Return the name of the document that lists a queue in the index of its pool.
 
-    The names of all entries of the pool begin with ``bound_prefix(pool)``.
+    All documents of one pool have names with the prefix ``bound_prefix(pool)``, so that the pool's queues can be
+    listed.
     """
     return DocumentRef("", BOUND, bound_prefix(pool) + _short(f"{queue.name}/{queue.project}"))
 

@@ -47,7 +47,7 @@ class WorkCount(NamedTuple):
     """The number of a project's transaction objects of one kind.
 
     Attributes:
-        known: Whether the object whose name was passed to the count exists.
+        known: Whether an object of the name passed to ``count`` exists.
     """
 
     total: int

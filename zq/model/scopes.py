@@ -173,11 +173,11 @@ def overlap(one: Pattern, other: Pattern) -> bool:
 
 
 def _reaches(one: Pattern, other: Pattern, wanted: Callable[[bool, bool], bool]) -> bool | None:
-    """Return whether a name satisfies ``wanted``, or ``None`` if the patterns are too complex to compare.
+    """Return whether ``wanted`` accepts any name that ``other`` matches; ``None`` if the patterns are too complex.
 
     Args:
-        wanted: Condition on a name, given whether ``one`` and whether ``other`` matches it. Names that ``other`` does
-            not match are skipped.
+        wanted: Returns whether to accept a name. Called with two booleans: whether ``one`` matches the name, and
+            whether ``other`` does.
     """
     letters = (set(one.text) | set(other.text) | {".", OTHER}) - {"*"}
     begin = (one.begin, other.begin)

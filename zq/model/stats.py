@@ -34,7 +34,7 @@ class Measure(Struct, frozen=True):
 
 
 class Tally:
-    """A counter of this process with one label. Thread-safe."""
+    """A counter with one label, for this process. Thread-safe."""
 
     def __init__(self, name: str, label: str, *values: str) -> None:
         self._name = name

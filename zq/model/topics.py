@@ -84,8 +84,8 @@ class Batch(Struct, frozen=True):
 class Retention(NamedTuple):
     """The retention limits of a log, in bytes and in number of messages.
 
-    A batch may be trimmed when it and all later batches together exceed a limit. It is trimmed at the latest when they
-    exceed the limit by one eighth. The newest batch is never trimmed.
+    The size of a batch with all later batches determines when the batch is trimmed: not before this size exceeds a
+    limit, and at the latest when it exceeds the limit by one eighth. The newest batch is never trimmed.
     """
 
     size: int
@@ -101,7 +101,7 @@ class LogSlice(Struct, frozen=True):
         last: Last sequence of the log.
         dropped: Sequence of the last trimmed message of any topic.
         given: Upper bound of all sequences that the log has ever assigned. Set only for reads that start beyond
-            ``last``. If it exceeds ``last``, the log may have lost its end.
+            ``last``. A value above ``last`` shows that the log may have lost its newest messages.
     """
 
     batches: list[Batch]
@@ -154,7 +154,7 @@ class Pattern:
         return self.ends(state)
 
     def step(self, state: int, letter: str) -> int:
-        """Advance a match by one letter. Return the new state; 0 = no match is possible any more.
+        """Return the state of a match after one more letter of the name; 0 = no match is possible any more.
 
         A state is a set of positions in the pattern, one bit each. All positions advance at once, so a match takes
         linear time in the length of the name.

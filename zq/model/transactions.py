@@ -37,7 +37,7 @@ class Commit(Struct, frozen=True):
 
     Attributes:
         ttl: Seconds for which the producer is remembered.
-        expected: Required message counts by stage. A stage without an entry may have any count.
+        expected: Required message counts by stage. A stage that is not listed may have any count.
         beside: Further stages to publish if they exist. Their messages count neither in the result nor against
             ``Bounds.most``.
     """

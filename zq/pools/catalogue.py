@@ -243,10 +243,9 @@ class Pools:
             self._untag(self._of(name), name)
 
     def _check(self, name: str, pool: Pool, before: Pool | None) -> None:
-        """Check that the pool may be stored under ``name``.
+        """Check that the pool may be stored under ``name``. Raises the errors of ``put``.
 
-        ``before`` is the stored pool with this name, or None. Raises ``PoolRefused`` and ``PoolConflict`` as ``put``
-        does.
+        ``before`` is the stored pool with this name, or None.
         """
         address = _parse_address(_split_uri(pool.uri))
         moves = before is None or _parse_address(_split_uri(before.uri)) != address

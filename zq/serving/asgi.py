@@ -132,8 +132,8 @@ class Edge:
     def call(self, environ: dict[str, Any]) -> Response:
         """Call the WSGI application. Blocks.
 
-        If the application defers the response, the returned body is empty. If the deferred response is a long poll, the
-        returned status and headers are not valid either.
+        If the application defers the response, the returned body is empty. For a deferred long poll, the returned
+        status and headers are meaningless too.
         """
         begun: list[Any] = []
         parts = self._app(environ, lambda status, headers, _=None: begun.extend((status, headers)))
@@ -144,9 +144,9 @@ class Edge:
         return Response(int(status[:3]), encoded, body)
 
     def poll_again(self, pending: PendingRequest) -> Response | None:
-        """Repeat the poll of a waiting request. Return the response, or ``None`` if the request must continue to wait.
+        """Repeat the poll of a waiting request. Blocks.
 
-        May block.
+        Return the response, or ``None`` if the request must wait again.
         """
         later = self.inner.poll_again(pending)
         if later is None:
@@ -157,8 +157,8 @@ class Edge:
     def runs_inline(self, environ: dict[str, Any], body: bytes) -> bool:
         """Return whether the request may run on the event loop's thread.
 
-        The request must satisfy ``App.is_short``, its credential must be cached, and the application must have no
-        wrapper.
+        This needs three conditions: ``App.is_short`` accepts the request, its credential is cached, and the application
+        has no wrapper.
         """
         if self._app is not self.inner or not self.inner.is_short(environ, body):
             return False
@@ -184,7 +184,7 @@ class Edge:
     def has_room_for_long_response(self) -> bool:
         """Return whether there is memory for another long response.
 
-        If there is not, first abort stalled responses, longest stalled first, until there is.
+        If memory is short, first abort stalled responses until there is room, beginning with the one stalled longest.
         """
         if not self._unsent:
             return True
@@ -283,7 +283,7 @@ class Exchange:
                 self._watch.cancel()
 
     async def _read(self, size: int | None) -> bool:
-        """Read the body, unless the application will reject the request anyway.
+        """Read the body, unless the request will be rejected anyway.
 
         If reading fails, send an error response and return ``False``.
         """
@@ -404,8 +404,8 @@ class Exchange:
     async def _wait(self, waits: PendingRequest | Feed) -> bool:
         """Wait for a notification or a timeout. Return whether a notification came.
 
-        If many requests are notified at once, the fair queue limits how many requests of each caller continue.
-        Raises ``ClientDisconnect`` if the client disconnects.
+        After a notification, also wait for this caller's turn in the fair queue, which limits how many requests of a
+        caller continue at once. Raises ``ClientDisconnect`` if the client disconnects.
         """
         watch, notified = self._watch_client(), asyncio.get_running_loop().create_future()
         waits.begin(partial(self._edge.queue.notify, self._caller(), notified))

@@ -70,7 +70,7 @@ def add_body(environ: dict[str, Any], body: bytes) -> None:
 def announced_size(environ: dict[str, Any]) -> int | None:
     """Return the ``Content-Length`` of the body: 0 without a body, ``None`` for an unknown size.
 
-    A number with more than 20 digits is truncated to 20 digits and still exceeds every limit.
+    A number of more than 20 digits is cut to 20 digits, which still exceeds every limit.
     """
     length = environ.get("CONTENT_LENGTH")
     if length is None:
@@ -79,9 +79,9 @@ def announced_size(environ: dict[str, Any]) -> int | None:
 
 
 def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> bool:
-    """Add all headers if they need none of the checks of ``_add_headers``. Otherwise, return ``False`` and add none.
+    """Add the headers of a usual request without the checks of ``_add_headers``.
 
-    Headers need the checks if, for example, a name is unknown or repeated.
+    If a header needs these checks, for example because its name is unknown or repeated, add none and return ``False``.
     """
     found: dict[str, str] = {}
     for name, value in headers:

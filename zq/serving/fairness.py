@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fair queueing of requests on the event loop's thread, by caller.
 
-A caller is a credential or a project, identified by the headers (see ``caller``). Many clients of one caller may send
-requests at the same time. If requests ran in arrival order, a request of another caller would wait for all of them.
+A caller is a credential or a project, identified by the headers (see ``caller``). Without this module, requests would
+run in arrival order, and many concurrent requests of one caller would delay all other callers.
 """
 
 import asyncio
@@ -52,12 +52,11 @@ def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
 
 
 class FairQueue:
-    """A queue that lets each caller's requests run ``MAX_STEPS`` steps per event loop iteration.
+    """A queue that limits how much each caller's requests run on the event loop's thread per iteration of the loop.
 
-    A step is the work of a request on the event loop's thread until the request waits or ends.
-
-    To save time, the first ``MAX_STEPS`` steps of an iteration are uncounted: any caller can take them. If only one
-    project has recently sent requests, both limits (per caller and uncounted) are ``MAX_STEPS_ALONE``.
+    A step is the work of a request on that thread until the request waits or ends. In one iteration, each caller may
+    take ``MAX_STEPS`` steps. To save time, the first ``MAX_STEPS`` steps of an iteration are not counted by caller, so
+    any caller can take them. If only one project has recently sent requests, ``MAX_STEPS_ALONE`` replaces both limits.
 
     All methods except ``notify`` must be called in the event loop.
     """
@@ -76,7 +75,7 @@ class FairQueue:
         self._is_notified = False
 
     def notify(self, name: bytes, turn: "asyncio.Future[None]") -> None:
-        """Resolve the future ``turn`` when this caller may take a step. Thread-safe."""
+        """Give the caller ``name`` a step as soon as the limits permit, and then resolve ``turn``. Thread-safe."""
         self._notices.append((name, turn))
         if not self._is_notified:
             self._is_notified = True
@@ -95,9 +94,9 @@ class FairQueue:
                 self._waiting.setdefault(name, deque()).append(turn)
 
     def begin_step(self) -> bool:
-        """Take one of the iteration's uncounted steps, and return ``True``.
+        """Take a step that is not counted by caller. Return ``False`` if this iteration has none left.
 
-        If none is left, return ``False``. The request must then await ``wait``.
+        The request must then await ``wait`` instead.
         """
         if self._uncounted > 1:
             self._uncounted -= 1
@@ -122,7 +121,7 @@ class FairQueue:
         return True
 
     def _begin_iteration(self) -> None:
-        """Reset the step counts and resume as many waiting requests of each caller as the limit allows."""
+        """Reset the step counts, and let waiting requests of each caller take a step, up to the limit."""
         now = self._loop.time()
         if self._has_several_projects():
             self._shared_until = now + SHARED_SECONDS

@@ -5,8 +5,8 @@ An HTTP server that stops gracefully waits for its requests, so long polls must 
 own signal handlers. This module therefore reads signals from Python's wake-up file descriptor, which works even while
 the main thread runs native code.
 
-``RELOAD`` (SIGHUP) would end a process that does not handle the signal. A reload during the start must not be lost
-either. The starting process and its children therefore block the signal until they can reload.
+``RELOAD`` (SIGHUP) ends a process that does not handle it, but a reload that is requested during the start must not be
+lost. The starting process and its children therefore block the signal until they can reload.
 
 After SIGTERM, a process serves for another ``drain_delay`` seconds. Meanwhile, its probes report that it is stopping.
 """
@@ -133,9 +133,9 @@ def begin_stopping(delay: float, end: Callable[[], object]) -> None:
 def register_exit(call: Callable[[], object]) -> None:
     """Register ``call`` to run when this process exits normally.
 
-    ``call`` must be idempotent, because in child processes of ``multiprocessing`` it may run twice. Such a process runs
-    ``Finalize`` callbacks but not always ``atexit`` callbacks, so ``call`` is registered as both. Registered functions
-    run in reverse order of registration.
+    Registered functions run in reverse order of registration. ``call`` is registered with ``atexit`` and as a
+    ``multiprocessing`` finalizer, because child processes do not always run ``atexit`` functions. It may therefore run
+    twice and must be idempotent.
     """
     atexit.register(call)
     if multiprocessing.parent_process() is not None:

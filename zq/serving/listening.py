@@ -85,9 +85,9 @@ def _family(address: str) -> socket.AddressFamily:
 def divert_new_connections(address: str, port: int, listeners: int) -> socket.socket | None:
     """Divert new connections, so that closing the server's listening sockets resets no connection.
 
-    The function opens another listening socket on the address and returns it. The kernel assigns all new connections to
-    this socket and drops their handshakes. After a second, a client repeats the handshake, and reaches another
-    server if one listens on the address. Return ``None`` if the kernel does not support this.
+    The function returns a further listening socket on the address. The kernel assigns all new connections to it and
+    drops their handshakes. After a second, a client repeats the handshake, which another server on the address can then
+    accept. Return ``None`` if the kernel does not support this.
 
     Args:
         listeners: Number of this server's listening sockets on the address.

@@ -44,7 +44,7 @@ class Job(NamedTuple):
 
 
 class Results:
-    """A thread-safe queue of results for the event loop's futures. One wake-up of the loop delivers many results."""
+    """A thread-safe queue of results for the event loop's futures. Many results share one wake-up of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -74,8 +74,8 @@ class Results:
 class ThreadLimit:
     """The maximum number of threads for one caller while several projects send requests.
 
-    Only one thread at a time runs Python code. If the threads of a caller keep the interpreter busy, further threads do
-    not complete more of its jobs, but they delay the requests of other callers.
+    Only one thread at a time runs Python code. Once a caller's threads keep the interpreter busy, more threads do not
+    complete more of its jobs, but they delay other callers.
     """
 
     def __init__(self, max_threads: int) -> None:
@@ -205,10 +205,10 @@ class Pool:
             del self._started[caller]
 
     def _take_next(self, caller: bytes) -> Job | None:
-        """Return the next job for a thread that has just finished a job of the caller.
+        """Return the next job for a thread that has just finished a job of ``caller``.
 
-        If the caller has a job in its own queue and is within its thread limit, move that job to the end of the shared
-        queue and return the first job of the shared queue. Otherwise, return None; the thread then waits for a job.
+        If the thread limit permits it, the next job in the caller's own queue moves to the end of the shared queue. The
+        thread then gets the first job of the shared queue. Otherwise, return None: the thread waits for a job.
         """
         with self._lock:
             if self._started[caller] <= self._max_threads() and (job := self._take_queued(caller)) is not None:
@@ -231,7 +231,7 @@ class Pool:
     def _reject_late(self) -> None:
         """Reject jobs that have exceeded the timeout. Called periodically.
 
-        The method first removes late jobs from the callers' own queues. Otherwise, ``_end`` could start one of them.
+        Late jobs in the callers' own queues are rejected first, so that ``_end`` cannot start one of them.
         """
         with self._lock:
             now = time.monotonic()

@@ -94,7 +94,7 @@ class Log:
     def find_first(self, position: int) -> int | None:
         """Return the position of the first message after ``position``, or ``None`` if there is none.
 
-        Unlike ``first``, accept a position beyond the end of the log.
+        Unlike ``first``, return ``None`` also for a position beyond the end of the log, which the server rejects.
         """
         try:
             return self.first(position)

@@ -64,9 +64,9 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self.options.most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Limit the query to the current number of messages.
+        """Limit the query to the number of messages that the queue has now.
 
-        Claimed messages count, because a crashed query may have claimed them.
+        Claimed messages count too, because a crashed query may have claimed them.
         """
         self.budget = self.options.connection.client().queue(self.options.queue).stats().total
 
@@ -97,7 +97,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a partition's claims.
 
-        A missing claim yields no rows: it was settled, or its messages are redelivered.
+        A claim that no longer exists yields no rows: its messages were settled or will be redelivered.
         """
         if not isinstance(partition, ClaimsPartition):  # Spark also calls this for a source without partitions
             return
@@ -201,7 +201,10 @@ def _check_limits(options: ClaimingOptions) -> None:
 
 
 def _fence_name(options: ClaimingOptions) -> str:
-    """Return the name of the fence for this consumer and queue, with a digest that limits its length."""
+    """Return the name of the fence for this consumer and queue.
+
+    It contains a digest of both names instead of the names, because the length of a fence's name is limited.
+    """
     return "stream." + hashlib.sha256(f"{options.consumer}/{options.queue}".encode()).hexdigest()[:40]
 
 
@@ -214,5 +217,5 @@ def _claim_names(offset: Offset) -> list[str]:
 
 
 def _previous_claim_names(offset: Offset) -> list[str]:
-    """Return the claim names of the previous batch, which a crashed query may not have settled."""
+    """Return the names of the claims of the batch before ``offset``. A query that crashed may not have settled them."""
     return _claim_names({**offset, "batch": offset["batch"] - 1, "claims": offset["before"]})

@@ -55,7 +55,7 @@ class Heartbeat:
         """Renew the claims periodically from now on.
 
         Args:
-            at_once: Also renew now, because older claims may be about to expire.
+            at_once: Whether to renew them immediately too, because older claims may be about to expire.
         """
         names = list(claims)
         for claim in names if at_once else ():
@@ -144,7 +144,10 @@ class BatchClaimer:
             batch.add(name, messages)
 
     def adopt(self, batch: ClaimedBatch, prefixes: Iterable[str]) -> None:
-        """Add the live claims of a crashed run, which have these prefixes, to the batch. Create no claims."""
+        """Add the live claims that a crashed run has left behind to the batch. Create no claims.
+
+        ``prefixes``: the prefixes of these claims' names.
+        """
         try:
             claimed = self._queue().stats().claimed
         except QueueNotFound:
@@ -179,8 +182,8 @@ class BatchClaimer:
     def release(self, batch: ClaimedBatch) -> None:
         """Release the batch's messages.
 
-        If a newer query has taken over, its claims may have the same names. The server then rejects the release,
-        because the fencing token of this query is outdated.
+        If a newer query has taken over, claims with these names may belong to that query. The server then rejects the
+        release, because this query's fencing token is outdated.
         """
         for name, ids in list(batch.claims.items()):
             self._heartbeat.drop([name])

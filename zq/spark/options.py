@@ -62,10 +62,10 @@ class OptionParser:
                 raise Invalid(f"There is no option {name}." + (f" Did you mean {near[0]}?" if near else ""))
 
     def check_role(self, role: str) -> None:
-        """Raise ``Invalid`` if an option is given that has no effect.
+        """Raise ``Invalid`` if an option is given that has no effect on this source or sink.
 
         Args:
-            role: The source or sink that the options configure: a key of ``ROLES``.
+            role: Name of the source or sink, a key of ``ROLES``.
         """
         for name in self._texts:
             if NAMES[name] not in (*COMMON, *ROLES[role]):

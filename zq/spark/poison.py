@@ -93,7 +93,7 @@ class Bisection:
         self.found: dict[str, str] = {}
 
     def search(self, ids: Sequence[str], known: bool) -> bool:
-        """Search the messages recursively, and add those that fail alone to ``found``. Return whether there are any.
+        """Search the messages recursively, and add those that fail alone to ``found``. Return whether any were found.
 
         Args:
             known: Whether a dry run with all messages in ``ids`` has already failed.
@@ -138,7 +138,7 @@ def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
 def remove_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
     """Remove the rejected messages from the frame.
 
-    If a stage rejects a row only when Spark recomputes the row, the round fails.
+    A row that a stage rejects only when Spark computes the row again makes the round fail.
     """
     if rejected:
         listed = ", ".join(f"'{one}'" for one in rejected)

@@ -196,7 +196,7 @@ class RoundExecutor:
                 one.unpersist()
 
     def _read(self, this: Round, inlined: Mapping[str, bytes]) -> DataFrame:
-        """Return the messages as a frame. If ``inlined`` has all messages, the tasks send no requests."""
+        """Return the messages as a frame. If ``inlined`` contains all of them, the tasks send no requests."""
         if not this.claims.keys() <= inlined.keys():
             shown = this if this.dry else _without_ids(this)
             return self._spark.read.format(FORMAT).options(**self._options).option("round", _encode(shown)).load()

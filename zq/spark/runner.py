@@ -152,7 +152,7 @@ class Runner:
     def _start_prefetch(self, batch: ClaimedBatch) -> None:
         """Prefetch the next batch if there is a backlog.
 
-        Do nothing if the current batch has adopted claims with the names that the next batch would use.
+        Do nothing if the current batch has adopted claims from an earlier run whose names the next batch would use.
         """
         following, most = self._batch(2), self._taking.most
         if batch.messages < most or any(name.startswith(following.prefix + ".") for name in batch.claims):
@@ -160,7 +160,10 @@ class Runner:
         self._prefetch.start(following, lambda: self._claimer.fill(following, most, 0))
 
     def _batch(self, number: int) -> ClaimedBatch:
-        """Return an empty batch. ``number`` counts from the last committed batch: 1 is the next batch."""
+        """Return a new batch without claims.
+
+        ``number`` counts from the last committed batch: 1 is the batch to process next, 2 the one to prefetch.
+        """
         return ClaimedBatch(self._prefix(number), room=INLINED_BYTES)
 
     def _prefix(self, number: int) -> str:
@@ -211,7 +214,8 @@ class Runner:
         """Find and bury poison messages after a failed round. Raises ``RoundFailed`` for any other cause.
 
         Args:
-            again: Permit another attempt if no message fails in the search. If false, raise ``RoundFailed`` instead.
+            again: Whether the round may be repeated if the search finds no poison message. If not, raise
+                ``RoundFailed``.
 
         Returns:
             Whether messages were buried.
@@ -248,8 +252,8 @@ class Runner:
     def _is_permission_error(self, error: Exception) -> bool:
         """Return ``True`` if a bad credential, a quota or a missing permission caused the error.
 
-        If the results name their target queues in a column, a missing permission does not count: a single message may
-        have named a forbidden queue.
+        If the results name their target queues in a column, a missing permission does not count: the queue may be
+        forbidden only for a single message.
         """
         cause = extract_error(error)
         if isinstance(cause, NotAuthenticated | QuotaExceeded):

@@ -51,9 +51,9 @@ def start_session(name: str, master: str = MASTER, settings: Mapping[str, str] |
 
 
 def _prepend(variable: str, text: str, between: str) -> None:
-    """Prepend text to an environment variable, with the separator ``between``.
+    """Put text in front of the value of an environment variable, with the separator ``between``.
 
-    The user's value stays at the end. Java applies the last of several equal options, so the user's options win.
+    Java applies the last of several equal options, so the user's own options take precedence.
     """
     os.environ[variable] = between.join(filter(None, [text, os.environ.get(variable)]))
 

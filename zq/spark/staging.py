@@ -92,8 +92,8 @@ class StagingWriter:
             staged: Results of the tasks, which name the stages and claims.
             held: Queue and id of each further claim to settle.
 
-        Raises ``Invalid`` if there are too many stages or claims. Also raises it if the producer has committed later
-        batches, because the server then cannot verify that this batch was stored.
+        Raises ``Invalid`` if there are too many stages or claims. Also raises it if the producer has already committed
+        a later batch: the server then no longer knows whether this batch was stored.
         """
         tasks = list(staged)
         stages = [(task.stage, task.count) for task in tasks if task.stage]
@@ -239,7 +239,7 @@ def _raise_no_queue() -> str:
 
 
 def _group_by_queue(pairs: Iterable[tuple[str, Any]], size: int = 10_000) -> Iterator[tuple[str, list[Any]]]:
-    """Split the rows into chunks of ``size`` and group each chunk by queue. Yield a queue and its values."""
+    """Split the rows into chunks of ``size``. For each queue in a chunk, yield the queue and its values."""
     groups: dict[str, list[Any]] = {}
     for number, (queue, value) in enumerate(pairs, 1):
         groups.setdefault(queue, []).append(value)

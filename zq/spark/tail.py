@@ -142,7 +142,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _offset_without_messages(self, start: Offset, found: Scan) -> Offset:
         """Return the offset after a scan that has found no messages.
 
-        The offset changes rarely, because Spark runs a batch for each new offset. Raises ``MessagesLost`` if the next
+        Spark runs a batch for each new offset, so the offset changes rarely. Raises ``MessagesLost`` if the next
         history entry in ``start`` no longer exists.
         """
         if self.is_topic:
@@ -175,7 +175,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _check_repeated(self, start: Offset, end: Offset) -> None:
-        """Raise ``MessagesLost`` if a batch that an earlier process has planned may have lost rows."""
+        """Raise ``MessagesLost`` if rows may have been lost from a batch that an earlier process has planned."""
         self._check_queue(start)
         rows = 0
         for messages in self.lenient_log.between(start["after"], end["after"]):

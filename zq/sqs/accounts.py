@@ -43,9 +43,9 @@ class Accounts:
         return document.value.decode() if document else ""
 
     def _assign(self, project: str) -> str:
-        """Assign the first unused account id at or after the project's hash, and return it.
+        """Assign the first unused account id, counted from the project's hash, and return it.
 
-        Every server computes the same hash, so two servers that assign an id concurrently agree on it.
+        All servers compute the same hash, so two servers that assign an id concurrently choose the same one.
         """
         number = int.from_bytes(sha256(project.encode()).digest()) % ACCOUNTS
         while True:

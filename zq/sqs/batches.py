@@ -170,13 +170,13 @@ def _handle(
     answer: BatchResponse,
     refusal: Callable[[HandleOutcome, E], errors.SqsError | None],
 ) -> BatchResponse:
-    """Delete or hide the messages of the valid entries, add the results to ``answer`` and return it.
+    """Delete or hide the messages of the valid entries. Add the results to ``answer`` and return it.
 
     Args:
         given: All entries of the request.
         handles: The delete or hide operations, by id of the valid entry.
         answer: The response, which already contains the invalid entries.
-        refusal: A function that returns the error for an outcome, or None if the entry succeeded.
+        refusal: Returns the error for an outcome, or None if the entry succeeded.
     """
     handled = call.use_cases.messaging.handle(queue, list(handles.values())) if handles else ()
     for id, outcome in zip(handles, handled, strict=True):

@@ -115,7 +115,6 @@ def get_attributes(metadata: Metadata) -> QueueAttributes:
 
 
 def with_attributes(metadata: Metadata, **changes: Any) -> Metadata:
-    """Return a copy of the metadata with the given attributes changed."""
     return metadata | {ATTRIBUTES: msgspec.to_builtins(structs.replace(get_attributes(metadata), **changes))}
 
 

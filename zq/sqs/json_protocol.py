@@ -51,7 +51,6 @@ def read(req: Request, body: bytes) -> tuple[str, dict[str, Any], Params | None]
 
 
 def write_result(_req: Request, resp: falcon.Response, _operation: str, given: Answer, _request_id: str) -> None:
-    """Write the result of an operation to the response."""
     resp.content_type = MEDIA
     if isinstance(given, Struct):
         resp.data = encode(given)

@@ -119,7 +119,6 @@ class SqsKeys:
         self._masters = dict(masters)
 
     def replace(self, masters: Mapping[str, bytes]) -> None:
-        """Replace the master keys."""
         self._masters = dict(masters)
 
     def create(

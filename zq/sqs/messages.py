@@ -192,7 +192,7 @@ def receive_message(call: Call, given: ReceiveMessage) -> ReceiveRequest:
 
 
 def delete_message(call: Call, given: DeleteMessage) -> None:
-    """Delete a message. If it is missing or another consumer has received it since, do nothing.
+    """Delete a message. Do nothing if it is missing or another consumer has received it since.
 
     In a FIFO queue, raises ``SqsError`` if the message's visibility timeout has expired.
     """
@@ -224,7 +224,7 @@ def find_queue(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
 
 
 def prepare_message(call: Call, terms: QueueAttributes, message: MessageParams) -> tuple[OutgoingMessage, SentMessage]:
-    """Validate a message. Return the message to store, and the client's result without the message id.
+    """Validate a message. Return the message to store, and the response to the client without the message id.
 
     Raises ``SqsError``.
     """

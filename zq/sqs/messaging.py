@@ -77,8 +77,8 @@ class SendResult(Struct, frozen=True):
     Args:
         ids: The message ids, in order. The id of a message that exceeds ``max_size`` is None.
         max_size: The queue's maximum message size in bytes.
-        sequences: The sequences of a FIFO queue's messages, by id. A duplicate has none if the original message was
-            stored by an earlier version of zq.
+        sequences: The sequences of a FIFO queue's messages, by id. A duplicate has no sequence if an earlier version of
+            zq stored the original message.
     """
 
     ids: list[str | None]
@@ -171,10 +171,10 @@ class Messaging:
         return SendResult([id and next(stored_ids) for id in ids], read_attributes(rules.metadata).max_size, sequences)
 
     def _get_sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
-        """Return the sequences of the messages ``posted``, by message id.
+        """Return the sequences of messages that were just posted, by message id.
 
-        If a consumer has already deleted a message, the method posts it again. The store rejects this post as a
-        duplicate, and the error contains the sequence.
+        A consumer may already have deleted a message. This method then posts the message again, only to make the store
+        reject it as a duplicate: the error contains the sequence.
         """
         now = self._clock.now()
         found = self._storage.messages.get(queue, [draft.id for draft in posted], now) if posted else ()
@@ -193,8 +193,8 @@ class Messaging:
     ) -> ClaimReply:
         """Claim messages.
 
-        If an earlier receive had the same ``attempt``, return the messages that its claim still holds, and restart
-        their visibility timeout.
+        If an earlier receive request had the same ``attempt`` and its claim still holds messages, return these messages
+        instead, and restart their visibility timeout.
 
         Args:
             visibility: The visibility timeout in seconds; None = the queue's visibility timeout.
@@ -238,7 +238,7 @@ class Messaging:
     def _get_rules(self, queue: QueueRef) -> Rules:
         """Return the queue's rules from the cache or the store. Raises ``QueueNotFound``.
 
-        If the cached rules have no metadata, the queue may be missing, so the method reads the store.
+        Cached rules without metadata may belong to a missing queue, so this method then reads the store.
         """
         rules = self._rules_cache.remembered(queue)
         return self._read_rules(queue) if rules is None or rules.metadata == NO_METADATA else rules

@@ -242,8 +242,9 @@ class MoveTasks:
     ) -> MoveTask | None:
         """Atomically replace the queue's running task by the result of ``edit``, and return the new task.
 
-        Return None if the running task has another id, has ended, or runs on a server other than ``runner``. If the
-        task changes concurrently, call ``edit`` again. Raises ``Conflict`` after ``MAX_TRIES`` attempts.
+        If the task is changed concurrently, ``edit`` is called again. Return None if the queue's running task has
+        another id, has ended, or runs on a server other than ``runner``. Raises ``Conflict`` after ``MAX_TRIES``
+        attempts.
         """
         for _ in range(MAX_TRIES):
             now = self._clock.now()
@@ -259,7 +260,7 @@ class MoveTasks:
         raise Conflict("The task was changed concurrently. Try again.")
 
     def _keep_if_ended(self, document: Document, task: MoveTask) -> bool:
-        """Return whether the task has ended. If it has, archive it and delete the oldest archived tasks.
+        """If the task has ended, archive it and delete the oldest archived tasks. Return whether it has ended.
 
         The method is idempotent, so it can run again after a crash.
         """

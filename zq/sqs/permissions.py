@@ -99,7 +99,10 @@ def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bo
 
 
 def _statements(policy: str) -> list[Any]:
-    """Return the statements of a policy. For an invalid policy, return ``[None]``, which allows nothing."""
+    """Return the statements of a policy.
+
+    An invalid policy counts as a single unsupported statement, which allows nothing.
+    """
     try:
         found = wire.json_object(policy.encode()).get("Statement") if policy else []
     except InvalidBody:

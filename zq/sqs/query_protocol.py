@@ -74,7 +74,8 @@ Tree = dict[str, Any]
 def read(req: Request, body: bytes) -> tuple[str, dict[str, Any], None]:
     """Return the operation's name and the raw parameters. Raises ``SqsError``.
 
-    The third result is always None; the JSON protocol returns decoded parameters there.
+    The third result is always None. In the JSON protocol, whose function has the same signature, it is the decoded
+    parameters.
     """
     form = _fields(req.query_string) | _fields(body)
     operation = form.pop("Action", "")

@@ -49,10 +49,13 @@ def encode_handles(queue: QueueRef, claim: str, messages: Iterable[Message]) -> 
 def decode_handles(
     queue: QueueRef, texts: Sequence[str], hold: int | None = None, max_hold: int = 0
 ) -> list[MessageHandle | None]:
-    """Decode receipt handles in order. The result is None for a handle that is invalid or belongs to another queue.
+    """Decode receipt handles into requests for their messages, in the given order.
 
-    ``hold`` is the new visibility timeout in seconds; None = delete the message. ``max_hold`` is the maximum duration
-    of the claim in seconds; 0 = no limit.
+    The result has None in place of a handle that is invalid or belongs to another queue.
+
+    Args:
+        hold: The visibility timeout in seconds that the requests set; None = the requests delete the messages.
+        max_hold: The maximum duration of the claim in seconds; 0 = no limit.
     """
     own, found = _prefix(queue), list[MessageHandle | None]()
     for fields, total, padding in _HANDLE.iter_unpack(_decode_base64(texts)):
@@ -76,7 +79,10 @@ def _decode_base64(texts: Sequence[str]) -> bytes:
 
 
 def decode_handle(queue: QueueRef, text: str, hold: int | None = None, max_hold: int = 0) -> MessageHandle:
-    """Decode one receipt handle. Raises ``SqsError`` if the handle is invalid or belongs to another queue."""
+    """Decode one receipt handle; see ``decode_handles``.
+
+    Raises ``SqsError`` if the handle is invalid or belongs to another queue.
+    """
     [found] = decode_handles(queue, [text], hold, max_hold)
     if found is None:
         raise errors.receipt_handle_is_invalid(text)

@@ -180,13 +180,11 @@ def canonical_request(parsed: RequestSignature, head: Head, body_hash: str) -> b
 
 
 def string_to_sign(parsed: RequestSignature, canonical: bytes) -> bytes:
-    """Return the string to sign for a canonical request."""
     return f"{ALGORITHM}\n{parsed.timestamp}\n{parsed.scope}\n{hashlib.sha256(canonical).hexdigest()}".encode()
 
 
 @lru_cache(MAX_CACHED_KEYS)
 def signing_key(secret: str, date: str, region: str) -> bytes:
-    """Derive the signing key for a date and region from the secret."""
     key = b"AWS4" + secret.encode()
     for part in (date, region, SERVICE, TERMINATOR):
         key = hmac.digest(key, part.encode(), "sha256")

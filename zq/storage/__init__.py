@@ -52,7 +52,8 @@ class Backups(Protocol):
 
         Args:
             shift: If given, all expiry times are postponed by the age of the backup. ``shift`` is called with each
-                document that has an expiry. It returns the document's new value, or None to keep the expiry.
+                document that has an expiry, because the document may contain further times. It returns the document's
+                new value, or None to keep the value.
             force_clock: Whether to trust the machine's clock even if its time is implausible.
             use: Called with the restored store. Returns the number of access tokens in the store.
         """

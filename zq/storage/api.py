@@ -178,7 +178,7 @@ class MessageController(Protocol):
     def browse(
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, max_bytes: int = UNBOUNDED
     ) -> BrowsePage:
-        """Return messages in one state that follow the position ``after``.
+        """Return messages in one state, beginning after the position ``after``.
 
         Ready and delayed messages are in claim order (by available-at, then by sequence), claimed messages in order of
         sequence. A message that stays in its state is neither skipped nor repeated. A page may have fewer messages than
@@ -382,9 +382,9 @@ class Storage(Protocol):
         """Return the store's Unix time in seconds. All servers of the store use this time."""
 
     def clock_lead(self) -> Seconds:
-        """Return the seconds by which the clock of the store's machine is ahead of ``now``, or 0 if it is not ahead.
+        """Return the seconds by which the clock of the store's machine is ahead of ``now``, at least 0.
 
-        The clock is ahead while ``now`` ignores a sudden leap of the clock.
+        It is ahead only after a sudden leap, which ``now`` ignores for some time.
         """
 
     def ping(self) -> None:

@@ -144,8 +144,8 @@ class TransactionController(Protocol):
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         """Publish all messages of the stages and delete all messages of the claims, atomically.
 
-        The stages in ``commit.beside`` are published too. They may be missing. Their messages do not
-        count in the result or towards ``bounds.most``.
+        The stages in ``commit.beside`` are published too. They may be missing. Their messages do not count in the
+        result or towards ``bounds.most``.
 
         A commit of up to ``bounds.step`` messages and a few megabytes is completed in one step. A larger commit is only
         recorded: ``open`` is true in the result, and ``carry_on`` completes the commit. Until then:

@@ -40,7 +40,7 @@ class StripedLocks:
 
 
 class _Member(Generic[Request, Answer]):
-    """A submitted request. Its thread waits on ``woken`` until it has the result or must lead the next group."""
+    """A submitted request. Its thread waits for ``woken``, and then returns the result or leads the next group."""
 
     __slots__ = ("answer", "failure", "is_leader", "request", "woken")
 
@@ -168,9 +168,9 @@ class GroupCommit(Generic[Request, Answer]):
         self._awaited = 0
 
     def _take_followers(self, weight: int) -> list[_Member[Request, Answer]]:
-        """Remove and return the longest-waiting members that fit into the group.
+        """Remove and return the members that join the leader's group: those that waited longest, as far as they fit.
 
-        ``weight`` is the weight of the group's leader.
+        ``weight`` is the weight of the leader.
         """
         with self._lock:
             count = 0

@@ -38,21 +38,17 @@ class Ticket:
         _thread.ticket = None
 
     def defer(self, wait: Callable[[], object]) -> None:
-        """Set the function that waits for the disk. It replaces the function of an earlier operation of the request.
+        """Set the function that waits for the disk, in place of that of an earlier operation of the request.
 
         The last function is enough, because it waits for all earlier writes too.
         """
         self.wait = wait
 
     def keep_open(self, release: Callable[[], object]) -> bool:
-        """Prevent the store from closing until the ticket is released, and return True.
+        """Prevent the store from closing until the ticket is released. Return whether this call has done so.
 
-        When the ticket is released, it calls ``release``.
-
-        In two cases, do nothing and return False:
-
-        - There is no disk sync to wait for.
-        - The ticket already keeps the store open.
+        When the ticket is released, it calls ``release``. The call does nothing if there is no disk sync to wait for,
+        or if the ticket already keeps the store open.
         """
         if self.wait is None or self._release is not None:
             return False

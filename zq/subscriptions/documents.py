@@ -157,7 +157,7 @@ class SubscriptionDocuments:
     def start_at_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
         """Return a copy of the subscription that receives only messages posted from now on.
 
-        If the subscription is not active, return it unchanged. Otherwise, the copy's ``confirmed`` is:
+        If the subscription is not active, return it unchanged. Otherwise, ``confirmed`` of the copy is:
 
         - for a queue, the next generation of its subscription set ``all``;
         - for a topic, the next sequence of the project's log.
@@ -215,7 +215,7 @@ class SubscriptionDocuments:
         return self._documents.put(ref, msgspec.msgpack.encode(new), now, expected=version, expires=expires)
 
     def _follow(self, source: Source) -> None:
-        """Renew the project's cursor. If there is none, create one.
+        """Renew the fan-out cursor of the topic's project, or create it.
 
         A new cursor points before the first message that an active subscription of the topic must receive.
         """
@@ -246,8 +246,8 @@ def postpone(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
 def _decode_unexpired(stored: bytes | None, now: Seconds) -> SubscriptionSet:
     """Decode a subscription set and remove expired subscriptions. If ``stored`` is None, return an empty set.
 
-    The generation is at least the current time in milliseconds. If the generation started at 0, generations would
-    repeat after the document has expired.
+    The generation of the result is at least the current time in milliseconds. If it were 0 for a missing document,
+    generations would repeat after the document has expired.
     """
     found = _decoder.decode(stored).without_expired(now) if stored else SubscriptionSet()
     return msgspec.structs.replace(found, generation=max(found.generation, int(now * 1000)))

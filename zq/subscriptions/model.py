@@ -108,9 +108,9 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
             active.
         secret: The encrypted secret that signs deliveries.
         former: The encrypted previous secret, and the time until which it also signs deliveries.
-        agreed: Whether the subscriber has confirmed. False = it has declined, or the subscription is active without a
-            confirmation. None = it has not responded. In a document of an earlier version of zq, None together with
-            ``confirmed`` means that the subscriber has confirmed.
+        agreed: The subscriber's response: True = confirmed; False = declined, or activated without a confirmation;
+            None = no response yet. In documents of earlier versions of zq, None means "confirmed" if ``confirmed`` is
+            set.
     """
 
     id: str

@@ -277,13 +277,13 @@ class Subscriptions:
     def confirm(self, source: Source, id: str, agreed: bool, by_owner: bool = False) -> None:
         """Confirm or decline the subscription (contract 9.6).
 
-        If an active subscription is declined and the subscriber must confirm, send the subscriber a confirmation
-        request with which it can subscribe again.
+        If an active subscription is declined, a subscriber that must confirm gets a confirmation request, with which it
+        can subscribe again.
 
         Args:
             agreed: True to confirm, False to decline.
-            by_owner: Whether the caller is the source's owner, who may decline any subscription, but may confirm only
-                those that do not require the subscriber's confirmation.
+            by_owner: Whether the caller is the source's owner. The owner may decline any subscription, but may confirm
+                only one that does not require the subscriber's confirmation.
 
         Raises:
             SubscriptionNotFound: The subscription does not exist.
@@ -364,10 +364,10 @@ class Subscriptions:
         return one
 
     def _activate_if_allowed(self, one: Subscription) -> Subscription:
-        """Return an active copy of the subscription. If the subscriber must confirm, return it unchanged.
+        """Return an active copy of the subscription. If the subscriber must confirm first, return it unchanged.
 
-        If the subscriber has not confirmed, ``agreed`` of the copy is False. If the operator later
-        enables ``require_confirmation``, such a subscriber must therefore confirm.
+        ``agreed`` of the copy is False if the subscriber has not confirmed. It must then confirm if the operator
+        enables ``require_confirmation`` later.
         """
         if one.must_confirm(self._policy.confirm):
             return one

@@ -62,7 +62,7 @@ class Clock:
             return self._last
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock. When the method returns, messages and claims that end before the new time have expired.
+        """Advance the clock. Afterwards, all messages and claims that end before the new time have expired.
 
         Waiting requests poll again at once. Raises ``ValueError`` for a negative number.
         """

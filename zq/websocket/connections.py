@@ -103,7 +103,7 @@ class Connections:
             await run(session.end)
 
     def end(self) -> None:
-        """Wake all connections. If the server is stopping, they then close immediately."""
+        """Wake all connections, which then close if the server is stopping."""
         for connection in self._connections:
             connection.notify()
 

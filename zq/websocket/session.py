@@ -318,7 +318,7 @@ class Session:
     def _is_new(self, project: str, body: dict[str, Any], reply: Reply) -> bool:
         """Return whether the action created a subscription.
 
-        If the subscriber is this connection, also store the subscription for ``start_pushing``.
+        If the subscriber is this connection, also record the subscription for ``start_pushing``.
         """
         if body.get("subscriber") is not None:
             return "secret" in reply.document
@@ -331,14 +331,14 @@ class Session:
         return None if stored is None else wire.json_object(stored.metadata)
 
     def _headers(self, headers: Mapping[str, Any], signed: bool, checks_client: bool = True) -> dict[str, str]:
-        """Return the HTTP headers for an action.
+        """Return the HTTP headers for an action: those in the frame, and the credential.
 
         Args:
             headers: The headers in the frame.
-            signed: Whether the frame is signed. If so, the result contains the frame's signature. Otherwise, it
-                contains the connection's credential.
-            checks_client: Whether to pass on an invalid client id, which the application then rejects. If false, an
-                invalid client id is replaced by ``NO_CLIENT``.
+            signed: Whether the frame is signed. The credential is then the frame's signature, otherwise the
+                connection's credential.
+            checks_client: Whether the application checks the client id and rejects an invalid one. If false, an invalid
+                client id is replaced by ``NO_CLIENT``.
         """
         given = {"X-Project-ID": headers["X-Project-ID"], "Client-ID": headers["Client-ID"]}
         if not checks_client and not _is_uuid(given["Client-ID"]):

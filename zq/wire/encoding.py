@@ -51,7 +51,8 @@ def page(member: str, items: Sequence[object], path: str, query: dict[str, str] 
 def next_links(path: str, query: dict[str, str] | None) -> list[answers.Link]:
     """Return the link to the next page, or no link if ``query`` is ``None``.
 
-    Put the parameter that changes from page to page last in ``query``. The encoded form of the others is cached.
+    The parameter that changes from page to page must be the last one in ``query``, because the encoded form of all
+    others is cached.
     """
     if query is None:
         return []
@@ -225,7 +226,7 @@ def _format_since(moment: Seconds | None, now: Seconds) -> tuple[str | None, int
 def timestamp(moment: Seconds) -> str:
     """Format a time as ISO 8601 in UTC with milliseconds.
 
-    Cached, because formatting dominates the cost of encoding a message, and the messages of a post have equal times.
+    Cached, because formatting is the largest part of encoding a message, and the messages of a post have equal times.
     """
     return datetime.fromtimestamp(round(moment, 3), UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 

@@ -88,17 +88,23 @@ def events(messages: Sequence[PublishedMessage], now: Seconds) -> list[bytes]:
 
 
 def gap_event(after: int, resumes: int) -> bytes:
-    """Render the event that reports a gap. Its id lets a client that reconnects resume after the gap."""
+    """Render the event that reports a gap in the log.
+
+    Its id is the last missing sequence, so a client that reconnects resumes after the gap.
+    """
     return b"id: %d\nevent: gap\ndata: %b\n\n" % (resumes - 1, encode(answers.Gap(after, resumes)))
 
 
 def opening(position: int) -> bytes:
-    """Render the first bytes of a stream. Their id lets a client resume before it has received an event."""
+    """Render the first bytes of a stream: a comment, and ``position`` as the event id.
+
+    A client that reconnects before its first event resumes from this id.
+    """
     return b": zq\nid: %d\n\n" % position
 
 
 def heartbeat(position: int) -> bytes:
-    """Render a heartbeat. Its id updates the position from which a client resumes."""
+    """Render a heartbeat: a comment, and ``position`` as the event id, from which a client that reconnects resumes."""
     return b": heartbeat\nid: %d\n\n" % position
 
 

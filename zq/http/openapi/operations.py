@@ -102,7 +102,7 @@ def operation(
     errors: Sequence[int] = (),
     usual: Sequence[int] = USUAL,
 ) -> Json:
-    """Return an operation, without the parameters that all operations of its path share.
+    """Return an operation, without the parameters that are declared for its whole path.
 
     Args:
         identity: The ``operationId``.

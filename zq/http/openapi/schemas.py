@@ -235,7 +235,7 @@ def _service() -> Json:
 
 
 def _record(optional: str = "", /, **members: Json) -> Json:
-    """Return the schema of an object. ``optional`` names its optional properties, separated by blanks."""
+    """Return the schema of an object. ``optional`` lists its optional properties, separated by blanks."""
     return {
         "type": "object",
         "properties": members,

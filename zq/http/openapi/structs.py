@@ -33,7 +33,7 @@ def request_schemas(*kinds: Any, **named: Any) -> Json:
 
 
 def answer_schemas(*kinds: Any, **named: Any) -> Json:
-    """Return the schemas of answers, by component name. Properties with a default are optional.
+    """Return the schemas of answers, by component name. A property with a default is optional.
 
     The arguments are those of ``request_schemas``.
     """

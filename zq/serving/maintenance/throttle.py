@@ -70,7 +70,7 @@ class LatencyMonitor(Events):
                 self._ratios += seconds / max(usual, 1e-6)
 
     def begin(self) -> None:
-        """Begin a round. Samples during the round are compared with the usual latencies but do not change them."""
+        """Begin a round. During a round, latencies are compared with the usual ones, but do not change them."""
         with self._lock:
             self._sweeping = True
             self.ratio = 1.0
@@ -110,7 +110,7 @@ class AdaptivePace(Steps):
     Args:
         size: Maximum number of entries to remove in a step.
         most: Maximum number of entries to remove in the round.
-        rest: Sleeps for the given seconds. Returns whether the server is stopping, which ends the round.
+        rest: Sleeps for the given seconds. Returns whether to end the round, because the server is stopping.
         expired: Called with the number of removed messages and their queue.
     """
 

@@ -114,8 +114,8 @@ class StoreCollector(Collector):
     def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
         """Yield the dead-letter queues that are named in the metadata of the queues in ``rows``.
 
-        If ``rows`` contains n queues of a project, they must be the first n queues of the project's listing, because
-        the method reads the metadata of these queues page by page.
+        The metadata is read from the beginning of each project's listing, so the rows of a project must be its first
+        queues.
         """
         for project, count in Counter(queue.project for queue, _ in rows).items():
             after: str | None = ""

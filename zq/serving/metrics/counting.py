@@ -69,7 +69,7 @@ class Buffer:
 
 
 def sum_into(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that adds the sum of its values to ``counter``, and the number of values to ``number``."""
+    """Return a function that takes values, adds their sum to ``counter``, and adds their number to ``number``."""
 
     def add(values: list[float]) -> None:
         counter.inc(sum(values))
@@ -80,7 +80,7 @@ def sum_into(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
 
 
 def observe_into(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that adds its values to ``histogram``, and the number of values to ``number``."""
+    """Return a function that takes values, adds them to ``histogram``, and adds their number to ``number``."""
     bounds, buckets, total = histogram._upper_bounds, histogram._buckets, histogram._sum
 
     def add(values: list[float]) -> None:
@@ -292,8 +292,8 @@ class Metrics(Events):
     def _tally(self) -> None:
         """Update the counters from the totals that the store reports.
 
-        For each total, the method adds the increase since the last call to the counter. If the total has decreased, the
-        store has probably restarted it at 0, so the method adds the whole total.
+        A counter grows by the increase of its total since the last call. A total that has decreased was probably
+        restarted at 0 by the store, so the whole total is added.
         """
         with self._tallying:  # concurrent scrapes must add their increases in order
             measures = self._store.measures.get() or ()

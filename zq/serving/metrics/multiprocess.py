@@ -51,7 +51,10 @@ def forget(process: int) -> None:
 
 
 def _remove_orphan(owner: Path) -> None:
-    """Remove the metrics directory that contains ``owner``, unless a process holds the lock on this file."""
+    """Remove the metrics directory of a dead process.
+
+    The file ``owner`` is in the directory. If a process holds the lock on this file, keep the directory.
+    """
     with owner.open("r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -81,7 +81,6 @@ class DeclaredOption(Struct, frozen=True):
 
     @property
     def is_number(self) -> bool:
-        """Whether the values are numbers."""
         return self.kind in (int, float)
 
     @property

@@ -439,8 +439,8 @@ def allot_threads(engine: str, server: sections.ServerOptions) -> dict[str, Any]
 def _thread_shares(waiters: int | None, streams: int | None, threads: int) -> dict[str, int]:
     """Return how many waiting requests and how many streams may hold threads.
 
-    ``THREADS_FOR_WORK`` threads stay free for other requests. An unset option gets its default, or less if
-    there are too few threads. Raises ``StartRefused`` if the options that are set exceed the threads.
+    ``THREADS_FOR_WORK`` threads stay free for other requests. An unset option gets its default, or less if there are
+    too few threads. Raises ``StartRefused`` if the options that are set need more threads than there are.
     """
     most = threads - THREADS_FOR_WORK
     if (waiters or 0) + (streams or 0) > most:

@@ -67,8 +67,8 @@ class CheckpointRules(NamedTuple):
         records: Number of log records after which a checkpoint is due.
         keep: Seconds for which past states can be restored.
         beat: Seconds between two heartbeats.
-        rest: Seconds after the takeover during which no log record is removed, because a suspended former owner may
-            still complete an upload; see ``Proof.after_put``.
+        rest: Seconds after the takeover during which no log record is removed. Until then, a former owner that was
+            suspended may still complete an upload; see ``Proof.after_put``.
     """
 
     size: int = 64 << 20
@@ -122,8 +122,8 @@ def object_names(files: Sequence[File]) -> list[str]:
 def upload(objects: Objects, folder: Path, files: Sequence[File], prove: Callable[[], object] = bool) -> None:
     """Upload the files whose content is not in the manifest.
 
-    The function calls ``prove`` before each upload. ``prove`` raises an exception if this server may no longer own the
-    store, which ends the function.
+    ``prove`` is called before each upload. It raises an exception, which ends the upload, if this server may no longer
+    own the store.
     """
 
     def one(file: File) -> None:

@@ -4,8 +4,8 @@
 A record consists of ``HEADER`` and the compressed batches in MessagePack. Each record contains the checksum of its
 predecessor, so that lost or swapped records are detected.
 
-Records are idempotent, because they contain only puts and deletions. A record may even be applied to a newer state if
-all later records are applied after it.
+Records are idempotent, because they contain only puts and deletions. A store that already contains the changes of
+some records may therefore replay these records, if it also replays all later ones.
 """
 
 import struct

@@ -56,7 +56,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 class CheckpointRef(msgspec.Struct, frozen=True, array_like=True):
     """A reference to the checkpoint ``checkpoint/<epoch>/<position>``.
 
-    ``epoch`` is the epoch in which it was created, and ``moment`` the creation time in milliseconds.
+    ``epoch`` is the epoch in which the checkpoint was created, and ``moment`` the creation time in milliseconds.
     """
 
     position: int
@@ -140,7 +140,7 @@ def write(objects: Objects, name: str, value: object) -> None:
 def newest(objects: Objects, known: int = 0) -> int:
     """Return the number of the newest election, or 0 if there was none.
 
-    Election numbers have no gaps. ``known`` is the number of an earlier election, from which the search begins.
+    Election numbers have no gaps, so the search begins at ``known``, the number of an earlier election.
     """
     low, high = known, known + 1
     while objects.has_election(high):
@@ -162,8 +162,8 @@ def win_election(objects: Objects) -> int:
 def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None]:
     """Return the newest opened epoch and its opening record, or (0, None) if no epoch was opened.
 
-    A successor may already have fenced the epoch. ``known`` is the number of an earlier election. It only shortens the
-    search for the newest election.
+    The epoch may already be fenced by a successor. ``known`` is the number of an earlier election, which shortens the
+    search.
     """
     for epoch in range(newest(objects, known), 0, -1):
         opening = read(objects, f"open/{epoch}", Opening)
@@ -202,7 +202,7 @@ def check_layout(opening: Opening, layout: str) -> None:
 
 
 def extend_chain(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:
-    """Return a new chain: ``chain`` and then ``span``, without the spans that end at or before ``removed``."""
+    """Return ``chain`` extended by ``span``, without the spans that end at or before ``removed``."""
     return [known for known in (*chain, span) if known.last > removed]
 
 
@@ -247,14 +247,13 @@ class Proof:
             raise Deposed
 
     def after_put(self, by_position: bool) -> None:
-        """Confirm ownership after a record was stored: check for a fence if necessary.
+        """Confirm after a record was stored that this server still owned the store: check for a fence if necessary.
+
+        With fencing by position, a successor would have written its fence under the record's name. As the record could
+        be created, there was no fence. Only a proof that is no longer valid requires a check, because the successor may
+        have written a fence and removed it again.
 
         Raises the errors of ``check_fence``.
-
-        With fencing by position, a successor's fence would have the name of the record:
-
-        - While the proof is valid, no check is necessary: the record could be created, so there was no fence.
-        - If the proof is no longer valid, a successor may have written a fence with this name and removed it again.
         """
         if not by_position or not self.is_valid:
             self.check_fence()
@@ -288,7 +287,7 @@ class Proof:
         return self._clock() - self._until + self._lease * (1 - MARGIN)
 
     def check(self) -> None:
-        """Do nothing if the proof is valid. Otherwise, wait for a check that makes it valid.
+        """Return if the proof is valid. Otherwise, wait for a check that makes it valid.
 
         Raises ``Deposed`` if another server has taken over, or ``Unavailable`` if the proof is still not valid after
         ``PATIENCE`` seconds.
@@ -297,9 +296,9 @@ class Proof:
             self._request_check(lambda: self.is_valid)
 
     def confirm(self) -> None:
-        """Do nothing if ownership was confirmed in the last ``RECENT`` seconds. Otherwise, wait for a new check.
+        """Return if ownership was confirmed within the last ``RECENT`` seconds. Otherwise, wait for a new check.
 
-        After ``close``, also do nothing. Raises the errors of ``check``.
+        After ``close``, do nothing. Raises the errors of ``check``.
         """
         if not self._closing and (self.fenced or self.age > RECENT):
             self._request_check(lambda: self.age <= RECENT)

@@ -47,7 +47,7 @@ class StandbyCopy(NamedTuple):
 
 
 class Tail:
-    """A reader of the log. It yields a record once every later owner is certain to keep the record."""
+    """A reader of the log of the current owner. It yields only records that every later owner is certain to keep."""
 
     def __init__(self, objects: Objects, position: int) -> None:
         self.position = position
@@ -99,10 +99,10 @@ def is_confirmed(head: Head | None) -> bool:
 
 
 def yield_acknowledged(records: Iterable[Entry], known: int) -> Iterator[Entry]:
-    """Yield the records up to the last acknowledged position.
+    """Yield the records that are known to be acknowledged.
 
-    All positions up to ``known`` are acknowledged. The header of a record may state a higher acknowledged position. Up
-    to ``AHEAD`` unacknowledged records are buffered.
+    These are the records up to the position ``known``, or up to a higher position that a later record's header states
+    as acknowledged. Up to ``AHEAD`` records are buffered until a later record acknowledges them.
     """
     held: deque[Entry] = deque()
     for record in records:

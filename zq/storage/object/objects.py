@@ -52,8 +52,8 @@ class Objects(Protocol):
     def put_new(self, name: str, value: bytes) -> bool:
         """Store the value if the object does not exist. Return whether the value was stored.
 
-        If the attribute ``exclusive`` is true, at most one of several concurrent calls returns True. Otherwise, several
-        may do so.
+        If several clients call this method concurrently, at most one call returns True, provided that the attribute
+        ``exclusive`` is true. If it is false, several may return True.
         """
         ...
 

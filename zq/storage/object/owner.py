@@ -183,9 +183,9 @@ class Owner(Directory):
         return Standby(self._objects, self._path, lambda: ShippedStore(self._path, self._families, "", Damage()))
 
     def _fall_behind(self, cause: Exception | None = None) -> None:
-        """Log that another server has taken over first. The caller then waits until the new owner has stopped.
+        """Log that another server has taken over first. The caller then waits for its next turn.
 
-        Raises ``Deposed`` if this server has already owned the store or the option ``takeover`` is not ``wait``.
+        Raises ``Deposed`` if this server has already owned the store, or if the option ``takeover`` is not ``wait``.
         """
         if self._terms.takeover != "wait" or self._proof is not None:
             raise Deposed(TAKEN) from cause
@@ -194,9 +194,9 @@ class Owner(Directory):
     def _win_turn(self, standby: Standby, patience: float) -> int:
         """Wait until this server may take over the store, win an election, and return the election's number.
 
-        Other servers may have won earlier elections in the meantime. Unless the option ``takeover`` is ``now``, wait up
-        to ``patience`` seconds for each of them to open its epoch. If one of them does, call ``_fall_behind``, which
-        may raise ``Deposed``, and start again.
+        Rivals may have won elections between the former owner and this server. Unless the option ``takeover`` is
+        ``now``, wait up to ``patience`` seconds for each rival to open its epoch. If a rival opens its epoch, this
+        server starts again or raises ``Deposed``.
         """
         while True:
             former = self._wait_for_turn(standby)
@@ -209,9 +209,9 @@ class Owner(Directory):
             self._fall_behind()
 
     def _is_served(self, epoch: int, patience: float) -> bool:
-        """Wait up to ``patience`` seconds until an epoch is opened, or fenced by a successor.
+        """Wait up to ``patience`` seconds for an epoch to be opened. Return whether it was opened.
 
-        Return whether it was opened.
+        Return ``False`` early if a successor has fenced the epoch.
         """
         deadline = uptime() + patience
         while uptime() < deadline:
@@ -329,10 +329,10 @@ class Owner(Directory):
         return isinstance(head, Head) and head.released >= 0
 
     def _choose_copy(self, copy: StandbyCopy | None, kept: RestorePoints) -> StandbyCopy:
-        """Return the standby copy. If the newest checkpoint in ``kept`` is newer, download and return the checkpoint.
+        """Return the standby copy or, if it is newer, the newest checkpoint in ``kept``, which is downloaded.
 
-        An older standby copy is useless, because the log records after it may have been removed. If there is neither a
-        copy nor a checkpoint, return a copy without a checkpoint at the position 0.
+        A copy older than the checkpoint is useless, because the log records that it needs may have been removed. If
+        there is neither a copy nor a checkpoint, the result is at position 0 and has no checkpoint.
         """
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
         if copy is not None and copy.position >= newest:

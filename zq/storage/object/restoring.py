@@ -101,8 +101,8 @@ def read_records(
 def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: Sequence[bytes | None]) -> bool:
     """Return whether a record of the epoch states that this position was acknowledged.
 
-    If not, a missing record at this position does not mean damage: concurrent uploads may be stored in any order.
-    ``values`` has the content of the objects ``names``; None for a missing object.
+    If none does, a missing record at this position is not damage, because concurrent uploads may be stored in any
+    order. ``values`` has the content of the objects ``names``; None for a missing object.
     """
     there = zip(names, values, strict=True)
     records = (entries.decode(value, name) for name, value in there if value is not None)
@@ -110,10 +110,10 @@ def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: S
 
 
 def close_log(objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None]) -> int:
-    """Close the log of a fenced epoch. Call ``each`` with every record after the position ``base``.
+    """Close the log of a fenced epoch, call ``each`` with every record after ``base``, and return the last position.
 
-    Return the last position. Records up to the position ``acknowledged``, or up to a higher position that a record
-    states, are acknowledged. All others are stored again, because some readers may not see them yet.
+    Records that are not known to be acknowledged are stored again, because some readers may not see them yet.
+    ``acknowledged`` is the last acknowledged position, but a record may state a higher one.
     """
     doubtful: deque[Entry] = deque()
     for record in read_epoch(objects, epoch, base, None, acknowledged):

@@ -60,11 +60,11 @@ class _Waiter(NamedTuple):
 
 
 class LogCut:
-    """A position between two batches at which a record ends.
+    """A point between two batches at which a log record ends.
 
     Attributes:
-        serial: The number of the batch before the cut.
-        position: The log position of the record, or None until the record exists.
+        serial: The number of the last batch before this point.
+        position: The log position of the record that ends here, or None until the record exists.
     """
 
     def __init__(self, serial: int, position: int | None) -> None:
@@ -316,8 +316,8 @@ class Shipper:
     def _pause(self) -> float:
         """Return the seconds until the next upload may begin; 0 or less = now.
 
-        If no batch is waiting, or too many records are unacknowledged, no upload may begin. The result is then the
-        number of seconds after which the caller must call this method again.
+        While no batch is waiting or too many records are unacknowledged, no upload may begin. The result is then the
+        seconds until the caller must check again.
         """
         if not self._waiting or self._last - self._acknowledged >= self._ahead:
             return UNHURRIED / 2
@@ -363,9 +363,12 @@ class Shipper:
     def _pace(self, duration: float, alone: bool) -> None:
         """Adjust the interval between the starts of uploads, after an upload of ``duration`` seconds.
 
-        ``alone``: whether no other upload was running. If concurrent uploads take longer than an upload alone, the
-        object store is busy, and the interval grows: there are fewer uploads with more batches each. If they take no
-        longer, only the network is slow, and uploads overlap.
+        If concurrent uploads take longer than an upload alone, the object store is busy. The interval then grows, so
+        that there are fewer uploads with more batches each. If they take no longer, only the network is slow, and
+        uploads overlap.
+
+        Args:
+            alone: Whether no other upload was running.
         """
         self._durations.append(duration)
         self._alone = duration if alone else min(self._alone, duration)
@@ -406,8 +409,8 @@ class Shipper:
 def store_record(objects: Objects, name: str, value: bytes, by_position: bool) -> bool:
     """Store a record, and return True. If the object already exists with other content, return False.
 
-    If the existing content is the same, an earlier attempt was successful although its response was lost. The result is
-    then True. Raises ``Unavailable`` if the object store does not respond or a successor has removed the object.
+    If the existing content is the same, an earlier attempt has succeeded and only its response was lost, so return
+    True. Raises ``Unavailable`` if the object store does not respond or a successor has removed the object.
     """
     if objects.put_new(name, value) if by_position else objects.put(name, value):
         return True

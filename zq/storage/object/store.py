@@ -42,7 +42,7 @@ class ShippedStore(Store):
     def serve(
         self, proof: Proof, shipper: Shipper, checkpointer: Checkpointer, closed: Callable[[], object] = bool
     ) -> None:
-        """Upload all writes from now on. The method ``close`` calls ``closed`` at its end."""
+        """Upload all writes from now on. ``closed`` is called when the store has been closed."""
         self._proof, self._shipper, self._checkpointer, self._closed = proof, shipper, checkpointer, closed
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:

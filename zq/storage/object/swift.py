@@ -174,7 +174,11 @@ class SwiftObjects(Objects):
         return reply
 
     def _get_account(self, former: Account | None) -> Account:
-        """Return the account. Sign in at the first call, or if it is ``former`` (with an expired token)."""
+        """Return the account. Sign in on the first call, and again for a new token.
+
+        ``former`` is an account whose token has expired. If another thread has replaced it already, do not sign in
+        again.
+        """
         with self._lock:
             if self._account is None or self._account == former:
                 try:

@@ -112,7 +112,7 @@ def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now:
 def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> list[Candidate]:
     """Return the fresh messages after the position ``after`` that are not available yet, in order of sequence.
 
-    A fresh message was posted without a delay, so its available-at is in the future only after the clock was set back.
+    Fresh messages were posted without a delay, so this is possible only after the clock was set back.
     """
     first, last = max(state.tally.fresh_head, after.lane) + 1, state.tally.fresh_tail + 1
     found: list[Candidate] = []
@@ -130,9 +130,9 @@ def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> 
 
 
 def _records(store: Store, state: QueueState, positions: Iterator[tuple[int, ...]], now: int) -> Iterator[Candidate]:
-    """Yield (available-at, sequence, record) of each unexpired message at ``positions``: (available-at, sequence).
+    """Yield (available-at, sequence, record) of the unexpired messages at ``positions``, in the same order.
 
-    A message that an open commit will delete appears as claimed.
+    A position is the pair (available-at, sequence). A message that an open commit will delete appears as claimed.
     """
     count = FIRST_RECORDS
     while some := list(islice(positions, count)):

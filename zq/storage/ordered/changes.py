@@ -30,7 +30,7 @@ MAX_AHEAD: Final = FALSE_FUTURE * 1000
 
 
 class Completion(NamedTuple):
-    """The outcome, history retention and time with which one operation finishes messages.
+    """How and when one operation finishes messages.
 
     Attributes:
         outcome: The outcome that history entries record.
@@ -141,7 +141,7 @@ class Change:
     ) -> None:
         """Replace the stored record of a message, and update its index entries.
 
-        Afterwards, claims find the message through an index, even if it was fresh (not indexed) before. If the expiry
+        Afterwards the message has an entry in ``available``, even if it was fresh (not indexed) before. If the expiry
         changes, a body that is stored apart from the record is rewritten too.
 
         Args:
@@ -177,11 +177,12 @@ class Change:
         self._lowered.setdefault(state, set()).add(sequence)
 
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
-        """Move the ready cursor to the key ``head`` and the fresh cursor to the sequence ``fresh_head``, on commit.
+        """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head`` when this change is committed.
 
-        Claims search the index ``available`` from the ready cursor, and the fresh messages (posted without a delay and
-        not yet claimed) from the fresh cursor. Claims still find entries that this change adds before ``head``. If only
-        the fresh cursor moves, nothing is written to the store.
+        Claims search from these cursors. The ready cursor is a key in the index ``available``. The fresh cursor is a
+        sequence of the fresh messages, which were posted without a delay and are not yet claimed. Claims nevertheless
+        find entries that this change adds before ``head``. If only the fresh cursor moves, nothing is written to the
+        store.
         """
         self._heads[state] = head
         if fresh_head > state.tally.fresh_head:
@@ -190,16 +191,15 @@ class Change:
     def keep_ready_cursor(self, state: QueueState) -> None:
         """Cancel the move of the ready cursor by ``advance``. The fresh cursor still moves.
 
-        A claim calls this method if it leaves ready messages unclaimed. They have index entries, so later claims find
-        them from the ready cursor.
+        A claim that leaves ready messages unclaimed calls this method, so that the next claim finds them again.
         """
         self._heads.pop(state, None)
 
     def remember(self, state: QueueState, key: IdempotencyKey | None, answer: Any, now: int, posted: bool) -> None:
         """Store an idempotency key with ``answer``, the result of its request. Do nothing if ``key`` is None.
 
-        ``posted``: whether the request is a post whose messages this change has already appended. If so, the sequence
-        of the last message is stored with the key.
+        ``posted``: whether the request is a post. The sequence of its last message, which this change has already
+        appended, is then stored with the key.
         """
         if key is not None:
             last = self._tally(state).sequence if posted else 0
@@ -266,7 +266,7 @@ class Change:
         self._writes += due.history_writes(state.history, tally.position, kept)
 
     def _rewrite_body(self, state: QueueState, key: bytes, record: StoredMessage, body: bytes | None) -> None:
-        """Rewrite the body with the record's expiry. Otherwise the compaction filter would drop it too early."""
+        """Rewrite the body with the record's new expiry, so that the compaction filter does not drop it too early."""
         stored = None if body is not None else self._store.get("bodies", key)
         if stored is not None:
             body = layout.unseal_body(stored)
@@ -315,8 +315,8 @@ def _set_available(tally: Tally, record: NewMessage, now: int, may_be_fresh: boo
     """Set the available-at of a message that was posted without a delay.
 
     If ``may_be_fresh`` is true (no message groups), also decide whether the message gets an entry in the index
-    ``available``. It gets an entry if a claim would have to skip more than ``MAX_GAP`` other messages to reach it.
-    Otherwise, it is fresh: it has no entry.
+    ``available``. It gets one only if a claim would otherwise have to skip more than ``MAX_GAP`` other messages to
+    reach it. Without an entry, it is fresh.
     """
     fresh = tally.fresh
     if fresh > now + MAX_AHEAD:

@@ -273,8 +273,8 @@ def _decode_holder(group: bytes) -> Holder:
 class ClaimPage:
     """A page of live claims, ordered by queue name and claim id.
 
-    The marker of the next page is ``queue/id`` of the last claim. If the page ends after all claims of a queue, the
-    marker consists of this queue's name, a zero byte and a slash.
+    The marker of the next page is ``queue/id`` of the last claim. If the page ends after the last claim of a queue, the
+    marker is this queue's name followed by a zero byte and a slash, so that the next page begins with the next queue.
     """
 
     def __init__(self, store: Store, registry: Registry, limit: int, now: int) -> None:
@@ -364,7 +364,10 @@ def find_held(store: Store, state: QueueState | None, claim: str, now: int) -> l
 
 
 def find_sequences(store: Store, state: QueueState | None, claim: str, now: int) -> list[int]:
-    """Return the sequences of the messages that ``find_held`` returns, without reading their records."""
+    """Return the sequences of the messages that a live claim holds, in order.
+
+    The result is that of ``find_held`` without the records, which are not read.
+    """
     if state is None:
         return []
     prefix = layout.claim_prefix(state.number, claim)

@@ -65,8 +65,8 @@ class DocumentController:
     def _change(self, ref: DocumentRef, now: Seconds, expected: str | None, new: StoredDocument | None) -> bool:
         """Replace a document, or delete it if ``new`` is None. Return whether this was done.
 
-        Nothing is changed if the stored version is not ``expected``, or if there is no document to delete. If
-        ``expected`` is None, any version is accepted; if it is "", the document must not exist.
+        Nothing is changed if the stored version is not ``expected``, or if there is no document to delete. ``expected``
+        None accepts any version; "" requires that the document does not exist.
         """
         key = _key(ref)
         with self._handle as (store, _):

@@ -50,11 +50,12 @@ def group_entry(group: bytes, head: bytes) -> tuple[bytes, bytes]:
 
 
 class ScannedRecords:
-    """The records that a claim has read in one message group, by position (slot), in the order of the group.
+    """The records that a claim has read in one message group.
 
     Attributes:
         head: The head of the group before the claim.
-        records: None for a message that was removed or is unreadable.
+        records: Records by position (slot), in the order of the group; None for a message that was removed or is
+            unreadable.
         is_all: Whether the whole group was read.
     """
 
@@ -76,7 +77,7 @@ class _GroupIndexChange:
 
     Attributes:
         slots: The new records by slot (position in the index); None for a slot that a message leaves.
-        stored: The slots in ``slots`` that the store already has.
+        stored: The slots whose index entries the store already has.
     """
 
     __slots__ = ("key", "scanned", "slots", "state", "stored")
@@ -114,7 +115,7 @@ class GroupIndexChanges:
     def add_scanned(self, state: QueueState, key: bytes, scanned: ScannedRecords) -> None:
         """Add the records that a claim has read in the group with this key.
 
-        They provide the group's new head (first message) if its old one was removed.
+        If this change removes the group's first message, its next one is found in these records.
         """
         self._indexes.setdefault(key, _GroupIndexChange(state, key)).scanned = scanned
 
@@ -144,8 +145,8 @@ class GroupIndexChanges:
     def _head(self, index: _GroupIndexChange, head: bytes, now: int) -> bytes:
         """Return the head of a group after the change, or b"" if the group has no live messages.
 
-        A head consists of a time and the position of the first message. ``head`` is the old head; no stored message of
-        the group precedes it.
+        A head consists of a time and the position of the first message. ``head`` is the old head, which precedes all
+        stored messages of the group.
         """
         kept, scanned = head[layout.number.size :], index.scanned
         joined = sorted(slot for slot, record in index.slots.items() if record is not None)

@@ -78,9 +78,9 @@ class ReadyCursor(NamedTuple):
     """The two ranges of the index ``available`` in which claims search for ready messages.
 
     - From ``high`` on: entries that claims have not passed yet.
-    - From ``head`` to below ``low``: entries that were added below ``high`` later. This range is usually empty.
+    - From ``head`` to below ``low``: entries that were added below ``high`` after claims had passed it. Usually empty.
 
-    Messages outside the ranges are not ready: they have expired, are unreadable, or an open commit will delete them.
+    No message outside these ranges is ready: it has expired, is unreadable, or will be deleted by an open commit.
     """
 
     head: bytes
@@ -99,13 +99,13 @@ class ReadyCursor(NamedTuple):
         return self.head < min(self.low, upper) or self.high < upper
 
     def move_to(self, head: bytes) -> "ReadyCursor":
-        """Return the cursor after a claim that has read up to the key ``head``."""
+        """Return the cursor after a claim that has searched up to the key ``head``."""
         return (
             ReadyCursor(head, self.low, self.high) if head < self.low else ReadyCursor(head, head, max(head, self.high))
         )
 
     def extend(self, keys: Sequence[bytes]) -> "ReadyCursor":
-        """Return the cursor with its ranges extended to include new entries of ``available`` with these keys."""
+        """Return the cursor with ranges that also include the new entries of ``available`` with these keys."""
         early = [key for key in keys if key < self.high]
         if not early:
             return self
@@ -144,8 +144,8 @@ class VisibilityIndex:
     claimed or delayed messages to find the ten messages of a page.
 
     - Sequences are grouped into blocks, and blocks into larger blocks.
-    - For each kind of filter, a block may have a time before which none of its messages becomes visible. A filter that
-      hides a client's own messages has separate times for that client.
+    - For each kind of filter, a block may have a time before which none of its messages becomes visible. Filters that
+      hide a client's own messages have their own times per client.
     - A change that makes a message visible earlier discards the times of its blocks. A scan that began before such a
       change must not record times.
 

@@ -320,10 +320,10 @@ class Integrity(Findings):
                     )
 
     def _probe_damage(self, family: str, keys: Iterable[bytes]) -> None:
-        """Read the entries with these keys up to the first damaged one.
+        """Read the entries with these keys until one is damaged, before ``contradict`` reports that one is missing.
 
-        A scan skips damaged entries silently, so they look like missing entries. After a damaged entry is read here,
-        ``contradict`` counts the next contradiction as an effect of the damage.
+        A scan skips damaged entries silently, so they look like missing ones. If this method reads a damaged entry, the
+        next call of ``contradict`` counts an effect of the damage instead of a contradiction.
         """
         for key in keys:
             self.store.get(family, key)

@@ -20,7 +20,7 @@ NO_LOG: Final = LogRecord(0)
 
 
 class _LenientStore:
-    """A store in which damaged values appear to be missing. Reading a damaged value sets ``missed``."""
+    """A store that reports damaged values as missing. The attribute ``missed`` is set when one is read."""
 
     def __init__(self, store: Readable) -> None:
         self._store = store
@@ -88,7 +88,7 @@ class Findings:
         return self.decode(lambda stored: entries.record_entries(family, key, stored), family, key, value) or []
 
     def read_numbers(self, kind: bytes) -> set[bytes]:
-        """Return the numbers (of queues, histories or logs) that follow the prefix ``kind`` in keys of ``default``."""
+        """Return the numbers of queues, histories or logs in the keys of ``default`` with the prefix ``kind``."""
         return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.prefix_end(kind))}
 
     def report(self) -> Report:

@@ -109,7 +109,7 @@ def batch_writes(batch: Batch, before: LogRecord) -> list[Write]:
 def batch_entries(key: bytes, value: bytes) -> list[Write]:
     """Return the writes that store a batch and its index entries. ``key`` and ``value`` are its entry in ``batches``.
 
-    The value is not encoded again, because other versions of zq encode a batch differently.
+    The value is written as it is, because other versions of zq encode a batch differently.
     """
     stored = decode_stored(value)
     before = LogRecord(layout.pair.unpack(key)[0], size=stored.size, messages=stored.messages)
@@ -118,15 +118,20 @@ def batch_entries(key: bytes, value: bytes) -> list[Write]:
 
 
 def batch_removal(key: bytes, value: bytes) -> list[Write]:
-    """Return the writes that remove a batch and its index entries. ``key``, ``value`` are its entry in ``topics``."""
+    """Return the writes that remove a batch and its index entries.
+
+    ``key`` and ``value`` are the batch's entry in the index ``topics``.
+    """
     batch = key[:8] + key[-8:]
     return [("topics", key, None), *due.removals("batches", batch, layout.number.unpack_from(value)[0])]
 
 
 def topic_removal(batch: bytes, note: bytes) -> Write:
-    """Return the write that removes a batch's entry in ``topics``.
+    """Return the write that removes a batch's entry in the index ``topics``.
 
-    ``batch`` is the batch's key, and ``note`` is the value that ``due`` stores for the batch.
+    Args:
+        batch: The key of the batch in ``batches``.
+        note: The value of the batch's entry in ``due``.
     """
     return ("topics", batch[:8] + note + batch[8:], None)
 
@@ -138,9 +143,9 @@ MIN_COMPACTED: Final = 8 << 20
 
 
 class LogView(NamedTuple):
-    """The state of a log that readers use.
+    """An immutable view of a log for readers, except for ``floors``, which may change.
 
-    ``floors`` maps topics to their last purged sequences. This mapping may change, but ``record`` does not.
+    ``floors`` maps each purged topic to the last sequence that the purge has removed.
     """
 
     record: LogRecord
@@ -191,12 +196,12 @@ class Log:
     def dropped(self) -> int:
         """The sequence up to which batches are trimmed or being trimmed.
 
-        A reader that reads this value after a scan notices every trim that may have removed batches during the scan.
+        To notice a trim that may have removed batches during a scan, read this value after the scan.
         """
         return max(self._trimming, self.view.record.dropped)
 
     def cache_head(self, topic: str | None, head: int) -> None:
-        """Record that a topic has no batches up to the sequence ``head``. The topic None stands for the whole log."""
+        """Note that a topic has no batches up to the sequence ``head``. The topic None stands for the whole log."""
         with self._heads_lock:
             self._heads[topic] = head
 
@@ -264,8 +269,8 @@ class Log:
     def discard_floor(self, topic: str) -> None:
         """Discard the floor (last purged sequence) of a topic whose purged batches are removed.
 
-        The floor may stay in memory for some time. Readers share the mapping of floors, so it is copied, and one copy
-        discards many floors.
+        Readers share the mapping of floors, so a removal must copy it. Discarded floors therefore stay in the mapping
+        until one copy removes many of them.
         """
         self._forgotten.add(topic)
         floors = self.view.floors
@@ -325,9 +330,9 @@ class Logs:
 
 
 def _trim(store: Store, grown: LogRecord, old: LogRecord, keep: Retention) -> LogRecord:
-    """Return the log record after a trim to ``keep``, the limits in bytes and messages. Nothing is written.
+    """Compute the log record after a trim to ``keep``, the limits in bytes and messages. Nothing is written.
 
-    ``grown`` is the record with the new batch, and ``old`` is the record without it. The log is trimmed only when it
+    ``grown`` is the record with the new batch, and ``old`` is the record without it. Nothing is trimmed until the log
     exceeds a limit by an eighth, so that one range removal covers many batches.
     """
     size, messages = grown.size - old.gone_size, grown.messages - old.gone_messages

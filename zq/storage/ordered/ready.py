@@ -100,8 +100,8 @@ def _read_contents(
 ) -> Iterator[tuple[int, StoredMessage | None, bytes | None]]:
     """Yield (sequence, record, body) of each candidate.
 
-    The record is None if there is no message to claim. The body is then b"" if the message is unreadable, and None if
-    it was removed.
+    If a candidate cannot be claimed, the record is None, and the body shows why: b"" = the message is unreadable, None
+    = the message was removed.
     """
     for start in range(0, len(candidates), AHEAD):
         some = candidates[start : start + AHEAD]
@@ -141,7 +141,7 @@ class _Scan:
         self._run(limit)
 
     def go_back(self, candidates: Sequence[Candidate]) -> None:
-        """Move the cursors back to the first of these candidates, because the claim does not take them."""
+        """Move the cursors back to the first of these candidates, so that the next claim finds them again."""
         for available, sequence, _, indexed, _ in reversed(candidates):
             if indexed:
                 self.head = layout.triple.pack(self._state.number, available, sequence)

@@ -40,14 +40,14 @@ class PendingDeletes:
     def clear_queues(self, store: Store, size: int, pace: Pace) -> int:
         """Remove up to ``size`` messages of purged and deleted queues. Return the number of removals.
 
-        A queue without messages counts as one removal.
+        To limit the work of a call, a queue that has no messages left counts as one removal.
         """
         return self._clear(store, layout.PENDING_QUEUE, self._messages, size, pace)
 
     def clear_numbers(self, store: Store, size: int, pace: Pace) -> int:
         """Remove up to ``size`` records of removed histories and stages. Return the number of removals.
 
-        A history or stage without records counts as one removal.
+        To limit the work of a call, a history or stage that has no records left counts as one removal.
         """
         return self._clear(store, layout.PENDING_NUMBER, self._records, size, pace)
 
@@ -136,8 +136,8 @@ class BatchReclaim:
     def clear_trimmed(self, session: Session, size: int, pace: Pace) -> int:
         """Remove index entries of trimmed batches in up to ``size`` steps. Return the number of steps.
 
-        A step removes the entries of one batch or proceeds to the next topic. The logs take turns, and each log is
-        scanned once per round.
+        A step removes the entries of one batch, or finds that a topic has no more of them. The logs take turns, and
+        each log is scanned once per round.
         """
         scan, middle = session.store.scan, self._last_note + b"\0"
         notes = chain(

@@ -99,7 +99,7 @@ class QueueState:
         self.ready_cursor = self.ready_cursor.move_to(head)
 
     def skip_unreadable(self, head: bytes, fresh_head: int) -> None:
-        """Move the ready cursor and the fresh cursor beyond unreadable messages.
+        """Move both cursors beyond unreadable messages, so that later claims do not read them again.
 
         Args:
             head: The new ready cursor: the key from which claims search the index ``available``.
@@ -126,7 +126,7 @@ class QueueState:
 class LockedQueues:
     """A context manager that locks the queues of an operation in the order of their numbers.
 
-    The class replaces a generator function, which would add several microseconds to each operation.
+    A class is used because a generator function would add several microseconds to each operation.
     """
 
     __slots__ = ("_find", "_locks", "_refs", "_states")

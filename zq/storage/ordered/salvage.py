@@ -94,7 +94,7 @@ class LogSalvage:
             self._salvage.raise_top(log)
 
     def _names(self) -> dict[bytes, bytes]:
-        """Return log numbers by key in ``logs``. They are read from the families ``floors`` and ``default``."""
+        """Return the log numbers that the families ``floors`` and ``default`` contain, by key in ``logs``."""
         floors = {value[8:]: key[:8] for key, value in self._source.scan("floors", b"", TOP)}
         notes = self._source.scan("default", layout.TRIMMED_LOG, layout.prefix_end(layout.TRIMMED_LOG))
         return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}

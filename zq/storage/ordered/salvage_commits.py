@@ -87,7 +87,7 @@ class CommitSalvage:
     def _copy_rest(self, producer: bytes, rest: StageRest) -> StageRest:
         """Copy the readable messages of a partly published stage and return their new range.
 
-        The messages get consecutive indexes that end at the same index as before.
+        The messages are numbered again without gaps, so that the last one keeps its index.
         """
         number = layout.number.pack(rest.number)
         indexes = [layout.pair.unpack(key)[1] for key, _ in self._staged(number)]
@@ -218,8 +218,8 @@ class NamedRecordSalvage:
     def _copy_stages(self) -> None:
         """Copy the complete stages. Drop incomplete stages, because a commit would publish them as if complete.
 
-        A stage that belongs to an open commit is skipped. The commit has removed its entry, but the entry may reappear
-        after damage to the write-ahead log.
+        Stages of open commits are skipped. A commit removes the stage's entry, but the entry may reappear if the
+        write-ahead log is damaged.
         """
         for key, value in self._source.entries("stages", self._due("stages")):
             stage = None if value is None else layout.decode_stage(value)

@@ -28,7 +28,7 @@ class IndexedFields(Struct):
     available: int = 0
 
     def read(self, family: str, key: bytes) -> None:
-        """Set one field from an index entry. ``key`` is the entry's key in the index ``family``."""
+        """Set the field that the key of an index entry contains. ``family`` is the index."""
         if family == "ids":
             self.id = key[len(layout.extract_project_prefix(key)) :].decode("utf-8", "surrogatepass")
         elif family == "expiry":
@@ -131,7 +131,10 @@ class QueueSalvage:
 
     @cached_property
     def _traces(self) -> dict[bytes, IndexedFields]:
-        """The indexed fields of messages whose records may be unreadable, by key in ``messages``."""
+        """The fields of messages with possibly unreadable records, as far as index entries contain them.
+
+        The mapping is by key in ``messages``.
+        """
         spans = self._source.gaps("messages")
         traces: defaultdict[bytes, IndexedFields] = defaultdict(IndexedFields)
         for family in ("ids", "expiry", "available") if spans else ():
@@ -253,7 +256,10 @@ class QueueSalvage:
 
     @cached_property
     def _orphans(self) -> dict[bytes, bytes]:
-        """For each lost queue, by number: the key in ``queues`` of the new queue that replaces it."""
+        """Return the keys in ``queues`` of the new queues that replace lost ones, by the number of the lost queue.
+
+        A queue is lost if its entry is lost. The ids of its messages show its number and project.
+        """
         found = {}
         for key, value in self._source.scan("ids", b"", TOP):
             if value[:8] not in self._records and value[:8] not in found:

@@ -86,7 +86,7 @@ def _advance(
     found: list[Found],
     blocks: int,
 ) -> int | None:
-    """Add the records that match the filter to ``found``, up to the limit or the end of the queue.
+    """Add (sequence, record) of messages that match the filter to ``found``, up to ``limit`` messages.
 
     The scan begins at the sequence ``position``. If it stops early, after ``blocks`` blocks of sequences, return the
     sequence from which to continue. Otherwise, return None.
@@ -111,8 +111,8 @@ def _advance(
 def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> int:
     """Return the earliest time in Unix milliseconds at which the record may match the filter.
 
-    Return 0 if it matches now, and ``NEVER`` if it has expired. The message's client is ignored, even if the filter
-    hides this client's messages.
+    Return 0 if it matches now, and ``NEVER`` if it has expired. If the filter hides a client's own messages, this part
+    of the filter is ignored.
     """
     if record.expires <= now:
         return NEVER
@@ -126,7 +126,7 @@ def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> i
 
 
 class _Scan:
-    """A scan up to the next block of sequences that can be skipped. It records the blocks that later scans can skip."""
+    """A scan up to the next block of sequences that can be skipped. It finds out which blocks later scans can skip."""
 
     def __init__(self, state: QueueState, list_filter: ListFilter, now: int, blocks: int) -> None:
         self._state, self._filter, self._now = state, list_filter, now
@@ -143,7 +143,10 @@ class _Scan:
         """The position from which to continue, or None at the end of the queue."""
 
     def records(self, store: Store, start: int) -> Iterator[tuple[int, StoredMessage, bool]]:
-        """Yield (sequence, record, whether it matches the filter) from ``start`` to the next block to skip."""
+        """Yield (sequence, record, matches) from the sequence ``start`` to the next block that can be skipped.
+
+        ``matches``: whether the record matches the filter.
+        """
         state, list_filter, now = self._state, self._filter, self._now
         without = list_filter.without or None  # None equals no client
         block = start // BLOCK
@@ -173,10 +176,11 @@ class _Scan:
         self._note(block, until, own, self._open_block)
 
     def _note(self, block: int, until: int, own: int, next_block: int) -> None:
-        """Mark a block as skippable until some time, and the empty blocks before ``next_block`` as always skippable.
+        """Note until when later scans can skip a block. They can always skip the empty blocks before ``next_block``.
 
-        Every client can skip the block until ``until``. The client whose messages the filter hides can skip it until
-        ``own``.
+        Args:
+            until: Time until which scans for any client can skip the block.
+            own: Time until which scans that hide this client's own messages can skip the block.
         """
         if until > self._now and block < self._open_block:
             self._times[block] = until

@@ -42,7 +42,7 @@ def uptime() -> float:
 class StorageClock:
     """The machine's clock with protection against jumps: ``now`` ignores a jump ahead until the jump is trusted.
 
-    The clock is never behind ``seen``, the largest time in the store.
+    ``now`` is never less than ``seen``, the largest time in the store.
     """
 
     def __init__(self) -> None:
@@ -77,8 +77,9 @@ class StorageClock:
     def _judge_offset(self, offset: Seconds, ran: Seconds) -> None:
         """Decide whether to trust the machine's clock.
 
-        ``offset`` is the machine's boot time according to this clock (Unix seconds), and ``ran`` is the current
-        ``uptime()``.
+        Args:
+            offset: The machine's boot time according to the clock, in Unix seconds.
+            ran: The current ``uptime()``.
         """
         leap = 0.0 if self._offset is None else offset - self._offset
         if leap > LEAP and (self._since is None or abs(leap - self._leapt) > LEAP):
@@ -182,10 +183,10 @@ def read_boot_id() -> bytes:
 
 
 def _restore_offset(store: Store, clock: StorageClock) -> None:
-    """Restore the recorded boot time if the clock has jumped ahead since the time was recorded.
+    """Restore the boot time that was recorded as trusted, if the clock has jumped ahead since then.
 
-    If the machine has rebooted since then, do nothing. Without the recorded time, a restarted server would trust the
-    jump immediately.
+    Without this, a restarted server would trust the jump immediately. If the machine has rebooted since then, do
+    nothing.
     """
     known, _, believed = (store.get("default", b"boot") or b"").rpartition(b" ")
     if known and known == read_boot_id() and clock.offset - int(believed) / 1000 > LEAP:

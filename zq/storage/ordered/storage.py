@@ -172,7 +172,7 @@ class OrderedStorage:
     def _allow_destruction(self) -> None:
         """Let the store drop expired values only while the machine's clock is trusted.
 
-        This is necessary because the store's compaction filter reads the machine's clock, not ``StorageClock``.
+        The compaction filter that drops them reads the machine's clock, not ``StorageClock``.
         """
         with self._configuring:
             doubted = self._clock.distrusted_lead > 0
@@ -253,9 +253,9 @@ def _measure_messages(store: Store) -> Iterator[Measure]:
 def _count_depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
     """Return the message counts of one queue.
 
-    Each state is counted up to ``most`` messages. If the other states were counted completely, the number of ready
-    messages is the rest of the queue's total. ``expired`` is the caller's count of expired messages, which becomes part
-    of the result.
+    Each state is counted up to ``most`` messages. If the counts of the other states are complete, the rest of the
+    queue's total is ready, and ready messages are not counted one by one. ``expired`` is the caller's count of expired
+    messages, which becomes part of the result.
     """
     if state.grouping:
         return groups.count_depth(store, state, expired, now, most)

@@ -256,7 +256,7 @@ class Bindings:
         return weights
 
     def _revive(self, queue: QueueRef, document: Document) -> str | None:
-        """Cancel the removal of the queue's binding, which is in ``document``, and return the pool's name.
+        """Cancel the removal of the binding in ``document``, and return the name of its pool.
 
         Return None if another server has changed the binding.
         """

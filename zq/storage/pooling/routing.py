@@ -81,7 +81,7 @@ class Controller:
 
 
 def _route_by_queue(part: str, protocol: type, *methods: str) -> Callable[[T], T]:
-    """Return a class decorator that adds methods. A method forwards each call to the store of the call's queue.
+    """Return a class decorator that adds ``methods``. Each one forwards calls to the store of the queue in the call.
 
     Args:
         part: The attribute of the store that has the methods, such as ``messages``.

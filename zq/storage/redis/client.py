@@ -193,7 +193,7 @@ class Client:
     def _follow(self, key: bytes, command: Command, confirm: bool, deadline: float) -> Reply:
         """Send a command to the key's server, follow redirects, and return the reply.
 
-        If ``confirm`` is set, the command is a write, and ``wait_replicas`` replicas must confirm it.
+        ``confirm``: whether the command is a write that ``wait_replicas`` replicas must confirm.
         """
         pool, asking = self.network.pool(key), False
         for _ in range(MAX_REDIRECTS):
@@ -229,8 +229,8 @@ class Client:
     def _read(self, connection: Any, deadline: float) -> Reply:
         """Read the next reply before the deadline, a monotonic time in seconds.
 
-        A reply usually arrives within the connection's own timeout. To set another timeout costs two system calls, so
-        the timeout is changed only after the connection's own timeout has passed.
+        A change of the connection's timeout costs two system calls. The first attempt therefore uses the connection's
+        own timeout, within which a reply usually arrives.
         """
         if time.monotonic() + self._timeout / 4 < deadline:
             try:
@@ -248,7 +248,7 @@ def _repeat(ask: Callable[[float], T], deadline: float) -> T:
     """Repeat a call while the cluster slot is moving. Return its result.
 
     The repetition is safe, because a server rejects a request if some of its keys have moved to another server.
-    ``deadline`` is a monotonic time in seconds. After the deadline, the error of the last call is raised.
+    ``deadline`` is a monotonic time in seconds. When it has passed, raise the error of the last call.
     """
     pause = FIRST_PAUSE
     while True:

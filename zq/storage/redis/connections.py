@@ -39,8 +39,8 @@ class Pool(BlockingConnectionPool):
     ``retire`` closes idle connections immediately, and each busy connection when it is released. redis-py's
     ``disconnect`` would close connections while threads use them, which breaks TLS connections.
 
-    Idle connections are kept in a stack without a lock, because redis-py's queue would make a small command 10 %
-    slower. redis-py's queue holds closed connections, placeholders for connections that are not yet opened, and
+    Idle connections are kept in a stack without a lock, because redis-py's queue makes a small command 10 % slower.
+    That queue holds only the rest: closed connections, placeholders for connections that are not yet opened, and
     connections that were released while a thread was waiting for one.
     """
 

@@ -311,7 +311,7 @@ class SentinelNetwork:
     def _open(self, address: Host, pool: Pool) -> None:
         """Resume operations with the master at ``address``, whose connection pool is ``pool``.
 
-        Do nothing if a failover was announced after the last poll began.
+        Do nothing if a new failover was announced after the last poll began.
         """
         with self._changed:
             if self._closed or self._announcement_count > self._handled_count:
@@ -386,9 +386,9 @@ class SentinelNetwork:
                 self._resume(best.address)
 
     def _pause_until_end(self, address: Host) -> None:
-        """Pause operations while a Sentinel reports a failover in progress.
+        """Pause operations because a Sentinel reports a failover in progress.
 
-        After ``LONGEST_PAUSE`` seconds, resume operations with the master at ``address``.
+        After ``LONGEST_PAUSE`` seconds, resume operations with the master at ``address`` anyway.
         """
         if not self._gave_up and self._pool is not None:
             self._pause()
@@ -398,9 +398,9 @@ class SentinelNetwork:
             self._resume(address)
 
     def _take_over(self, address: Host) -> None:
-        """Switch to a new master once it confirms its role.
+        """Switch to the new master at ``address`` once it confirms its role.
 
-        Without a former master, or after ``LONGEST_PAUSE`` seconds, the confirmation is not required.
+        The first master, and any master after ``LONGEST_PAUSE`` seconds, may be used without a confirmation.
         """
         pool = self._to_master(address)
         with contextlib.suppress(*VENDOR):

@@ -34,17 +34,16 @@ LEASE: Final = 5.0
 
 
 class ActiveExpiry:
-    """The maintenance rounds of one server."""
+    """The removal of expired data by one server, in rounds."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._first = random.randrange(layout.BUCKETS)
 
     def sweep(self, now: int, pace: Pace) -> int:
-        """Remove the expired data of all queues that are due. Return the number of removed messages.
+        """Run one round: remove the expired data of all queues that are due. Return the number of removed messages.
 
-        ``pace`` limits the work of a round. If it ends the round early, the next round starts with the bucket that this
-        round has not completed.
+        ``pace`` limits the work of a round and may end it early. The next round then starts with the unfinished bucket.
         """
         sweep = SweepRound(self._store, now, pace)
         for step in range(layout.BUCKETS):

@@ -173,16 +173,16 @@ class MessageController:
 def _keys(
     drafts: Sequence[Draft], idempotency_key: IdempotencyKey | None
 ) -> Sequence[tuple[int, IdempotencyKey, Sequence[Draft]]]:
-    """Return each idempotency key of a post as a tuple: number, key, and the drafts to which the key belongs.
+    """Return (number, key, drafts) for each idempotency key of a post: that of the whole post, and those of its drafts.
 
-    The number is that of the draft, beginning with 1. It is 0 if the key belongs to the whole post.
+    The number is 0 for the key of the whole post. For the key of a draft, it is the draft's position, counted from 1.
     """
     own = [(at, draft.once, [draft]) for at, draft in enumerate(drafts, 1) if draft.once is not None]
     return own if idempotency_key is None else [(0, idempotency_key, drafts), *own]
 
 
 def _within(position: Position) -> Sequence[int]:
-    """Limit both numbers of a position to the largest integer that Lua represents exactly."""
+    """Limit the numbers of a position to the largest integer that Lua represents exactly."""
     return [min(number, layout.FAR) for number in position]
 
 

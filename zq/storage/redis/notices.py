@@ -84,8 +84,8 @@ class FollowedProject:
     def notify(self, batch: Batch | None, before: int = 0) -> None:
         """Notify the listeners of a batch. ``before`` is the last sequence of the log before the batch.
 
-        If ``batch`` is ``None``, batches were purged or notices were lost: the listeners drop their cached part of the
-        log.
+        If ``batch`` is ``None``, batches were purged or notices were lost. The listeners then drop their cached part of
+        the log.
         """
         for listener in self.listeners:
             listener(batch, before)

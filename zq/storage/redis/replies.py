@@ -62,7 +62,7 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
 def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int, str]:
     """Decode the optional fields of an entry, whose format is ``layout.MORE`` and ``layout.TAIL``.
 
-    Times are in milliseconds. Return:
+    Returns (times in milliseconds):
 
     - creation time; ``created`` if the fields contain none
     - claim count in the origin queue

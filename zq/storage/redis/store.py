@@ -50,9 +50,9 @@ MAX_KNOWN: Final = 100_000
 class Store:
     """The execution of queue scripts, and the expiry schedule. Times are in milliseconds since the Unix epoch.
 
-    A schedule entry contains a queue and the time at which to sweep it: to remove its expired data. The entry and the
-    queue are in different cluster slots, so the entry is created before the message that needs it. One entry is enough
-    for all later expiries, because each sweep schedules the next one.
+    A sweep removes a queue's expired data. A schedule entry contains a queue and the time of its next sweep. The entry
+    and the queue are in different cluster slots, so the entry is created before the message that needs it. One entry is
+    enough for all later expiries, because each sweep schedules the next one.
     """
 
     def __init__(self, client: Client) -> None:
@@ -104,7 +104,7 @@ class Store:
     def schedule_expiry(self, queue: QueueRef, expires: int, now: int) -> None:
         """Schedule a sweep (removal of expired data) of the queue at ``expires``, unless an earlier one is scheduled.
 
-        Must be called before the data that expires is stored.
+        Call this before the data that expires is stored.
         """
         try:
             entered = self._scheduled[queue]  # in one step, because another thread may evict the entry
@@ -121,7 +121,7 @@ class Store:
     def register_project(self, project: str) -> None:
         """Add the project to the expiry schedule, which also lists all projects.
 
-        Must be called before the project's first queue is created.
+        Call this before the project's first queue is created.
         """
         if project not in self._registered:
             self.schedule(layout.whole(project), layout.FAR)
@@ -246,10 +246,10 @@ class MovePlan(NamedTuple):
 
 
 def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -> MovePlan:
-    """Build the script arguments for the moves, and schedule the removal of expired data from the target queues.
+    """Build the script arguments for moves, and schedule sweeps (removal of expired data) of the target queues.
 
-    Call this function before the move, and ``schedule_arrivals`` after it: only the reply of the move contains the
-    exact expiries. ``moment`` is the time of the move in milliseconds.
+    The exact expiries are unknown before the moves, so the sweeps are scheduled for the earliest possible ones. After
+    the moves, call ``schedule_arrivals`` with the script's reply. ``moment`` is the time of the moves in milliseconds.
     """
     numbers: dict[str, int] = {}
     terms: list[bytes] = []
@@ -269,10 +269,10 @@ def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -
 
 
 def schedule_arrivals(store: Store, targets: Sequence[QueueRef], blob: bytes, moment: int) -> bytes:
-    """Schedule the removal of expired data from the target queues after a move.
+    """Schedule sweeps (removal of expired data) of the target queues after moves.
 
-    ``blob`` is the reply of the script. Its header has the earliest expiry of the messages that were moved to each
-    target; 0 = none. Return the reply without the header.
+    The header of the script's reply ``blob`` has one time per target: the earliest expiry of the messages that were
+    moved there; 0 = none. Return the reply without the header.
     """
     at = 0
     for target in targets:

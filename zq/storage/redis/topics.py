@@ -116,9 +116,9 @@ class TopicController:
         return self._follower.subscribe(project, listener)
 
     def _highest(self, project: str) -> int:
-        """Return a number above all sequences of the log, including sequences that a data loss has removed.
+        """Return an upper bound of all sequences that the log has ever assigned, including those of lost messages.
 
-        The number is derived from the store's time.
+        The bound is computed from the store's time.
         """
         seconds, _ = self._store.client.command(batches.keys(project)[0], b"TIME")
         return (int(seconds) + AHEAD) * 1000 * batches.PACE
@@ -131,10 +131,10 @@ class TopicController:
         return bool(gone)
 
     def _sweep_soon(self, project: str) -> None:
-        """Schedule a removal of the project's expired data for the next maintenance round.
+        """Let the next maintenance round remove the project's expired data.
 
-        The due time is in the distant past and random, so this schedule entry differs from the entry that a round in
-        progress is about to remove.
+        The scheduled time is random and in the distant past. The schedule entry therefore differs from one that a round
+        in progress is about to remove.
         """
         self._store.schedule(layout.whole(project), random.randrange(1, LONG_AGO))
 

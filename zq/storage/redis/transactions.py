@@ -119,7 +119,10 @@ unpack_entry = msgpack.Decoder(OpenCommitEntry).decode
 
 
 def register(store: Store, commit: Commit, now: int) -> None:
-    """Register a commit that may become open (decided but not completed), so that other servers can find it."""
+    """Record that a commit may become open (decided but not completed).
+
+    Other servers can then find and complete it.
+    """
     entry = OpenCommitEntry(layout.text(commit.project), layout.text(commit.producer), b"%d" % commit.batch)
     _schedule(store, b"%d" % now, msgpack.encode(entry), b"", b"")
 
@@ -290,7 +293,10 @@ class Attempt:
         return [found[name] or b"" for name in self._names]
 
     def _schedule_targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
-        """Schedule active expiry for the target queues of the stages ``packed``, and return these queues."""
+        """Schedule active expiry for the target queues of stages, and return these queues.
+
+        ``packed`` has the stored forms of the stages.
+        """
         lives: dict[str, int] = {}
         for stage in packed:
             for name, least in min_ttls(stage).items():

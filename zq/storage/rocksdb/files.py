@@ -61,7 +61,7 @@ def damage_location(error: Exception) -> tuple[int, int]:
 
 
 def check_end(cursor: Any, lower: bytes, last: bytes | None, backwards: bool) -> None:
-    """Raise RocksDB's error if damage, and not the end of the data, has ended a scan.
+    """Raise RocksDB's error if a scan has ended at damage instead of at the end of its range.
 
     Args:
         cursor: A new iterator over the range of the scan.

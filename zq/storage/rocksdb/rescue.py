@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The readable data of a damaged store.
 
-A scan skips the whole key range of a damaged block, including the entries of other files. Two sources provide the keys
-in such a gap: index entries of other families, and the *repaired copy*, which RocksDB builds from the undamaged files.
+A scan skips the whole key range of a damaged block, including the entries of other files in this range. Two sources
+provide the keys in such a gap: index entries of other families, and the *repaired copy*, which RocksDB builds from the
+undamaged files.
 
-The repaired copy may have old values. If the damaged store cannot return a value, the value is therefore read from the
-repaired copy only if no damaged file can contain the key.
+The repaired copy may have outdated values. It is therefore used for a value only if the damaged store cannot return the
+value and no damaged file can contain the key.
 """
 
 import os

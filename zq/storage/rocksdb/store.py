@@ -297,7 +297,7 @@ class Store(ordered.Store):
             raise unavailable_error() from error
 
     def flush_beyond(self, most: int) -> None:
-        """Flush the large write buffers if the total size of all write buffers exceeds ``most`` bytes.
+        """If all write buffers together exceed ``most`` bytes, flush the large ones.
 
         A write buffer is large if its size is above ``most`` divided by the number of families. Raises ``Unavailable``
         if a flush fails.

@@ -75,7 +75,7 @@ class Gap(NamedTuple):
     def hides(self, key: bytes) -> bool:
         """Return whether the gap may contain an unreadable entry with this key.
 
-        The key must be in the gap. If the damaged table is known, the key must also be in the table's key range.
+        If the damaged table is known, only keys in the table's own range can be unreadable.
         """
         its = self.table
         return self.lower <= key < self.upper and (its is None or its.start <= key <= its.end)
@@ -269,7 +269,7 @@ class _Cursor:
 
 
 def _find_end(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> bytes:
-    """Return the smallest key between the bounds for which ``fails`` is false.
+    """Return the first key between the bounds for which ``fails`` is false, by binary search.
 
     ``fails`` must be true for all smaller keys and false for all larger ones.
     """

@@ -169,7 +169,10 @@ class LogFile:
         return None
 
     def _next(self, at: int) -> int:
-        """Return the offset of the next header at or after ``at``. The end of a block may be too small for a header."""
+        """Return the offset of the next header at or after ``at``.
+
+        If the rest of the block is too small for a header, it is the start of the next block.
+        """
         rest = -at % BLOCK
         if rest < HEADER.size or (rest < HEADER.size + NUMBER.size and not any(self._content[at : at + rest])):
             return at + rest
@@ -178,7 +181,7 @@ class LogFile:
     def readable(self, recovered: int) -> tuple[int, int, int]:
         """Return the end offset of the readable writes, and their first and last sequence numbers (0 = no writes).
 
-        RocksDB has already read the writes up to the sequence number ``recovered``, so their CRCs are not checked.
+        CRCs are checked only after the sequence number ``recovered``, up to which RocksDB has already read the log.
         """
         at = first = last = 0
         while (batch := self.batch(at)) is not None:
@@ -192,8 +195,8 @@ class LogFile:
     def intact_after(self, at: int, known: int) -> Iterator[Batch]:
         """Yield the intact writes that start at or after ``at``, the offset of the damage.
 
-        ``known`` is the last known sequence number. A write is skipped unless its sequence number is above ``known`` by
-        less than ``PLAUSIBLE``.
+        ``known`` is the last known sequence number. A write counts only if its sequence number is plausible: above
+        ``known``, by less than ``PLAUSIBLE``.
         """
         for start in self._possible_starts(at):
             found = self.batch(start)
@@ -237,7 +240,7 @@ def log_files(path: Path, least: int = 0) -> list[Path]:
 
 
 def end_in_zeros(path: Path, least: int) -> bool:
-    """Return whether any log file ends with at least ``ZEROS`` zero bytes, more than an intact write can end with.
+    """Return whether any log file ends with at least ``ZEROS`` zero bytes, which no intact write does.
 
     After a power failure, a file system may leave zeros in place of lost writes. RocksDB treats them as the end of the
     log. ``least`` is the number of the first log file to check.
@@ -317,7 +320,7 @@ def _records(content: bytes, at: int) -> bytes:
 
 
 def find_missing(path: Path, least: int) -> list[str]:
-    """Return the names of log files that are in the list of ``record_files`` and no longer exist.
+    """Return the names of log files that ``record_files`` has listed and that no longer exist.
 
     Files with numbers below ``least`` are ignored, because RocksDB does not need them.
     """

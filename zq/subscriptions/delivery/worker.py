@@ -80,12 +80,12 @@ MAX_PER_HOST: Final = 20
 class ConnectionLimits:
     """The connection limits of one worker. Use them only in the worker's event loop.
 
-    A part of the connections is reserved for subscriptions whose last delivery failed. These subscriptions can use no
-    other connections, so unresponsive subscribers cannot occupy all of them. The connections of a project to one host
-    are also limited.
+    A part of the connections is reserved for subscriptions whose last delivery failed, which can use no others.
+    Unresponsive subscribers can therefore not occupy all connections. The connections of a project to one host are also
+    limited.
 
-    Reserve a connection before you claim deliveries. A task that waits for a connection while it holds a claim would
-    let the claim expire.
+    Reserve a connection before you claim deliveries. If a task waited for a connection while it held a claim, the claim
+    could expire.
     """
 
     def __init__(self, limit: int = MAX_CONNECTIONS) -> None:
@@ -136,9 +136,9 @@ class DeliveryState:
         """The subscriber's URI when the subscription was last read."""
 
     def record(self, delivered: bool) -> None:
-        """Record an attempt.
+        """Record the outcome of a delivery attempt.
 
-        A success ends the subscription's pause. ``MAX_FAILURES`` consecutive failures start a pause.
+        ``MAX_FAILURES`` consecutive failures start a pause of the subscription, and a success ends it.
         """
         if delivered:
             self.failures, self.until, self.claim_limit = 0, 0.0, min(2 * self.claim_limit, MAX_CLAIMED)
@@ -326,7 +326,10 @@ class DeliveryWorker:
             self._woken.set()
 
     async def _has_work(self, queue: QueueRef) -> bool:
-        """Return whether a message is ready. If a message will become ready later, schedule a check for that time."""
+        """Return whether the queue has a ready message.
+
+        If it only has messages that become ready later, schedule a check for that time.
+        """
         ready = await self._call_store(self._storage.queues.ready, queue, 1, self._clock.now())
         if ready.next is not None and not ready.count:
             self._schedule(queue, max(0.01, ready.next - self._clock.now()))
@@ -349,7 +352,8 @@ class DeliveryWorker:
     async def _follow(self, log: QueueRef) -> None:
         """Fan out new messages of a project's topics, and schedule checks of the queues with new deliveries.
 
-        On the first call, subscribe to the project's topic log. If the project has no topic subscribers, unsubscribe.
+        The first call subscribes to the project's topic log. If the project has no topic subscribers any more,
+        unsubscribe.
         """
         if log.project not in self._logs:
             self._logs[log.project] = await self._call_store(
