@@ -18,7 +18,7 @@ PRIVATE: Final = 0o077
 class SignalFlags:
     """Flags that signal handlers set.
 
-    There is no lock, because a signal handler may interrupt the thread that holds the lock.
+    Handlers use no lock: a handler could interrupt the thread that holds it and wait forever.
     """
 
     end: bool = False

@@ -121,7 +121,7 @@ class FairQueue:
         return True
 
     def _begin_iteration(self) -> None:
-        """Reset the step counts, and let waiting requests of each caller take a step, up to the limit."""
+        """Reset the step counts. Let each caller's waiting requests take steps, up to the limit per caller."""
         now = self._loop.time()
         if self._has_several_projects():
             self._shared_until = now + SHARED_SECONDS

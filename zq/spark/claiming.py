@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The streaming source in mode claim, which consumes messages. A batch consists of named claims.
+"""The streaming source in claim mode, which consumes messages. A batch consists of named claims.
 
 An offset determines the claims of its batch: ``{"consumer": "etl", "run": 3, "batch": 17, "claims": 4}`` stands for the
 claims etl.3.17.0 to etl.3.17.3. ``latestOffset`` creates the claims of the next batch and settles the claims of the
@@ -39,7 +39,7 @@ class ClaimsPartition(InputPartition):
 
 
 class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of ``spark.readStream`` in mode claim. Executors only call ``read``."""
+    """The reader of ``spark.readStream`` in claim mode. Executors only call ``read``."""
 
     def __init__(self, options: ClaimingOptions, columns: list[str]) -> None:
         self.options = options

@@ -204,7 +204,7 @@ def parse_sink_options(given: OptionParser, stream: bool) -> SinkOptions:
 
 @dataclass(frozen=True)
 class ClaimingOptions:
-    """The options of a source in mode claim."""
+    """The options of a source in claim mode."""
 
     connection: Connection
     queue: str
@@ -237,7 +237,7 @@ class ReadingOptions:
 
 
 def is_claim_mode(given: OptionParser) -> bool:
-    """Return ``True`` if the options select a stream in mode claim."""
+    """Return ``True`` if the options select a stream in claim mode."""
     return given.choice("mode", "claim", "tail") == "claim" and given.text("consumer") is not None
 
 
@@ -278,7 +278,7 @@ def parse_reading_options(given: OptionParser) -> ReadingOptions:
 
 
 def parse_claiming_options(given: OptionParser) -> ClaimingOptions:
-    """Parse the options of a source in mode claim. Raises ``Invalid`` if an option is missing or not valid."""
+    """Parse the options of a source in claim mode. Raises ``Invalid`` if an option is missing or not valid."""
     if given.text("topic"):
         raise Invalid("Option topic requires mode tail, because messages of topics cannot be claimed.")
     consumer = given.name("consumer")

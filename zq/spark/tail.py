@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The streaming source in mode tail, which reads a topic or a queue's history without consuming messages.
+"""The streaming source in tail mode, which reads a topic or a queue's history without consuming messages.
 
 An offset is ``{"after": 1729, "seen": 1764000000, "rows": 40, "next": null}``:
 
@@ -44,7 +44,7 @@ class MessagesLost(ZqError):
 
 
 class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of ``spark.readStream`` in mode tail. Executors only call ``read``."""
+    """The reader of ``spark.readStream`` in tail mode. Executors only call ``read``."""
 
     def __init__(self, options: ReadingOptions, columns: list[str]) -> None:
         self.options = options

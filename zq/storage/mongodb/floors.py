@@ -42,7 +42,7 @@ def floor_of(counter: Mapping[str, Any]) -> int:
 
 
 def history_floor_of(counter: Mapping[str, Any]) -> int:
-    """Return the last removed sequence of the queue's history entries and idempotency keys."""
+    """Return the sequence up to which the queue's history entries and idempotency keys have been removed."""
     return max(int(counter.get("h0", 0)), int(counter.get("g1", 0)))
 
 

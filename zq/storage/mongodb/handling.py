@@ -44,7 +44,7 @@ class HandleResult(NamedTuple):
     """The result of a request.
 
     - ``handled``: the outcome for each ``MessageHandle``, in the same order.
-    - ``is_earlier``: whether a message is now available earlier than before the request.
+    - ``is_earlier``: whether the request made a message available earlier.
     """
 
     handled: Sequence[HandleOutcome]

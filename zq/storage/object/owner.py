@@ -329,10 +329,10 @@ class Owner(Directory):
         return isinstance(head, Head) and head.released >= 0
 
     def _choose_copy(self, copy: StandbyCopy | None, kept: RestorePoints) -> StandbyCopy:
-        """Return the standby copy or, if it is newer, the newest checkpoint in ``kept``, which is downloaded.
+        """Return the standby copy. If the newest checkpoint in ``kept`` is newer, download and return the checkpoint.
 
-        A copy older than the checkpoint is useless, because the log records that it needs may have been removed. If
-        there is neither a copy nor a checkpoint, the result is at position 0 and has no checkpoint.
+        The log may no longer have the records that follow an older copy. If there is neither a copy nor a checkpoint,
+        the result is at position 0 and has no checkpoint.
         """
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
         if copy is not None and copy.position >= newest:

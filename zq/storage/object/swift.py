@@ -211,7 +211,7 @@ class _V1:
 
 
 class _V3:
-    """Authentication with Keystone v3, by the environment variables ``OS_*`` of a user or an application credential."""
+    """Authentication with Keystone v3, with a user or an application credential from the ``OS_*`` environment variables."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._url = _variable(environment, "OS_AUTH_URL").rstrip("/").removesuffix("/v3") + "/v3/auth/tokens"

@@ -110,8 +110,8 @@ def _read_stretch(
 ) -> tuple[list[HistoryEntry], int]:
     """Read live messages and history entries with sequences of at least ``start``, in order of sequence.
 
-    Return the items, and the sequence from which to continue. The list ends after ``want`` items, or before the items
-    exceed ``max_bytes`` in total, but it has at least one item if there is any. The caller holds the queue's lock.
+    Return at most ``want`` items with at most ``max_bytes`` in total, and the sequence from which to continue. The
+    first item is always returned. The caller holds the queue's lock.
     """
     most = max(want, STRETCH)
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)

@@ -79,11 +79,11 @@ class ClaimController:
         return structs.replace(_read(blob[begin:], claim, moment), holder=holder)
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
-        """Return a page of live claims, in the order of queue name and claim id.
+        """Return a page of live claims, ordered by queue name and claim id.
 
-        If ``queue`` is given, list only its claims. ``after`` is the marker of the page, and "" for the first page. A
-        marker is ``queue/id``. If the id is "", the page starts with the first claim of this queue, or of the next
-        queue if this queue does not exist.
+        If ``queue`` is given, list only its claims. The page starts after the marker ``after``; use "" for the first
+        page. A marker has the form ``queue/id``. With an empty id, the page starts at the first claim of the queue, or
+        of the next queue if the queue does not exist.
         """
         first, _, claim = after.rpartition("/")
         names, last = ([queue], None) if queue else self._names(project, first)
