@@ -61,7 +61,7 @@ class Clock(Protocol):
 
 
 class Offset(NamedTuple):
-    """Bounds of the store's time minus this machine's monotonic clock, measured at the monotonic time ``received``."""
+    """Bounds on the store's time minus this machine's monotonic time, measured at the monotonic time ``received``."""
 
     low: float
     high: float

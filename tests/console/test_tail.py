@@ -31,7 +31,8 @@ MADE = "window.made"
 def opened(watch: Watch, address: str = TAIL) -> Page:
     """Open a tail that receives and records what is published from now on."""
     page = watch.open(address.partition("?")[0])
-    expect(page.get_by_role("link", name="Tail", exact=True)).to_be_visible()
+    link = page.get_by_role("link", name="Tail", exact=True)
+    expect(link.or_(page.get_by_role("button", name="Tail", exact=True))).to_be_visible()
     page.evaluate(RECORD)
     page.evaluate("(hash) => { location.hash = hash; }", f"#/p/{watch.project}/{address}")
     expect(page.locator(".way")).to_have_text(STREAM)

@@ -286,7 +286,7 @@ def derive_signing_key(secret: str, project: str, epoch: int) -> bytes:
 
 
 def derive_confirmation_key(secret: str, project: str, epoch: int) -> bytes:
-    """Return the key that signs URLs which confirm subscriptions of a project."""
+    """Return the key that signs the confirmation URLs of a project's subscriptions."""
     return derive_key(secret.encode(), f"confirm {epoch} {project}")
 
 

@@ -113,7 +113,7 @@ class Stream:
         self._tail.notify_when(self.position, self._matches, callback)
 
     def seconds_until_poll(self) -> float:
-        """Return the seconds after which to call ``next`` even without a notification."""
+        """Return the maximum seconds until the next call of ``next``. A notification may trigger it earlier."""
         return RETRY_INTERVAL if self._failed or self._tail.unsure else RECHECK_INTERVAL
 
     @property

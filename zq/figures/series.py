@@ -94,10 +94,7 @@ class Ring:
 
 
 class KnownCounts:
-    """For each slot of a long window, the number of ``FINE`` slots within it whose rates are known.
-
-    ``LONG`` lists the long windows.
-    """
+    """Counts of ``FINE`` slots with known rates. There is one count for each slot of the windows in ``LONG``."""
 
     def __init__(self) -> None:
         self._counts: dict[Window, dict[int, int]] = {window: {} for window in LONG}

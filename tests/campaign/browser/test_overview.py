@@ -14,7 +14,7 @@ from zq.client import Client
 
 pytestmark = pytest.mark.slow
 
-POSTED = "Messages a second, as a table"
+POSTED = "Messages per second, as a table"
 
 
 def cells(page: Page, name: str, column: int) -> list[str]:
@@ -47,8 +47,8 @@ def test_a_chart_has_its_past_at_opening(client: Client, watch: Watch) -> None:
     assert page.locator(".legend line").nth(1).get_attribute("stroke-dasharray") == "8 4"
     tiles = page.get_by_role("region", name="Figures")
     expect(tiles).to_contain_text("in mail.dead")
-    page.get_by_label("Of the last").select_option("10800")
-    expect(page.get_by_label("Of the last")).to_have_value("10800")
+    page.get_by_label("Period").select_option("10800")
+    expect(page.get_by_label("Period")).to_have_value("10800")
     assert "window=10800" in page.url
     page.set_viewport_size({"width": 390, "height": 844})
     page.wait_for_function("document.documentElement.scrollWidth <= 390")
@@ -70,7 +70,7 @@ def test_figures_are_those_of_both_servers_and_go_on_without_one(watching: Watch
                 return any(cell != NOTHING and float(cell) > 20 for cell in rates(page))
 
             until(both, page, 60)
-            expect(page.get_by_text("by 2 servers")).to_be_visible()
+            expect(page.get_by_text("reported by 2 servers")).to_be_visible()
             other.kill()
             seen = len([cell for cell in rates(page) if cell != NOTHING])
 
@@ -81,7 +81,7 @@ def test_figures_are_those_of_both_servers_and_go_on_without_one(watching: Watch
             until(alone, page, 60)
             known = [cell for cell in rates(page) if cell != NOTHING][: seen + 2]
             assert "0" not in known[:3]
-            expect(page.get_by_text("by 2 servers")).to_have_count(0, timeout=60_000)
+            expect(page.get_by_text("reported by 2 servers")).to_have_count(0, timeout=60_000)
             watch.expected.add(0)  # the server ends before the page
 
 

@@ -36,7 +36,7 @@ def test_what_was_given_up_is_dropped_by_the_word(delivering: ZqServer, watching
             '{"n":9007199254740993}'
         )
         page.get_by_role("button", name="Delete all…").click()
-        page.get_by_role("dialog").get_by_role("textbox").fill("drop")
+        page.get_by_role("dialog").get_by_role("textbox").fill("delete")
         page.get_by_role("dialog").get_by_role("button", name="Delete all").click()
         expect(page.get_by_text("No failed deliveries.", exact=True)).to_be_visible()
         assert list(queue.dead_deliveries(made.id)) == []

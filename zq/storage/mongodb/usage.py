@@ -120,7 +120,7 @@ class UsageEstimates:
             self._count(self._queried.pop(), now)
 
     def forget(self, project: str) -> None:
-        """Discard the last count. Call this after a removal of many messages, which makes the count too high."""
+        """Discard the last count. Call this after removing many messages, because the count is then too high."""
         drop(self._client, _ref(project))
 
     def _count(self, project: str, now: Seconds) -> None:

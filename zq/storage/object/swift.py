@@ -211,7 +211,7 @@ class _V1:
 
 
 class _V3:
-    """Authentication with Keystone v3, with a user or an application credential from the ``OS_*`` environment variables."""
+    """Authentication with Keystone v3, for a user or an application credential in the ``OS_*`` variables."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._url = _variable(environment, "OS_AUTH_URL").rstrip("/").removesuffix("/v3") + "/v3/auth/tokens"

@@ -77,10 +77,12 @@ class LazyExpiryQueue:
 class ReadyCursor(NamedTuple):
     """The two ranges of the index ``available`` in which claims search for ready messages.
 
-    - From ``high`` on: entries that claims have not passed yet.
-    - From ``head`` to below ``low``: entries that were added below ``high`` after claims had passed it. Usually empty.
+    - From ``high`` onwards: entries that claims have not reached yet.
+    - From ``head`` up to, but not including, ``low``: entries added after claims had passed their positions. Usually
+      empty.
 
-    No message outside these ranges is ready: it has expired, is unreadable, or will be deleted by an open commit.
+    Messages outside these ranges are not ready: they have expired, are unreadable, or will be deleted by an open
+    commit.
     """
 
     head: bytes

@@ -106,7 +106,7 @@ class PendingDeletes:
 
 
 def delete_unused_hidden(session: Session) -> None:
-    """Delete each hidden state (the idempotency keys of a missing queue) that has no keys left."""
+    """Delete each missing queue's hidden state once its last idempotency key is gone."""
     for key, _ in session.store.scan("hidden", b"", layout.END):
         ref = layout.decode_queue_key(key)
         with session.registry.locked_or_hidden(ref) as state:

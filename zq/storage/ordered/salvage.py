@@ -62,7 +62,7 @@ def _latest_start(source: DamagedStore) -> int:
 
 
 class LogSalvage:
-    """The part of a salvage that copies topic logs. ``numbers`` has the numbers of all logs in the new store."""
+    """The part of a salvage that copies topic logs. ``numbers`` is the set of log numbers in the new store."""
 
     def __init__(self, salvage: SalvageState) -> None:
         self._salvage = salvage
@@ -94,7 +94,7 @@ class LogSalvage:
             self._salvage.raise_top(log)
 
     def _names(self) -> dict[bytes, bytes]:
-        """Return the log numbers that the families ``floors`` and ``default`` contain, by key in ``logs``."""
+        """Return a mapping from keys of the family ``logs`` to log numbers, read from ``floors`` and ``default``."""
         floors = {value[8:]: key[:8] for key, value in self._source.scan("floors", b"", TOP)}
         notes = self._source.scan("default", layout.TRIMMED_LOG, layout.prefix_end(layout.TRIMMED_LOG))
         return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}

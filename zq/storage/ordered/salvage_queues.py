@@ -28,7 +28,7 @@ class IndexedFields(Struct):
     available: int = 0
 
     def read(self, family: str, key: bytes) -> None:
-        """Set the field that the key of an index entry contains. ``family`` is the index."""
+        """Read the value in the key of an entry of the index ``family``, and set the field for this value."""
         if family == "ids":
             self.id = key[len(layout.extract_project_prefix(key)) :].decode("utf-8", "surrogatepass")
         elif family == "expiry":
