@@ -44,7 +44,7 @@ def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedSt
         objects.prove_exclusive()
     owner = Owner(
         objects,
-        Path(chosen.cache) if chosen.cache else _default_cache(uri),
+        Path(chosen.cache) if chosen.cache else default_cache(uri),
         SHAPE,
         expiry,
         stamped=layout.STAMPED,
@@ -91,7 +91,7 @@ def prepare(uri: str, **_: object) -> None:
     objects_of(uri)
 
 
-def _default_cache(uri: str) -> Path:
+def default_cache(uri: str) -> Path:
     digest = hashlib.sha256(store_uri.split(uri)._replace(query="").geturl().encode()).hexdigest()[:16]
     return Path("var/zq") / digest
 
