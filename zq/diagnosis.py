@@ -112,7 +112,7 @@ def run(checks: Iterable[Check]) -> Iterator[Result]:
     statuses: dict[str, Status] = {}
     for check in checks:
         missing = check.needs and statuses.get(check.needs) in ("fail", "skip")
-        finding = skip(f"This check needs {check.needs}.") if missing else _run(check)
+        finding = skip(f"The check {check.needs} must pass first.") if missing else _run(check)
         statuses[check.name] = finding.status
         yield Result(check.name, finding.status, without_secrets(finding.found), without_secrets(finding.advice))
 
