@@ -161,6 +161,21 @@ def test_a_token_without_a_scope_skips_the_message(tmp_path: Path) -> None:
     assert {result.status for result in results.values()} <= {"ok", "skip"}
 
 
+def test_a_rejected_token_is_a_failure(tmp_path: Path) -> None:
+    with server(auth_strategy="token") as running, Client(running.url, token="zq_wrong") as client:
+        results = {result.check: result for result in diagnosis.run(doctor.Doctor(client, running.url).checks())}
+    assert {name for name, result in results.items() if result.status == "fail"} == {"credential"}
+    assert "zq login" in results["credential"].advice
+
+
+def test_a_message_that_cannot_be_posted_is_a_failure(site: Site, responses: dict[str, Response]) -> None:
+    """The stub serves no posts."""
+    responses["/v2/me"] = me(rules=[*doctor.ABILITIES])
+    result = check(site.url)["message"]
+    assert result.status == "fail"
+    assert "could not be posted" in result.found
+
+
 def test_a_certificate_is_judged_by_its_expiry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is verified like the client verifies it; without TLS, another machine's server is a warning."""
     authority = issue(tmp_path, "ca", "CN=authority")

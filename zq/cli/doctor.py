@@ -20,7 +20,7 @@ from zq.client import Client, Listed
 from zq.client.calls import Call, Response
 from zq.clock import local_time
 from zq.diagnosis import Check, Finding, fail, judge_clock, ok, skip, warn
-from zq.errors import Unavailable
+from zq.errors import NotAuthenticated, Unavailable, ZqError
 from zq.wire.answers import Depth
 
 DAY: Final = 86_400
@@ -148,8 +148,11 @@ class Doctor:
         return ok(found)
 
     def check_credential(self) -> Finding:
-        if self._me["auth"] == "none":
-            return ok("The server does not authenticate callers.")
+        try:
+            if self._me["auth"] == "none":
+                return ok("The server does not authenticate callers.")
+        except NotAuthenticated as error:
+            return fail(str(error), "Store a valid token with zq login.")
         identity = self._client.whoami()
         scopes = "all scopes" if identity["scopes"] is None else " ".join(identity["scopes"])
         found = f"The credential of project {identity['project']} has {scopes}"
@@ -195,17 +198,21 @@ class Doctor:
         if missing:
             return skip(f"The caller may not {', '.join(missing)}.")
         queue, began = self._client.queue(f"zq-doctor-{uuid4().hex[:12]}"), time.monotonic()
+        advice = "On the server's machine, run zq-server doctor."
         try:
-            id = queue.post("zq doctor")
-            claimed = queue.claim(1)
-            if [message.id for message in claimed.messages] != [id]:
-                return fail("A posted message was not claimed.", "See the server's log.")
-            queue.settle(claimed.id, delete="*")
-        finally:
-            queue.delete()
+            try:
+                id = queue.post("zq doctor")
+                claimed = queue.claim(1)
+                queue.settle(claimed.id, delete="*")
+            finally:
+                queue.delete()
+        except ZqError as error:
+            return fail(f"A message could not be posted, claimed and deleted. {error}", advice)
+        if [message.id for message in claimed.messages] != [id]:
+            return fail("A posted message was not claimed.", advice)
         seconds = time.monotonic() - began
         found = f"A message was posted, claimed and deleted in {1000 * seconds:.0f} ms."
-        return warn(found, "On the server's machine, run zq-server doctor.") if seconds > SLOW else ok(found)
+        return warn(found, advice) if seconds > SLOW else ok(found)
 
     def check_backlog(self) -> Finding:
         waiting = {

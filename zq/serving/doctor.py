@@ -163,6 +163,8 @@ def check_server(chosen: Settings, page: Scrape) -> Finding:
     where = listening.format_authority(server.bind, server.port)
     if listening.is_free(listening.resolve(server.bind), server.port):
         return skip(f"No server listens on {where}.")
+    if not chosen.metrics.port:
+        return skip("[metrics] port is 0, so the metrics of the server cannot be read.")
     version = page().version
     if version != __version__:
         return warn(f"The server runs zq {version}, but zq {__version__} is installed.", "Restart the server.")
