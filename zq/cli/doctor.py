@@ -4,7 +4,6 @@
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from functools import cached_property
 from itertools import islice
 from typing import Any, Final
@@ -133,6 +132,8 @@ class Doctor:
         return ok("The server is ready.")
 
     def check_clock(self) -> Finding:
+        from email.utils import parsedate_to_datetime  # a slow import
+
         began = local_time()
         date = self._get("/healthz").headers.get("Date")
         if date is None:

@@ -6,7 +6,6 @@ from http.client import HTTPConnection, HTTPException
 from typing import Final
 
 from msgspec import Struct
-from prometheus_client.parser import text_string_to_metric_families
 
 from zq.errors import Unavailable
 from zq.serving.listening import EVERYWHERE, format_authority
@@ -28,6 +27,9 @@ class Metrics(Struct, frozen=True):
 
 def scrape(host: str, port: int) -> Metrics:
     """Read the metrics page of a server. Raises ``Unavailable`` if no zq server serves it at this address."""
+    # Must be imported after multiprocess.begin in a server, which does not scrape.
+    from prometheus_client.parser import text_string_to_metric_families
+
     host = "127.0.0.1" if host in EVERYWHERE else host
     where = format_authority(host, port)
     connection = HTTPConnection(host, port, timeout=TIMEOUT)
