@@ -279,9 +279,11 @@ def test_faults_of_an_embedded_store_are_found(tmp_path: Path, monkeypatch: pyte
     assert {*os.listdir(tmp_path)} == {"CURRENT", BACKED_UP}
 
 
-def test_a_store_without_checks_is_skipped(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_checks_and_pools_are_skipped(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OS_STORAGE__URI", "memory:")
-    assert examine()[1]["store"].status == "skip"
+    monkeypatch.setenv("OS_DEFAULT__POOLING", "true")
+    results = examine()[1]
+    assert (results["store"].status, results["pools"].status) == ("skip", "skip")
     assert check_start().code == 0
 
 

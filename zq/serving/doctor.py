@@ -101,6 +101,8 @@ def _list_checks(chosen: Settings, opened: ExitStack) -> Iterator[Check]:
     found: list[Check] = []
     yield Check("store", partial(_open, chosen, opened, found))
     yield from found
+    if chosen.pooling is not None:
+        yield Check("pools", partial(skip, "Only the catalogue was checked: use --store for each pool."))
 
 
 def _open(chosen: Settings, opened: ExitStack, found: list[Check]) -> Finding:
