@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates for tests, which are valid for a day and satisfy the strict checks of Python 3.13."""
+"""Certificates for tests, which are usually valid for a day and satisfy the strict checks of Python 3.13."""
 
 import ipaddress
 from datetime import UTC, datetime, timedelta
@@ -15,11 +15,11 @@ THIS_MACHINE = x509.SubjectAlternativeName(
 )
 
 
-def issue(folder: Path, name: str, subject: str, authority: str = "") -> Path:
+def issue(folder: Path, name: str, subject: str, authority: str = "", days: float = 1) -> Path:
     """Write ``name.pem`` and ``name.key``, and return the path of the certificate.
 
     ``subject`` is in the notation of RFC 4514. Without ``authority``, the name of a certificate in the folder, the
-    certificate is an authority itself; with or without, it is valid for this machine.
+    certificate is an authority itself; with or without, it is valid for this machine and expires after ``days``.
     """
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     its_name = x509.Name.from_rfc4514_string(subject)
@@ -31,7 +31,7 @@ def issue(folder: Path, name: str, subject: str, authority: str = "") -> Path:
     builder = (
         x509.CertificateBuilder(issuer, its_name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_after(now + timedelta(days=days))
         .add_extension(THIS_MACHINE, critical=False)
         .add_extension(x509.BasicConstraints(ca=not authority, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)

@@ -1,23 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``etc/alerts.yml`` and ``etc/grafana.json`` speak of metrics and options that exist, and hold what they must."""
+"""``etc/alerts.yml``, ``etc/slo.yml``, ``etc/grafana.json`` and the runbooks name only metrics, options and commands
+that exist, and contain what they must."""
 
 import json
 import re
+import shlex
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
 from tests.abilities import locate, need
 from tests.tables import every_row
-from zq.serving import settings
+from zq.cli.root import cli
+from zq.serving import server, settings
 from zq.serving.metrics.definitions import COUNTED, PER_QUEUE, READ, STORE_GAUGES, STORE_TOTALS, Definition, Kind
 
 ETC = Path(__file__).parent.parent / "etc"
 ALERTS = ETC / "alerts.yml"
+OBJECTIVES = ETC / "slo.yml"
+RUNBOOKS = ETC.parent / "api-ref" / "runbooks.md"
 DEFINED = COUNTED | STORE_TOTALS | STORE_GAUGES | READ
 OPTIONS = {option.name for options in settings.OPTIONS.values() for option in options}
 SCRAPED = {"instance", "job", "le"}
@@ -47,8 +53,24 @@ WATCHED = {
 """What must have an alert, by its metric."""
 
 
-def rules() -> list[dict[str, Any]]:
-    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+def rules(file: Path = ALERTS) -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(file.read_text())["groups"] for rule in group["rules"]]
+
+
+def alerts() -> list[dict[str, Any]]:
+    """All alerts, including those of the objectives."""
+    return [*rules(), *(rule for rule in rules(OBJECTIVES) if "alert" in rule)]
+
+
+def sections() -> dict[str, str]:
+    """The sections of the runbooks about alerts, by heading."""
+    _, *found = re.split(r"^#+ (.+)$", RUNBOOKS.read_text(), flags=re.MULTILINE)
+    return {heading: text for heading, text in zip(found[::2], found[1::2], strict=True) if heading.startswith("Zq")}
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of the commands in code style, without a leading ``zq`` for the command line."""
+    return [shlex.split(command) for command in re.findall(r"`(zq(?:-server)? [^`\n]+)`", text)]
 
 
 def panels() -> list[dict[str, Any]]:
@@ -87,27 +109,79 @@ def complaints(expression: str) -> list[str]:
     return wrong
 
 
-@every_row("rule", rules(), ids=lambda rule: rule["alert"])
+@every_row("rule", alerts(), ids=lambda rule: rule["alert"])
 def test_an_alert_has_what_it_needs(rule: dict[str, Any]) -> None:
-    """A severity, a summary, and a description that names an option to change."""
+    """A severity, a summary, a description that names an option to change, and a runbook with one to three commands."""
+    assert rule["annotations"]["runbook_url"] == f"api-ref/runbooks.md#{rule['alert'].lower()}"
+    shown = re.findall(r"^- (.+)$", sections()[rule["alert"]], re.MULTILINE)
+    assert 1 <= len(shown) <= 3
+    assert all(re.match(r"`zq(-server)? [^`]+`: ", line) for line in shown)
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
     assert re.fullmatch(r"\d+[smh]", rule.get("for", "0s"))
-    assert "$labels.instance" in rule["annotations"]["summary"]
+    assert re.search(r"\$labels\.(instance|job)", rule["annotations"]["summary"])
     assert OPTIONS & set(re.findall(r"\w+", rule["annotations"]["description"]))
     assert complaints(rule["expr"]) == []
 
 
 def test_everything_to_be_alerted_on_is() -> None:
     """Names are unique, and each metric that stands for a danger is in some expression."""
-    names = [rule["alert"] for rule in rules()]
+    names = [rule["alert"] for rule in alerts()]
     assert len(set(names)) == len(names)
+    assert {*sections()} == {*names}
     named = {name for rule in rules() for name, _, _ in metrics(rule["expr"])}
     assert [danger for metric, danger in WATCHED.items() if metric not in named] == []
 
 
+def test_the_runbooks_name_commands_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    """Options and choices of ``zq`` are parsed; those of ``zq-server`` are in its help."""
+    with pytest.raises(SystemExit):
+        server.main(["--help"])
+    known = set(re.findall(r"[\w-]+", capsys.readouterr().out))
+    found = commands(RUNBOOKS.read_text())
+    assert len(found) > 40
+    for program, *words in found:
+        if program == "zq-server":
+            named = [word for word in words if word.islower() and "." not in word]
+            assert {*named} <= known, words
+        else:
+            assert parses(words), words
+
+
+def parses(words: list[str]) -> bool:
+    """Whether ``zq`` accepts the words as a command."""
+    command: click.Command = cli
+    while isinstance(command, click.Group) and words:
+        name, *words = words
+        if name not in command.commands:
+            return False
+        command = command.commands[name]
+    try:
+        command.make_context(command.name, words)
+    except click.UsageError:
+        return False
+    return True
+
+
+@every_row("words", [["nothing"], ["dlq", "lst"], ["top", "--sort", "colour"], ["dlq", "redrive"]], ids=" ".join)
+def test_a_wrong_command_is_noticed(words: list[str]) -> None:
+    """The check itself."""
+    assert not parses(words)
+
+
+@every_row("rule", rules(OBJECTIVES), ids=lambda rule: rule.get("record", rule.get("alert")))
+def test_an_objective_names_metrics_and_records_that_exist(rule: dict[str, Any]) -> None:
+    """An alert uses recorded ratios only, and the page names each ratio or percentile that is an objective."""
+    assert complaints(rule["expr"]) == []
+    recorded = {rule["record"] for rule in rules(OBJECTIVES) if "record" in rule}
+    assert {*re.findall(r"zq:[\w:]+", rule["expr"])} <= recorded
+    named = {*re.findall(r"zq:[\w:]+", RUNBOOKS.read_text())}
+    assert named <= recorded
+    assert len(named) == 3
+
+
 def test_options_that_alerts_name_exist() -> None:
     """Every ``[section]`` does, and every option right behind one."""
-    for rule in rules():
+    for rule in alerts():
         for section, name in re.findall(r"\[([\w:]+)\] (\w+)", rule["annotations"]["description"]):
             assert name in [option.name for option in settings.OPTIONS[section]], f"{rule['alert']}: [{section}] {name}"
 
@@ -155,7 +229,8 @@ def promtool() -> Callable[..., str]:
 
 def test_prometheus_can_read_the_alerts(promtool: Callable[..., str]) -> None:
     """All of them."""
-    assert f"{len(rules())} rules found" in promtool("check", ALERTS)
+    for file in (ALERTS, OBJECTIVES):
+        assert f"{len(rules(file))} rules found" in promtool("check", file)
 
 
 def test_prometheus_can_read_the_panels(promtool: Callable[..., str], tmp_path: Path) -> None:
@@ -170,3 +245,8 @@ def test_prometheus_can_read_the_panels(promtool: Callable[..., str], tmp_path: 
 def test_alerts_fire_when_they_should(promtool: Callable[..., str]) -> None:
     """And no other does: figures of a server in trouble, and of one that is well."""
     promtool("test", Path(__file__).parent / "alerts.yml")
+
+
+def test_objectives_are_recorded_and_burn_rates_fire(promtool: Callable[..., str]) -> None:
+    """For a job that fails often, one that fails sometimes, and one that does not fail."""
+    promtool("test", Path(__file__).parent / "slo.yml")

@@ -30,7 +30,11 @@ ABOVE_STORES = [
     "zq.storage.api",
     "zq.storage.capabilities",
 ]
-PROMISE = [*VALUES, *(f"zq.storage.{name}" for name in ("api", "browsing", "capabilities", "concurrency", "options"))]
+PROMISE = [
+    *VALUES,
+    "zq.diagnosis",
+    *(f"zq.storage.{name}" for name in ("api", "browsing", "capabilities", "concurrency", "options")),
+]
 ROCKSDB = [
     f"zq.storage.rocksdb.{name}"
     for name in ("admission", "files", "rescue", "store", "survey", "tuning", "write_ahead")
@@ -54,7 +58,16 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.clock": VALUES,
     "zq.wire": [*VALUES, "zq.limits", "zq.turns"],
     "zq.client": ["zq.clock", "zq.errors", "zq.model", "zq.wire"],
-    "zq.cli": ["zq.cli.pipeline", "zq.client", "zq.errors", "zq.limits", "zq.logs", "zq.wire"],
+    "zq.cli": [
+        "zq.cli.pipeline",
+        "zq.client",
+        "zq.clock",
+        "zq.diagnosis",
+        "zq.errors",
+        "zq.limits",
+        "zq.logs",
+        "zq.wire",
+    ],
     "zq.cli.pipeline": ["zq.cli", "zq.spark"],
     "zq.spark": ["zq.client", "zq.clock", "zq.errors", "zq.model", "zq.wire"],
     "zq.jobs": ["zq.spark", "zq.client", "zq.errors", "zq.cli"],
@@ -63,7 +76,14 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.storage.capabilities": VALUES,
     "zq.storage.concurrency": ["zq.errors"],
     "zq.storage.options": VALUES,
-    "zq.storage": [*VALUES, "zq.cache", "zq.storage.api", "zq.storage.browsing", "zq.storage.capabilities"],
+    "zq.storage": [
+        *VALUES,
+        "zq.cache",
+        "zq.diagnosis",
+        "zq.storage.api",
+        "zq.storage.browsing",
+        "zq.storage.capabilities",
+    ],
     "zq.storage.inline": [],
     "zq.storage.memory": [*PROMISE, "zq.storage.ordered", "zq.storage.ordered.store"],
     "zq.storage.mongodb": PROMISE,
@@ -83,6 +103,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     ],
     **{name: [*VALUES, *OBJECT, "zq.storage.ordered.store", *ROCKSDB] for name in OBJECT},
     "zq.logs": [],
+    "zq.diagnosis": ["zq.errors", "zq.logs"],
     "zq.turns": [],
     "zq.core": [*ABOVE_STORES, "zq.audit", "zq.storage.concurrency"],
     "zq.figures": [*ABOVE_STORES, "zq.core", "zq.http"],
@@ -140,6 +161,7 @@ MAY_IMPORT: dict[str, list[str]] = {
         *(
             *ABOVE_STORES,
             "zq.audit",
+            "zq.diagnosis",
             "zq.logs",
             "zq.storage",
             "zq.storage.inline",

@@ -157,12 +157,13 @@ def check_connection(found: Connection) -> Connection:
     for name in MEMBERS:
         if (value := getattr(found, name)) != replace_controls(value).strip():
             raise click.UsageError(f"{name} must not have control characters or surrounding spaces.")
-    if found.token and parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
+    if found.token and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         note(f"The token is sent to {parts.hostname} unencrypted; use https.")
     return found
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether the host is ``localhost`` or a loopback address."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

@@ -58,6 +58,10 @@ def _no_body(_options: Any) -> int:
     return 0
 
 
+def _no_files(_options: Any) -> None:
+    return None
+
+
 class Section(Struct, Generic[Options], frozen=True):
     """A configuration section of a feature.
 
@@ -69,6 +73,7 @@ class Section(Struct, Generic[Options], frozen=True):
         check_exposure: Returns warnings about unauthenticated access to the feature. Raises ``StartRefused`` if the
             operator has not allowed this access.
         max_body: Returns the maximum request body of the feature's routes in bytes.
+        check_files: Raises ``StartRefused`` if a file that the options name is not valid.
     """
 
     name: str
@@ -77,6 +82,7 @@ class Section(Struct, Generic[Options], frozen=True):
     line: Callable[[Options, str], str] = _no_line
     check_exposure: Callable[[Options, Listener], Sequence[str]] = _no_warning
     max_body: Callable[[Options], int] = _no_body
+    check_files: Callable[[Options], object] = _no_files
 
 
 class Reloadable(Protocol):

@@ -16,8 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from zq import __version__, audit, logs
-from zq.auth import check as check_auth
-from zq.auth.policy import Policy
 from zq.clock import StoreClock
 from zq.errors import Deposed, StartRefused, Unavailable
 from zq.events import NO_EVENTS
@@ -28,6 +26,7 @@ from zq.serving import (
     backup_command,
     control,
     credential_commands,
+    doctor,
     lifecycle,
     listening,
     offline,
@@ -38,10 +37,11 @@ from zq.serving.application import Application, make_broker, open_store
 from zq.serving.features import COMMANDS as FEATURE_COMMANDS
 from zq.serving.features import command_features, create_followers
 from zq.serving.metrics import multiprocess
+from zq.serving.requirements import REQUIREMENTS
 from zq.serving.settings import Configuration, Settings
 from zq.serving.supervisor import Supervisor
 from zq.serving.tls import ServerTls
-from zq.storage import find_driver, prepare
+from zq.storage import prepare
 
 if TYPE_CHECKING:
     from zq.serving import granian
@@ -113,20 +113,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments and arguments[0] in COMMANDS:
         return _run_credential_command(COMMANDS[arguments[0]], arguments[1:])
     given = _parser().parse_intermixed_args(arguments)
-    if given.command or given.init_store:
+    if given.command or given.init_store or given.check:
         lifecycle.allow_reload()  # a command does not reload, so SIGHUP from a closed terminal must end it
     if given.sample_config:
         settings.print_sample()
         return 0
     try:
         _export_options(given)
+        backup_command.check(given)
+        if given.command == "doctor":
+            logs.configure("text", "ERROR")  # the checks report the drivers' warnings
+            return doctor.examine(Configuration, given.json)
         configuration = Configuration()
     except StartRefused as refusal:
         return _reject(refusal)
     chosen = configuration.current
     logs.configure(chosen.log.format, chosen.log.level)
     try:
-        backup_command.check(given)
+        if given.check:
+            return doctor.check_start(chosen)
         if given.command == "backup":
             return backup_command.backup(given, chosen.storage.uri, chosen.server.control)
         if given.command in OFFLINE:
@@ -210,10 +215,9 @@ def _rekey(chosen: Settings) -> int:
 
 def _check_start(chosen: Settings) -> None:
     warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
-    find_driver(chosen.storage.uri)
-    Policy(chosen.auth.policy_file)
+    for check in REQUIREMENTS.values():
+        check(chosen)
     audit.configure(chosen.log.audit)
-    check_auth(chosen.auth)
     listening.check(chosen.server.bind, chosen.server.port)
     for line in startup.startup_lines(chosen):
         LOG.info(line)
@@ -237,10 +241,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "command",
         nargs="?",
-        choices=sorted(["backup", "check-store", "owner", "rekey", "restore", "salvage", "ship", *COMMANDS]),
+        choices=sorted(["backup", "check-store", "doctor", "owner", "rekey", "restore", "salvage", "ship", *COMMANDS]),
         help="".join(f"{name}: {command.summary}: zq-server {name} --help; " for name, command in COMMANDS.items())
         + "backup: create a backup of an embedded store in the directory NAME through its running server; "
         "backup verify: check that the backup NAME is complete and unchanged; "
+        "doctor: check the configuration, the machine, the server and the store, and print what to do; "
         "check-store: check that an embedded store without a running server is readable and consistent; "
         "rekey: wrap all data keys with the first master key of the file, and use new data keys from now on; "
         "salvage: copy the readable data of a damaged embedded store to a new store, and list the losses; "
@@ -277,6 +282,10 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="create the store's tables, indexes and scripts with administrator rights, and exit",
     )
+    parser.add_argument(
+        "--check", action="store_true", help="check the configuration, the files that it names and the store, and exit"
+    )
+    parser.add_argument("--json", action="store_true", help="doctor: print JSON lines")
     parser.add_argument("--sample-config", action="store_true", help="print a configuration file with all options")
     parser.add_argument("--version", action="version", version=f"zq {__version__}")
     return parser

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from zq.errors import StartRefused
+from zq.model import Seconds
 from zq.serving.settings.sections import ServerOptions
 
 # Minimum TLS versions by option value.
@@ -55,6 +56,30 @@ class ServerTls:
     def reload(self) -> None:
         """Read the files again. If they are invalid, raise ``StartRefused`` and keep the previous context."""
         self.context = _context(self._chosen)
+
+
+def read_expiry(certificate: str, key: str) -> Seconds:
+    """Return the time at which a certificate expires, read by a handshake in memory.
+
+    Raises ``ssl.SSLCertVerificationError`` if the certificate has expired or is not valid yet.
+    """
+    ours, theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    ours.load_cert_chain(certificate, key, password="")
+    theirs.check_hostname = False
+    theirs.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate itself is trusted, without its issuer
+    theirs.load_verify_locations(certificate)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = ours.wrap_bio(to_server, to_client, server_side=True)
+    client = theirs.wrap_bio(to_client, to_server)
+    while True:
+        try:
+            client.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            with suppress(ssl.SSLWantReadError):
+                server.do_handshake()
+    found: Any = client.getpeercert()
+    return float(ssl.cert_time_to_seconds(found["notAfter"]))
 
 
 def _context(chosen: ServerOptions) -> ssl.SSLContext:

@@ -20,11 +20,11 @@ from zq.sqs.endpoint import Endpoint
 from zq.sqs.extension import EXTENSION
 from zq.sqs.faults import add_handlers
 from zq.sqs.key_resources import PATH, SqsKeyCollection, SqsKeyItem
-from zq.sqs.keys import OPTION, SqsKeyLookup, SqsKeys
+from zq.sqs.keys import SqsKeyLookup, SqsKeys
 from zq.sqs.messaging import Messaging
 from zq.sqs.move_tasks import MoveTasks
 from zq.sqs.recognition import ROUTE, Recognition
-from zq.sqs.settings import SqsOptions
+from zq.sqs.settings import KEY_FILE, SqsOptions
 
 if TYPE_CHECKING:
     from zq.http.application import App
@@ -58,7 +58,7 @@ class SqsFeature(Feature):
         """
         self._keys = keys
         self._service = service
-        self.files = (MasterKeys(master_keys, keys.replace, OPTION),)
+        self.files = (MasterKeys(master_keys, keys.replace, KEY_FILE),)
         if service is not None:
             self.middleware = (Recognition(),)
             self.credentials = service.authenticate
@@ -94,7 +94,7 @@ def sqs_feature(options: SqsOptions, core: Broker, behind_proxy: bool = False) -
 
     Raises ``StartRefused`` if the master key file cannot be used.
     """
-    keys = SqsKeys(core.storage.documents, core.clock, read_keys(options.key_file, OPTION))
+    keys = SqsKeys(core.storage.documents, core.clock, read_keys(options.key_file, KEY_FILE))
     if not options.enabled:
         return SqsFeature(keys, master_keys=options.key_file)
     authenticate: SignedCallers | UnauthenticatedCallers

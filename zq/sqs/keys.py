@@ -34,11 +34,11 @@ from zq.errors import Invalid, MetadataConflict, NotFound, QuotaExceeded
 from zq.model import Page, Seconds
 from zq.model.documents import DocumentRef
 from zq.model.quotas import PROJECT
+from zq.sqs.settings import KEY_FILE
 from zq.sqs.sigv4 import NO_SUCH_KEY, UNKNOWN_KEY, Refusal
 from zq.storage.api import DocumentController
 
 LOG = logging.getLogger(__name__)
-OPTION: Final = "[sqs] key_file"
 # Document kind.
 KEY: Final = "sqs-key"
 # Prefix of a key id, and number of base32 characters after the prefix.
@@ -221,7 +221,7 @@ class SqsKeys:
         """Return the encrypted secret and the id of the master key. Raises ``Invalid`` without a master key."""
         if not self._masters:
             raise Invalid(
-                f'The secret cannot be encrypted, because {OPTION} is not set. Set it, or send "plain": true.'
+                f'The secret cannot be encrypted, because {KEY_FILE} is not set. Set it, or send "plain": true.'
             )
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -246,7 +246,7 @@ class SqsKeys:
         LOG.error(
             "Cannot decrypt the secret of access key %s: it was changed, or %s lacks the master key %.32r.",
             id,
-            OPTION,
+            KEY_FILE,
             stored.master,
         )
         return ""

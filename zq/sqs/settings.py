@@ -5,11 +5,15 @@ from typing import Annotated, Final
 
 from msgspec import Struct
 
+from zq.auth.master_keys import read_keys
 from zq.errors import InvalidName, StartRefused
 from zq.http.features import Listener, Section
 from zq.limits import project_id
 from zq.model.options import Flag, Option, Text
 from zq.sqs.limits import MAX_BODY
+
+# Name of the option with the path of the key file.
+KEY_FILE: Final = "[sqs] key_file"
 
 
 class SqsOptions(Struct, frozen=True, kw_only=True):
@@ -79,4 +83,5 @@ SECTION: Final = Section(
     line=_line,
     check_exposure=_check_exposure,
     max_body=lambda options: MAX_BODY if options.enabled else 0,
+    check_files=lambda options: read_keys(options.key_file, KEY_FILE),
 )

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access to storage drivers by URI scheme: open, prepare, check, salvage, back up and restore stores."""
+"""Access to storage drivers by URI scheme: open, prepare, check, diagnose, salvage, back up and restore stores."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
+from zq.diagnosis import Check
 from zq.errors import StartRefused
 from zq.model import Seconds, store_uri
 from zq.model.expiry import Expiry
@@ -107,6 +109,27 @@ def check(uri: str) -> Report | None:
     driver = _drivers("zq.storage.check").get(_scheme(uri))
     report: Report | None = _load(driver)(uri) if driver else None
     return report
+
+
+def diagnose(
+    uri: str, now: Callable[[], Seconds], options: Mapping[str, object] | None = None
+) -> AbstractContextManager[Sequence[Check]] | None:
+    """Connect to the store without changing it, and provide the driver's checks for doctors; a context manager.
+
+    An embedded store is not opened, so a server may have it open.
+
+    Args:
+        now: Returns this machine's time.
+        options: The settings in the driver's section of the configuration.
+
+    Return None if the driver has no checks. The function and the context manager raise the errors of ``connect``.
+    """
+    find_driver(uri)
+    driver = _drivers("zq.storage.doctor").get(_scheme(uri))
+    opened: AbstractContextManager[Sequence[Check]] | None = (
+        _load(driver)(uri, now, **(options or {})) if driver else None
+    )
+    return opened
 
 
 def salvage(uri: str, to: str) -> SalvageResult | None:

@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from zq.errors import StartRefused
 from zq.model import store_uri
@@ -26,6 +26,9 @@ from zq.storage.options import ObjectOptions, check_choices
 from zq.storage.ordered import layout
 from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.storage import OrderedStorage
+
+if TYPE_CHECKING:
+    from zq.storage.object.cloud import CloudObjects
 
 SHAPE: Final = offline.StoreFormat(layout.VERSION.decode(), layout.FAMILIES, rocksdb.admit)
 
@@ -44,7 +47,7 @@ def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedSt
         objects.prove_exclusive()
     owner = Owner(
         objects,
-        Path(chosen.cache) if chosen.cache else _default_cache(uri),
+        Path(chosen.cache) if chosen.cache else default_cache(uri),
         SHAPE,
         expiry,
         stamped=layout.STAMPED,
@@ -73,17 +76,20 @@ def objects_of(uri: str) -> Objects:
         StartRefused: The URI is invalid, a package is missing, or the object store is unsuitable.
         Unavailable: The object store does not respond.
     """
+    found = _client(uri)
+    found.prepare()
+    return found
+
+
+def _client(uri: str) -> "SwiftObjects | CloudObjects":
+    """Return a client for the object store at a URI, without preparing it. Raises the errors of ``objects_of``."""
     if store_uri.split(uri).scheme == "swift":
-        swift = SwiftObjects(uri, os.environ)
-        swift.prepare()
-        return swift
+        return SwiftObjects(uri, os.environ)
     try:
         from zq.storage.object.cloud import CloudObjects
     except ModuleNotFoundError as error:
         raise StartRefused(f"{error.name} is not installed: pip install 'zq-queue[object]'.") from error
-    cloud = CloudObjects(uri)
-    cloud.prepare()
-    return cloud
+    return CloudObjects(uri)
 
 
 def prepare(uri: str, **_: object) -> None:
@@ -91,7 +97,7 @@ def prepare(uri: str, **_: object) -> None:
     objects_of(uri)
 
 
-def _default_cache(uri: str) -> Path:
+def default_cache(uri: str) -> Path:
     digest = hashlib.sha256(store_uri.split(uri)._replace(query="").geturl().encode()).hexdigest()[:16]
     return Path("var/zq") / digest
 
@@ -122,9 +128,11 @@ def ship(uri: str, to: str) -> int:
 def owner(uri: str) -> Mapping[str, str | int]:
     """Describe the server that owns the store: its name, its epoch and its progress, as a mapping from label to value.
 
+    The object store is not changed.
+
     Raises ``StartRefused`` if there is no store, or ``Unavailable`` if the object store does not respond.
     """
-    epoch, opening, head = offline.owner(objects_of(uri))
+    epoch, opening, head = offline.owner(_client(uri))
     now = layout.ms(StorageClock().now())
     return {
         "epoch": epoch,

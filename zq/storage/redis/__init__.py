@@ -8,29 +8,18 @@ The folder ``lua`` contains the scripts that implement the operations. The main 
 - ``network``: selection of the server for a key;
 - ``connections``: connection pools;
 - ``client``: sending of commands and scripts;
+- ``startup``: checks of the server's version and configuration;
 - ``store``: code that the controllers share;
 - ``maintenance``: active expiry and metrics.
 
-This module checks the server's version and configuration at start. In this package, a time of type ``int``, such as
+In this package, a time of type ``int``, such as
 ``now``, is in milliseconds since the Unix epoch.
 """
 
-import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    InvalidResponse,
-    NoPermissionError,
-    OutOfMemoryError,
-    RedisClusterException,
-    RedisError,
-    ResponseError,
-)
-
-from zq.errors import StartRefused, Unavailable
+from zq.errors import StartRefused
 from zq.model import LocatedMessage, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace, Steps
 from zq.model.quotas import Usage
@@ -38,11 +27,9 @@ from zq.model.stats import Depth, Measure
 from zq.storage import browsing
 from zq.storage.api import FALSE_FUTURE, Defaults, Storage
 from zq.storage.options import RedisOptions
-from zq.storage.redis import address, layout, network, scripts
-from zq.storage.redis.address import Address
+from zq.storage.redis import address, layout, network, scripts, startup
 from zq.storage.redis.claims import ClaimController
-from zq.storage.redis.client import Client, lacks_replicas
-from zq.storage.redis.connections import Reply
+from zq.storage.redis.client import Client
 from zq.storage.redis.documents import DocumentController
 from zq.storage.redis.history import HistoryController
 from zq.storage.redis.maintenance import ActiveExpiry, StoreStats
@@ -143,110 +130,8 @@ def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
     where = address.parse(uri)
     client = Client(network.reach(where, timeout), timeout, wait_replicas)
     try:
-        _check(client, where, wait_replicas)
+        startup.check(client, where, wait_replicas)
         return RedisStorage(client, expiry, where.db)
     except BaseException:
         client.close()
         raise
-
-
-LOG: Final = logging.getLogger(__name__)
-OLDEST: Final = (7, 0)
-
-
-def _check(client: Client, address: Address, wait_replicas: int = 0) -> None:
-    reply = _answer(lambda: client.command(layout.VERSION_KEY, b"INFO"), address)
-    facts = dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
-    _check_server(facts, address)
-    _check_eviction(facts, address)
-    if address.master and not wait_replicas and BOUND not in facts:
-        LOG.warning(UNBOUND, address.name)
-    number = b"%d" % layout.VERSION
-    _check_layout(client, address)
-    _answer(lambda: client.command(layout.VERSION_KEY, b"SET", layout.VERSION_KEY, number, b"NX"), address)
-    _answer(lambda: client.command(layout.VERSION_KEY, b"PUBLISH", layout.READY, b""), address)
-    _answer(lambda: client.command(layout.FEED, b"SPUBLISH", layout.FEED, b""), address)
-    _answer(lambda: client.try_channel(layout.FEED), address)
-    _check_layout(client, address)
-
-
-def _check_layout(client: Client, address: Address) -> None:
-    """Raise ``StartRefused`` if the store has another layout. An empty store has no layout number yet."""
-    found = _answer(lambda: client.command(layout.VERSION_KEY, b"GET", layout.VERSION_KEY), address)
-    if found not in (None, b"%d" % layout.VERSION):
-        raise StartRefused(
-            f"The store at {address.name} has layout {found.decode(errors='replace')}, but this version of "
-            f"zq requires {layout.VERSION}. Use the version of zq that wrote the store, or another database."
-        )
-
-
-def _check_server(facts: dict[str, str], address: Address) -> None:
-    version = facts.get("redis_version", "")
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if numbers < OLDEST:
-        raise StartRefused(
-            f"The server at {address.name} is Redis {version or 'of an unknown version'}, but zq needs Redis 7.0 or "
-            "newer, or Valkey."
-        )
-    if facts.get("cluster_enabled") == "1" and not address.cluster:
-        raise StartRefused(f"The server at {address.name} belongs to a cluster: add ?cluster=true to the URI.")
-    if facts.get("role") == "slave" and not address.cluster:
-        raise Unavailable(f"The server at {address.name} is a read-only replica. Use the address of its master.")
-
-
-def _check_eviction(facts: dict[str, str], address: Address) -> None:
-    policy = facts.get("maxmemory_policy", "noeviction")
-    if facts.get("maxmemory", "0") != "0" and policy.startswith("allkeys"):
-        raise StartRefused(
-            f"The server at {address.name} evicts data when its memory is full (maxmemory-policy {policy}), so "
-            "messages would be lost. Set maxmemory-policy noeviction; a full store then rejects new messages."
-        )
-
-
-def _answer(ask: Callable[[], Reply], address: Address) -> Reply:
-    """Run the query ``ask`` and return its reply, or None if the server is out of memory.
-
-    Convert all other errors to ``StartRefused`` or ``Unavailable``, with a message that names the server.
-    """
-    try:
-        return ask()
-    except Unavailable as unavailable:
-        cause = unavailable.__cause__
-        for kind, sentence in REFUSALS:
-            if isinstance(cause, kind):
-                raise StartRefused(sentence.format(address.name, address.db)) from cause
-        if isinstance(cause, OutOfMemoryError):
-            return None
-        if lacks_replicas(cause):
-            raise Unavailable(TOO_FEW_REPLICAS_ERROR.format(address.name)) from cause
-        text = str(cause).lower()
-        if isinstance(cause, ResponseError) and ("db index" in text or "invalid database" in text):
-            raise StartRefused(NO_DATABASE.format(address.name, address.db)) from cause
-        if isinstance(cause, RedisClusterException) and "not enabled" in text:
-            raise StartRefused(f"The server at {address.name} is not a cluster: remove cluster=true.") from cause
-        raise Unavailable(f"The Redis server at {address.name} is unavailable.") from cause
-
-
-# Field of INFO that is present if min-replicas-to-write is set.
-BOUND: Final = "min_slaves_good_slaves"
-UNBOUND: Final = (
-    "The master behind the Sentinels at %s has no min-replicas-to-write, and [storage:redis] wait_replicas is 0: a "
-    "failover may lose acknowledged changes that are not replicated yet."
-)
-TOO_FEW_REPLICAS_ERROR: Final = (
-    "The Redis server at {} rejects changes: fewer replicas are connected than min-replicas-to-write requires."
-)
-NO_DATABASE: Final = "The Redis server at {} has no database {}: its option databases limits the number of databases."
-REFUSALS: Final[tuple[tuple[type[RedisError], str], ...]] = (
-    (
-        AuthenticationError,
-        "The Redis server at {} rejected the user or password. Use redis://user:password@host:port.",
-    ),
-    (AuthorizationError, "The Redis server at {} does not authorize this user."),
-    (
-        NoPermissionError,
-        "The Redis server at {} denies this user permissions that zq needs: keys and channels zq:*, all commands that "
-        "read and write, EVAL, EVALSHA, INFO, TIME, WAIT, PUBLISH, SUBSCRIBE, SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE.",
-    ),
-    (InvalidResponse, "The server at {} does not speak the Redis protocol."),
-)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor's checks of real Redis and MongoDB servers, each with a planted fault."""
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+import redis
+
+from tests.commands import run
+from tests.stores import MongoServer, RedisServer, Stores
+from zq import diagnosis
+from zq.clock import local_time
+from zq.diagnosis import Status
+from zq.errors import StartRefused
+from zq.storage import connect, diagnose
+from zq.storage.redis.layout import VERSION_KEY
+
+pytestmark = [pytest.mark.slow, pytest.mark.one_store]
+
+
+def statuses(uri: str, ahead: float = 0.0, **options: object) -> Mapping[str, Status]:
+    """Return the statuses of a store's checks; the machine's clock is ``ahead`` seconds ahead."""
+    opened = diagnose(uri, lambda: local_time() + ahead, options)
+    assert opened is not None
+    with opened as checks:
+        return {result.check: result.status for result in diagnosis.run(checks)}
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[RedisServer]:
+    with RedisServer(None, "--appendonly", "yes", "--maxmemory", "1gb") as server:
+        yield server
+
+
+@pytest.fixture
+def admin(valkey: RedisServer) -> Iterator[redis.Redis]:
+    """A connection with which a test changes the configuration, which is restored at the end."""
+    with redis.Redis(port=valkey.port) as client:
+        before = client.config_get("maxmemory*", "appendonly")
+        yield client
+        for name in ("maxmemory", "maxmemory-policy", "appendonly"):
+            client.config_set(name, before[name])
+        client.flushall()
+
+
+def test_faults_of_redis_are_found_and_nothing_is_written(valkey: RedisServer, admin: redis.Redis) -> None:
+    sound = statuses(valkey.uri)
+    assert len(sound) == 7
+    assert {name for name, status in sound.items() if status != "ok"} == {"replicas"}
+    assert statuses(valkey.uri, wait_replicas=1)["replicas"] == "fail"
+    assert statuses(valkey.uri, ahead=-3)["store clock"] == "warn"
+    assert statuses(valkey.uri, ahead=90)["store clock"] == "fail"
+    admin.config_set("appendonly", "no")
+    assert statuses(valkey.uri)["persistence"] == "warn"
+    admin.config_set("maxmemory", admin.info("memory")["used_memory"] * 11 // 10)
+    assert statuses(valkey.uri)["store memory"] == "warn"
+    admin.config_set("maxmemory", 0)
+    admin.config_set("maxmemory-policy", "allkeys-lru")
+    unbounded = statuses(valkey.uri)
+    assert (unbounded["store memory"], unbounded["eviction"]) == ("warn", "warn")
+    assert admin.dbsize() == 0
+
+
+def test_the_check_ends_with_the_sentence_of_the_start(
+    valkey: RedisServer, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If Redis evicts messages, or has another layout. After the start, the store has a layout that can be used."""
+    monkeypatch.setenv("OS_STORAGE__URI", valkey.uri)
+    connect(valkey.uri).close()
+    assert run("--check").code == 0
+    for change in (
+        lambda: admin.config_set("maxmemory-policy", "allkeys-lru"),
+        lambda: (admin.config_set("maxmemory-policy", "noeviction"), admin.set(VERSION_KEY, 99)),
+    ):
+        change()
+        with pytest.raises(StartRefused) as refused:
+            connect(valkey.uri)
+        done = run("--check")
+        assert (done.code, done.error) == (2, f"zq-server: {refused.value}\n")
+        assert f"fail  store: {refused.value}" in run("doctor").said
+
+
+def test_faults_of_mongodb_are_found_and_nothing_is_written(stores: Stores) -> None:
+    server = stores.mongodb()
+    uri = server.uri_of("zq_doctor")
+    sound = statuses(uri)
+    assert len(sound) == 6
+    assert {name for name, status in sound.items() if status != "ok"} == {"replica set"}
+    assert statuses(f"{uri}&w=1")["write concern"] == "warn"
+    assert statuses(uri, journal=False)["write concern"] == "warn"
+    assert statuses(uri, ahead=-90)["store clock"] == "fail"
+    with server.client() as client:
+        assert "zq_doctor" not in client.list_database_names()
+
+
+def test_a_standalone_mongodb_is_a_failure_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with MongoServer(replica_set="") as server:
+        monkeypatch.setenv("OS_STORAGE__URI", server.uri)
+        done = run("--check")
+        assert done.code == 2
+        assert "is a standalone" in done.error
+        assert "--replSet" in run("doctor").said

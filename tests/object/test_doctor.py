@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor's checks of a store in an object store."""
+
+from collections.abc import Mapping
+
+from tests.object.conftest import Open
+from zq import diagnosis
+from zq.clock import local_time
+from zq.diagnosis import Status
+from zq.storage import diagnose
+
+
+def statuses(uri: str, **options: object) -> Mapping[str, Status]:
+    opened = diagnose(uri, local_time, options)
+    assert opened is not None
+    with opened as checks:
+        return {result.check: result.status for result in diagnosis.run(checks)}
+
+
+def test_an_owner_that_is_silent_is_a_warning_until_it_releases_the_store(uri: str, machine: Open) -> None:
+    """If there is no store yet, its owner is not checked. With a negative timeout, each owner is silent."""
+    assert statuses(uri)["owner"] == "skip"
+    storage = machine("first")
+    assert statuses(uri)["owner"] == "ok"
+    assert statuses(uri, owner_timeout=-1)["owner"] == "warn"
+    storage.close()
+    assert statuses(uri, owner_timeout=-1)["owner"] == "ok"

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A web server in this process that answers with fixed documents, for clients that must see a fault."""
+
+import json
+import threading
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
+
+# Status, headers and content of a response. Content that is not text is sent as JSON.
+Response = tuple[int, Mapping[str, str], object]
+
+
+class Site(ThreadingHTTPServer):
+    """A server on a free port of this machine; as a context manager it serves. A path without a response gives 404."""
+
+    daemon_threads = True
+
+    def __init__(self, responses: Mapping[str, Response]) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, headers, content = responses.get(self.path.partition("?")[0], (404, {}, {"title": "Not found"}))
+                body = (content if isinstance(content, str) else json.dumps(content)).encode()
+                self.send_response_only(status)
+                sent = {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}
+                for name, value in sent.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Print nothing."""
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def port(self) -> int:
+        return self.server_address[1]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq-server doctor`` and ``zq-server --check`` find a planted fault of each kind, and say what to do."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.certificates import issue
+from tests.commands import Done, run
+from tests.servers import free_port
+from tests.sites import Site
+from tests.tables import every_row
+from zq import __version__, diagnosis
+from zq.clock import local_time
+from zq.diagnosis import Check, Result, fail, ok, skip, warn
+from zq.errors import StartRefused, Unavailable
+from zq.storage import diagnose
+from zq.storage.rocksdb import BACKED_UP
+from zq.storage.rocksdb import doctor as rocksdb_doctor
+
+pytestmark = pytest.mark.one_store
+KEY = "2026-11 MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
+
+
+@pytest.fixture(autouse=True)
+def few_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the doctor measure few writes, because a slow disk would slow the tests."""
+    monkeypatch.setattr(rocksdb_doctor, "WRITES", 5)
+
+
+@pytest.fixture
+def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder for the store and the files of a configuration in the environment, in which no check fails."""
+    folder = tmp_path / "store"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("OS_STORAGE__URI", f"rocksdb://{folder}")
+    monkeypatch.setenv("OS_SERVER__PORT", str(free_port()))
+    return tmp_path
+
+
+def examine() -> tuple[int, dict[str, Result]]:
+    """Return the exit code of ``zq-server doctor --json``, and the results by check."""
+    done = run("doctor", "--json")
+    results = [Result(**json.loads(line)) for line in done.said.splitlines()]
+    assert len({result.check for result in results}) == len(results)
+    return done.code, {result.check: result for result in results}
+
+
+def found(check: str, status: str) -> str:
+    """Return the finding of a check, which must have this status, and which must have an advice if it is a problem."""
+    code, results = examine()
+    assert results[check].status == status, results[check]
+    assert code >= {"ok": 0, "warn": 1, "fail": 2}[status]
+    assert status == "ok" or results[check].advice or status == "fail"
+    return results[check].found
+
+
+def check_start() -> Done:
+    return run("--check")
+
+
+def test_results_keep_the_order_and_the_worst_is_the_exit_code() -> None:
+    """A check whose requirement failed is skipped, and an error of a check is its reason."""
+
+    def broken() -> diagnosis.Finding:
+        raise KeyError("x")
+
+    def refused() -> diagnosis.Finding:
+        raise StartRefused("No.")
+
+    def gone() -> diagnosis.Finding:
+        raise Unavailable("The store redis://u:secret@h is away.")
+
+    checks = [
+        Check("a", lambda: ok("Fine.")),
+        Check("b", broken),
+        Check("c", gone),
+        Check("d", lambda: warn("Old.", "Renew it.")),
+        Check("e", refused),
+        Check("f", lambda: ok("Fine."), needs="e"),
+        Check("g", lambda: ok("Fine."), needs="d"),
+    ]
+    results = [*diagnosis.run(checks)]
+    assert [result.status for result in results] == ["ok", "skip", "skip", "warn", "fail", "skip", "ok"]
+    assert results[1].found == "The check failed with KeyError: 'x'"
+    assert "secret" not in results[2].line
+    assert results[3].line == "warn  d: Old. Renew it."
+    assert [diagnosis.exit_code(results[:number]) for number in (0, 3, 4, 7)] == [0, 0, 1, 2]
+
+
+@every_row(("offset", "status"), [(0.4, "ok"), (-3, "warn"), (61, "fail")])
+def test_a_clock_offset_is_judged_in_both_directions(offset: float, status: str) -> None:
+    assert diagnosis.judge_clock(offset, "Redis").status == status
+
+
+def test_a_sound_configuration_has_no_failure_and_is_not_changed(configured: Path) -> None:
+    """The doctor leaves no file in the store's folder, and ``--check`` ends with 0."""
+    code, results = examine()
+    assert code <= 1
+    assert [result.check for result in results.values() if result.status == "fail"] == []
+    assert len(results) == 19
+    done = check_start()
+    assert (done.code, done.error) == (0, "")
+    assert len(done.said.splitlines()) == 9
+    assert [*(configured / "store").iterdir()] == []
+
+
+def test_an_invalid_option_is_the_only_result(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--check`` ends with the sentence of the start."""
+    monkeypatch.setenv("OS_SERVER__THREADS", "many")
+    code, results = examine()
+    assert (code, [*results]) == (2, ["options"])
+    assert check_start() == Done(2, "", f"zq-server: {results['options'].found}\n")
+
+
+def test_a_misspelt_variable_is_a_warning(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OS_SERVER__PROT", "1")
+    assert "OS_SERVER__PROT" in found("options", "warn")
+
+
+def test_open_access_without_authentication_fails(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--check`` prints the other lines too, and then the sentence of the start."""
+    monkeypatch.setenv("OS_SERVER__BIND", "0.0.0.0")
+    sentence = found("access", "fail")
+    done = check_start()
+    assert (done.code, done.error) == (2, f"zq-server: {sentence}\n")
+    assert len(done.said.splitlines()) == 9
+    monkeypatch.setenv("OS_SERVER__TRUST_NETWORK", "true")
+    assert "everyone who reaches" in found("access", "warn")
+
+
+def test_an_unknown_scheme_and_a_missing_policy_fail(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OS_STORAGE__URI", "nats://h")
+    monkeypatch.setenv("OS_OSLO_POLICY__POLICY_FILE", str(configured / "policy.yaml"))
+    assert "nats" in found("driver", "fail")
+    assert "policy.yaml" in found("policy", "fail")
+
+
+@every_row("variable", ["OS_TRANSPORT__MESSAGE_ENCRYPTION_KEY_FILE", "OS_SQS__KEY_FILE"])
+def test_a_world_readable_key_file_fails(configured: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    file = configured / "keys"
+    file.write_text(KEY)
+    monkeypatch.setenv(variable, str(file))
+    for mode, status in ((0o644, "fail"), (0o600, "ok")):
+        file.chmod(mode)
+        assert str(file) in found("keys", status) or status == "ok"
+        assert check_start().code == (2 if status == "fail" else 0)
+
+
+@pytest.fixture
+def tls(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for the server's certificate ``server.pem``, issued by the authority ``ca``."""
+    issue(configured, "ca", "CN=authority")
+    monkeypatch.setenv("OS_SERVER__TLS_CERT", str(configured / "server.pem"))
+    monkeypatch.setenv("OS_SERVER__TLS_KEY", str(configured / "server.key"))
+    return configured
+
+
+@every_row(("days", "status"), [(3.1, "warn"), (90, "ok"), (-0.5, "fail")])
+def test_a_certificate_is_judged_by_its_expiry(tls: Path, days: float, status: str) -> None:
+    issue(tls, "server", "CN=server", "ca", days)
+    (tls / "server.key").chmod(0o600)
+    sentence = found("certificate", status)
+    assert "expired" in sentence if days < 0 else f"in {days:.0f} days" in sentence
+
+
+def test_a_world_readable_private_key_is_a_warning(tls: Path) -> None:
+    issue(tls, "server", "CN=server", "ca")
+    (tls / "server.key").chmod(0o644)
+    assert "mode 0644" in found("keys", "warn")
+
+
+def test_an_audit_log_in_a_missing_folder_fails(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OS_LOG__AUDIT", str(configured / "missing" / "audit.log"))
+    assert "audit.log" in found("audit log", "fail")
+    assert check_start().code == 2
+
+
+def test_too_few_open_files_are_a_warning(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zq.serving.doctor.OTHER_FILES", 1 << 40)
+    assert "files" in found("open files", "warn")
+
+
+@pytest.mark.parametrize(("state", "status"), [(5, "warn"), (0, "ok")])
+def test_an_unsynchronised_clock_is_a_warning(
+    configured: Path, monkeypatch: pytest.MonkeyPatch, state: int, status: str
+) -> None:
+    class Library:
+        def adjtimex(self, _buffer: object) -> int:
+            return state
+
+    monkeypatch.setattr("ctypes.CDLL", lambda _name: Library())
+    found("machine clock", status)
+
+
+@pytest.fixture
+def metrics(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The labels and values of the metrics of a stub server, by metric."""
+    shown = {"info": f'{{version="{__version__}"}} 1'}
+
+    class Page(dict[str, object]):
+        def get(self, _path: str, _default: object = None) -> object:
+            return 200, {}, "".join(f"zq_{name}{value}\n" for name, value in shown.items())
+
+    with Site(Page()) as site:
+        monkeypatch.setenv("OS_SERVER__PORT", str(site.port))
+        monkeypatch.setenv("OS_METRICS__PORT", str(site.port))
+        yield shown
+
+
+@every_row(
+    ("check", "metric", "value", "status"),
+    [
+        ("server", "info", '{version="0.0.9"} 1', "warn"),
+        ("server's store", "store_up", " 0", "fail"),
+        ("server's store", "store_corruptions_total", " 2", "fail"),
+        ("backlog", "queue_oldest_ready_seconds", ' {queue="a"} 1000', "warn"),
+        ("dead letters", "queue_oldest_dead_letter_seconds", " 2000", "warn"),
+    ],
+)
+def test_faults_of_a_running_server_are_found(
+    metrics: dict[str, str], check: str, metric: str, value: str, status: str
+) -> None:
+    found(check, "ok")
+    sound = dict(metrics)
+    metrics[metric] = value
+    found(check, status)
+    metrics.clear()
+    metrics |= sound
+
+
+def test_checks_of_a_server_are_skipped_if_another_program_has_its_port(metrics: dict[str, str]) -> None:
+    metrics.clear()
+    _, results = examine()
+    assert [results[name].status for name in ("server", "server's store", "backlog", "dead letters")] == ["skip"] * 4
+    assert "is not a zq server" in results["server"].found
+    assert "A program listens" in check_start().said
+
+
+def test_a_store_in_a_place_that_cannot_be_written_fails(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's checks need the place."""
+    (configured / "file").touch()
+    monkeypatch.setenv("OS_STORAGE__URI", f"rocksdb://{configured}/file/store")
+    assert "cannot be opened" in found("store", "fail")
+    assert "disk space" not in examine()[1]
+    assert check_start().code == 2
+
+
+def store_results(folder: Path, now: float = 0, **options: object) -> dict[str, str]:
+    """Return the statuses of the embedded store's checks; the clock is ``now`` seconds ahead."""
+    opened = diagnose(f"rocksdb://{folder}", lambda: local_time() + now, options)
+    assert opened is not None
+    with opened as checks:
+        return {result.check: result.status for result in diagnosis.run(checks)}
+
+
+def test_faults_of_an_embedded_store_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The statuses before and after each fault; only files that the checks read are there."""
+    tmp_path.chmod(0o700)
+    (tmp_path / "CURRENT").touch()
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(total=10 << 40, free=5 << 40))
+    assert store_results(tmp_path)["backup"] == "warn"
+    (tmp_path / BACKED_UP).touch()
+    assert {*store_results(tmp_path).values()} == {"ok"}
+    assert store_results(tmp_path, now=100_000)["backup"] == "warn"
+    assert store_results(tmp_path, sync="never")["durability"] == "warn"
+    tmp_path.chmod(0o755)
+    assert store_results(tmp_path)["store folder"] == "warn"
+    monkeypatch.setattr(rocksdb_doctor, "SLOW_SYNC", 0.0)
+    assert store_results(tmp_path)["disk sync"] == "warn"
+    for free, status in ((1 << 40, "warn"), (1 << 38, "fail"), (1 << 29, "fail")):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(total=10 << 40, free=free))
+        assert store_results(tmp_path)["disk space"] == status
+    assert {*os.listdir(tmp_path)} == {"CURRENT", BACKED_UP}
+
+
+def test_a_store_without_checks_and_pools_are_skipped(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OS_STORAGE__URI", "memory:")
+    monkeypatch.setenv("OS_DEFAULT__POOLING", "true")
+    results = examine()[1]
+    assert (results["store"].status, results["pools"].status) == ("skip", "skip")
+    assert check_start().code == 0
+
+
+@every_row("words", [["--check", "owner"], ["--json"], ["--json", "owner"], ["doctor", "--keep", "1"]], ids=" ".join)
+def test_an_option_of_another_command_is_refused(configured: Path, words: list[str]) -> None:
+    done = run(*words)
+    assert (done.code, done.said) == (2, "")
+    assert "does not apply" in done.error
+
+
+def test_findings_of_each_kind_have_their_status() -> None:
+    assert [finding.status for finding in (ok(""), warn("", ""), fail(""), skip(""))] == ["ok", "warn", "fail", "skip"]

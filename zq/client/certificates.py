@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The certificate of a server, verified as the client verifies it."""
+
+import socket
+import ssl
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+HTTPS_PORT = 443
+
+
+def read_expiry(url: str, timeout: float) -> float:
+    """Return the time at which the certificate of the server at an https URL expires, as Unix time in seconds.
+
+    Raises ``OSError`` if the server cannot be reached or its certificate is not trusted.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    with (
+        socket.create_connection((host, parts.port or HTTPS_PORT), timeout) as connection,
+        httpx.create_ssl_context().wrap_socket(connection, server_hostname=host) as tls,
+    ):
+        found: Any = tls.getpeercert()
+    return float(ssl.cert_time_to_seconds(found["notAfter"]))

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client of the metrics listener of a server on this machine."""
+
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException
+from typing import Final
+
+from msgspec import Struct
+
+from zq.errors import Unavailable
+from zq.serving.listening import EVERYWHERE, format_authority
+
+TIMEOUT: Final = 5.0
+
+
+class Metrics(Struct, frozen=True):
+    """The metrics of a server.
+
+    Attributes:
+        version: The version of the server.
+        values: The largest value of each metric by name, without the prefix ``zq_``.
+    """
+
+    version: str
+    values: Mapping[str, float]
+
+
+def scrape(host: str, port: int) -> Metrics:
+    """Read the metrics page of a server. Raises ``Unavailable`` if no zq server serves it at this address."""
+    # Must be imported after multiprocess.begin in a server, which does not scrape.
+    from prometheus_client.parser import text_string_to_metric_families
+
+    host = "127.0.0.1" if host in EVERYWHERE else host
+    where = format_authority(host, port)
+    connection = HTTPConnection(host, port, timeout=TIMEOUT)
+    try:
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    except (OSError, HTTPException, ValueError) as error:
+        raise Unavailable(f"No metrics of a server can be read at {where}.") from error
+    finally:
+        connection.close()
+    values: dict[str, float] = {}
+    version = ""
+    for sample in samples:
+        name = sample.name.removeprefix("zq_")
+        values[name] = max(values.get(name, sample.value), sample.value)
+        version = sample.labels["version"] if name == "info" else version
+    if not version:
+        raise Unavailable(f"The program at {where} is not a zq server.")
+    return Metrics(version, values)

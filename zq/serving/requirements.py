@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The requirements of a start that need neither the store nor the listening address.
+
+The start, ``zq-server --check`` and ``zq-server doctor`` check them. A check raises ``StartRefused`` if the server does
+not start.
+"""
+
+import os
+import ssl
+import stat
+from collections.abc import Callable
+from typing import Final
+
+from zq.auth import check as check_auth
+from zq.auth.files import MODES
+from zq.auth.master_keys import read_keys
+from zq.auth.policy import Policy
+from zq.clock import local_time
+from zq.diagnosis import Finding, fail, ok, warn
+from zq.serving import startup
+from zq.serving.sections import SECTIONS
+from zq.serving.settings import Settings, misspelt_variables
+from zq.serving.tls import ServerTls, read_expiry
+from zq.storage import find_driver
+
+DAY: Final = 86_400
+# Days before its expiry at which a certificate must be renewed.
+RENEWAL_DAYS: Final = 14
+
+
+def check_variables(_chosen: Settings) -> Finding:
+    ignored = [*misspelt_variables(os.environ)]
+    if ignored:
+        return warn(" ".join(f"{sentence.rstrip('.?')}." for sentence in ignored), "Correct or remove it.")
+    return ok("All options are valid.")
+
+
+def check_access(chosen: Settings) -> Finding:
+    warnings = startup.check_exposure(chosen)
+    if warnings:
+        return warn(" ".join(warnings), "See operations.md, Network access.")
+    reach = "this machine only" if startup.is_loopback(chosen.server.bind) else "other machines"
+    return ok(f"Authentication is {chosen.auth.strategy or 'off'}; the server is reachable from {reach}.")
+
+
+def check_driver(chosen: Settings) -> Finding:
+    find_driver(chosen.storage.uri)
+    return ok(f"The driver for {chosen.storage.uri.partition(':')[0]}: stores is installed.")
+
+
+def check_policy(chosen: Settings) -> Finding:
+    Policy(chosen.auth.policy_file)
+    return ok(f"The policy is {chosen.auth.policy_file or 'the built-in table'}.")
+
+
+def check_keys(chosen: Settings) -> Finding:
+    """Check all files with secrets: their content, and that other users cannot read them."""
+    check_auth(chosen.auth)
+    count = len(read_keys(chosen.transport.message_encryption_key_file))
+    for section in SECTIONS:
+        section.check_files(chosen.of(section))
+    key = chosen.server.tls_key
+    if key and os.path.exists(key) and (mode := stat.S_IMODE(os.stat(key).st_mode)) not in MODES:
+        return warn(f"Other users may read the private key {key}, which has mode {mode:04o}.", f"Run: chmod 600 {key}")
+    return ok(f"The files with secrets are valid and private; {count} keys encrypt messages.")
+
+
+def check_certificate(chosen: Settings) -> Finding:
+    if not chosen.server.tls_cert:
+        return ok("The server does not use TLS.")
+    ServerTls(chosen.server)
+    advice = "Renew it, and send the server SIGHUP."
+    try:
+        days = (read_expiry(chosen.server.tls_cert, chosen.server.tls_key) - local_time()) / DAY
+    except ssl.SSLCertVerificationError as error:
+        return fail(f"Clients reject {chosen.server.tls_cert}: {error.verify_message}.", advice)
+    found = f"The certificate {chosen.server.tls_cert} expires in {days:.0f} days."
+    return warn(found, advice) if days < RENEWAL_DAYS else ok(found)
+
+
+# The checks by name, in the order of the start.
+REQUIREMENTS: Final[dict[str, Callable[[Settings], Finding]]] = {
+    "options": check_variables,
+    "access": check_access,
+    "driver": check_driver,
+    "policy": check_policy,
+    "keys": check_keys,
+    "certificate": check_certificate,
+}

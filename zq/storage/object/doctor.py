@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor's checks of a store in an object store, which do not take it over."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from zq.diagnosis import Check, Finding, ok, skip, warn
+from zq.errors import StartRefused
+from zq.model import Seconds
+from zq.storage.object import default_cache, owner
+from zq.storage.object.offline import NOT_THERE
+from zq.storage.options import ObjectOptions, check_choices
+from zq.storage.rocksdb.doctor import check_space, find_folder
+
+# Names of the members of ``owner`` that the checks use.
+STATE: Final = "state"
+AGE: Final = "seconds since the last report"
+
+
+@contextmanager
+def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[Sequence[Check]]:
+    """Provide the checks; see ``zq.storage.diagnose``."""
+    chosen = ObjectOptions(**options)
+    check_choices(chosen)
+    try:
+        known = owner(uri)
+    except StartRefused as refusal:
+        if str(refusal) != NOT_THERE:
+            raise
+        known = {}
+    cache = find_folder(Path(chosen.cache) if chosen.cache else default_cache(uri))
+    yield (
+        Check("owner", partial(check_owner, known, chosen.owner_timeout)),
+        Check("disk space", partial(check_space, cache)),
+    )
+
+
+def check_owner(known: Mapping[str, str | int], timeout: float) -> Finding:
+    if not known:
+        return skip(NOT_THERE)
+    found = f"The owner of the store is {known['owner']} ({known[STATE]}); it reported {known[AGE]} seconds ago."
+    if known[STATE] != "released" and int(known[AGE]) > timeout:
+        return warn(found, "Start a server on the store, or find out why its owner cannot reach the object store.")
+    return ok(found)

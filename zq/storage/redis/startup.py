@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the server's version, configuration and layout at start."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    InvalidResponse,
+    NoPermissionError,
+    OutOfMemoryError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+)
+
+from zq.errors import StartRefused, Unavailable
+from zq.storage.redis import layout
+from zq.storage.redis.address import Address
+from zq.storage.redis.client import Client, lacks_replicas
+from zq.storage.redis.connections import Reply
+
+LOG: Final = logging.getLogger(__name__)
+OLDEST: Final = (7, 0)
+
+
+def check(client: Client, address: Address, wait_replicas: int = 0) -> None:
+    """Check the server, store the layout number in an empty store, and try all commands that zq needs.
+
+    Raises ``StartRefused`` if the server cannot be used, and ``Unavailable`` if it does not reply.
+    """
+    facts = inspect(client, address)
+    if address.master and not wait_replicas and BOUND not in facts:
+        LOG.warning(UNBOUND, address.name)
+    number = b"%d" % layout.VERSION
+    _answer(lambda: client.command(layout.VERSION_KEY, b"SET", layout.VERSION_KEY, number, b"NX"), address)
+    _answer(lambda: client.command(layout.VERSION_KEY, b"PUBLISH", layout.READY, b""), address)
+    _answer(lambda: client.command(layout.FEED, b"SPUBLISH", layout.FEED, b""), address)
+    _answer(lambda: client.try_channel(layout.FEED), address)
+    _check_layout(client, address)
+
+
+def inspect(client: Client, address: Address) -> Mapping[str, str]:
+    """Check the server's version, configuration and layout without writing. Return the fields of ``INFO``.
+
+    Raises the errors of ``check``.
+    """
+    reply = _answer(lambda: client.command(layout.VERSION_KEY, b"INFO"), address)
+    facts = parse_info(reply)
+    _check_server(facts, address)
+    _check_eviction(facts, address)
+    _check_layout(client, address)
+    return facts
+
+
+def parse_info(reply: bytes) -> dict[str, str]:
+    """Parse a reply to ``INFO``."""
+    return dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
+
+
+def _check_layout(client: Client, address: Address) -> None:
+    """Raise ``StartRefused`` if the store has another layout. An empty store has no layout number yet."""
+    found = _answer(lambda: client.command(layout.VERSION_KEY, b"GET", layout.VERSION_KEY), address)
+    if found not in (None, b"%d" % layout.VERSION):
+        raise StartRefused(
+            f"The store at {address.name} has layout {found.decode(errors='replace')}, but this version of "
+            f"zq requires {layout.VERSION}. Use the version of zq that wrote the store, or another database."
+        )
+
+
+def _check_server(facts: dict[str, str], address: Address) -> None:
+    version = facts.get("redis_version", "")
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers < OLDEST:
+        raise StartRefused(
+            f"The server at {address.name} is Redis {version or 'of an unknown version'}, but zq needs Redis 7.0 or "
+            "newer, or Valkey."
+        )
+    if facts.get("cluster_enabled") == "1" and not address.cluster:
+        raise StartRefused(f"The server at {address.name} belongs to a cluster: add ?cluster=true to the URI.")
+    if facts.get("role") == "slave" and not address.cluster:
+        raise Unavailable(f"The server at {address.name} is a read-only replica. Use the address of its master.")
+
+
+def _check_eviction(facts: dict[str, str], address: Address) -> None:
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if facts.get("maxmemory", "0") != "0" and policy.startswith("allkeys"):
+        raise StartRefused(
+            f"The server at {address.name} evicts data when its memory is full (maxmemory-policy {policy}), so "
+            "messages would be lost. Set maxmemory-policy noeviction; a full store then rejects new messages."
+        )
+
+
+def _answer(ask: Callable[[], Reply], address: Address) -> Reply:
+    """Run the query ``ask`` and return its reply, or None if the server is out of memory.
+
+    Convert all other errors to ``StartRefused`` or ``Unavailable``, with a message that names the server.
+    """
+    try:
+        return ask()
+    except Unavailable as unavailable:
+        cause = unavailable.__cause__
+        for kind, sentence in REFUSALS:
+            if isinstance(cause, kind):
+                raise StartRefused(sentence.format(address.name, address.db)) from cause
+        if isinstance(cause, OutOfMemoryError):
+            return None
+        if lacks_replicas(cause):
+            raise Unavailable(TOO_FEW_REPLICAS_ERROR.format(address.name)) from cause
+        text = str(cause).lower()
+        if isinstance(cause, ResponseError) and ("db index" in text or "invalid database" in text):
+            raise StartRefused(NO_DATABASE.format(address.name, address.db)) from cause
+        if isinstance(cause, RedisClusterException) and "not enabled" in text:
+            raise StartRefused(f"The server at {address.name} is not a cluster: remove cluster=true.") from cause
+        raise Unavailable(f"The Redis server at {address.name} is unavailable.") from cause
+
+
+# Field of INFO that is present if min-replicas-to-write is set.
+BOUND: Final = "min_slaves_good_slaves"
+UNBOUND: Final = (
+    "The master behind the Sentinels at %s has no min-replicas-to-write, and [storage:redis] wait_replicas is 0: a "
+    "failover may lose acknowledged changes that are not replicated yet."
+)
+TOO_FEW_REPLICAS_ERROR: Final = (
+    "The Redis server at {} rejects changes: fewer replicas are connected than min-replicas-to-write requires."
+)
+NO_DATABASE: Final = "The Redis server at {} has no database {}: its option databases limits the number of databases."
+REFUSALS: Final[tuple[tuple[type[RedisError], str], ...]] = (
+    (
+        AuthenticationError,
+        "The Redis server at {} rejected the user or password. Use redis://user:password@host:port.",
+    ),
+    (AuthorizationError, "The Redis server at {} does not authorize this user."),
+    (
+        NoPermissionError,
+        "The Redis server at {} denies this user permissions that zq needs: keys and channels zq:*, all commands that "
+        "read and write, EVAL, EVALSHA, INFO, TIME, WAIT, PUBLISH, SUBSCRIBE, SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE.",
+    ),
+    (InvalidResponse, "The server at {} does not speak the Redis protocol."),
+)
