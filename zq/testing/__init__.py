@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server for tests in the same process: the real application on an empty store, with a clock that tests can advance.
 
-Reference: ``api-ref/testing.md``. ``zq.testing.plugin`` provides pytest fixtures.
+Reference: ``api-ref/client.md#test-your-programs``. ``zq.testing.plugin`` provides pytest fixtures.
 """
 
 import socket
