@@ -36,7 +36,7 @@ def curl_samples(page: Path) -> list[str]:
     return [block.text for block in blocks(page) if block.language == "sh" and re.search(r"\bcurl\b", block.text)]
 
 
-def only(page: str, language: str) -> str:
-    """The one block of a page in this language."""
-    (found,) = (block.text for block in blocks(ROOT / page) if block.language == language)
+def only(page: str, language: str, part: str = "") -> str:
+    """The one block of a page in this language that has this part."""
+    (found,) = (block.text for block in blocks(ROOT / page) if block.language == language and part in block.text)
     return found

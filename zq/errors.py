@@ -109,7 +109,7 @@ class MessageNotFound(NotFound):
 class ClaimNotFound(NotFound):
     """The claim does not exist in the queue, or has expired."""
 
-    sentence = "There is no live claim of this id in the queue."
+    sentence = "The queue has no active claim with this id."
 
 
 class SubscriptionNotFound(NotFound):
@@ -129,7 +129,7 @@ class StageNotFound(NotFound):
 class ProducerNotFound(NotFound):
     """The producer has not committed yet, or its last commit is not remembered any more."""
 
-    sentence = "The producer has not committed anything, or its last commit is no longer remembered."
+    sentence = "The producer has not committed yet, or its last commit has expired."
 
 
 class StageFull(Invalid):
@@ -177,7 +177,7 @@ class ClaimLapsed(Conflict):
 
     @classmethod
     def of(cls, claim: str) -> Self:
-        return cls(f"The claim {claim} is no longer live, or holds no messages; nothing has changed.")
+        return cls(f"The claim {claim} has ended or has no messages; nothing has changed.")
 
 
 class StageDiffers(Conflict):
@@ -251,13 +251,13 @@ class MetadataConflict(ZqError):
 class MessageClaimed(ZqError):
     """The message belongs to a live claim, which the request did not name."""
 
-    sentence = "The message is held by a claim that was not given as claim_id."
+    sentence = "The message is claimed: to delete it, send the id of its claim as claim_id."
 
 
 class ClaimNotHeld(Invalid):
     """The message does not belong to the claim that the request named."""
 
-    sentence = "A claim given as claim_id or claim_ids does not hold the message; nothing was deleted."
+    sentence = "The message is not in the claim that claim_id or claim_ids names; nothing was deleted."
 
 
 class PoolsApart(Invalid):

@@ -210,8 +210,8 @@ def project_id(project: str, error: type[InvalidName] = InvalidName) -> str:
     """Return ``project`` if it is a valid project id (tenancy 1). Raises ``error`` if it is not."""
     if PROJECT_ID.fullmatch(project) is None:
         raise error(
-            f"A project id must be 1 to {MAX_PROJECT} printable ASCII characters, without commas, backslashes, "
-            f"and spaces at the ends; it has {len(project)}."
+            f"A project id must be 1 to {MAX_PROJECT} printable ASCII characters without commas and backslashes, "
+            f"and must not begin or end with a space; it has {len(project)} characters."
         )
     return project
 
@@ -257,7 +257,7 @@ def pattern(text: str) -> Pattern:
     """Parse the parameter ``match``, a topic pattern (extensions 8). Raises ``Invalid`` if it is not valid."""
     if PATTERN.fullmatch(text) is None or "***" in text:
         raise Invalid(
-            f"match must be 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - the dot and *, at most two * in a row."
+            f"match must be 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - the dot and *, with at most two * in a row."
         )
     return Pattern(text)
 
@@ -309,9 +309,11 @@ def check_group_name(name: str) -> str:
 def check_attributes(values: Mapping[str, AttributeValue]) -> None:
     """Raise ``Invalid`` if a message's attributes break a rule or limit of SQS."""
     if (count := sum(name not in TRACE_NAMES for name in values)) > MAX_ATTRIBUTES:
-        raise Invalid(f"attributes must have at most {MAX_ATTRIBUTES} members; it has {count}.")
+        raise Invalid(f"attributes must have at most {MAX_ATTRIBUTES} members, not {count}.")
     if (size := sum(value_size(name, value) for name, value in values.items())) > MAX_ATTRIBUTES_SIZE:
-        raise Invalid(f"attributes must have at most {MAX_ATTRIBUTES_SIZE} characters in total; it has {size}.")
+        raise Invalid(
+            f"attributes must have at most {MAX_ATTRIBUTES_SIZE} characters in total, with names and types, not {size}."
+        )
     for name, value in values.items():
         _check_attribute(f"attributes.{name}", name, value)
 

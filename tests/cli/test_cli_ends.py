@@ -150,7 +150,12 @@ def test_the_syntax_of_shells_is_warned_of_once_with_the_remedy(zq: Zq) -> None:
     post(zq, 3)
     result = zq.run("consume", "jobs", "--exec", "true | false > $HOME", *NO_WAIT)
     assert result.exit_code == 0
-    assert result.stderr.count("CMD gets | unchanged because it is not run through a shell; use --shell for that.") == 1
+    assert (
+        result.stderr.count(
+            "CMD receives | unchanged, because zq does not run CMD through a shell; use --shell to do so."
+        )
+        == 1
+    )
     assert "Use --shell to run CMD through a shell." in zq.refused(2, "consume", "jobs", "--exec", "VAR=1 work && rest")
 
 

@@ -268,7 +268,7 @@ def test_delayed_messages_of_a_queue_that_ignores_delays_are_named(zq: Zq, tmp_p
         result = other.run("import", str(file))
         assert (result.exit_code, '"messages":2}' in result.stdout) == (1, True)
         assert "2 delayed messages of queue jobs are ready at once: it ignores delays" in result.stderr
-        assert "zq: 2 messages lost their ttl or delay." in result.stderr
+        assert "zq: 2 messages were imported without their ttl or delay; see the notes above." in result.stderr
     assert len(other("claim", "jobs")) == 2
 
 

@@ -78,7 +78,7 @@ def test_what_could_not_be_delivered_is_shown_tried_again_and_dropped(own: Zq) -
 @pytest.mark.parametrize(
     ("code", "words", "sentence"),
     [
-        (2, ["update", "jobs", "x"], "Give one of --subscriber, --ttl and --options."),
+        (2, ["update", "jobs", "x"], "Give at least one of --subscriber, --ttl and --options."),
         (2, ["create", "jobs", "http://a.example.org", "--options", "[1]"], "is not a JSON object"),
         (2, ["create", "jobs", "http://a.example.org", "--ttl", "5"], "60"),
         (4, ["create", "jobs", "http://169.254.169.254/hook"], "its address is not allowed"),

@@ -172,4 +172,4 @@ def test_a_command_about_a_part_of_a_missing_queue_names_the_queue(zq: Zq, words
     at = words[:verbs], words[verbs:]
     said = zq.refused(3, *at[0], "order", *at[1])
     assert said == f"There is no {kind} order in the project; did you mean orders?"
-    assert "There is no such" in (said := zq.refused(3, *at[0], "orders", *at[1])) or "no live claim" in said
+    assert "There is no such" in (said := zq.refused(3, *at[0], "orders", *at[1])) or "no active claim" in said

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``api-ref/openstack-client.md``: its program runs, and what it says that the SDK does is so."""
+"""``api-ref/migration-from-zaqar.md``: its program runs, and what it says that the SDK does is so."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.servers import ZqServer, ask
 
 pytestmark = pytest.mark.slow
 
-PAGE = "api-ref/openstack-client.md"
+PAGE = "api-ref/migration-from-zaqar.md"
 
 
 def program(server: ZqServer, project: str) -> str:

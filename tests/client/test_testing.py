@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq.testing`` and its fixtures: a server in the process of the tests. ``api-ref/testing.md`` is run."""
+"""``zq.testing`` and its fixtures: a server in the process of the tests. The samples of ``client.md`` are run."""
 
 import socket
 import tempfile
@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 import zq.testing
-from tests.blocks import ROOT, blocks
+from tests.blocks import only
 from tests.client.client_kinds import bodies, client_of
 from tests.reader import follow
 from tests.servers import wait_for
@@ -23,13 +23,13 @@ from zq.core import waiting
 from zq.errors import Unavailable, ZqError
 from zq.testing import Server
 
-TESTS, PROGRAM = (block.text for block in blocks(ROOT / "api-ref" / "testing.md") if block.language == "python")
+TESTS, PROGRAM = (only("api-ref/client.md", "python", part) for part in ("def ship", "zq.testing.server()"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["one process", "xdist"])
 def test_the_tests_of_the_page_pass(tmp_path: Path, options: list[str]) -> None:
-    """testing.md: as a file of its own, with nothing but the plugins that are named here."""
+    """client.md: as a file of its own, with nothing but the plugins that are named here."""
     (tmp_path / "test_orders.py").write_text(TESTS)
     plugins = ["-p", "zq.testing.plugin", "-p", "xdist"]
     alone = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "python", "-m", "pytest", "-q", *plugins, *options]
@@ -43,7 +43,7 @@ def test_the_tests_of_the_page_pass(tmp_path: Path, options: list[str]) -> None:
     "without", ["", "import select; del select.POLLRDHUP, select.epoll; "], ids=["", "as on macOS"]
 )
 def test_the_program_of_the_page_prints_an_address_and_nothing_else(tmp_path: Path, without: str) -> None:
-    """testing.md: no log of requests, and no warning."""
+    """client.md: no log of requests, and no warning."""
     done = follow(["python", "-W", "error", "-c", without + PROGRAM], tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("http://127.0.0.1:")

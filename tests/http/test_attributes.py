@@ -92,7 +92,7 @@ def test_attributes_stay_with_a_message(api: Api, way: str) -> None:
 @pytest.mark.parametrize(
     ("attributes", "sentence"),
     [
-        ({f"a{number}": "x" for number in range(11)}, "attributes must have at most 10 members; it has 11."),
+        ({f"a{number}": "x" for number in range(11)}, "attributes must have at most 10 members, not 11."),
         ({"a": ""}, "attributes.a must not be empty."),
         ({"": "x"}, "attributes: a name must be 1 to 256 characters; one has 0."),
         ({"a" * 257: "x"}, "attributes: a name must be 1 to 256 characters; one has 257."),
@@ -108,7 +108,10 @@ def test_attributes_stay_with_a_message(api: Api, way: str) -> None:
         ({"a": {"type": "Date", "value": "x"}}, "attributes.a.type must be String, Number or Binary"),
         ({"a": {"type": "String." + "x" * 250, "value": "x"}}, "attributes.a.type must be at most 256 characters"),
         ({"a": True}, "`$.messages[0].attributes[...]`"),
-        ({"a": "x" * 16384}, "attributes must have at most 16384 characters in total; it has 16391."),
+        (
+            {"a": "x" * 16384},
+            "attributes must have at most 16384 characters in total, with names and types, not 16391.",
+        ),
         ({"a": {"type": "Number", "value": "1" * 16000 + "x"}}, "attributes.a must be a number"),
         ({"a": {"type": "Binary"}}, "missing required field `value`"),
         ("x", "`$.messages[0].attributes`"),

@@ -498,7 +498,7 @@ def test_no_spelling_of_a_header_changes_the_project(served: tuple[ZqServer, byt
         ("auth_strategy = jwt", "[auth] jwt_issuer must be set for auth_strategy = jwt."),
         (
             "auth_strategy = jwt\n[auth]\njwt_issuer = i\njwt_audience = a\njwt_jwks = f\njwt_algorithms = HS256",
-            "[auth] jwt_algorithms must be of ",
+            "[auth] jwt_algorithms must be from ",
         ),
     ],
 )

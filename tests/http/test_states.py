@@ -92,9 +92,9 @@ def test_a_missing_queue_is_empty(api: Api) -> None:
             "state=ready&marker=1.2.3.4",
             "marker is not valid for this listing; use the marker in the link to the next page.",
         ),
-        ("state=ready&bodies=end", "bodies must be start or whole."),
-        ("bodies=1", "bodies must be start or whole."),
-        ("ids=1&bodies=START", "bodies must be start or whole."),
+        ("state=ready&bodies=end", "bodies must be start or whole, not end."),
+        ("bodies=1", "bodies must be start or whole, not 1."),
+        ("ids=1&bodies=START", "bodies must be start or whole, not START."),
     ],
 )
 def test_bad_input_is_named(api: Api, query: str, told: str) -> None:
@@ -107,7 +107,7 @@ def test_bodies_must_be_known_everywhere(api: Api) -> None:
     [message] = api.send("jobs", 1)
     claim, _ = api.claim("jobs")
     for path in (f"{QUEUE}/history", claim, f"{URL}/{message}", f"/v2/messages/{message}"):
-        assert api.get(f"{path}?bodies=all", 400).json["description"] == "bodies must be start or whole."
+        assert api.get(f"{path}?bodies=all", 400).json["description"] == "bodies must be start or whole, not all."
         api.get(f"{path}?bodies=whole", 200)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of licences: what each extra brings, by what the packages of this environment say of themselves.
 
-``python -m tests.packaging.licences api-ref/licences.md`` writes its tables anew, in an environment with every extra.
+``python -m tests.packaging.licences THIRD-PARTY.md`` writes its tables anew, in an environment with every extra.
 """
 
 import configparser

@@ -43,7 +43,7 @@ def test_the_lock_file_satisfies_what_setup_cfg_asks_for(locked: dict[str, str])
 
 def test_the_licence_of_every_dependency_is_listed(locked: dict[str, str]) -> None:
     """Of the client and of each extra, with all that they bring; none of these is silent about it."""
-    page = (ROOT / "api-ref" / "licences.md").read_text()
+    page = (ROOT / "THIRD-PARTY.md").read_text()
     listed = dict(re.findall(r"^\| \[([\w.-]+)\]\(\S+\) \| ([^|]+) \|", page, re.MULTILINE))
     needed = set(locked)
     for extra in (licences.CLIENT, *licences.EXTRAS):

@@ -138,8 +138,8 @@ def test_a_store_that_was_used_for_everything_agrees_with_itself(uri: str):
     assert report.examples == []
     assert report.contradictions == 0
     assert set(report.counted) >= set(layout.FAMILIES) - {"default", "fences", "numbers"}
-    assert report.counted["messages of former queues"] == 11 + 2 * 13
-    assert report.counted["history of former owners"] == 2
+    assert report.counted["messages of deleted queues"] == 11 + 2 * 13
+    assert report.counted["history of deleted owners"] == 2
     assert report.counted["topics of trimmed batches"] == 4
 
 
@@ -160,7 +160,7 @@ def test_a_body_that_the_filter_took_is_no_contradiction(uri: str):
     storage.close()
     report = told(uri)
     assert report.contradictions == 0
-    assert report.counted["expired messages whose body the filter took"] == 4
+    assert report.counted["expired messages whose bodies a compaction dropped"] == 4
 
 
 def _first(store: Store, family: str) -> tuple[bytes, bytes]:
@@ -243,7 +243,7 @@ def test_a_message_of_a_number_that_no_queue_has_is_found(uri: str):
     (queue, _), (number, _) = _first(store, "queues"), _first(store, "numbers")
     store.write([("queues", queue, None), ("numbers", number, None), ("tallies", number, None)])
     store.close()
-    assert any("of no queue" in example for example in told(uri).examples)
+    assert any("does not belong to a queue" in example for example in told(uri).examples)
 
 
 @pytest.mark.parametrize("made", [False, True], ids=["missing", "empty"])

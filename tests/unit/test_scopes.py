@@ -82,14 +82,14 @@ NO_SCOPES = [
 
 def test_a_text_that_is_no_scope_is_refused() -> None:
     for text in NO_SCOPES:
-        with pytest.raises(Invalid, match=r"A scope must be verbs, a colon and a glob"):
+        with pytest.raises(Invalid, match=r"A scope must have the form VERBS:PATTERN"):
             Scopes([text])
 
 
 def test_scopes_are_bounded() -> None:
     """At most 20 of them and 2 kB; a credential whose list is empty has none."""
     assert Scopes([f"produce:q{number}" for number in range(MAX_SCOPES)])
-    with pytest.raises(Invalid, match="1 to 20 values; it names 21"):
+    with pytest.raises(Invalid, match="1 to 20 scopes, not 21"):
         Scopes([f"produce:q{number}" for number in range(MAX_SCOPES + 1)])
     with pytest.raises(Invalid, match="at most 2000 bytes"):
         Scopes(["produce+consume+observe+manage:queue/" + "x" * 64] * MAX_SCOPES)

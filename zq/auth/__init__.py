@@ -99,8 +99,8 @@ def check_jwt(options: JwtOptions) -> None:
     wrong = [name for name in options.algorithms if name not in ALGORITHMS]
     if wrong or not options.algorithms:
         raise StartRefused(
-            f"[auth] jwt_algorithms must be of {', '.join(ALGORITHMS)}; none and HS… are never accepted; it is "
-            f"{', '.join(wrong)[:100] or 'empty'}."
+            f"[auth] jwt_algorithms must be from {', '.join(ALGORITHMS)}; "
+            f"{', '.join(wrong)[:100] + ' is not supported' if wrong else 'it is empty'}."
         )
 
 

@@ -124,7 +124,7 @@ def split_command(line: str, shell: bool) -> list[str]:
         remedy = " Use --shell to run CMD through a shell." if syntax else ""
         raise click.UsageError(f"There is no command {words[0] if words else line!r}.{remedy}")
     if syntax:
-        note(f"CMD gets {syntax} unchanged because it is not run through a shell; use --shell for that.")
+        note(f"CMD receives {syntax} unchanged, because zq does not run CMD through a shell; use --shell to do so.")
     return words
 
 

@@ -363,7 +363,7 @@ class Importer:
     def check(self) -> None:
         """Raise ``Failure`` if a message lost its ttl or delay."""
         if count := self._changed + self._undelayed.total():
-            raise Failure(f"{count:,} messages lost their ttl or delay.")
+            raise Failure(f"{count:,} messages were imported without their ttl or delay; see the notes above.")
 
     def _send_bare(self, message: MessageLine, refused: Invalid) -> int:
         """Post a rejected message again, without ttl and delay. Return 1 if it is stored, else 0.

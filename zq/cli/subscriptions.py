@@ -114,7 +114,7 @@ def update(
 ) -> None:
     """Change a subscription and show it."""
     if subscriber is None and ttl is None and options is None:
-        raise click.UsageError("Give one of --subscriber, --ttl and --options.")
+        raise click.UsageError("Give at least one of --subscriber, --ttl and --options.")
     handle = source_handle(session, source, topic)
     handle.update_subscription(subscription, subscriber=subscriber, ttl=ttl, options=options)
     session.out.result(members(handle.subscription(subscription)))

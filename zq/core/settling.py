@@ -91,7 +91,7 @@ class Settling:
         rules = self._rules_cache.recent(queue)
         if terms.bury:
             if rules.dead_letter_queue in ("", queue.name):
-                raise Invalid("bury is not possible: the queue has no _dead_letter_queue, or is its own.")
+                raise Invalid("bury is not possible: the queue has no _dead_letter_queue, or names itself as one.")
             allowance.authorize(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
             targets.add(rules.dead_letter_queue)
         settlement = self._settlement(queue.project, terms, rules)

@@ -77,7 +77,7 @@ def starts(req: Request) -> bool:
     """
     value = text(req, "bodies") if "bodies" in req.params else ""
     if value not in ("", "start", "whole"):
-        raise InvalidParameter("bodies must be start or whole.")
+        raise InvalidParameter(f"bodies must be start or whole, not {value[:32]}.")
     return value == "start"
 
 

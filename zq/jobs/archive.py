@@ -75,7 +75,7 @@ def queues_with_history(client: Client) -> list[str]:
     """Return the names of the queues with a history. Raises ``Invalid`` if the project has no such queue."""
     found = [queue.name for queue in client.queues(detailed=True) if (queue.metadata or {}).get("_history_ttl")]
     if not found:
-        raise Invalid("No queue of the project keeps a history: set _history_ttl of those that are to be archived.")
+        raise Invalid("No queue of the project keeps a history: set _history_ttl on each queue to archive.")
     return found
 
 

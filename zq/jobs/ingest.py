@@ -203,8 +203,8 @@ def check_rows(rows: DataFrame, file: str, place: str | None, strict: bool) -> i
     if found["count"] and place:
         torn.write.mode("overwrite").json(place)
     if found["count"] and strict:
-        count = "A row does" if found["count"] == 1 else f"{found['count']} rows do"
-        raise InvalidBody(f"{count} not parse, so nothing of {file} was stored: {found.reason}.")
+        count = "A row is" if found["count"] == 1 else f"{found['count']} rows are"
+        raise InvalidBody(f"{count} invalid, so nothing of {file} was stored: {found.reason}.")
     return int(found["count"])
 
 

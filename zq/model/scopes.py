@@ -26,8 +26,8 @@ MAX_CACHED: Final = 1000
 # A letter that represents all letters that occur in neither glob.
 OTHER: Final = "\0"
 RULE: Final = (
-    "A scope must be verbs, a colon and a glob of names, such as produce+consume:queue/jobs.**; the verbs are produce, "
-    "consume, observe and manage, or *; queue/, topic/ or work/ may precede the glob"
+    "A scope must have the form VERBS:PATTERN, such as produce+consume:queue/jobs.**. The verbs are produce, consume, "
+    "observe and manage, or * for all. The pattern may begin with queue/, topic/ or work/."
 )
 
 
@@ -68,10 +68,10 @@ class Scope:
     def __init__(self, text: str) -> None:
         form = _FORM.fullmatch(text)
         if form is None or GLOB.fullmatch(form[3]) is None or "***" in form[3]:
-            raise Invalid(f"{RULE}; it is {text[:80]!r}.")
+            raise Invalid(f"{text[:80]!r} is not a scope. {RULE}")
         named = form[1].split("+")
         if form[1] != "*" and (not set(named) <= set(Verb) or len(set(named)) < len(named)):
-            raise Invalid(f"{RULE}; it is {text[:80]!r}.")
+            raise Invalid(f"{text[:80]!r} is not a scope. {RULE}")
         self.text = text
         self.verbs = frozenset(Verb if form[1] == "*" else map(Verb, named))
         self.kinds = frozenset([Kind(form[2])] if form[2] else [Kind.QUEUE, Kind.TOPIC])
@@ -86,9 +86,9 @@ class Scopes:
 
     def __init__(self, texts: Sequence[str]) -> None:
         if not 1 <= len(texts) <= MAX_SCOPES:
-            raise Invalid(f"scopes must name 1 to {MAX_SCOPES} values; it names {len(texts)}.")
+            raise Invalid(f"scopes must contain 1 to {MAX_SCOPES} scopes, not {len(texts)}.")
         if sum(len(text.encode()) for text in texts) > MAX_BYTES:
-            raise Invalid(f"scopes must be at most {MAX_BYTES} bytes together.")
+            raise Invalid(f"scopes must have at most {MAX_BYTES} bytes in total.")
         self.texts = tuple(texts)
         self._scopes = [Scope(text) for text in texts]
         self._widest = sorted(self._scopes, key=lambda scope: len(scope.glob.text))

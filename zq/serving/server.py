@@ -204,11 +204,11 @@ def _rekey(chosen: Settings) -> int:
     Raises ``StartRefused`` if a data key cannot be rewrapped, and ``Unavailable`` if the store is unavailable.
     """
     done = request(_connect(chosen), "POST", "/v2/admin/rekey")
-    print(f"The keys of {done['projects']} projects are wrapped with the first master key of the file.")  # noqa: T201
+    print(f"The keys of {done['projects']} projects are encrypted with the first master key of the file.")  # noqa: T201
     if done["left"]:
         raise StartRefused(
-            f"{done['left']} of them have keys that could not be rewrapped, because their master keys "
-            "are not in the file."
+            f"{done['left']} of them have keys that are still encrypted with other master keys, because the file does "
+            "not contain these master keys."
         )
     return 0
 

@@ -284,7 +284,7 @@ def parse_claiming_options(given: OptionParser) -> ClaimingOptions:
     consumer = given.name("consumer")
     if consumer is None:
         raise Invalid(
-            "Option consumer is missing: set it to a name for the stream's claims, by which a restart finds them."
+            "Option consumer is missing: set it to a name. After a restart, the stream finds its claims by this name."
         )
     return ClaimingOptions(
         parse_connection(given),

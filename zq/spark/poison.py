@@ -126,11 +126,11 @@ def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
     """
     if "id" not in frame.columns:
         raise Invalid(
-            f"Stage {stage} marks rows in column {ERROR} but has dropped column id, which tells their messages: its "
+            f"Stage {stage} marks rows in column {ERROR} but has no column id, which identifies their messages: its "
             f"select must keep both id and {ERROR}."
         )
     if not isinstance(frame.schema[ERROR].dataType, StringType):
-        raise Invalid(f"Stage {stage} must mark rows in column {ERROR} by text.")
+        raise Invalid(f"Column {ERROR} of stage {stage} must be a string.")
     found = frame.where(f"{ERROR} is not null").select("id", ERROR).collect()
     return {row[0]: row[1][:MAX_REASON_LENGTH] or "rejected" for row in found}
 

@@ -121,9 +121,9 @@ def _check_headers(headers: object) -> None:
         raise Invalid(f"options.post_headers must have at most {MAX_HEADERS} headers and {MAX_HEADER_BYTES} bytes.")
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
-            raise Invalid("options.post_headers contains an invalid header name.")
+            raise Invalid(f"options.post_headers must have HTTP header names; {name[:64]!r} is not one.")
         if name.lower() in _RESERVED_HEADERS or name.lower().startswith(_RESERVED_PREFIXES):
-            raise Invalid(f"options.post_headers must not contain {name}.")
+            raise Invalid(f"options.post_headers must not contain {name}: the server sets or forbids it.")
         _printable(f"options.post_headers.{name}", value)
 
 

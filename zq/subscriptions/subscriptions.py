@@ -241,7 +241,7 @@ class Subscriptions:
         ttl = terms.ttl if terms.ttl in (None, UNSET) else self._check_ttl(terms.ttl)
         options = terms.options if terms.options in (None, UNSET) else check_options(terms.options)
         if uri is None and ttl in (None, UNSET) and options in (None, UNSET):
-            raise InvalidBody("Give one of subscriber, ttl and options.")
+            raise InvalidBody("The body must contain at least one of subscriber, ttl and options.")
         now = self._clock.now()
         former = self._stored.get(source).find(id)
         trust = ""

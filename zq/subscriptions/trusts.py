@@ -107,10 +107,12 @@ class Trusts:
     def _check(self, subscriber: str, catalogue: Iterable[str]) -> None:
         url = subscriber.removeprefix(PREFIX)
         if not (self._http or url.startswith("https:")):
-            raise Invalid("subscriber must be trust+https: tokens are not sent without TLS.")
+            raise Invalid(
+                "subscriber must begin with trust+https:, because the server does not send tokens without TLS."
+            )
         if not any(_is_below(place, url) for place in (*self._targets, *catalogue)):
             raise Invalid(
-                "subscriber must be a service in Keystone's catalogue: tokens are sent only to these services."
+                "subscriber must be a service in Keystone's catalogue: the server sends tokens only to these services."
             )
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server for tests in the same process: the real application on an empty store, with a clock that tests can advance.
 
-Reference: ``api-ref/testing.md``. ``zq.testing.plugin`` provides pytest fixtures.
+Reference: ``api-ref/client.md#test-your-programs``. ``zq.testing.plugin`` provides pytest fixtures.
 """
 
 import socket
@@ -132,7 +132,7 @@ def server(
     Raises ``ValueError`` for another strategy, or for a quota without a strategy.
     """
     if auth_strategy not in ("", "token") or (quota and not auth_strategy):
-        raise ValueError('auth_strategy is "" or "token" here, and a quota needs "token".')
+        raise ValueError('auth_strategy must be "" or "token"; with a quota, it must be "token".')
     with ExitStack() as ends:
         storage = connect(store)
         ends.callback(storage.close)

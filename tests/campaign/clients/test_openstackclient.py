@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``api-ref/openstack-client.md``: OpenStack's command line without Keystone does against zq what the page says."""
+"""``api-ref/migration-from-zaqar.md``: OpenStack's command line without Keystone does against zq what the page says."""
 
 import re
 import subprocess
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from tests.blocks import ROOT, blocks, only
+from tests.blocks import ROOT, only
 from tests.reader import SHELL, follow
 from tests.servers import ZqServer
 from zq.core.metadata import NOT_ENCRYPTED
 
-PAGE = ROOT / "api-ref" / "openstack-client.md"
-BY_VARIABLES, BY_CLOUDS = (block.text for block in blocks(PAGE) if block.language == "sh")
-CLOUDS = only("api-ref/openstack-client.md", "yaml")
+PAGE = ROOT / "api-ref" / "migration-from-zaqar.md"
+BY_VARIABLES, BY_CLOUDS = (
+    only("api-ref/migration-from-zaqar.md", "sh", part) for part in ("export OS_", "OS_CLOUD=zq")
+)
+CLOUDS = only("api-ref/migration-from-zaqar.md", "yaml")
 COMMANDS = {
     command: works == "yes"
     for cells, works in re.findall(r"^\| ((?:`[a-z ]+`(?:, )?)+) \| (yes|no) \|", PAGE.read_text(), re.MULTILINE)

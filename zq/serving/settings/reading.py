@@ -259,7 +259,7 @@ def _check(settings: Settings) -> None:
     least = 2 * settings.limits.max_messages_post_size
     if settings.topics.topic_log_bytes < least:
         raise StartRefused(
-            f"[topics] topic_log_bytes must be at least twice max_messages_post_size, which makes {least}; it is "
+            f"[topics] topic_log_bytes must be at least {least}, twice max_messages_post_size; it is "
             f"{settings.topics.topic_log_bytes}."
         )
 

@@ -180,11 +180,11 @@ class CloudObjects(Objects):
             code = "404"
             if verb != "PUT":
                 raise
-            raise ObjectStoreRejection("The bucket or container does not exist in the object store.") from error
+            raise ObjectStoreRejection("The bucket or container of the store's URI does not exist.") from error
         except (PermissionDeniedError, UnauthenticatedError) as error:
             code = "403"
             raise ObjectStoreRejection(
-                "The object store denied the request: the credentials lack a permission."
+                "The object store denied the request: the credentials are invalid or lack a permission."
             ) from error
         except (BaseError, OSError) as error:
             found = REFUSALS.search(str(error))

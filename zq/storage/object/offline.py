@@ -104,7 +104,7 @@ def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
     used or the directory has no store.
     """
     if newest(objects):
-        raise StartRefused("The prefix contains a store or the rest of one. Use another prefix.")
+        raise StartRefused("The prefix already contains objects of a store. Use another prefix.")
     if not (path / "CURRENT").exists():
         raise StartRefused(f"There is no store in {path}.")
     shape.admit(path)
@@ -169,7 +169,8 @@ def _find_checkpoint(kept: RestorePoints, latest: int | None, position: int | No
     ]
     if not fitting and kept.removed:
         raise StartRefused(
-            "The store can no longer be restored to that time or position. [storage:object] keep sets how long it can."
+            "The store can no longer be restored to this time or position, because its log is older than "
+            "[storage:object] keep and was deleted."
         )
     return fitting[-1] if fitting else None
 

@@ -54,9 +54,9 @@ class GroupIndexIntegrity:
             elif len(key) == GROUP_KEY_SIZE:
                 group, head = key, value
                 if self._store.get("available", group_entry(key, value)[0]) != group_entry(key, value)[1]:
-                    self._findings.contradict(f"available: nothing of the group {key.hex()}")
+                    self._findings.contradict(f"available: the entry of the group {key.hex()} is missing or wrong")
                 if self._store.get("lines", key + value[layout.number.size :]) is None:
-                    self._findings.contradict(f"lines: the head of {key.hex()} stands nowhere in it")
+                    self._findings.contradict(f"lines: the head of the group {key.hex()} does not exist")
             else:
                 self._check_place(key, has_head=bool(head) and key.startswith(group))
 
@@ -65,21 +65,21 @@ class GroupIndexIntegrity:
         group = key[: layout.number.size] + value
         head = self._store.get("lines", group) or b""
         if len(head) != layout.triple.size or group_entry(group, head)[0] != key:
-            self._findings.contradict(f"available: {key.hex()} is no group's entry")
+            self._findings.contradict(f"available: {key.hex()} does not match the head of its group")
 
     def _check_place(self, key: bytes, has_head: bool) -> None:
         number = key[: layout.number.size]
         message = number + key[-layout.number.size :]
         stored = self._store.get("messages", message)
         if stored is None or slot(self.grouping(number), message, layout.decode_record(stored)) != key:
-            self._findings.contradict(f"lines: {key.hex()} is no message's place")
+            self._findings.contradict(f"lines: {key.hex()} does not match a message")
         elif not has_head:
-            self._findings.contradict(f"lines: {key.hex()} stands in a group without a head")
+            self._findings.contradict(f"lines: {key.hex()} belongs to a group without a head")
 
     def _check_former(self, key: bytes) -> None:
         number = key[: layout.number.size]
         if self._store.get("default", layout.PENDING_QUEUE + number) is None:
-            self._findings.contradict(f"lines: {key.hex()} is of no grouped queue")
+            self._findings.contradict(f"lines: {key.hex()} does not belong to a grouped queue")
 
 
 class RebuiltGroupIndexes:
@@ -161,26 +161,26 @@ class Integrity(Findings):
         for family in ("numbers", "tallies"):
             for key, value in self.entries(family):
                 if key not in self._queues and not (family == "tallies" and self._keepers.get(key) == key):
-                    self.contradict(f"{family}: {key.hex()} is no queue's number")
+                    self.contradict(f"{family}: {key.hex()} does not belong to a queue")
                 elif family == "numbers" and value != self._queues[key]:
-                    self.contradict(f"numbers: {key.hex()} names another queue than the one that has it")
+                    self.contradict(f"numbers: {key.hex()} names a queue that has another number")
 
     def _check_queue(self, family: str, key: bytes, record: QueueRecord, last: int) -> None:
         number = layout.number.pack(record.number)
         if max(record.number, record.history) > last:
-            self.contradict(f"{family}: {key!r} has a number above the last one given")
+            self.contradict(f"{family}: {key!r} has a number above the last one assigned")
         if layout.number.pack(record.history) in self._histories:
-            self.contradict(f"{family}: {key!r} shares its history with another queue")
+            self.contradict(f"{family}: {key!r} has the same history as another queue")
         self._histories.add(layout.number.pack(record.history))
         self._keepers[layout.number.pack(record.history)] = number
         if family == "queues":
             if number in self._queues:
-                self.contradict(f"queues: {key!r} shares its number with another queue")
+                self.contradict(f"queues: {key!r} has the same number as another queue")
             self._queues[number] = key
             self._records[number] = record
             for place in ("numbers", "tallies"):
                 if self.store.get(place, number) is None:
-                    self.contradict(f"{place}: nothing of the queue {key!r}")
+                    self.contradict(f"{place}: the entry of the queue {key!r} is missing")
 
     def _check_messages(self) -> None:
         counts: defaultdict[bytes, int] = defaultdict(int)
@@ -193,7 +193,7 @@ class Integrity(Findings):
             if record is None or self._is_pending_queue(number, "messages"):
                 continue
             if number not in self._queues:
-                self.contradict(f"messages: {key.hex()} is of no queue")
+                self.contradict(f"messages: {key.hex()} does not belong to a queue")
                 continue
             counts[number] += 1
             sizes[number] += record.size
@@ -210,31 +210,31 @@ class Integrity(Findings):
         for number, queue in self._queues.items():
             tally = layout.decode_tally(self.store.get("tallies", number) or layout.encode(layout.Tally()))
             if (tally.count, tally.bytes) != (counts[number], sizes[number]) or tally.sequence < last[number]:
-                has = f"{counts[number]} messages of {sizes[number]} bytes"
-                self.contradict(f"tallies: {tally} of {queue!r}, which has {has}")
+                has = f"{counts[number]} messages with {sizes[number]} bytes"
+                self.contradict(f"tallies: the queue {queue!r} has {has}, but its entry is {tally}")
             if any(not tally.fresh_head < sequence <= tally.fresh_tail for sequence in fresh[number]):
-                self.contradict(f"tallies: {tally} of {queue!r}, with fresh messages from {fresh[number]}")
+                self.contradict(
+                    f"tallies: the queue {queue!r} has fresh messages at {fresh[number]}, but its entry is {tally}"
+                )
 
     def _check_body(self, key: bytes, record: StoredMessage) -> None:
         body = self.store.get("bodies", key)
         if record.body is not None:
             if body is not None:
-                self.contradict(f"bodies: {key.hex()} is of a message whose record has a body")
+                self.contradict(f"bodies: {key.hex()} belongs to a message whose record contains the body")
         elif body is None:
             if record.expires > self._now:
-                self.contradict(f"bodies: nothing of the living message {key.hex()}")
+                self.contradict(f"bodies: the body of the message {key.hex()} is missing")
             else:
-                self.counted["expired messages whose body the filter took"] += 1
+                self.counted["expired messages whose bodies a compaction dropped"] += 1
         elif len(body) < layout.stamp.size or _stamp(body) < _stamp(layout.seal_body(b"", record.expires, 0)):
-            self.contradict(f"bodies: {key.hex()} is stamped to go before its message expires")
+            self.contradict(f"bodies: {key.hex()} expires before its message")
 
     def _check_claimed(self, key: bytes, record: StoredMessage) -> None:
         number, sequence = layout.pair.unpack(key)
         value = self.store.get("claims", layout.claim_key(number, record.claim, record.group))
         if sequence not in _decode_group(value or b"", record.until):
-            self.contradict(
-                f"claims: the group of {record.claim!r} does not list the message {key.hex()} as its record is"
-            )
+            self.contradict(f"claims: the entry of {record.claim!r} does not match the message {key.hex()}")
 
     def _check_claims(self) -> None:
         for key, value in self.entries("claims"):
@@ -247,7 +247,7 @@ class Integrity(Findings):
                 if record is None or key != layout.claim_key(
                     layout.number.unpack_from(key)[0], record.claim, record.group
                 ):
-                    self.contradict(f"claims: {key.hex()} lists {sequence}, which is no message of that group")
+                    self.contradict(f"claims: {key.hex()} lists {sequence}, which is not a message of this claim")
 
     def _check_index(self, family: str, message_of: Callable[[bytes, bytes], bytes]) -> None:
         """Check that each entry of an index family belongs to a message.
@@ -264,9 +264,9 @@ class Integrity(Findings):
             stored = self.store.get("messages", message)
             record = None if stored is None else self.decode(layout.decode_record, "messages", message, stored)
             if record is None:
-                self.contradict(f"{family}: {key.hex()} points at no message")
+                self.contradict(f"{family}: {key.hex()} refers to a missing message")
             elif family != "bodies" and (family, key, value) not in self._index_entries(message, record):
-                self.contradict(f"{family}: {key.hex()} is not what the message it points at says")
+                self.contradict(f"{family}: {key.hex()} does not match its message")
 
     def _check_history(self) -> None:
         for key, value in self.entries("history"):
@@ -282,7 +282,7 @@ class Integrity(Findings):
                 continue
             stored = self.store.get("history", place)
             if stored is None or (family, key, value) not in self.record_entries("history", place, stored):
-                self.contradict(f"{family}: {key.hex()} points at no history entry that says so")
+                self.contradict(f"{family}: {key.hex()} does not match a history entry")
 
     def _check_staged(self) -> None:
         for key, _ in self.entries("staged"):
@@ -295,7 +295,9 @@ class Integrity(Findings):
                 size = sum(item.draft.size for item in items)
                 if (stage.count, stage.size) != (len(items), size):
                     self._probe_damage("staged", (layout.pair.pack(stage.number, at) for at in range(stage.count)))
-                    self.contradict(f"stages: {key!r} says {stage.count} messages and has {len(items)}, {size} bytes")
+                    self.contradict(
+                        f"stages: {key!r} should have {stage.count} messages, but has {len(items)} with {size} bytes"
+                    )
                 self._staged.pop(layout.number.pack(stage.number), None)
                 self.check_wanted("stages", key, record_entries("stages", key, value))
         self._check_open()
@@ -303,20 +305,20 @@ class Integrity(Findings):
             self._probe_damage(
                 "default", (layout.COMMIT + key[:-8] for key, _ in self.store.scan("producers", b"", TOP))
             )
-            self.contradict(f"staged: {number.hex()} is no stage's number")
+            self.contradict(f"staged: {number.hex()} does not belong to a stage")
 
     def _check_open(self) -> None:
         for producer, value in stages.scan_commits(self.store):
             last = int.from_bytes(self.store.get("default", b"numbers") or b"")
             commit = self.decode(stages.decode_commit, "default", layout.COMMIT + producer, value)
             if commit is not None and any(part.number > last for part in commit.reserved):
-                self.contradict(f"default: {producer!r} deletes from a queue whose number is above the last one given")
+                self.contradict(f"default: {producer!r} deletes from a queue with a number above the last one assigned")
             for rest in commit.rests if commit is not None else ():
                 count = self._staged.pop(layout.number.pack(rest.number), 0)
                 if count != rest.end - rest.at:
                     self._probe_damage("staged", (layout.pair.pack(rest.number, at) for at in range(rest.at, rest.end)))
                     self.contradict(
-                        f"default: {producer!r} has {rest.end - rest.at} messages to publish, and {count} are there"
+                        f"default: {producer!r} has {rest.end - rest.at} messages to publish, but {count} exist"
                     )
 
     def _probe_damage(self, family: str, keys: Iterable[bytes]) -> None:
@@ -333,7 +335,7 @@ class Integrity(Findings):
     def _check_logs(self) -> None:
         numbers = self._logs.check()
         for number in numbers & self._histories:
-            self.contradict(f"logs: {number.hex()} is a queue's history too")
+            self.contradict(f"logs: {number.hex()} is also the history of a queue")
         self._histories |= numbers
 
     def _check_ends(self) -> None:
@@ -356,8 +358,10 @@ class Integrity(Findings):
                 self._probe_damage(
                     "keys", (key for family, key in self._all_due() if family == "keys" and key[:8] == history)
                 )
-                has = f"{self._kept[history]} bytes of history and answers"
-                self.contradict(f"tallies: {tally.kept} kept and {removed} removed of {owner.hex()}, which has {has}")
+                has = f"{self._kept[history]} bytes of history and stored answers"
+                self.contradict(
+                    f"tallies: {owner.hex()} has {has}, but its entry has {tally.kept} stored and {removed} removed"
+                )
 
     def _scan_number(self, number: bytes, family: str) -> Iterator[tuple[bytes, bytes]]:
         return self.store.scan(family, number, layout.prefix_end(number))
@@ -373,9 +377,9 @@ class Integrity(Findings):
                 continue
             value = self.store.get(family, entry)
             if value is None:
-                self.contradict(f"due: {key.hex()} points at nothing in {family}")
+                self.contradict(f"due: {key.hex()} refers to a missing entry of {family}")
             elif ("due", key, note) not in self.record_entries(family, entry, value):
-                self.contradict(f"due: {key.hex()} does not say what the entry in {family} does")
+                self.contradict(f"due: {key.hex()} does not match its entry in {family}")
 
     def _index_entries(self, key: bytes, record: StoredMessage) -> list[Write]:
         return message_entries(layout.extract_project_prefix(self._queues.get(key[:8], b"")), key, record)
@@ -383,15 +387,15 @@ class Integrity(Findings):
     def _is_pending_queue(self, number: bytes, family: str) -> bool:
         if number not in self._pending_queues:
             return False
-        self.counted[f"{family} of former queues"] += 1
+        self.counted[f"{family} of deleted queues"] += 1
         return True
 
     def _is_pending_number(self, number: bytes, family: str, any_number: bool = False) -> bool:
         if number not in self._pending_numbers:
             if not any_number and number not in self._histories:
-                self.contradict(f"{family}: {number.hex()} is no queue's history")
+                self.contradict(f"{family}: {number.hex()} is not the history of a queue")
             return False
-        self.counted[f"{family} of former owners"] += 1
+        self.counted[f"{family} of deleted owners"] += 1
         return True
 
 

@@ -48,7 +48,7 @@ class Findings:
         """Report a contradiction, unless it may be caused by a damaged entry."""
         if self.store.missed:
             self.store.missed = False
-            self.counted["comparisons that damage prevents"] += 1
+            self.counted["comparisons that are impossible because of damage"] += 1
             return
         self._contradictions += 1
         if len(self._examples) < EXAMPLES:
@@ -76,9 +76,9 @@ class Findings:
         for other, place, value in wanted:
             stored = self.store.get(other, place)
             if stored is None:
-                self.contradict(f"{other}: nothing that leads to {key.hex()} of {family}")
+                self.contradict(f"{other}: the entry for {key.hex()} of {family} is missing")
             elif stored != value:
-                self.contradict(f"{other}: {place.hex()} does not say what {key.hex()} of {family} does")
+                self.contradict(f"{other}: {place.hex()} does not match {key.hex()} of {family}")
 
     def record_entries(self, family: str, key: bytes, value: bytes) -> list[Write]:
         """Return the writes that store a record and its index entries; see ``entries.record_entries``.
@@ -118,9 +118,9 @@ class LogIntegrity:
         for key, value in self._findings.entries("floors"):
             log = self._logs.get(key[:8], NO_LOG)
             if value[8:] != self._keys.get(key[:8]) or layout.number.unpack_from(value)[0] > log.last:
-                self._findings.contradict(f"floors: {key.hex()} is of no log, or above its end")
+                self._findings.contradict(f"floors: {key.hex()} does not belong to a log, or is above its end")
         for number in self._trimmed_entries - self._logs.keys():
-            self._findings.contradict(f"default: {number.hex()}, of which batches were trimmed, is no log's number")
+            self._findings.contradict(f"default: {number.hex()} has trimmed batches, but does not belong to a log")
         return set(self._logs)
 
     def check_due(self, key: bytes, note: bytes) -> None:
@@ -131,16 +131,18 @@ class LogIntegrity:
         batch = due.parse_entry(key)[1]
         value = self._findings.store.get(*logs.topic_removal(batch, note)[:2])
         if value is None or value[:8] != key[:8]:
-            self._findings.contradict(f"due: {key.hex()} is not what topics says of the batch")
+            self._findings.contradict(f"due: {key.hex()} does not match the entry of its batch in topics")
         elif self._findings.store.get("batches", batch) is None and not self._is_trimmed(batch):
-            self._findings.contradict(f"due: {key.hex()} points at no batch")
+            self._findings.contradict(f"due: {key.hex()} refers to a missing batch")
 
     def _check_log(self, key: bytes, record: LogRecord, last: int) -> None:
         number = layout.number.pack(record.number)
         if record.number > last or number in self._logs:
-            self._findings.contradict(f"logs: {key!r} has a number of another log, or above the last one given")
+            self._findings.contradict(
+                f"logs: {key!r} has the number of another log, or a number above the last one assigned"
+            )
         if record.dropped > record.last or record.gone_size > record.size or record.gone_messages > record.messages:
-            self._findings.contradict(f"logs: more of {key!r} was trimmed than there was")
+            self._findings.contradict(f"logs: {key!r} has trimmed more than it contained")
         self._logs[number] = record
         self._keys[number] = key
 
@@ -153,10 +155,12 @@ class LogIntegrity:
             log, stored = self._logs.get(key[:8], NO_LOG), logs.decode_stored(value)
             self._findings.check_wanted("batches", key, wanted)
             if not log.dropped < layout.pair.unpack(key)[1] <= log.last:
-                self._findings.contradict(f"batches: {key.hex()} is of no log, was trimmed, or is above its end")
+                self._findings.contradict(
+                    f"batches: {key.hex()} does not belong to a log, was trimmed, or is above the end of the log"
+                )
             size, messages = reached.get(key[:8], (0, 0))
             if stored.size < size or stored.messages < messages:
-                self._findings.contradict(f"batches: {key.hex()} has smaller totals than those before it")
+                self._findings.contradict(f"batches: {key.hex()} has smaller totals than an earlier batch")
             reached[key[:8]] = stored.size + stored.batch.size, stored.messages + len(stored.batch.entries)
         for number, (size, messages) in reached.items():
             log = self._logs.get(number, NO_LOG)
@@ -172,7 +176,7 @@ class LogIntegrity:
                 continue
             stored = self._findings.store.get("batches", batch)
             if stored is None or ("topics", key, value) not in self._wanted(batch, stored):
-                self._findings.contradict(f"topics: {key.hex()} points at no batch that says so")
+                self._findings.contradict(f"topics: {key.hex()} does not match a batch")
 
     def _is_trimmed(self, batch: bytes) -> bool:
         number, last = batch[:8], layout.number.unpack(batch[8:])[0]

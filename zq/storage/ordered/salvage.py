@@ -42,7 +42,9 @@ class Salvage(SalvageState):
         named.run()
         queues.write_tallies(named.kept)
         commits.copy(queues.numbers, named.producers)
-        self.lost += (f"{count} {kind}, whose owner is lost" for kind, count in self.strays.items() if count)
+        self.lost += (
+            f"{count} {kind} are lost, because their owner is lost" for kind, count in self.strays.items() if count
+        )
         given = numbers if numbers is not None else self.top + LOST_NUMBERS
         for key, value in (
             (b"version", layout.VERSION),
@@ -90,7 +92,9 @@ class LogSalvage:
             self._salvage.save("logs of topics", [("logs", key, layout.encode(self._raise_totals(number, record)))])
         for number, count in self._unknown_logs.items():
             log = layout.number.unpack(number)[0]
-            self._salvage.lost.append(f"{count} batches of topics, in log {log} of which the project is not known")
+            self._salvage.lost.append(
+                f"{count} batches of topics are lost, because the project of log {log} is unknown"
+            )
             self._salvage.raise_top(log)
 
     def _names(self) -> dict[bytes, bytes]:
@@ -100,7 +104,7 @@ class LogSalvage:
         return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}
 
     def _estimate_record(self, key: bytes, number: bytes) -> LogRecord:
-        self._salvage.lost.append(f"The counters of the topics of project {layout.decode_project(key)!r}")
+        self._salvage.lost.append(f"The counters of the topics of project {layout.decode_project(key)!r} are lost")
         start = self._salvage.starts
         record = LogRecord(layout.number.unpack(number)[0], startup.initial_value(start) + LOST_COUNTER, start=start)
         first = next(self._source.scan("batches", number, layout.prefix_end(number)), None)
@@ -122,7 +126,9 @@ class LogSalvage:
             self._unknown_logs[key[:8]] += 1
         elif last > found[1].dropped and value is None:
             project = layout.decode_project(found[0])
-            self._salvage.lost.append(f"The batch of topics of project {project!r} that ends at sequence {last}")
+            self._salvage.lost.append(
+                f"The batch of topics of project {project!r} that ends at sequence {last} is lost"
+            )
         elif last > found[1].dropped and value is not None:
             stored = logs.decode_stored(value)
             size, messages = stored.size + stored.batch.size, stored.messages + len(stored.batch.entries)

@@ -21,8 +21,8 @@ PRODUCER_TTL_MS: Final = 30 * 86_400_000
 # Maximum number of queues that one entry of the list of losses names.
 SHOWN: Final = 5
 UNKNOWN: Final = (
-    "Commits that were open, if there were any: what they were to delete is handed out again, and what they were to "
-    "publish is missing"
+    "Unfinished commits, if there were any, are lost: messages that they had yet to delete are delivered again, and "
+    "messages that they had yet to publish are missing"
 )
 
 
@@ -94,8 +94,8 @@ class CommitSalvage:
         missing = sorted(set(range(rest.at, rest.end)).difference(indexes))
         if missing:
             self._salvage.lost.append(
-                f"{len(missing)} messages that producer {describe_producer(producer)} has committed and nobody had "
-                f"seen yet: of {rest.end} in a stage numbers {_ranges(missing)}, from 0"
+                f"{len(missing)} messages that producer {describe_producer(producer)} committed are lost before their "
+                f"publication: numbers {_ranges(missing)}, from 0, of {rest.end} in a stage"
             )
         begin = max(0, rest.end - len(indexes))
         size = 0
@@ -122,7 +122,7 @@ class CommitSalvage:
             names = ", ".join(sorted(queues)[:SHOWN])
             self._salvage.raise_top(layout.number.unpack(number)[0])
             self._salvage.lost.append(
-                f"{queues.total()} staged messages for queues {names}, of a commit or a stage that is not known"
+                f"{queues.total()} staged messages for queues {names} are lost: their commit or stage is unknown"
             )
 
     def _scan(self, family: str) -> Iterator[tuple[bytes, bytes]]:
@@ -176,7 +176,7 @@ class NamedRecordSalvage:
         self._salvage.write(("default", key, value) for key, value in advanced)
         for key, value in self._source.entries("records", self._due("records")):
             if value is None:
-                self._salvage.lost.append(f"The document {key!r}")
+                self._salvage.lost.append(f"The document {key!r} is lost")
             else:
                 self._salvage.save("records", record_entries("records", key, value))
 
@@ -197,7 +197,7 @@ class NamedRecordSalvage:
                 self._salvage.strays[f"Idempotency-Keys of number {key[:8].hex()}"] += 1
             elif value is None:
                 name = key[8:-9].decode("utf-8", "replace")
-                self._salvage.lost.append(f"The Idempotency-Key {name}: a repeat would be done again")
+                self._salvage.lost.append(f"The Idempotency-Key {name} is lost: a repeated request takes effect again")
             else:
                 self.kept[key[:8]] += layout.decode_known(value).size
                 self._salvage.save("keys", record_entries("keys", key, value))
@@ -209,7 +209,7 @@ class NamedRecordSalvage:
                 value = layout.encode(batch)
             if value is None:
                 self._salvage.lost.append(
-                    f"The last batch of producer {describe_key(key)}: a repeat would be done again"
+                    f"The last batch of producer {describe_key(key)} is lost: a repeated commit takes effect again"
                 )
             else:
                 self.producers.add(key[:-8])
@@ -233,7 +233,7 @@ class NamedRecordSalvage:
                     for place, staged in self._staged(number):
                         self._salvage.save("staged messages", [("staged", place, staged)])
                     continue
-            self._salvage.lost.append(f"The stage {describe_key(key)}, which must be staged again")
+            self._salvage.lost.append(f"The stage {describe_key(key)} is lost: stage its messages again")
 
     def _staged(self, number: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self._source.scan("staged", number, layout.prefix_end(number))

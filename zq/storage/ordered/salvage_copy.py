@@ -97,5 +97,5 @@ class SalvageState:
         try:
             return int.from_bytes(self.source.get("default", key) or b"")
         except StoreDamaged:
-            self.lost.append(f"The number {key.decode()!r} of the store; a safe one takes its place")
+            self.lost.append(f"The counter {key.decode()!r} of the store is lost; a higher value replaces it")
             return None

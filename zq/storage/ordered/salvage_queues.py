@@ -97,7 +97,7 @@ class QueueSalvage:
             if value is None:
                 number = layout.number.unpack(numbers[key])[0]
                 record = QueueRecord(number, NO_METADATA, number, self._grouping(numbers[key]))
-                self._salvage.lost.append(f"The metadata and the former history of {describe_queue(key)}")
+                self._salvage.lost.append(f"The metadata and the earlier history of {describe_queue(key)} are lost")
             else:
                 record = layout.decode_queue(value)
             self._add_queue(key, record)
@@ -150,7 +150,7 @@ class QueueSalvage:
             if number in self._pending_deletes:
                 continue
             if number not in self._records and not self._adopt(number):
-                self._salvage.lost.append(f"Message {key.hex()}, of a queue of which nothing is known")
+                self._salvage.lost.append(f"Message {key.hex()} of an unknown queue is lost")
                 continue
             self._last[number] = max(self._last[number], layout.pair.unpack(key)[1])
             record = self._rebuild_record(key) if value is None else layout.decode_record(value)
@@ -172,11 +172,12 @@ class QueueSalvage:
         except StoreDamaged:
             apart = None
             self._salvage.lost.append(
-                f"Message {record.id} of {describe_queue(queue)}: its body{self._describe_fate(key)}"
+                f"Message {record.id} of {describe_queue(queue)} is lost: "
+                f"its body is unreadable{self._describe_fate(key)}"
             )
         else:
             if apart is record.body is None and record.expires > self._salvage.now:
-                self._salvage.lost.append(f"Message {record.id} of {describe_queue(queue)}: it has no body")
+                self._salvage.lost.append(f"Message {record.id} of {describe_queue(queue)} is lost: it has no body")
         body = record.body if apart is None else layout.unseal_body(apart)
         if body is not None:
             size = len(body) + len(record.attributes) + OVERHEAD
@@ -204,15 +205,17 @@ class QueueSalvage:
         queue, sequence = self._records[key[:8]][0], layout.pair.unpack(key)[1]
         trace, now = self._traces[key], self._salvage.now
         if not trace.id or not trace.expires or not self._has_body(key):
-            message = f"Message {trace.id}" if trace.id else f"The message of sequence {sequence}"
-            self._salvage.lost.append(f"{message} of {describe_queue(queue)}: its record{self._describe_fate(key)}")
+            message = f"Message {trace.id}" if trace.id else f"The message with sequence {sequence}"
+            self._salvage.lost.append(
+                f"{message} of {describe_queue(queue)} is lost: its record is unreadable{self._describe_fate(key)}"
+            )
             return None
         # A message without an entry in ``available`` is fresh and is claimed by its sequence.
         available = trace.available or self._available[key[:8]] or 1
         created = min(available, trace.expires, now)
         ttl = max(1, round((trace.expires - created) / 1000))
         self._salvage.lost.append(
-            f"Of message {trace.id} of {describe_queue(queue)}, which was saved: client, group, claim and counts"
+            f"Message {trace.id} of {describe_queue(queue)} was saved without client, group, claim and counts"
         )
         indexed = trace.available > 0 and not self._records[key[:8]][1].grouping
         return StoredMessage(trace.id, created, trace.expires, available, ttl, "", indexed=indexed)
@@ -237,7 +240,7 @@ class QueueSalvage:
 
     def _describe_fate(self, key: bytes) -> str:
         number, sequence = layout.pair.unpack(key)
-        return ", which a commit was deleting" if sequence in self._reserved.get(number, ()) else ""
+        return " (a commit was deleting the message)" if sequence in self._reserved.get(number, ()) else ""
 
     def _adopt(self, number: bytes) -> bool:
         """Create a queue named ``salvaged-<number>`` for the messages of a queue whose entry is lost.
@@ -247,7 +250,7 @@ class QueueSalvage:
         key = self._orphans.get(number)
         if key is not None:
             self._salvage.lost.append(
-                f"Name, metadata and history of a queue, whose messages are in {describe_queue(key)} now"
+                f"The name, metadata and history of a queue are lost; its messages are now in {describe_queue(key)}"
             )
             self._add_queue(
                 key, QueueRecord(layout.number.unpack(number)[0], NO_METADATA, layout.number.unpack(number)[0])
@@ -272,12 +275,12 @@ class QueueSalvage:
             if key[:8] in self._salvage.dropped:
                 continue
             if key[:8] not in self.histories:
-                self._salvage.strays[f"records of history {key[:8].hex()}"] += 1
+                self._salvage.strays[f"entries of history {key[:8].hex()}"] += 1
                 continue
             number, position = layout.pair.unpack(key)
             self._positions[key[:8]] = max(self._positions[key[:8]], position)
             if value is None:
-                self._salvage.lost.append(f"Record {position} of the history {number} ({self._owner(key[:8])})")
+                self._salvage.lost.append(f"Entry {position} of the history {number} ({self._owner(key[:8])}) is lost")
                 continue
             kept = layout.decode_entry(value)
             self._finished[key[:8]] = max(self._finished[key[:8]], kept.finished)
@@ -314,7 +317,9 @@ class QueueSalvage:
             if tally is None:
                 beyond = startup.initial_value(start) + LOST_COUNTER
                 tally = Tally(self._last[number] + beyond, 0, 0, self._positions[history] + beyond, 0, start)
-                self._salvage.lost.append(f"The counters of {describe_queue(key)}; they go on far above what is known")
+                self._salvage.lost.append(
+                    f"The counters of {describe_queue(key)} are lost; new ones start far above all known sequences"
+                )
             tally = structs.replace(
                 tally,
                 count=self._counts[number],

@@ -70,7 +70,8 @@ class Controller:
         pool = self._bindings.find(queue)
         if fence is not None and pool != DEFAULT_POOL:
             raise PoolsApart(
-                f"The queue {queue.name} is in {describe(pool)}, but the fence {fence.name} is in the default pool."
+                f"The fence {fence.name} does not apply to the queue {queue.name}, which is in {describe(pool)}: "
+                "fences apply only to queues in the default pool."
             )
         return self._stores.get(pool)
 

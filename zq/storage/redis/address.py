@@ -58,7 +58,10 @@ def parse(uri: str) -> Address:
         parts = store_uri.split(uri)
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     except ValueError as error:
-        raise StartRefused("The URI of the Redis store cannot be read: name=value pairs must follow the ?.") from error
+        raise StartRefused(
+            "The URI of the Redis store cannot be read: write IPv6 addresses in brackets, and options after the ? as "
+            "NAME=VALUE, separated by &."
+        ) from error
     _check_known(options, parts.scheme)
     login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
@@ -94,13 +97,15 @@ def _check_sense(address: Address) -> None:
     if address.cluster and address.master:
         raise StartRefused("The URI of the Redis store must not contain both master= (for Sentinels) and cluster=.")
     if address.cluster and address.db:
-        raise StartRefused("The URI of a Redis cluster must have no database, or 0: a cluster has only one.")
+        raise StartRefused("The URI of a Redis cluster must not name a database other than 0.")
     if len(address.hosts) > 1 and not (address.cluster or address.master):
         raise StartRefused(
             "The URI of the Redis store names several servers: add ?cluster=true, or ?master=name for Sentinels."
         )
     if not address.hosts and not address.path:
-        raise StartRefused("The URI of the Redis store names no server: redis://host:port/db or unix:///path/to.sock.")
+        raise StartRefused(
+            "The URI of the Redis store names no server: use redis://host:port/db or unix:///path/to.sock."
+        )
 
 
 def _hosts(text: str, port: int) -> tuple[Host, ...]:

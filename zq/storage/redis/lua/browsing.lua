@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Messages of one state.
+-- Messages in one state.
 
 ---- script browse: allow-oom
 
--- KEYS: project, queue. ARGV: now, state, of the place behind which they are the moment, the sequence and the lane's
--- sequence, limit, bytes of bodies. Claims that ended are seen to have lapsed.
--- Returns whether so much was stepped over that this call has done enough (1 byte), the place behind these (3 numbers),
--- messages: ready and delayed ones in the order of claims, claimed ones in sequence. "" if the queue is grouped: in it
--- that order is known line by line only.
+-- Lists the messages in one state. Claims that have ended are treated as lapsed. KEYS: project, queue. ARGV: now,
+-- state; the position to continue from: time, sequence, and sequence in the lane; limit, maximum bytes of bodies.
+-- Returns whether the call stopped after its maximum number of entries (1 byte), the position to continue from (3
+-- numbers) and the messages: ready and delayed messages in the order of claims, claimed messages by sequence. Returns
+-- "" for a grouped queue, whose order is known only line by line.
 
 local q, now, wanted = queue_at(5), number(), argument()
 local place = { available = number(), sequence = number(), lane = number() }
@@ -18,10 +18,10 @@ local function reply(again, messages)
   return answer(q, messages, { struct.pack('>BI8I8I8', again and 1 or 0, place.available, place.sequence, place.lane) })
 end
 
-local MANY = 4 * STEPS      -- sequences: to look at them takes as long as to step over STEPS messages
+local MANY = 4 * STEPS      -- sequences: examining them takes as long as skipping STEPS messages
 
--- Of what claims hold each sequence is looked at: the set is in the order of their ends. Returns the messages, up to
--- where it looked, and whether there is more.
+-- Lists claimed messages by reading and sorting all of `claimed`, which is ordered by the ends of claims. Returns the
+-- messages, the last sequence examined, and whether there are more.
 local function among_claimed()
   local sequences, members, live = {}, {}, {}
   for _, member in ipairs(redis.call('ZRANGE', q.claimed, '(' .. now, '+inf', 'BYSCORE')) do
@@ -36,7 +36,7 @@ local function among_claimed()
   return live, sequences[#members] or place.sequence, #sequences > limit
 end
 
--- Likewise, by what claims say of one message after the other.
+-- Lists claimed messages in the same way, but by examining one message of the stream after the other.
 local function among_all()
   local live, passed, steps, more = {}, place.sequence, 0, true
   while more and #live < limit and steps < STEPS do
@@ -61,7 +61,7 @@ local function claimed()
   return reply(#found == 0 and more, found)
 end
 
--- How many of `avail` are not behind the place.
+-- Counts the entries of `avail` up to the position.
 local function passed()
   local moment = string.format('%.0f', place.available)
   local low = redis.call('ZCOUNT', q.avail, '-inf', '(' .. moment)
@@ -77,7 +77,7 @@ local function passed()
   return low
 end
 
--- Those of `avail`, and the last one that was looked at. `more`: as take_lane has it.
+-- Lists messages of `avail`. Returns them and the last one examined. `more` is as for take_lane.
 local function from_listed()
   local rank, live, steps, last, more = passed(), {}, 0, nil, true
   if not is_ready then rank = math.max(rank, redis.call('ZCOUNT', q.avail, '-inf', now)) end
@@ -106,7 +106,7 @@ local function from_listed()
   return { live = live, last = last, more = more and #live < limit }
 end
 
--- Those of the lane; `passed`: the last sequence that was looked at.
+-- Lists messages of the lane. `passed` is the last sequence examined.
 local function from_lane()
   local head, last = lane_of(q)
   local at, live, steps, more = math.max(head, place.lane), {}, 0, true
@@ -126,7 +126,7 @@ local function from_lane()
   return { live = live, passed = at, more = more and at < last and #live < limit }
 end
 
--- Those of the lane whose moment has not come, from the last one back: few, by how much clocks differ.
+-- Lists the messages at the end of the lane that are not available yet. They are few: clocks differ only a little.
 local function later_in_lane()
   local head, last = lane_of(q)
   local from, back, live, is_over = math.max(head, place.lane) + 1, {}, {}, false
@@ -144,7 +144,7 @@ local function later_in_lane()
   return { live = live, passed = place.lane, more = false }
 end
 
--- The first of both orders. What was not looked at may come before what the other order has.
+-- Merges the first messages of both orders. Messages not examined yet may precede those of the other order.
 local function merged(listed, lane)
   local found, at, other_at = {}, 1, 1
   while #found < limit do

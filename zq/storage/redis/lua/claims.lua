@@ -1,15 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Claims: taking, renewing, giving back, settling.
+-- Claims: create, renew, release, settle.
 
 ---- script claim: allow-oom
 
--- Claims ready messages from the front; those that were claimed too often are left as they are. KEYS: project, queue,
--- fences. ARGV: now, claim, limit, bytes of bodies, ttl, grace (-1: lives are not prolonged), whether a living claim of
--- this id is the answer (1), fence or "", epoch, queue's full name, expected metadata ("" = any), holder, most claims
--- (-1: any number), redelivery delays in seconds after the first, second, ... claim.
--- Returns what became of it (1 byte): CLAIMED, AGAIN (so much had expired that this call has done enough), EXISTING, or
--- OTHER and the metadata. Then how many messages claims had let lapse and how many expired ones went (4 bytes each);
--- the ids of those claimed too often (4 bytes: length of the whole); messages.
+-- Claims ready messages from the front of the queue, except those that have been claimed too often. KEYS: project,
+-- queue, fences. ARGV: now, claim, limit, maximum bytes of bodies, ttl, grace (-1: do not extend lives), whether to
+-- return an active claim with this id (1), fence or "", epoch, full name of the queue, expected metadata ("" = any),
+-- holder, maximum number of claims (-1: unlimited), redelivery delays in seconds after the first, second, ... claim.
+-- Returns the outcome (1 byte): CLAIMED, AGAIN (the call has removed its maximum number of expired messages), EXISTING,
+-- or OTHER and the metadata. Then the numbers of lapsed claims and of removed messages (4 bytes each), the ids of the
+-- messages that were claimed too often (4 bytes: their total length), and the messages.
 
 local CLAIMED, AGAIN, EXISTING, OTHER = '\0', '\1', '\2', '\3'
 
@@ -33,10 +33,10 @@ end
 local holder, most, first_wait = argument(), number(), argument_at + 1
 if most < 0 then most = math.huge end
 
--- Milliseconds (ClaimRequest.wait).
+-- In milliseconds (ClaimRequest.wait).
 local function wait(count) return tonumber(ARGV[math.min(first_wait + count - 1, #ARGV)]) * 1000 end
 
--- A claim that a ready message names has ended.
+-- The claim in the state of a ready message has ended.
 local function hold(messages)
   local pieces, lapsed = {}, 0
   remove_from_claims(q, messages)
@@ -65,8 +65,8 @@ return reply(again and AGAIN or CLAIMED, lapsed, expired, spent, fresh)
 
 ---- script claim_get: no-writes
 
--- KEYS: project, queue. ARGV: now, claim. Returns the holder with its length in front (2 bytes), and all that the live
--- claim holds; "" if there is no such claim.
+-- Returns an active claim. KEYS: project, queue. ARGV: now, claim. Returns the holder, preceded by its length (2
+-- bytes), and the messages of the claim; "" if the claim does not exist.
 
 local q, now, claim = queue_at(5), number(), argument()
 local messages = held(q, claim, now)
@@ -74,9 +74,9 @@ return #messages > 0 and answer(q, messages, { listed_ids({ holder_of(q, claim) 
 
 ---- script claim_list: no-writes
 
--- Live claims with ids above one, by id. KEYS: project, queue. ARGV: now, id, limit.
--- Returns the last id that was looked at, "" if there are no more; of each claim id, holder, and when it began and ends
--- and how many messages it holds (8, 8, 4 bytes).
+-- Lists active claims with ids above `id`, ordered by id. KEYS: project, queue. ARGV: now, id, limit. Returns the last
+-- id examined, or "" if there are no more; for each claim its id, its holder, and its start, its end and its number of
+-- messages (8, 8, 4 bytes).
 
 local q, now, after, limit = queue_at(5), number(), argument(), number()
 local ids, reply, steps, found, last = {}, { '' }, 0, 0, ''
@@ -106,8 +106,8 @@ return reply
 
 ---- script renew: allow-oom
 
--- Starts a claim anew. KEYS: project, queue, fences if one is named. ARGV: now, claim, ttl, grace, fence or "", epoch.
--- Returns "".
+-- Restarts a claim. KEYS: project, queue, fences if the request names a fence. ARGV: now, claim, ttl, grace, fence or
+-- "", epoch. Returns "".
 
 local q, now, claim, lease, grace, fence, epoch =
   queue_at(5), number(), argument(), number(), number(), argument(), number()
@@ -121,10 +121,10 @@ return ''
 
 ---- part releasing
 
--- Part of scripts that give messages back.
+-- Part of scripts that release messages.
 
--- Gives messages back: after their `delay` in seconds; where that is -1, after their redelivery delay, or to their
--- former places where they have none.
+-- Releases messages after their `delay` in seconds. If it is -1, the redelivery delay applies; without one, the
+-- messages return to their former positions.
 local function give_back(q, full, messages, now)
   if #messages == 0 then return end
   remove_from_claims(q, messages)
@@ -143,8 +143,8 @@ end
 
 ---- script release: allow-oom
 
--- Gives back what a claim holds. KEYS: project, queue.
--- ARGV: now, claim, queue's full name, delay in seconds (-1: each as it was claimed). Returns "".
+-- Releases all messages of a claim. KEYS: project, queue. ARGV: now, claim, full name of the queue, delay in seconds
+-- (-1: the redelivery delay). Returns "".
 
 local q, now, claim, full, delay = queue_at(5), number(), argument(), argument(), number()
 q.full = full
@@ -155,13 +155,12 @@ return ''
 
 ---- script settle: allow-oom
 
--- Ends a claim's work on some of its messages, or on all.
--- KEYS: project, queue, fences, answers, history if there is one, targets.
--- ARGV: now, claim, queue's full name, fence or "", epoch, key or "", digest, until when it is kept, seconds of
--- history, whether to delete the rest (1), numbers of deletes, releases and targets; ids to delete; ids to release with
--- delays (-1: as claimed); targets and moves as `moving` in moves.lua reads them.
--- Returns for each target when what came to it expires first, then how many
--- were deleted, released, moved and buried (4 bytes each), and the ids that were lost.
+-- Settles messages of a claim, or all of them. KEYS: project, queue, fences, idempotency results, history if the queue
+-- has one, target queues. ARGV: now, claim, full name of the queue, fence or "", epoch, idempotency key or "", digest,
+-- expiry of the key, seconds of history, whether to delete the remaining messages (1), numbers of deletes, releases and
+-- targets; ids to delete; ids to release with delays (-1: the redelivery delay); targets and moves, see `moving` in
+-- moves.lua. Returns for each target the earliest expiry of its new messages, then the numbers of deleted, released,
+-- moved and buried messages (4 bytes each), and the ids of lost messages.
 
 local q, now, claim, full = queue_at(5), number(), argument(), argument()
 q.full = full
@@ -177,7 +176,7 @@ if #ARGV > argument_at then
   for _, m in ipairs(messages) do by_id[id_of(m)] = m end
 end
 
--- The held message of the id, which is then spoken for.
+-- Returns the claimed message with the id, which no later member of the request can name again.
 local function named(id)
   local m = by_id[id]
   by_id[id] = nil
@@ -216,12 +215,11 @@ return earliest(targets) .. settled
 
 ---- script handle: allow-oom
 
--- Deletes messages by the claims that handed them out, or has the hold on them end otherwise.
--- KEYS: project, queue, history if there is one.
--- ARGV: now, queue's full name, whether a last holder counts whose time is up (1), seconds of history; for each message
--- its id, claim, claim count, in how many seconds the hold ends (-1: it is to be deleted), and how many seconds the
--- claim may hold it in all (0: any).
--- Returns what became of each, 1 byte.
+-- Deletes messages by the claims with which they were delivered, or changes the ends of their claims. KEYS: project,
+-- queue, history if the queue has one. ARGV: now, full name of the queue, whether an ended claim is valid if it is the
+-- latest (1), seconds of history; for each message its id, claim, claim count, the seconds until the claim ends (-1:
+-- delete the message), and the maximum duration of the claim in seconds (0: unlimited). Returns the outcome for each
+-- message, 1 byte.
 
 local DONE, GONE, LOST, EXPIRED, TOO_LONG = '\0', '\1', '\2', '\3', '\4'
 
@@ -238,13 +236,14 @@ local found = locate(q, ids, now)
 local taken = reserved(q, found)
 for _, m in ipairs(found) do by_id[id_of(m)] = m end
 
--- Has the hold on a message end in so many seconds; whether it is available sooner then.
+-- Lets the claim of a message end in `delay` seconds. Returns whether the message becomes available earlier than
+-- before.
 local function hold_for(m, seconds)
   local former, wait = m.available, m.available - m.ends
   m.lay = m.lay or former
   m.ends, m.is_kept = now + seconds * 1000, true
   m.available = m.ends + wait
-  m.state = pack_state(m)  -- which its record has, if it is deleted then
+  m.state = pack_state(m)  -- history entries contain the state
   return m.available < former
 end
 

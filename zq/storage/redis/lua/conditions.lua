@@ -1,27 +1,27 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What a script's effect may depend on: keys of requests, whose answers are remembered, and fences.
+-- Conditions of scripts: idempotency keys, whose results are stored, and fences.
 
 ---- part conditions
 
--- Part of scripts whose effect depends on a key that the queue may know, or on a fence. What they refuse they answer
--- with a table: store.py says which.
+-- Part of scripts whose effect depends on an idempotency key or a fence. If they reject the request, they return a
+-- table; see store.py.
 
 local KNOWN = '>I8I2'
 
--- What a repeat is answered; nil if the key is new. The two keys begin at KEYS[at].
+-- Returns the stored result of a repeated request, or nil if the key is new. The two keys begin at KEYS[at].
 local function known(at, key, now)
   local kept = redis.call('HGET', KEYS[at], key)
   if kept and struct.unpack(KNOWN, kept) > now then return { 'known', kept } end
   return nil
 end
 
--- Keeps the first answer until `expires`.
+-- Stores the result of the first request until `expires`.
 local function remember(at, key, digest, expires, answer, score)
   redis.call('HSET', KEYS[at], key, struct.pack(KNOWN, expires, #digest) .. digest .. answer)
   redis.call('ZADD', KEYS[at + 1], score or expires, key)
 end
 
--- nil if the epoch is the last one given out, or no fence is named.
+-- Returns nil if the epoch is the latest of the fence, or if the request names no fence.
 local function fenced(key, name, epoch)
   if name == '' or tonumber(redis.call('HGET', key, name) or 0) == epoch then return nil end
   return { 'fenced' }
@@ -29,8 +29,8 @@ end
 
 ---- part remembering
 
--- Part of scripts that remember or forget answers of a queue, which count. The scores of those that do are less by
--- COUNTS than until when they are known, so that they are told from those of versions that did not count.
+-- Part of scripts that store or remove counted idempotency results of a queue. The scores of counted results are their
+-- expiry minus COUNTS, which distinguishes them from results of earlier versions, which did not count them.
 
 local COUNTS = 0.25
 

@@ -3,12 +3,12 @@
 
 ---- part document
 
--- Part of scripts on documents: documents.py draws what they keep. KEYS: documents, titles, ends.
+-- Part of scripts on documents; documents.py describes their layout. KEYS: documents, titles, expiry.
 
 local ANY = '*'
 local DOCUMENT = '>I8I2'
 
--- The version of a packed document, "" if it is missing or has expired.
+-- Returns the version of a packed document, or "" if it is missing or has expired.
 local function version_of(packed, now)
   if not packed then return '' end
   local expires, length, at = struct.unpack(DOCUMENT, packed)
@@ -19,8 +19,8 @@ local function version_now(title, now) return version_of(redis.call('HGET', KEYS
 
 ---- script document_put
 
--- Stores a document. KEYS: see `document`. ARGV: now, title, expected version ("" = missing) behind "=", or "*";
--- when it expires or 0, the packed document. Returns 1; 0, and nothing changed, if the version is another one.
+-- Stores a document. KEYS: see `document`. ARGV: now, title, "=" and the expected version ("" = missing) or "*", expiry
+-- or 0, packed document. Returns 1; returns 0 without a change if the document has another version.
 
 local title = ARGV[2]
 if ARGV[3] ~= ANY and ARGV[3] ~= '=' .. version_now(title, tonumber(ARGV[1])) then return 0 end
@@ -35,8 +35,8 @@ return 1
 
 ---- script document_delete: allow-oom
 
--- Removes a document. KEYS: see `document`. ARGV: now, title, expected version behind "=", or "*".
--- Returns 1; 0 if there is none of that version.
+-- Removes a document. KEYS: see `document`. ARGV: now, title, "=" and the expected version or "*". Returns 1, or 0 if
+-- no document has this version.
 
 local title, version = ARGV[2], version_now(ARGV[2], tonumber(ARGV[1]))
 if version == '' or ARGV[3] ~= ANY and ARGV[3] ~= '=' .. version then return 0 end
@@ -47,8 +47,8 @@ return 1
 
 ---- script document_list: no-writes
 
--- Documents in the order of titles. KEYS: see `document`. ARGV: now, from, to (as BYLEX takes them), how many titles
--- to look at. Returns the title to go on behind, "" at the end; titles and packed documents.
+-- Lists documents by title. KEYS: see `document`. ARGV: now, from, to (as for BYLEX), maximum number of titles to
+-- examine. Returns the title to continue after, "" at the end; then titles and packed documents.
 
 local titles = redis.call('ZRANGE', KEYS[2], ARGV[2], ARGV[3], 'BYLEX', 'LIMIT', 0, ARGV[4])
 local found = { #titles == tonumber(ARGV[4]) and titles[#titles] or '' }

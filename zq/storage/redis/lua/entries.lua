@@ -1,24 +1,24 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Messages as they lie in a queue.
+-- The representation of messages in a queue.
 
 ---- part entries
 
--- Part of scripts that read messages. A message in a script is a table: `at`, its id in the stream; `value`, its entry,
--- and `state` ("" if nothing became of it), packed, and what both say; `member`, its sequence as that; `is_listed`: it
--- is not in the lane, but in `claimed`, where it has a claim that nobody has seen to have lapsed, or in `avail`; `kind`
--- instead if its queue is grouped: see lines.lua.
+-- Part of scripts that read messages. In a script, a message is a table with these fields: `at`, its id in the stream;
+-- `value`, its entry; `state`, its packed state, "" if it has none; the fields of entry and state; `member`, its
+-- sequence as a set member; `is_listed`, whether it is in `claimed` (with a claim that has not been marked as lapsed)
+-- or in `avail` instead of the lane; in a grouped queue instead `kind`, see lines.lua.
 
 local STATE = '>I8I8I8I8I8I8I8I4I8'
 local STATE_SIZE = 68
-local AHEAD = 16            -- what is read at first where it is not known how much is wanted
+local AHEAD = 16            -- number of entries to read first if the wanted number is unknown
 local cut, unpacked = string.sub, struct.unpack
 
--- The member of an entry as XRANGE returns it.
+-- Returns the member of an entry in the format of XRANGE.
 local function member_of(entry) return cut(entry[2][2], 2, 7) end
 
 local function sequence_of(entry) return tonumber(cut(entry[1], 1, -3)) end
 
--- The message of an entry as XRANGE returns it.
+-- Returns the message of an entry in the format of XRANGE.
 local function parse(entry, state)
   local value = entry[2][2]
   local listed, sequence, available, expires, ttl, size, _, _, more = unpacked(ENTRY, value)
@@ -50,19 +50,19 @@ local function client_of(m)
   return cut(m.value, ENTRY_SIZE + id + 1, ENTRY_SIZE + id + client)
 end
 
--- How many bytes an entry has in front of the body.
+-- Returns the number of bytes in an entry before the body.
 local function head_of(m)
   local id, client, more = unpacked('>I2I2I2', m.value, SIZES_AT)
   return ENTRY_SIZE + id + client + more
 end
 
--- The states of these members, of those that have one.
+-- Returns the states of the members that have one.
 local function states_of(q, members)
   if redis.call('EXISTS', q.states) == 0 then return {} end
   return pick(q.states, members)
 end
 
--- The messages of entries as XRANGE returns them.
+-- Returns the messages of entries in the format of XRANGE.
 local function parsed(q, entries)
   local members, messages = {}, {}
   for i, entry in ipairs(entries) do members[i] = member_of(entry) end
@@ -71,12 +71,12 @@ local function parsed(q, entries)
   return messages
 end
 
--- The entries of these sequences, which rise, by member. Where they lie apart, few are read beside them; `count`: how
--- many entries are tried at first.
+-- Returns the entries of ascending sequences, by member. If the sequences are far apart, few other entries are read.
+-- `count`: number of entries to read first.
 local function read(q, sequences, count)
   local found, at, run = {}, 1, 1
   while at <= #sequences do
-    -- Nothing lies between sequences that follow each other.
+    -- Consecutive sequences have no entries between them.
     run = math.max(run, at)
     while sequences[run + 1] == sequences[run] + 1 do run = run + 1 end
     count = math.min(math.max(count, run - at + 1), #sequences - at + 1)
@@ -95,7 +95,7 @@ local function read(q, sequences, count)
   return found
 end
 
--- The messages of these members that are there, in this order; `ahead`: see `read`.
+-- Returns the existing messages of these members, in this order. `ahead`: see `read`.
 local function load(q, members, ahead)
   if #members == 0 then return {} end
   local sequences, found, last, rises = {}, {}, 0, true
@@ -112,7 +112,7 @@ local function load(q, members, ahead)
   return found
 end
 
--- The bodies of the messages.
+-- Returns the bodies of the messages.
 local function bodies_of(q, messages)
   local bodies, at, large = {}, {}, {}
   for i, m in ipairs(messages) do
@@ -126,7 +126,7 @@ local function bodies_of(q, messages)
   return bodies
 end
 
--- The first of the messages, which have `most` bytes of bodies together; but one at least.
+-- Returns the first messages with at most `most` bytes of bodies in total, but at least one.
 local function portion(messages, most)
   local found = {}
   for i, m in ipairs(messages) do
@@ -137,23 +137,23 @@ local function portion(messages, most)
   return found
 end
 
--- A state with its length in front, as it stands in replies in front of an entry.
+-- Returns a state preceded by its length, as replies contain it before an entry.
 local function front_of(state) return state == '' and '\0\0' or struct.pack('>I2', #state) .. state end
 
--- Adds a message to what a reply is made of: front, entry, the body if it lies beside that.
+-- Adds a message to the pieces of a reply: state, entry, and the body if it is stored separately.
 local function add_message(q, pieces, m)
   local n = #pieces
   pieces[n + 1], pieces[n + 2] = front_of(m.state), m.value
   if m.size >= LARGE then pieces[n + 3] = redis.call('HGET', q.bodies, m.member) end
 end
 
--- The messages as a reply behind what `pieces` holds already.
+-- Returns a reply of the messages after the existing `pieces`.
 local function answer(q, messages, pieces)
   for _, m in ipairs(messages) do add_message(q, pieces, m) end
   return table.concat(pieces)
 end
 
--- Those of the ids that live in the queue.
+-- Returns the live messages with these ids.
 local function locate(q, ids, now)
   local members, live = {}, {}
   for _, member in ipairs(pick(q.ids, ids)) do
@@ -165,7 +165,7 @@ local function locate(q, ids, now)
   return live
 end
 
--- The members that a claim's list has.
+-- Returns the members in the list of a claim.
 local function members_in(list)
   local members = {}
   for at = 1, #list, MEMBER_SIZE do members[#members + 1] = string.sub(list, at, at + MEMBER_SIZE - 1) end
@@ -174,7 +174,7 @@ end
 
 local function by_sequence(one, other) return one.sequence < other.sequence end
 
--- The messages in sequence, in which they mostly are.
+-- Returns the messages by sequence; they usually have this order already.
 local function in_sequence(messages)
   for i = 2, #messages do
     if messages[i - 1].sequence > messages[i].sequence then
@@ -185,7 +185,7 @@ local function in_sequence(messages)
   return messages
 end
 
--- All that a live claim holds, in sequence.
+-- Returns all messages of an active claim, by sequence.
 local function held(q, claim, now)
   local live = {}
   for _, m in ipairs(load(q, members_in(redis.call('HGET', q.claims, claim) or ''))) do
@@ -194,10 +194,10 @@ local function held(q, claim, now)
   return in_sequence(live)
 end
 
--- Who holds a claim; "" = it is not known.
+-- Returns the holder of a claim, or "" if it is unknown.
 local function holder_of(q, claim) return redis.call('HGET', q.claims, HOLDER .. claim) or '' end
 
--- The members that are on a claim's list, as a set: a string of thousands is not to be searched for each of them.
+-- Returns the members in the list of a claim as a set, so that no search of a long string is needed for each of them.
 local function on_list(q, claim)
   local found = {}
   for _, member in ipairs(members_in(redis.call('HGET', q.claims, claim) or '')) do found[member] = true end
@@ -206,17 +206,19 @@ end
 
 ---- part lane
 
--- Part of scripts that ask what is ready. A queue's lane is what came without delay and was never claimed: it lies
--- behind `head` and not behind `laned` in the stream, where moments rise along with sequences, so that it needs no
--- other order. All else is in `claimed` or `avail`.
+-- Part of scripts that look for ready messages. The lane of a queue contains the messages that were posted without a
+-- delay and never claimed. It consists of the stream's entries after `head`, up to and including `laned`. Their
+-- available-at increases with the sequence, so they need no other index. All other messages are in `claimed` or
+-- `avail`.
 
--- From where and up to where the lane reaches; whether the queue is grouped, and has no lane.
+-- Returns the first and last sequence of the lane, and whether the queue is grouped and has no lane.
 local function lane_of(q)
   local state = redis.call('HMGET', q.state, 'head', 'laned', 'grouping')
   return tonumber(state[1] or 0), tonumber(state[2] or 0), state[3] and true
 end
 
--- What is in the lane of the entries from `from` on, at most `count` entries further; where these end.
+-- Returns the lane's messages among at most `count` entries that begin at `from`, and the last sequence of these
+-- entries.
 local function lane_from(q, from, last, count)
   if from > last then return {}, last end
   local entries, found, position = redis.call('XRANGE', q.stream, from, last, 'COUNT', count), {}, last
@@ -230,9 +232,9 @@ end
 
 ---- part counting
 
--- Part of scripts that count what is ready.
+-- Part of scripts that count ready messages.
 
--- The first of the lane that lives; no more than so many entries are looked at.
+-- Returns the first live message of the lane. Examines at most about `most` entries.
 local function first_of_lane(q, now, most)
   local head, last = lane_of(q)
   local steps, size = 0, 1
@@ -247,7 +249,7 @@ local function first_of_lane(q, now, most)
   return nil
 end
 
--- The same two figures as count_lane has, of a lane that is looked at from its end, then from its front.
+-- Returns the two results of count_lane for a lane that is examined from its end, then from its front.
 local function walk_lane(q, now, count)
   local head, last = lane_of(q)
   local front, steps, later = head, 0, nil
@@ -275,8 +277,9 @@ local function walk_lane(q, now, count)
   return seen, later
 end
 
--- How many of the lane are available, and the moment at which another one is, if one is known; nil if the queue is
--- grouped. Moments in the lane may lie ahead by what clocks differ, and all of them, after a false future.
+-- Returns the number of available messages in the lane, and the time at which the next one is available, if known; nil
+-- if the queue is grouped. Times in the lane may be slightly ahead, because clocks differ; after a wrong clock, all may
+-- be.
 local function count_lane(q, now)
   local state = redis.call('HMGET', q.state, 'fresh', 'ceiling', 'grouping')
   if state[3] then return nil end

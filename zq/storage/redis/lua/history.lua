@@ -1,14 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Finishing, and the history of finished messages.
+-- Finishing messages, and their history.
 
 ---- part finishing
 
--- Part of scripts in which messages finish. Where the queue has a history, a record of each stays: layout.py draws it.
+-- Part of scripts that finish messages. If the queue has a history, an entry of each message stays; see layout.py.
 
 local PAST = '>BI8I8I8'
 local DELETED, POPPED, MOVED, DEAD_LETTERED = 1, 2, 3, 4
 
--- The next six keys, those of a queue's history that keeps records for so many seconds; nil for 0.
+-- Returns the next six keys, which belong to a history with this retention in seconds; nil if it is 0.
 local function history(seconds)
   if seconds == 0 then return nil end
   local at = keys(6)
@@ -18,7 +18,8 @@ local function history(seconds)
   }
 end
 
--- Records of messages that are about to go, as they are now but for their claims; `outcome` of each is set, or given.
+-- Returns history entries for messages that are about to be removed, without their claims. `outcome` is a field of each
+-- message, or given for all.
 local function keep(q, h, messages, now, outcome)
   local state = redis.call('HMGET', q.state, 'sequence', 'start', 'finished', 'from', 'kept')
   local position, finished = counted(tonumber(state[1]), tonumber(state[2]), now), risen(tonumber(state[3] or 0), now)
@@ -52,7 +53,7 @@ local function keep(q, h, messages, now, outcome)
   put('HSET', h.latest, latest)
 end
 
--- Takes messages away for good. `h`: the queue's history, nil if it keeps none.
+-- Removes messages permanently. `h`: the queue's history, or nil.
 local function finish(q, h, messages, now, outcome)
   if h and #messages > 0 then keep(q, h, messages, now, outcome) end
   remove(q, messages, now)
@@ -60,8 +61,8 @@ end
 
 ---- part past
 
--- Part of scripts that read the history, behind `finishing`. A reply holds for each record what PAST says, then the
--- message; for a living message zeros instead of the first.
+-- Part of scripts that read the history; `finishing` precedes it. For each entry, a reply contains the PAST fields,
+-- then the message; for a live message, these fields are 0.
 
 local LIVING = struct.pack(PAST, 0, 0, 0, 0)
 
@@ -70,7 +71,7 @@ local function is_kept(record, now)
   return expires > now
 end
 
--- Records with the bodies that belong to them, as a reply behind what `pieces` holds already.
+-- Returns a reply of entries with their bodies, after the existing `pieces`.
 local function answer_of(records, bodies, pieces)
   for i, body in ipairs(bodies) do
     pieces[#pieces + 1] = records[i]
@@ -79,7 +80,7 @@ local function answer_of(records, bodies, pieces)
   return table.concat(pieces)
 end
 
--- The first of the values in these fields of a hash: those that have `most` bytes together, but one at least.
+-- Returns the first values of these hash fields that have at most `most` bytes in total, but at least one.
 local function values_within(key, fields, most)
   local values = {}
   for first = 1, #fields, AHEAD do
@@ -93,7 +94,7 @@ local function values_within(key, fields, most)
   return values
 end
 
--- A reply of the records at these places that still are kept.
+-- Returns a reply of the entries at these positions that still exist.
 local function entries_of(h, places, now)
   local shown, records = {}, {}
   for i, record in ipairs(pick(h.finished, places)) do
@@ -107,7 +108,7 @@ local function finished_at(record)
   return finished
 end
 
--- How many records finished before a moment: moments rise along the order.
+-- Returns the number of entries that finished before a time. Times increase with the positions.
 local function earlier_than(h, moment, total)
   local low, high = 0, moment > 0 and total or 0
   while low < high do
@@ -120,9 +121,9 @@ end
 
 ---- script history_list: no-writes
 
--- Records above a position that finished within a time, in the order of finishing. KEYS: project, queue, history.
--- ARGV: now, position, limit, bytes of bodies, since, until.
--- Returns the position to go on from (8 bytes; 0: nothing is left or the page is full), records with bodies.
+-- Lists entries above a position that finished in a period, in the order in which they finished. KEYS: project, queue,
+-- history. ARGV: now, position, limit, maximum bytes of bodies, since, until. Returns the position to continue from (8
+-- bytes; 0: no more entries or the page is full), then entries with bodies.
 
 local now, marker, limit, most, since, before = number(), argument(), number(), number(), number(), number()
 local h = history(1)
@@ -143,9 +144,9 @@ return answer_of(records, bodies, { struct.pack('>I8', position) })
 
 ---- script history_newest: no-writes
 
--- Records below a position (0: all) that finished within a time, latest first. KEYS: project, queue, history.
--- ARGV: now, position, limit, bytes of bodies, since, until.
--- Returns the position to go on from (8 bytes; 0: nothing is left or the page is full), records with bodies.
+-- Lists entries below a position (0: all) that finished in a period, latest first. KEYS: project, queue, history. ARGV:
+-- now, position, limit, maximum bytes of bodies, since, until. Returns the position to continue from (8 bytes; 0: no
+-- more entries or the page is full), then entries with bodies.
 
 local now, marker, limit, most, since, before = number(), argument(), number(), number(), number(), number()
 local h = history(1)
@@ -168,9 +169,9 @@ return answer_of(records, bodies, { struct.pack('>I8', position) })
 
 ---- script history_all: no-writes
 
--- Living messages and records above a sequence, in sequence. KEYS: project, queue, history.
--- ARGV: now, sequence, limit, bytes of bodies.
--- Returns the sequence to go on from (8 bytes; 0: nothing is left or the page is full), records with bodies.
+-- Lists live messages and history entries above a sequence, by sequence. KEYS: project, queue, history. ARGV: now,
+-- sequence, limit, maximum bytes of bodies. Returns the sequence to continue from (8 bytes; 0: no more entries or the
+-- page is full), then entries with bodies.
 
 local q, now, marker, limit, left, h = queue_at(5), number(), number(), number(), number(), history(1)
 local most, entries = math.max(limit, 100), {}
@@ -214,7 +215,7 @@ return table.concat(pieces)
 
 ---- script history_get: no-writes
 
--- KEYS: project, queue, history. ARGV: now, ids. Returns the latest record of each of them that has one, in this order.
+-- Returns the latest entries of these ids, in this order. KEYS: project, queue, history. ARGV: now, ids.
 
 local now, h, ids, places = number(), history(1), {}, {}
 for at = 2, #ARGV do ids[at - 1] = ARGV[at] end

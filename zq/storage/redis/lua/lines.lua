@@ -1,16 +1,16 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Grouped queues: the lines in which messages of one group stand, and the one entry that each line has in `avail`.
+-- Grouped queues: each message group has a line of messages, and one entry in `avail`.
 
 ---- part lines
 
--- Part of scripts that change what is in queues. A message of a grouped queue has a `kind`. Its place in the sorted set
--- `line` is 64 bits of a hash of its group's name; in a fair queue when it is available; its sequence. The first place
--- of a line is its head; the entry of the line is the head's sequence, then the hash.
+-- Part of scripts that change the contents of queues. A message of a grouped queue has a `kind`. Its place in the
+-- sorted set `line` consists of 64 bits of a hash of the group's name, in a fair queue its available-at, and its
+-- sequence. The first place of a line is its head. The entry of the line consists of the head's sequence and the hash.
 
-local FAIR = 3              -- kind of a message whose queue's groups take turns; 2: they are ordered
+local FAIR = 3              -- kind of a message whose queue's groups take turns; 2: the groups are ordered
 
--- What an entry has of a message besides, which has `more`: when it was created if that is told, else 0; its checksum;
--- when it was claimed first in its former queue; how many bytes behind the body are its attributes; its group.
+-- Returns the optional fields of an entry, which has `more`: creation time or 0, checksum, time of the first claim in
+-- the former queue, number of bytes of attributes after the body, and group.
 local function more_of(m)
   local id, client = struct.unpack('>I2I2', m.value, SIZES_AT)
   local at = ENTRY_SIZE + id + client + 1
@@ -21,7 +21,7 @@ local function more_of(m)
   return told, string.sub(m.value, text, text + checksum - 1), first, attributes, string.sub(m.value, name, past - 1)
 end
 
--- Returns when a message was first claimed, in this queue or in the one that it was buried from; 0 = never.
+-- Returns the time of a message's first claim in this queue, or in the queue from which it was buried; 0 = never.
 local function first_claimed_of(m)
   if m.first > 0 or m.more == 0 then return m.first end
   local id, client = struct.unpack('>I2I2', m.value, SIZES_AT)
@@ -31,15 +31,15 @@ local function first_claimed_of(m)
   return tail < at + m.more and struct.unpack('>I8', m.value, tail) or 0
 end
 
--- The one place that changes lines and their entries: of messages, those that leave the places where they were read,
--- and those that stand where they say; many are both. `load` reads a head that is none of them. What `take_lines` has
--- read of a line, which their `line` has, need not be looked up, but is used up. `lay`: when a message was available
--- where it was read, if its state does not tell that any more. Where a group of an ordered queue gets another head that
--- is ready, those who wait are notified: `q.full` names the queue.
+-- Changes lines and their entries; all other code calls this function. `left`: messages that leave the places at which
+-- they were read. `joined`: messages at the places of their current states. Many messages are in both. `load` reads
+-- heads that are in neither. The `line` field of messages that `take_lines` read avoids lookups and is consumed. `lay`:
+-- the available-at of a message at the time of the read, if its state has changed. If a group of an ordered queue gets
+-- a new head that is ready, waiting requests are notified; `q.full` is the name of the queue.
 local function change_lines(q, now, left, joined, load)
   local lines, by_key, hashes = {}, {}, {}
 
-  -- The hash of a message's group.
+  -- Returns the hash of a message's group.
   local function hash_of(m)
     if m.line then return m.line.key end
     local group = m.more > 0 and select(5, more_of(m)) or ''
@@ -53,8 +53,8 @@ local function change_lines(q, now, left, joined, load)
 
   local function moment_of(m) return string.format('%.0f', math.max(now, math.min(m.available, m.expires))) end
 
-  -- Where none moves, those that are heads have entries: of a line that was walked along, the first can be. There are
-  -- SLICE arguments in a command at most.
+  -- If no message moves, only entries of heads change, and the first message of each line that was read may be its
+  -- head. A command has at most SLICE arguments.
   if left == joined and #left > 0 and left[1].kind ~= FAIR and #left <= SLICE / 2 then
     local entries, last = {}, nil
     for _, m in ipairs(left) do
@@ -87,8 +87,8 @@ local function change_lines(q, now, left, joined, load)
     return redis.call('ZRANGE', q.line, '[' .. line.key, '[' .. line.key .. '\255', 'BYLEX', 'LIMIT', 0, 1)[1]
   end
 
-  -- Whether a message's place comes before another one in its line: strings are not to be compared, for that goes by
-  -- the server's locale.
+  -- Returns whether a message's place precedes another one in its line. Lua compares strings by the server's locale, so
+  -- they must not be compared directly.
   local function is_ahead(line, m, place)
     local at, available = #line.key + 1, 0
     if line.kind == FAIR then available, at = struct.unpack('>I8', place, at) end
@@ -127,7 +127,7 @@ local function change_lines(q, now, left, joined, load)
   put('ZREM', q.line, gone)
   put('ZADD', q.line, come)
 
-  -- The first of the places that a line had which stays.
+  -- Returns the first remaining place of a line.
   local function staying(line)
     for _, place in ipairs(line.places or { line.before }) do
       if not line.was[place] or line.is[place] then return place end
@@ -168,14 +168,15 @@ end
 
 -- Part of scripts that take messages of grouped queues.
 
--- Up to `limit` ready messages in `live`: of each line what comes before the first one that is not ready, line by line
--- in the order of entries. Expired ones in front are removed, which makes `expired`, together with what was put aside.
--- `more`: so much was stepped over that this call has done enough.
+-- Takes up to `limit` ready messages, line by line in the order of entries. `live`: from each line, the messages before
+-- the first one that is not ready. `expired`: expired messages at the front, which are removed together with messages
+-- set aside. `more`: the call has skipped its maximum number of entries.
 local function take_lines(q, limit, now)
   local live, expired, taken, empty, steps, rank = {}, {}, {}, {}, 0, 0
   local lines, want, is_all, is_done = {}, limit, false, false
 
-  -- Has what a commit is going to delete stand at the ends of lines; in an ordered queue it holds these up until then.
+  -- Moves messages that a commit will delete to the ends of lines. In an ordered queue, they block their lines until
+  -- then.
   local function put_aside(messages)
     for _, m in ipairs(messages) do m.available, m.ends = RESERVED, RESERVED end
     change_lines(q, now, messages, messages, load)
@@ -188,8 +189,8 @@ local function take_lines(q, limit, now)
     put('ZADD', q.claimed, claimed)
   end
 
-  -- Up to `want` members of the lines: of those that were begun, then of the next entries. `places`: those that a line
-  -- begins with, one more than are wanted.
+  -- Returns up to `want` members of lines: of lines that were begun, then of the next entries. `places`: the first
+  -- places of a line, one more than wanted.
   local function look()
     local at, members, line_at, place_of = 0, {}, {}, {}
     while #members < want do

@@ -1,10 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The store's time, the expiry schedule and active expiry.
+-- The store's clock, the expiry schedule and active expiry.
 
 ---- script clock: allow-oom
 
--- The store's time, kept so that a failover to a server whose clock is behind does not turn it back. KEYS: zq:clock.
--- ARGV: microseconds ahead of TIME at which what is kept stems from a clock that was wrong. Returns microseconds.
+-- Returns the store's time in microseconds. It is stored, so that a failover to a server with a slower clock does not
+-- turn it back. KEYS: zq:clock. ARGV: microseconds; a stored time that is further ahead of TIME stems from a wrong
+-- clock.
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -15,9 +16,8 @@ return now
 
 ---- script schedule: allow-oom
 
--- Adds entries to a bucket of the expiry schedule and removes others. KEYS: the bucket.
--- ARGV: moment or 0, its entry, entry to remove or "", "" or the moment before which it must stand to be removed.
--- Returns "".
+-- Adds an entry to a bucket of the expiry schedule, and removes another one. KEYS: the bucket. ARGV: time or 0, its
+-- entry, entry to remove or "", "" or the time before which the entry must be scheduled to be removed. Returns "".
 
 if ARGV[1] ~= '0' then redis.call('ZADD', KEYS[1], ARGV[1], ARGV[2]) end
 local score = ARGV[3] ~= '' and redis.call('ZSCORE', KEYS[1], ARGV[3])
@@ -26,9 +26,9 @@ return ''
 
 ---- script due: allow-oom
 
--- What a bucket of the expiry schedule has due, earliest first, and the bucket for this round alone. KEYS: bucket, its
+-- Returns the due members of a bucket, earliest first, and leases the bucket to this round. KEYS: bucket, its lease.
+-- ARGV: now, limit, round, duration of the lease in ms. Returns no members if nothing is due or another round has the
 -- lease.
--- ARGV: now, limit, the round, for how many ms. Returns members; none if nothing is due or another round is at it.
 
 local due = redis.call('ZRANGE', KEYS[1], '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, ARGV[2])
 if #due == 0 then return due end
@@ -39,25 +39,25 @@ return due
 
 ---- script due_done: allow-oom
 
--- Gives a bucket back, if it still is this round's. KEYS: its lease. ARGV: the round. Returns "".
+-- Releases the lease of a bucket, if this round has it. KEYS: the lease. ARGV: the round. Returns "".
 
 if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
 return ''
 
 ---- part sweeping
 
--- Part of scripts that remove what has expired.
+-- Part of scripts that remove expired data.
 
-local left  -- how much more may be removed
+local left  -- number of entries that may still be removed
 
--- What is due in a sorted set by expiry.
+-- Returns the due members of a sorted set by expiry.
 local function due(key, now)
   local found = redis.call('ZRANGE', key, '-inf', now, 'BYSCORE', 'LIMIT', 0, left)
   left = left - #found
   return found
 end
 
--- Removes answers to requests that are due, of a queue of the name, or of none; how many.
+-- Removes due idempotency results of a queue (or of no queue), and returns their number.
 local function remove_answers(answers, windows, now, name)
   local lapsed, size = due(windows, now), 0
   for _, key in ipairs(name and lapsed or {}) do
@@ -71,7 +71,7 @@ local function remove_answers(answers, windows, now, name)
   return #lapsed
 end
 
--- The earliest expiry in any of these sorted sets; 0 if they are empty.
+-- Returns the earliest expiry in these sorted sets, or 0 if they are empty.
 local function earliest(...)
   local first = math.huge
   for _, key in ipairs({ ... }) do
@@ -82,9 +82,9 @@ end
 
 ---- script sweep: allow-oom
 
--- Removes expired messages of a queue, then records of its history, then answers to requests. KEYS: project, queue,
--- answers, history. ARGV: now, limit of all together, the queue's full name.
--- Returns how many messages went, how much else, and the earliest expiry of what is left, 0 if nothing is.
+-- Removes expired messages of a queue, then entries of its history, then idempotency results. KEYS: project, queue,
+-- idempotency results, history. ARGV: now, limit for all together, full name of the queue. Returns the number of
+-- removed messages, the number of other removed entries, and the earliest expiry of the remaining data, or 0.
 
 local q, now, answers = queue_at(5), number(), keys(2)
 local h = history(1)
@@ -92,7 +92,7 @@ left = number()
 q.full = argument()
 local name = name_of(q.full)
 
--- The bytes of records of the history at these places do not count any more.
+-- Subtracts the bytes of the history entries at these positions.
 local function uncount_history(places)
   local state = redis.call('HMGET', q.state, 'from', 'kept')
   local from, kept = tonumber(state[1] or math.huge), tonumber(state[2] or 0)
@@ -106,13 +106,13 @@ local function uncount_history(places)
   add_usage(0, size - kept)
 end
 
--- The message's id in a record.
+-- Returns the id of the message in a history entry.
 local function id_in(record)
   local front = struct.size(PAST) + 2
   return id_of({ value = string.sub(record, front + 1 + struct.unpack('>I2', record, front - 1)) })
 end
 
--- Records of the history at these places. An id whose latest record is another one keeps that.
+-- Removes the history entries at these positions. If an id has a later entry, that entry stays.
 local function forget(places)
   uncount_history(places)
   local ids, gone = {}, {}
@@ -133,7 +133,7 @@ local past = due(h.forget, now)
 remove(q, expired, now)
 forget(past)
 local forgotten = remove_answers(KEYS[answers], KEYS[answers + 1], now, name)
--- Where nothing is left, nothing counts: servers of earlier versions remove what others counted.
+-- Resets the counters of an empty queue, because servers of earlier versions remove data without counting it.
 if redis.call('EXISTS', q.stream) == 0 then add_usage(drop_figures(q, 'stored'), drop_figures(q, 'bytes')) end
 if redis.call('EXISTS', h.history) == 0 then add_usage(0, drop_figures(q, 'kept')) end
 if redis.call('EXISTS', KEYS[answers]) == 0 then add_usage(0, add_to_part(ANSWERED .. name, -math.huge)) end
@@ -141,9 +141,9 @@ return { #expired, #past + forgotten, earliest(q.expiry, h.forget, KEYS[answers 
 
 ---- script sweep_project: allow-oom
 
--- Removes what has expired of a project's stages, producers, answers, published batches and documents, what was
--- purged, and what was trimmed. KEYS: project, queue (not used), transactions, answers, log, documents, messages of
--- each stage that may have expired. ARGV: now, limit, these stages. Returns as `sweep` does.
+-- Removes expired data of a project: stages, producers, idempotency results, published batches, documents, purged data
+-- and trimmed batches. KEYS: project, queue (not used), transactions, idempotency results, log, documents, messages of
+-- each stage that may have expired. ARGV: now, limit, these stages. Returns the same as `sweep`.
 
 local now, limit, t, answers, log = number(), number(), transactions(), keys(2), log_at(keys(LOG_KEYS))
 local documents = keys(3)
@@ -170,7 +170,7 @@ for at = documents, documents + 2 do put(at == documents and 'HDEL' or 'ZREM', K
 
 discard(log, due(log.fading, now))
 
--- Trimmed batches that publishing has left. Where that is more than a slice, this call has done enough.
+-- Removes trimmed batches that publishes have left. If there are more than a slice, this call has done enough.
 local counts = counts_of(log)
 if left > 0 and counts.removed < counts.dropped then
   left = left - remove_trimmed(log, counts, left)
@@ -178,7 +178,7 @@ if left > 0 and counts.removed < counts.dropped then
   redis.call('HSET', log.counts, 'removed', counts.removed)
 end
 
--- What was purged of a topic. The floor goes with the last of it.
+-- Removes purged batches of a topic. The last of them also removes the floor.
 local function clear(topic, floor)
   local purged = {}
   for _, front in ipairs(fronts(log, topic, 0, left)) do

@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Messages: posting, reading, deleting.
+-- Messages: post, read, delete.
 
 ---- part posting
 
--- Part of scripts that put messages into queues.
+-- Part of scripts that add messages to queues.
 
-local GAP = 100   -- messages not of the lane that may follow one which is: see append
+local GAP = 100   -- maximum number of consecutive messages outside the lane: see append
 
--- Creates a queue that is known to be missing; its first sequence comes after all of its predecessors.
+-- Creates a queue that does not exist. Its first sequence is higher than all sequences of its predecessors.
 local function create(q, name, metadata)
   redis.call('ZADD', KEYS[1], 0, name)
   redis.call('HSET', KEYS[2], name, metadata)
@@ -16,11 +16,11 @@ local function create(q, name, metadata)
   return floor
 end
 
--- Fields of a queue's state which most posts leave as they are.
+-- Fields of a queue's state that most posts do not change.
 local SELDOM = { 'head', 'gap', 'ceiling' }
 
--- New messages of a queue, which is created if it is missing: `append` each, then `store` them. `texts`: moments as the
--- commands take them.
+-- Collects new messages of a queue, which is created if it is missing: call `append` for each message, then `store`.
+-- `texts`: times in the format of commands.
 local function batch_for(q, full, now)
   local state = redis.call('HMGET', q.state, 'sequence', 'fresh', 'start', 'entered', 'from', 'stored', 'bytes',
     'laned', 'head', 'gap', 'ceiling', 'grouping')
@@ -43,8 +43,9 @@ local function batch_for(q, full, now)
   }
 end
 
--- Whether the message of the last sequence, which comes without delay, joins the lane: moments must rise there. What is
--- behind many that are not of the lane stays out of it as well, so that nobody has to step over more than these.
+-- Returns whether the message with the last sequence, which has no delay, joins the lane, in which times must increase.
+-- A message that follows many messages outside the lane does not join it, so that readers never skip more than GAP
+-- messages.
 local function joins(batch, available)
   local is_empty = batch.head >= batch.laned
   if available < batch.ceiling or batch.gap >= GAP and not is_empty then return false end
@@ -53,8 +54,8 @@ local function joins(batch, available)
   return true
 end
 
--- Adds a message of the id; `rest` is what stands in its entry behind the moment when it becomes available, and the
--- body of `size` bytes. Where `available` is 0, that is the larger of now and the queue's last such moment (L5).
+-- Adds a message with this id. `rest`: the part of its entry after the available-at, and the body of `size` bytes. If
+-- `available` is 0, the available-at is the larger of now and the last available-at of the queue (L5).
 local function append(batch, id, available, expires, size, rest)
   local sequence, at, texts, listed, kind = batch.sequence + 1, batch.count + 1, batch.texts, true, batch.kind
   local n, member = 2 * at - 1, struct.pack(MEMBER, sequence)
@@ -118,14 +119,13 @@ end
 
 ---- script post
 
--- Stores messages behind all others of a queue, all or none; creates the queue if it is missing and it may (1).
--- KEYS: project, queue; the queue of the copies, if there are any; its answers if the post has a key.
--- ARGV: now, queue's full name, expected metadata ("" = any), whether it may create the queue (1), how many copies; if
--- any, the full name of their queue; with keys: how many, and of each: of which message it is (0: of all together), it,
--- digest, until when it is kept, the answer without the last sequence; then each copy and each message as layout.draft
--- packs it.
--- Returns "", or the metadata if they are others; then nothing is stored. Nor is it if keys of messages are known: a
--- table of "repeated" and, of each, which message it is of and what is known.
+-- Appends messages to a queue, all or none. Creates a missing queue if this is allowed (1). KEYS: project, queue; the
+-- queue of the copies, if there are any; its idempotency results if the post has a key. ARGV: now, full name of the
+-- queue, expected metadata ("" = any), whether the queue may be created (1), number of copies; if it is not 0, the full
+-- name of their queue; with keys: their number, and for each key the number of its message (0: all), the key, digest,
+-- expiry, and the result without the last sequence; then each copy and each message in the format of layout.draft.
+-- Returns "". If the metadata differ, returns them and stores nothing. If keys of messages are known, stores nothing
+-- and returns a table of "repeated" and, for each, its message and the stored result.
 
 local q, now, full, expected, may_create, copies =
   queue_at(5), number(), argument(), argument(), argument() == '1', number()
@@ -166,7 +166,7 @@ return ''
 
 ---- script get: no-writes
 
--- KEYS: project, queue. ARGV: now, ids. Returns those of them that live, in this order.
+-- Returns the live messages with these ids, in this order. KEYS: project, queue. ARGV: now, ids.
 
 local q, ids = queue_at(5), {}
 for at = 2, #ARGV do ids[at - 1] = ARGV[at] end
@@ -174,12 +174,10 @@ return answer(q, locate(q, ids, tonumber(ARGV[1])), {})
 
 ---- script list: no-writes
 
--- Messages above a marker that a filter lets through, in sequence.
--- KEYS: project, queue.
--- ARGV: now, marker, limit, bytes of bodies, client whose own are hidden or "", claimed shown, delayed shown ("1"),
--- queue's name, expected metadata ("" = any).
--- Returns the marker to go on from (8 bytes; 0: nothing is left or the page is full), messages; or, if the metadata are
--- others, these alone in a table.
+-- Lists the messages above a marker that match the filter, by sequence. KEYS: project, queue. ARGV: now, marker, limit,
+-- maximum bytes of bodies, client whose messages are hidden or "", whether claimed and delayed messages are listed
+-- ("1"), name of the queue, expected metadata ("" = any). Returns the marker to continue from (8 bytes; 0: no more
+-- messages or the page is full) and the messages; if the metadata differ, returns only them, in a table.
 
 local q, now, marker, limit = queue_at(5), tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local most, without, claimed, delayed = tonumber(ARGV[4]), ARGV[5], ARGV[6] == '1', ARGV[7] == '1'
@@ -189,7 +187,7 @@ if other then return { other } end
 
 local lists = {}
 
--- Whether a commit is going to delete a message whose claim would have ended: see `on_list`.
+-- Returns whether a commit will delete a message whose claim would have ended: see `on_list`.
 local function is_reserved(m)
   if m.claim == '' then return false end
   lists[m.claim] = lists[m.claim] or on_list(q, m.claim)
@@ -212,8 +210,8 @@ local function show(messages)
   end
 end
 
--- Shows what is ready between the marker and the lane, in sequence, if that is little; then there is no need to walk
--- over what is not. Returns from where to walk on: nil if there is nothing to be walked over.
+-- Lists the ready messages between the marker and the lane by sequence, if they are few, so that no other messages must
+-- be skipped. Returns the sequence to continue from, or nil if no messages must be skipped.
 local function skip(from)
   if claimed or delayed then return from end
   local ready = redis.call('ZCOUNT', q.avail, '-inf', now) + redis.call('ZCOUNT', q.claimed, '-inf', now)
@@ -254,10 +252,9 @@ return answer(q, fitting, { struct.pack('>I8', position) })
 
 ---- script delete: allow-oom
 
--- Removes messages by id. KEYS: project, queue, history if there is one.
--- ARGV: now, queue's full name, seconds of history, number of the caller's claims (-1: it stands above claims), claims,
--- ids.
--- Returns "" or, nothing being removed, "claimed" (by another claim) or "unheld" (though claims were named).
+-- Deletes messages by id. KEYS: project, queue, history if the queue has one. ARGV: now, full name of the queue,
+-- seconds of history, number of the caller's claims (-1: ignore claims), claims, ids. Returns ""; returns "claimed" (by
+-- another claim) or "unheld" (not in the named claims) without removing any message.
 
 local q, now, full, h, count = queue_at(5), number(), argument(), history(number()), number()
 q.full = full
@@ -279,10 +276,10 @@ return ''
 
 ---- script pop: allow-oom
 
--- Removes ready messages from the front. KEYS: project, queue, history if there is one.
--- ARGV: now, limit, bytes of bodies, seconds of history, queue's full name, expected metadata ("" = any).
--- Returns whether to look again (1 byte): this call has stepped over enough; how many expired ones went (4 bytes);
--- messages; or, if the metadata are others, these alone in a table.
+-- Removes ready messages from the front of the queue. KEYS: project, queue, history if the queue has one. ARGV: now,
+-- limit, maximum bytes of bodies, seconds of history, full name of the queue, expected metadata ("" = any). Returns
+-- whether to call again (1 byte) because the call has skipped its maximum number of entries, the number of expired
+-- messages that it removed (4 bytes), and the messages; if the metadata differ, returns only them, in a table.
 
 local q, now, limit, most, h = queue_at(5), number(), number(), number(), history(number())
 q.full = argument()

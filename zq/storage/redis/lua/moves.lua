@@ -1,15 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Moves between queues of one project.
+-- Moves between queues of a project.
 
 ---- part moving
 
--- Part of scripts that move messages to other queues of the project, or to new places in their own.
---
--- A move is a table: `m` = the message, `to` = the target, `ttl` (-1: its own), `delay` in seconds, `keeps_age` (1: in
--- any case), `reason` ("" unless it goes as a dead letter), and `body` with `checksum` if it gets new ones. A target is a
--- table: `q` and `full`, its name.
+-- Part of scripts that move messages to other queues of the project, or to new positions in their own queue. A move is
+-- a table: `m`, the message; `to`, the target; `ttl` (-1: unchanged); `delay` in seconds; `keeps_age` (1: in any case);
+-- `reason` ("" unless the message becomes a dead letter); `body` and `checksum` if the message gets a new body. A
+-- target is a table: `q`, and its name `full`.
 
--- When a message was created, its checksum, how many bytes behind its body are its attributes, and its group.
+-- Returns the creation time of a message, its checksum, the number of bytes of attributes after its body, and its
+-- group.
 local function origin_of(m)
   local _, _, _, expires, ttl = struct.unpack(ENTRY, m.value)
   local created = expires - ttl * 1000
@@ -18,7 +18,7 @@ local function origin_of(m)
   return told > 0 and told or created, checksum, attributes, group
 end
 
--- Puts a message with its body where it goes (model.Move); returns when it expires.
+-- Adds a message with its body to the target (model.Move). Returns its expiry.
 local function send(item, origin, now, body)
   local m, reason = item.m, item.reason
   local ttl = item.ttl >= 0 and item.ttl or m.ttl
@@ -44,8 +44,8 @@ local function send(item, origin, now, body)
   return expires
 end
 
--- Moves messages out of the queue `q` of the full name; its history `h` gets a record of each. Each target's `earliest`
--- is when the first of all that came to it expires.
+-- Moves messages out of the queue `q` with this full name. Its history `h` gets an entry for each. `earliest` of each
+-- target is the earliest expiry of the messages that it received.
 local function move_all(q, h, full, moves, now)
   local origin, messages, targets = name_of(full), {}, {}
   for i, item in ipairs(moves) do
@@ -69,14 +69,14 @@ local function move_all(q, h, full, moves, now)
   end
 end
 
--- The next so many targets: their names from ARGV, their keys from KEYS.
+-- Returns the next targets: their names from ARGV, their keys from KEYS.
 local function read_targets(count)
   local targets = {}
   for i = 1, count do targets[i] = { full = argument(), q = queue_at(keys(10)) } end
   return targets
 end
 
--- The rest of ARGV: moves by the ids of the messages, and these ids in order.
+-- Returns the rest of ARGV: moves by message id, and these ids in order.
 local function read_moves(targets)
   local moves, ids = {}, {}
   while argument_at < #ARGV do
@@ -89,7 +89,7 @@ local function read_moves(targets)
   return moves, ids
 end
 
--- When what came to each target expires first, 0 if nothing did: the front of a reply.
+-- Returns for each target the earliest expiry of its new messages, or 0: the beginning of a reply.
 local function earliest(targets)
   local pieces = {}
   for i, to in ipairs(targets) do pieces[i] = struct.pack('>I8', to.earliest or 0) end
@@ -98,9 +98,9 @@ end
 
 ---- script move: allow-oom
 
--- Moves ready messages. KEYS: project, queue, history if there is one, targets.
--- ARGV: now, queue's full name, seconds of history, number of targets; targets and moves as `moving` reads them.
--- Returns for each target when what came to it expires first, then the ids of what moved.
+-- Moves ready messages. KEYS: project, queue, history if the queue has one, targets. ARGV: now, full name of the queue,
+-- seconds of history, number of targets; targets and moves, see `moving`. Returns for each target the earliest expiry
+-- of its new messages, then the ids of the moved messages.
 
 local q, now, full, h, count = queue_at(5), number(), argument(), history(number()), number()
 q.full = full

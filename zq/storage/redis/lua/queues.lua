@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Queues: their metadata, and what is in them.
+-- Queues: their metadata and contents.
 
 ---- script queue_create
 
--- Creates a queue. KEYS: project, queue. ARGV: name, metadata, what groups are to it ("": nothing), kind of its
--- messages then. Returns 1; 0, and nothing changed, if it exists.
+-- Creates a queue. KEYS: project, queue. ARGV: name, metadata, grouping ("": none), kind of its messages. Returns 1;
+-- returns 0 without a change if the queue exists.
 
 if redis.call('EXISTS', KEYS[5]) == 1 then return 0 end
 create(queue_at(5), ARGV[1], ARGV[2])
@@ -16,7 +16,8 @@ return 1
 
 ---- script queue_update
 
--- Replaces metadata that are as expected. KEYS: project, queue. ARGV: name, expected, metadata. Returns 1, else 0.
+-- Replaces the metadata if they have the expected value. KEYS: project, queue. ARGV: name, expected, metadata. Returns
+-- 1, else 0.
 
 if redis.call('HGET', KEYS[2], ARGV[1]) ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
@@ -24,8 +25,8 @@ return 1
 
 ---- script queue_list: no-writes
 
--- KEYS: project, queue (not used). ARGV: where the names begin, as ZRANGE BYLEX takes it, limit.
--- Returns names, then their metadata, then what groups are to them.
+-- Lists queues. KEYS: project, queue (not used). ARGV: start of the names as for ZRANGE BYLEX, limit. Returns names,
+-- then their metadata, then their groupings.
 
 local names = redis.call('ZRANGE', KEYS[1], ARGV[1], '+', 'BYLEX', 'LIMIT', 0, ARGV[2])
 local fields = {}
@@ -34,8 +35,8 @@ return { names, pick(KEYS[2], names), pick(KEYS[2], fields) }
 
 ---- script queue_delete: allow-oom
 
--- Removes a queue with all that is in it. KEYS: project, queue, answers, history. ARGV: name. Returns "".
--- The floor makes the sequences of a later queue of any name rise above the ones given here (L6).
+-- Removes a queue with its contents. KEYS: project, queue, idempotency results, history. ARGV: name. Returns "". The
+-- floor makes sequences of later queues higher than the sequences of this one (L6).
 
 local sequence = tonumber(redis.call('HGET', KEYS[5], 'sequence') or 0)
 if sequence > tonumber(redis.call('GET', KEYS[3]) or 0) then redis.call('SET', KEYS[3], sequence) end
@@ -57,14 +58,15 @@ return ''
 
 ---- script queue_stats: no-writes
 
--- KEYS: project, queue. ARGV: now, sequences above and below which the oldest and the newest are to be sought.
--- Returns counts of claimed and free messages, how many have come in (-1: there is no queue), then for oldest and
--- newest the message or "" and, if so many had expired that this call has looked enough, the sequence to go on from,
--- else 0.
+-- Returns the stats of a queue. KEYS: project, queue. ARGV: now, sequences at which to continue the search for the
+-- oldest and the newest message. Returns the counts of claimed and free messages, the number of messages that have
+-- entered (-1: the queue does not exist), then for oldest and newest the message or "", and the sequence to continue
+-- from if the call has examined its maximum number of expired messages, else 0.
 
 local q, now = queue_at(5), tonumber(ARGV[1])
 
--- The first unexpired message from a sequence on, without its body: by XRANGE ascending, by XREVRANGE descending.
+-- Returns the first live message from a sequence on, without its body; ascending with XRANGE, descending with
+-- XREVRANGE.
 local function edge(command, from, to, forward)
   local steps, want = 0, 1
   while true do
@@ -91,14 +93,14 @@ return { claimed, total - claimed, sequence and tonumber(entered or 0) or -1, ol
 
 ---- script ready: allow-oom
 
--- Counts ready messages, if `most` is above 0. KEYS: project, queue. ARGV: now, most, queue's full name.
--- Returns how many (-1: so many had expired, or claims lapsed, that this call has done enough), how many it removed,
--- and the next moment at which a message becomes ready, or "".
+-- Counts ready messages, if `most` is above 0. KEYS: project, queue. ARGV: now, most, full name of the queue. Returns
+-- their number (-1: the call has processed its maximum number of expired messages or lapsed claims), the number of
+-- removed messages, and the next time at which a message becomes ready, or "".
 
 local q, now, most = queue_at(5), number(), number()
 q.full = argument()
 
--- The first moment at which a claimed message becomes ready: its claim's end, or later than that.
+-- Returns the earliest time at which a claimed message becomes ready: the end of its claim or later.
 local function first_lapse()
   local first, size = math.huge, 16
   for from = 0, STEPS - 1, size do
@@ -114,7 +116,7 @@ local function first_lapse()
   return first
 end
 
--- `other`: the next moment in the lane.
+-- `other`: the next available-at in the lane.
 local function later(other)
   local bounds = { '(' .. ARGV[1], '(' .. RESERVED, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES' }
   local listed = redis.call('ZRANGE', q.avail, unpack(bounds))[2]
@@ -140,9 +142,9 @@ return { redis.call('ZCOUNT', q.avail, '-inf', ARGV[1]) + count, #expired, later
 
 ---- script depth: no-writes
 
--- KEYS: project, queue. ARGV: now, how many entries to step over at most.
--- Returns counts of ready, delayed, claimed and expired messages, and since when the first one has been ready, -1 if
--- none is. Where more have expired than may be stepped over, those beyond count as if their moment had come.
+-- Returns the depth of a queue. KEYS: project, queue. ARGV: now, maximum number of entries to skip. Returns the counts
+-- of ready, delayed, claimed and expired messages, and the time since which the first message has been ready, or -1. If
+-- more messages have expired than may be skipped, the others are counted as available.
 
 local q, now, most = queue_at(5), number(), number()
 local expired = redis.call('ZCOUNT', q.expiry, '-inf', now)
@@ -151,7 +153,7 @@ local claimed = redis.call('ZCOUNT', q.claimed, '(' .. now, '+inf')
 local listed = redis.call('ZCOUNT', q.avail, '-inf', now)
 local lane = count_lane(q, now)
 
--- Of a grouped queue, by its first messages: those behind are taken for ready.
+-- Counts a grouped queue by its first messages; later messages are counted as ready.
 local function among_first()
   local delayed, first = 0, math.huge
   local count = math.max(1, math.min(most, STEPS))
@@ -166,8 +168,8 @@ end
 
 if not lane then return among_first() end
 local available, soonest = listed + lane, math.huge
-local early = 0             -- expired messages whose moment has not come: they are in no other count
--- What is in `claimed` still, though its claim has ended.
+local early = 0             -- expired messages that are not available yet; no other count includes them
+-- Counts messages that are still in `claimed` although their claims have ended.
 for _, state in ipairs(pick(q.states, redis.call('ZRANGE', q.claimed, '-inf', now, 'BYSCORE', 'LIMIT', 0, most))) do
   local moment, expires = unpacked('>I8I8', state)
   if moment <= now then available = available + 1 end
@@ -183,8 +185,8 @@ for first = 0, math.min(expired, most) - 1, SLICE do
 end
 local ready = math.max(0, available - expired + early)
 
--- The moment of the first in `avail` that has not expired, or of the last one looked at; of what is elsewhere, if that
--- is sooner.
+-- Returns the available-at of the first live message in `avail`, or of the last one examined, or an earlier one from
+-- elsewhere.
 local function first_ready()
   local moment, found, at, size = -1, false, 0, 1
   while not found and at < math.min(listed, most) do

@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
--- How messages leave a queue, and change in it.
+-- Removal and changes of messages.
 
 ---- part removing
 
 -- Part of scripts that remove messages.
 
--- Removes messages from the lists of the claims that their states name.
+-- Removes messages from the lists of the claims in their states.
 local function remove_from_claims(q, messages)
   local claims = {}
   for _, m in ipairs(messages) do
@@ -30,7 +30,7 @@ local function remove_from_claims(q, messages)
   end
 end
 
--- Of messages that are about to go.
+-- Subtracts messages that are about to be removed from the counters.
 local function uncount(q, messages)
   local state = redis.call('HMGET', q.state, 'from', 'stored', 'bytes')
   if not state[1] then return end
@@ -40,13 +40,13 @@ local function uncount(q, messages)
     if m.sequence > from then left, left_bytes = left - 1, left_bytes - OVERHEAD - m.size end
   end
   if left == stored then return end
-  -- A server of an earlier version may have stored some of them meanwhile.
+  -- A server of an earlier version may have stored some of them in the meantime.
   if left <= 0 or left_bytes < 0 then left, left_bytes = math.max(0, left), 0 end
   redis.call('HSET', q.state, 'stored', left, 'bytes', left_bytes)
   add_usage(left - stored, left_bytes - bytes)
 end
 
--- Takes messages away for good.
+-- Removes messages permanently.
 local function remove(q, messages, now)
   if #messages == 0 then return end
   uncount(q, messages)
@@ -73,16 +73,15 @@ local function remove(q, messages, now)
     remove_from_claims(q, messages)
   end
   if is_grouped then change_lines(q, now, messages, {}, load) end
-  -- An empty stream does not go by itself.
+  -- Redis does not remove an empty stream by itself.
   if redis.call('XLEN', q.stream) == 0 then redis.call('DEL', q.stream) end
 end
 
 ---- part taking
 
--- Part of scripts that judge whether messages may be taken.
+-- Part of scripts that check whether messages may be taken.
 
--- Those of the messages that a commit is going to delete, by member: their states name claims on whose lists they are
--- not any more.
+-- Returns by member whether a commit will delete the message: the claim in its state no longer lists it.
 local function reserved(q, messages)
   local found, lists = {}, {}
   for _, m in ipairs(messages) do
@@ -94,9 +93,9 @@ local function reserved(q, messages)
   return found
 end
 
-local RESERVED = 1e15       -- score of what a commit is going to delete
+local RESERVED = 1e15       -- score of messages that a commit will delete
 
--- Has such messages count as claimed for ever, and never become available.
+-- Makes such messages count as claimed forever, so that they never become available.
 local function reserve(q, members)
   local far = {}
   for i, member in ipairs(members) do far[2 * i - 1], far[2 * i] = RESERVED, member end
@@ -106,10 +105,10 @@ end
 
 ---- part lapsing
 
--- Part of scripts that see claims lapse.
+-- Part of scripts that process lapsed claims.
 
--- Has messages whose claims have ended in `avail` instead of `claimed`, or in their lines alone; whether so many had
--- that this call has done enough.
+-- Moves messages whose claims have ended from `claimed` to `avail`, or only in their lines. Returns whether the call
+-- has processed its maximum number of messages.
 local function lapse(q, now)
   local members = redis.call('ZRANGE', q.claimed, '-inf', now, 'BYSCORE', 'LIMIT', 0, STEPS)
   if #members == 0 then return false end
@@ -126,9 +125,9 @@ end
 
 -- Part of scripts that take ready messages.
 
--- Up to `limit` ready messages of the lane in `live`; the expired ones in front are removed, which makes `expired`.
--- `more`: so much was stepped over that this call has done enough. `passed`: what has no higher sequence and is not in
--- `live` is behind the head from now on.
+-- Takes up to `limit` ready messages of the lane. `live`: the messages. `expired`: expired messages at the front, which
+-- are removed. `more`: the call has skipped its maximum number of entries. `passed`: lower sequences that are not in
+-- `live` will be before the head.
 local function take_lane(q, head, last, limit, now)
   local live, expired, passed, steps, want, is_over = {}, {}, head, 0, limit, false
   while passed < last and #live < limit and not is_over and steps < limit + STEPS do
@@ -149,7 +148,7 @@ local function take_lane(q, head, last, limit, now)
   return { live = live, head = head, passed = passed, expired = #expired, more = more }
 end
 
--- The same of `avail`.
+-- Takes ready messages of `avail` in the same way.
 local function take_listed(q, limit, now)
   local live, stepped, want = {}, 0, limit
   while true do
@@ -180,10 +179,10 @@ local function is_before(one, other)
   return one.sequence < other.sequence
 end
 
--- Up to `limit` ready messages in the order of (available, sequence), or as `take_lines` finds them. The expired ones
--- in front are removed.
--- Second result: there may be more, but so many had expired that this call has done enough. Third: how many it removed.
--- Fourth: the lane, if there is one, for `advance`.
+-- Returns up to `limit` ready messages in the order of (available, sequence), or in the order of `take_lines`, and
+-- removes the expired ones at the front. Second result: whether the call has skipped its maximum number of expired
+-- messages, so that there may be more. Third: the number of removed messages. Fourth: the lane, if the queue has one,
+-- for `advance`.
 local function take(q, limit, now)
   local is_much = lapse(q, now)
   local head, last, is_grouped = lane_of(q)
@@ -195,7 +194,7 @@ local function take(q, limit, now)
   local at, other_at = 1, 1
   while #live < limit do
     local one, other = lane.live[at], listed.live[other_at]
-    -- What was not looked at may come before what the other order has.
+    -- Messages not examined yet may precede those of the other order.
     if not one and (lane.more or not other) or not other and listed.more then break end
     if one and (not other or is_before(one, other)) then
       live[#live + 1], at = one, at + 1
@@ -206,7 +205,7 @@ local function take(q, limit, now)
   return live, (is_much or lane.more or listed.more) and #live < limit, lane.expired + listed.expired, lane
 end
 
--- Moves the head of the lane behind what is taken of it: the first of what it was found to hold.
+-- Moves the head of the lane after the taken messages, which are the first messages in it.
 local function advance(q, lane, taken)
   if not lane then return end
   local count = 0
@@ -220,10 +219,10 @@ end
 
 ---- part changing
 
--- Part of scripts that change messages which stay where they are.
+-- Part of scripts that change messages without moving them.
 
--- Puts a message under a claim that starts now, and lengthens a life that would end before it, unless `grace` is -1
--- (Lease.extend). `wait`: ms from the claim's end until it is available.
+-- Adds a message to a claim that starts now. Extends its life if it would end earlier, unless `grace` is -1
+-- (Lease.extend). `wait`: ms from the end of the claim until the message is available.
 local function put_under(m, claim, now, lease, grace, wait)
   local ends = now + lease * 1000
   m.claim, m.claimed, m.lease, m.ends, m.available = claim, now, lease, ends, ends + wait
@@ -232,7 +231,8 @@ local function put_under(m, claim, now, lease, grace, wait)
   end
 end
 
--- Writes the states of changed messages, and their index entries. `is_kept`: its end is its own, not its claim's.
+-- Writes the states of changed messages and their index entries. `is_kept`: the message has its own end instead of its
+-- claim's.
 local function rewrite(q, messages, now)
   local states, avail, claimed, listed, free, expiry, texts, mixed = {}, {}, {}, {}, {}, {}, {}, {}
   local is_grouped = messages[1].kind

@@ -1,15 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Published messages: a log for each project.
+-- Published messages: one log per project.
 
 ---- part log
 
--- Part of scripts on a project's log. batches.py draws what they keep.
+-- Part of scripts on a project's log. batches.py describes its layout.
 
 local LOG_KEYS = 5
 local LOG_DIGITS = 16
 local FRONT = '>I4I8I8I8I8I8'
 
--- The keys of the log whose first key is KEYS[at].
+-- Returns the keys of the log whose first key is KEYS[at].
 local function log_at(at)
   return {
     stream = KEYS[at], counts = KEYS[at + 1], topics = KEYS[at + 2], fading = KEYS[at + 3], purged = KEYS[at + 4],
@@ -20,10 +20,10 @@ local function digits(sequence) return string.format('%0' .. LOG_DIGITS .. '.0f'
 
 local function entry_id(sequence) return string.format('%.0f-0', sequence) end
 
--- What the fronts of a topic's batches begin with, and those of no other topic.
+-- Returns the prefix of the fronts of a topic's batches, which no other topic has.
 local function heading(topic) return struct.pack('>I2', #topic) .. topic end
 
--- The batch that a front speaks of.
+-- Returns the batch in a front.
 local function opened(front)
   local length = struct.unpack('>I2', front)
   local batch = { topic = string.sub(front, 3, 2 + length) }
@@ -34,29 +34,29 @@ local function opened(front)
   return batch
 end
 
--- Fronts of a topic's batches of sequence above `after`, in sequence.
+-- Returns the fronts of a topic's batches with sequences above `after`, by sequence.
 local function fronts(log, topic, after, count)
   local head = heading(topic)
   local from, to = '[' .. head .. digits(after + 1), '(' .. head .. ':'
   return redis.call('ZRANGE', log.topics, from, to, 'BYLEX', 'LIMIT', 0, count)
 end
 
--- The messages of the batch with this last sequence; nil if it is gone.
+-- Returns the messages of the batch with this last sequence, or nil if it does not exist.
 local function messages_of(log, last)
   local entry = redis.call('XRANGE', log.stream, entry_id(last), entry_id(last))[1]
   return entry and entry[2][2]
 end
 
--- Notifies whoever follows the project. A user who must not is no reason to fail in the middle of a change.
+-- Notifies listeners of the project. A missing permission must not abort a change.
 local function notify_log(channel, content) redis.pcall('SPUBLISH', channel, content) end
 
--- Adds a batch to what a reply is made of.
+-- Adds a batch to the pieces of a reply.
 local function add_batch(pieces, front, messages)
   local n = #pieces
   pieces[n + 1], pieces[n + 2], pieces[n + 3] = struct.pack('>I4', #messages), front, messages
 end
 
--- Takes batches, by their fronts, away for good.
+-- Removes batches, by their fronts.
 local function discard(log, gone)
   if #gone == 0 then return end
   local ids = {}
@@ -68,13 +68,13 @@ end
 
 ---- part trimming
 
--- Part of scripts that trim the oldest batches of a log; `log` comes before it.
+-- Part of scripts that trim the oldest batches of a log; `log` precedes it.
 
-local MOST_GONE = 32       -- trimmed batches that a publish removes at most,
-local MOST_READ = 1048576  -- and after how many bytes of them it stops: they have to be read
+local MOST_GONE = 32       -- maximum number of trimmed batches that a publish removes,
+local MOST_READ = 1048576  -- and number of their bytes after which it stops, because it must read them
 
--- published: messages and bytes ever; fallen: those before the first batch that is kept; removed: what is dropped up to
--- there is not in the stream any more.
+-- published: total numbers of messages and bytes; fallen: those before the first retained batch; removed: the sequence
+-- up to which dropped batches have been removed from the stream.
 local COUNTS = { 'sequence', 'published', 'published_bytes', 'fallen', 'fallen_bytes', 'dropped', 'removed' }
 
 local function counts_of(log)
@@ -91,13 +91,13 @@ local function keep_counts(log, counts)
   redis.call('HSET', log.counts, unpack(terms))
 end
 
--- The first batch whose last sequence is `sequence` or more.
+-- Returns the first batch whose last sequence is `sequence` or more.
 local function batch_from(log, sequence)
   local entry = redis.call('XRANGE', log.stream, entry_id(sequence), '+', 'COUNT', 1)[1]
   return entry and opened(entry[2][1])
 end
 
--- Finds where what is kept begins, once it is `slack` times as much as is to be kept. The newest batch stays.
+-- Finds the first batch to retain if the log exceeds its retention `slack` times. The newest batch stays.
 local function trim(log, counts, bytes, messages, slack)
   local function over(fallen, fallen_bytes, times)
     return counts.published - fallen > messages * times or counts.published_bytes - fallen_bytes > bytes * times
@@ -119,7 +119,7 @@ local function trim(log, counts, bytes, messages, slack)
   counts.fallen_bytes = oldest and oldest.bytes or counts.published_bytes
 end
 
--- Removes trimmed batches, so many batches at most; how many.
+-- Removes trimmed batches, up to a maximum number, and returns their number.
 local function remove_trimmed(log, counts, most)
   local gone, read, from = {}, 0, '-'
   while counts.removed < counts.dropped and #gone < most and read < MOST_READ do
@@ -136,13 +136,13 @@ end
 
 ---- script publish
 
--- Appends a batch to a project's log, and trims the oldest ones. KEYS: the log; answers if the request has a key.
--- ARGV: now, topic, number of messages, bytes of bodies, first and last expiry, bytes and number that are kept, the
--- messages, the channel; with a key: it, digest, until when it is kept. Returns the first sequence (8 bytes); 1 if more
--- was trimmed now than was removed, else 0 (1 byte).
+-- Appends a batch to a project's log, and trims the oldest ones. KEYS: the log; idempotency results if the request has
+-- a key. ARGV: now, topic, number of messages, bytes of bodies, first and last expiry, retention in bytes and messages,
+-- the messages, the channel; with a key: key, digest, expiry. Returns the first sequence (8 bytes), and 1 if more
+-- batches were trimmed than removed, else 0 (1 byte).
 
-local SLACK = 1 + 1 / 16  -- what is over is looked for when it is so much
-local PER_MS = 512        -- sequences rise with the clock at least so fast: see decision 0011
+local SLACK = 1 + 1 / 16  -- the log is trimmed when it exceeds its retention by this factor
+local PER_MS = 512        -- minimum increase of sequences per ms: see decision 0011
 local MAX_BY_CLOCK = 9e15
 
 local log, now, topic, count, size = log_at(1), tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -176,8 +176,8 @@ return struct.pack('>I8B', before + 1, left and 1 or 0)
 
 ---- script log_trim: allow-oom
 
--- Trims the oldest batches of a log without a publish, for which a full store has no room. KEYS: the log.
--- ARGV: bytes and number that are kept. Returns how many batches it removed, and 1 if more are to be removed.
+-- Trims the oldest batches of a log without a publish, which a full store would reject. KEYS: the log. ARGV: retention
+-- in bytes and messages. Returns the number of removed batches, and 1 if more must be removed.
 
 local log = log_at(1)
 local counts = counts_of(log)
@@ -189,9 +189,9 @@ return { gone, counts.removed < counts.dropped and 1 or 0 }
 
 ---- script log_read: no-writes
 
--- Batches of a project's log with messages of sequence above `after`. KEYS: the log.
--- ARGV: after, number of messages, bytes, batches to look at, their topic or "" for all.
--- Returns up to where it has looked, the last sequence of the log and the last dropped (8 bytes each); the batches.
+-- Reads batches of a project's log that have messages with sequences above `after`. KEYS: the log. ARGV: after, number
+-- of messages, bytes, number of batches to examine, their topic or "" for all. Returns the last sequence examined, the
+-- last sequence of the log, and the last dropped one (8 bytes each); then the batches.
 
 local MOST_TOGETHER = 64
 
@@ -200,7 +200,7 @@ local steps, topic = tonumber(ARGV[4]), ARGV[5]
 local state = redis.call('HMGET', log.counts, 'sequence', 'dropped')
 local last, dropped = tonumber(state[1] or 0), tonumber(state[2] or 0)
 
--- Up to there a topic was purged. Asked once for each topic.
+-- Returns the sequence up to which a topic was purged. It is read once per topic.
 local floors = redis.call('EXISTS', log.purged) == 1 and {}
 local function purged(name)
   if not floors then return 0 end
@@ -208,7 +208,7 @@ local function purged(name)
   return floors[name]
 end
 
--- The next batches: fronts and messages.
+-- Returns the next batches: fronts and messages.
 local function look(position, count)
   local found = {}
   if topic == '' then
@@ -247,7 +247,7 @@ return struct.pack('>I8I8I8', position, last, dropped) .. table.concat(pieces)
 
 ---- script topic_purge: allow-oom
 
--- Hides what a topic has now, for active expiry to remove. KEYS: the log. ARGV: topic, channel. Returns "".
+-- Hides the current messages of a topic; active expiry removes them. KEYS: the log. ARGV: topic, channel. Returns "".
 
 local log, topic = log_at(1), ARGV[1]
 if #fronts(log, topic, 0, 1) > 0 then
@@ -258,12 +258,12 @@ return ''
 
 ---- script topic_stats: no-writes
 
--- Counts a topic's living messages. KEYS: the log. ARGV: now, topic, after.
--- Returns after which sequence to go on, "" at the end; how many live in the batches that live wholly; the fronts of
--- the first and the last of these, or ""; batches of which a part has expired.
+-- Counts the live messages of a topic. KEYS: the log. ARGV: now, topic, after. Returns the sequence to continue after,
+-- "" at the end; the number of messages in batches without expired messages; the fronts of the first and the last of
+-- these batches, or ""; batches in which some messages have expired.
 
 local STEPS = 2000
-local MOST_BYTES = 1048576  -- after so many of messages it stops
+local MOST_BYTES = 1048576  -- bytes of messages after which the script stops
 
 local log, now, topic = log_at(1), tonumber(ARGV[1]), ARGV[2]
 local dropped = tonumber(redis.call('HGET', log.counts, 'dropped') or 0)

@@ -3,14 +3,14 @@
 
 ---- part staging
 
--- Part of scripts on a project's stages and producers. transactions.py draws what they keep.
+-- Part of scripts on a project's stages and producers. transactions.py describes their layout.
 
 local STAGE = '>I8I8I4'
 local STAGED_QUEUE = '>I8I4'
 local PRODUCER = '>I8I8I8'
-local DRAFT_SIZE_AT = 25  -- where the size of its body stands in a draft: see layout.py
+local DRAFT_SIZE_AT = 25  -- offset of the size of the body in a draft: see layout.py
 
--- The next nine keys, which the project has for transactions.
+-- Returns the next nine keys: those of the project's transactions.
 local function transactions()
   local at = keys(9)
   return {
@@ -20,13 +20,14 @@ local function transactions()
   }
 end
 
--- Has a fence or a producer listed, with when it came to this epoch or batch.
+-- Adds a fence or a producer to the listing, with the time of its current epoch or batch.
 local function enlist(t, member, now, place)
   redis.call('ZADD', t.work, 0, member)
   redis.call('HSET', t.moments, member, now .. ' ' .. place)
 end
 
--- A stage: when it expires, bytes of its bodies, its queues' names with the least ttl in each. nil if it is gone.
+-- Returns a stage: its expiry, bytes of bodies, and the names of its queues with their lowest ttl. nil if it does not
+-- exist.
 local function staged(packed, now)
   if not packed or struct.unpack(STAGE, packed) <= now then return nil end
   local stage, count, at = { queues = {} }, nil, nil
@@ -39,10 +40,10 @@ local function staged(packed, now)
   return stage
 end
 
--- Counts messages that were staged, or are not any more, with so many bytes of bodies.
+-- Counts staged messages with their bytes of bodies; negative numbers if they are removed.
 local function count_staged(messages, bytes)
   local change = add_to_part('staged', messages)
-  -- Of stages that a server of an earlier version filled, less may have been counted than is taken away.
+  -- A server of an earlier version may have counted fewer messages of a stage than are removed.
   local none = redis.call('HEXISTS', KEYS[4], 'staged') == 0
   add_usage(change, add_to_part('staged_bytes', none and -math.huge or bytes + messages * OVERHEAD))
 end
@@ -65,8 +66,7 @@ end
 
 ---- script fence: allow-oom
 
--- Gives out the next epoch of a fence. KEYS: project, queue (not used), transactions. ARGV: now, its name. Returns the
--- epoch.
+-- Returns the next epoch of a fence. KEYS: project, queue (not used), transactions. ARGV: now, name of the fence.
 
 local now, name, t = argument(), argument(), transactions()
 local epoch = redis.call('HINCRBY', t.fences, name, 1)
@@ -75,16 +75,15 @@ return epoch
 
 ---- script work_list: allow-oom
 
--- Living fences, producers or stages in the order of names. KEYS: project, queue (not used), transactions. ARGV: now,
--- first letter of the kind, from and to (as BYLEX takes them), how many to look at.
--- Returns what to go on behind, "" at the end; then of each the name, what is kept of it, "" or its moment, and whether
--- a commit of it is open ("1").
+-- Lists live fences, producers or stages by name. KEYS: project, queue (not used), transactions. ARGV: now, first
+-- letter of the kind, from and to (as for BYLEX), number of entries to examine. Returns the name to continue after, ""
+-- at the end; then for each the name, its stored value, its time or "", and whether it has an open commit ("1").
 
 local now, kind, from, to, limit = number(), argument(), argument(), argument(), argument()
 local t = transactions()
 local hashes = { f = t.fences, p = t.producers, s = t.stages }
 
--- Servers of an earlier version list nothing: what they have made or removed is found out here.
+-- Servers of earlier versions do not maintain the listing, so their additions and removals are detected here.
 local function rebuild()
   redis.call('UNLINK', t.work)
   for letter, hash in pairs(hashes) do
@@ -96,14 +95,14 @@ local function rebuild()
   end
 end
 
--- When it came to where it is; "" if that was noted of another epoch or batch, or not at all.
+-- Returns the time of the current epoch or batch; "" if the stored time belongs to another one or is missing.
 local function moment_of(name, kept)
   local moment, place = string.match(redis.call('HGET', t.moments, kind .. name) or '', '^(%d+) (.*)$')
   if kind == 'p' then kept = string.sub(kept, struct.size(PRODUCER) + 1) end
   return moment and place == kept and moment or ''
 end
 
--- nil if one of them is not there any more.
+-- Returns nil if the entry does not exist any more.
 local function look()
   local members = redis.call('ZRANGE', t.work, from, to, 'BYLEX', 'LIMIT', 0, limit)
   local found = { #members == tonumber(limit) and members[#members] or '' }
@@ -130,10 +129,10 @@ return found
 
 ---- script stage
 
--- Adds messages to a stage, all or none.
--- KEYS: project, queue, transactions, the stage's messages, answers if the request has a key.
--- ARGV: now, stage, queue, when a new stage expires, most bytes of bodies, most messages, least ttl in ms; with a key:
--- it, digest, until when it is kept, the answer; then each message as layout.draft packs it. Returns "".
+-- Adds messages to a stage, all or none. KEYS: project, queue, transactions, messages of the stage, idempotency results
+-- if the request has a key. ARGV: now, stage, queue, expiry of a new stage, maximum bytes of bodies, maximum number of
+-- messages, lowest ttl in ms; with a key: key, digest, expiry, result; then each message in the format of layout.draft.
+-- Returns "".
 
 local now, name, queue, ends = number(), argument(), argument(), number()
 local most, most_messages, least = number(), number(), number()
@@ -179,17 +178,16 @@ return ''
 
 ---- script stage_drop: allow-oom
 
--- Drops a stage. KEYS: project, queue (not used), transactions, the stage's messages. ARGV: stage. Returns "".
+-- Drops a stage. KEYS: project, queue (not used), transactions, messages of the stage. ARGV: stage. Returns "".
 
 drop(transactions(), argument(), KEYS[keys(1)])
 return ''
 
 ---- part publishing
 
--- Part of scripts that publish staged messages, whose moments count from 0.
+-- Part of scripts that publish staged messages, whose times are relative to the commit.
 
--- Puts messages where they belong: `drafts` are as they were staged, `target_of` says which one an index means. Returns
--- how many bytes of bodies that is.
+-- Adds staged messages (`drafts`) to their queues; `target_of` maps an index to a target. Returns the bytes of bodies.
 local function publish(drafts, target_of, now)
   local batches, bytes = {}, 0
   for _, draft in ipairs(drafts) do
@@ -212,16 +210,16 @@ end
 
 ---- script commit
 
--- Publishes stages and settles claims, all or nothing; or decides to, if that is more than one step may be.
--- KEYS: project, queue (not used), transactions, messages of each stage, queues of claims, each with its history if
--- there is one, targets: the queues of the staged messages; if it may be decided only, the lists of an open commit.
--- ARGV: now, producer, batch, when the producer expires, fence or "", epoch, numbers of stages, claims and targets,
--- most messages in a step and at all, bytes in a step, number of claims' queues, "" or what is kept of an open commit;
--- stages with what they are expected to be and with how many messages (-1: any number; -2: which do not count); claims'
--- queues' seconds of history with their full names; claims with the number of their queue; targets' full names.
--- Returns whether the batch was known (1 byte), whether it is open (1 byte), then what is kept of the producer. Refuses
--- with "restaged" if a stage is another than expected, so that there may be targets whose keys are not given, and with
--- "large" if it must be decided only and nothing is given for that.
+-- Publishes stages and settles claims, all or nothing. A commit that is too large for one step is only decided. KEYS:
+-- project, queue (not used), transactions, messages of each stage, queues of claims, each with its history if it has
+-- one, targets: the queues of the staged messages; if the commit may only be decided, the lists of an open commit.
+-- ARGV: now, producer, batch, expiry of the producer, fence or "", epoch, numbers of stages, claims and targets,
+-- maximum number of messages in a step and in total, bytes in a step, number of claims' queues, "" or the value of an
+-- open commit; stages with their expected values and numbers of messages (-1: any number; -2: not checked); for each
+-- claims' queue its seconds of history and its full name; claims with the number of their queue; full names of the
+-- targets. Returns whether the batch was known (1 byte), whether it is open (1 byte), then the value of the producer.
+-- Rejects the request with "restaged" if a stage has another value, so that keys of targets may be missing, and with
+-- "large" if the commit must be decided only and the request has no value for that.
 
 local now, producer, batch, ends, fence, epoch = number(), argument(), argument(), number(), argument(), number()
 local t, stages, claims = transactions(), {}, {}
@@ -235,7 +233,7 @@ local function drop_all()
   for _, stage in ipairs(stages) do drop(t, stage.name, stage.content) end
 end
 
--- Whether a batch is above another; both in digits, which may be more than a number of Lua has.
+-- Returns whether a batch is above another; both are decimal strings, which may exceed Lua's numbers.
 local function is_above(one, other) return #one > #other or #one == #other and one > other end
 
 local last, is_open = redis.call('HGET', t.producers, producer), redis.call('HEXISTS', t.open, producer) == 1
@@ -269,7 +267,7 @@ for i = 1, list_count do
   lists[i].q.full = argument()
 end
 
--- The members that a list has, and of them those with a claim end that is to come, by the index of claims alone.
+-- Returns the members of a list in two parts: those whose claim has not ended, and the others. Reads only `claimed`.
 local function split(q, list)
   local members, live, lapsed = members_in(list), {}, {}
   for first = 1, #members, SLICE do
@@ -282,8 +280,8 @@ local function split(q, list)
   return table.concat(live), table.concat(lapsed)
 end
 
--- All that the claim holds. A claim of a name that lapsed before has what is left of that one in front; the others have
--- the same end, unless it is noted that they may not.
+-- Returns the messages of a claim. A named claim may have messages of an earlier, lapsed claim at its front. The other
+-- messages have the same end, unless a field says that they may differ.
 local function members_of(q, claim)
   local list = redis.call('HGET', q.claims, claim) or ''
   if list == '' then return list, '' end
@@ -308,8 +306,8 @@ if published + deleted > most then return { 'much', published + deleted, most } 
 local large = published + uncounted + deleted > step or size > capacity
 if large and opening == '' then return { 'large' } end
 
--- Keeps the messages of a claim for this commit: they are on no claim's list any more. The index entries of many, and
--- of grouped queues, are left as they are, for whoever comes across them, so that this step is a short one.
+-- Reserves the messages of a claim for this commit and removes them from the claim's list. To keep this step short,
+-- many index entries, and those of grouped queues, stay until another script reads them.
 local function reserve_claim(claim, list)
   local is_grouped = redis.call('HEXISTS', claim.q.state, 'grouping') == 1
   if deleted <= SLICE and not is_grouped then reserve(claim.q, members_in(claim.live)) end
@@ -356,21 +354,20 @@ return '\0' .. (large and '\1' or '\0') .. kept
 
 ---- script carry: allow-oom
 
--- One slice of an open commit: the next messages of one of its lists are deleted or published.
--- KEYS: project, queue (not used), transactions, the list; then of a list of claims the queue, with its history if
--- there is one, of a stage the targets. ARGV: now, producer, what is kept of the commit, number of the list, number of
--- lists, most messages, bytes; for claims "1", seconds of history and the full name, for a stage "0", number of
--- targets and their full names.
--- Returns 1 while something is left, 0 when nothing is.
+-- Carries out one slice of an open commit: deletes or publishes the next messages of one of its lists. KEYS: project,
+-- queue (not used), transactions, the list; for a list of claims the queue, with its history if it has one; for a stage
+-- the targets. ARGV: now, producer, value of the commit, number of the list, number of lists, maximum number of
+-- messages, bytes; for claims "1", seconds of history and the full name; for a stage "0", number of targets and their
+-- full names. Returns 1 if messages remain, else 0.
 
-local CHUNK = 8  -- messages read at first, and twice as many each time: bodies may be large
+local CHUNK = 8  -- number of messages to read first; it doubles each time, because bodies may be large
 local now, producer, expected, phase, phases = number(), argument(), argument(), number(), number()
 local most, capacity = number(), number()
 local t, list = transactions(), KEYS[keys(1)]
 if redis.call('HGET', t.open, producer) ~= expected then return 0 end
 if tonumber(redis.call('HGET', t.phase, producer)) ~= phase then return 1 end
 
--- Takes the next members off the list, whose items are those of a claim each, one behind the other.
+-- Removes the next members from the list, whose items each contain the members of one claim.
 local function next_members()
   local members = {}
   while #members < most do
@@ -387,7 +384,7 @@ local function settle()
   local q = queue_at(keys(10))
   local h = history(number())
   q.full = argument()
-  -- What was purged or deleted meanwhile is not there.
+  -- Messages that were purged or deleted in the meantime are missing.
   finish(q, h, in_sequence(load(q, next_members())), now, DELETED)
   return 0
 end
