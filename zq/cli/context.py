@@ -88,7 +88,7 @@ def show(session: Session, name: str | None) -> None:
 @click.argument("name", shell_complete=complete)
 @pass_session
 def use(session: Session, name: str) -> None:
-    """Make a profile the default of the configuration file."""
+    """Make a profile the default in the configuration file."""
     members(read_profiles(session.profiles) or ProfileFile(), name, session.profiles)
 
     def named(document: "TOMLDocument") -> None:

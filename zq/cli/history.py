@@ -179,7 +179,7 @@ def replay(
 ) -> None:
     """Post copies of finished messages, selected by id or by time."""
     if bool(messages) == bool(since or until):
-        raise click.UsageError("Give either IDs, or --since or --until.")
+        raise click.UsageError("Select messages either by ID or by time (--since, --until), not both.")
     handle = session.queue(queue)
     if dry_run:
         expected = handle.replay_dry_run(messages or None, since=since, until=until, limit=limit)

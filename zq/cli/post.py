@@ -72,7 +72,7 @@ attribute_option: Final = click.option(
     "--file",
     "path",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Post each line of a file, or each row of a *.csv file. To resume after an interruption, run zq again.",
+    help="Post each line of a file, or each row of a *.csv file. After an interruption, run the command again.",
 )
 @click.option("--ttl", type=MESSAGE_TTL, metavar="SECONDS", help="Message TTL.")
 @delay_option

@@ -16,7 +16,7 @@ from zq.cli.output import Output, create_console, note, replace_controls
 from zq.client import Message
 
 # The option that hides the progress.
-QUIET: Final = click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+QUIET: Final = click.option("-q", "--quiet", is_flag=True, help="Do not show progress.")
 # Seconds before a progress bar appears.
 BAR_DELAY: Final = 1.0
 # Interval in seconds of progress lines if the output is not a terminal.

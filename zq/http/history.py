@@ -43,7 +43,7 @@ class QueueHistory:
         if not state:
             return self._history.list(queue, marker, limit, since, until, newest_first=order == "desc")
         if state != "all":
-            raise InvalidParameter("state must be all, or be left out for finished messages.")
+            raise InvalidParameter('state must be "all". Omit it to list only finished messages.')
         if order == "desc":
             raise Invalid("order=desc cannot be combined with state=all, which lists messages by sequence.")
         if since or until:

@@ -63,8 +63,8 @@ Rows = list[dict[str, Any]]
 @click.option(
     "--backlog/--no-backlog",
     default=True,
-    help="Report only the current project, with its backlog on the server (default). With --no-backlog, report all "
-    "projects of the archive.",
+    help="Include the current backlog of the project (default). With --no-backlog, report on all projects in the "
+    "archive instead.",
 )
 @click.option("--plots", type=click.Path(file_okay=False, path_type=Path), help="Folder for three plots.")
 @QUIET

@@ -84,9 +84,9 @@ def parse_mailto(uri: str) -> tuple[str, str]:
     try:
         address = Address(addr_spec=to)
     except (ValueError, IndexError, MessageError):
-        raise Invalid("subscriber must name one mail address.") from None
+        raise Invalid("subscriber must contain exactly one email address.") from None
     if not address.username or not address.domain or "," in to or not to.isprintable():
-        raise Invalid("subscriber must name one mail address.")
+        raise Invalid("subscriber must contain exactly one email address.")
     given = {name.lower(): values[0] for name, values in parse_qs(query, max_num_fields=20).items()}
     return to, _printable("the subject of subscriber", given.get("subject", ""))
 
