@@ -25,6 +25,8 @@ NAMES = [
     *("message", "backlog", "dead letters", "servers"),
 ]
 
+TIME = "2026-01-01T00:00:00.000Z"
+
 
 def by_check(lines: list[dict[str, str]]) -> dict[str, Result]:
     return {line["check"]: Result(**line) for line in lines}
@@ -80,7 +82,18 @@ def date(seconds: float) -> Response:
 
 
 def servers(*versions: str) -> Response:
-    return 200, {}, {"servers": [{"version": version} for version in versions]}
+    about = {"server": "a:1", "process": 1, "since": TIME, "as_of": TIME, "store": "memory", "engine": "granian"}
+    loads = {"requests": 0.0, "p95": None, "waiters": 0, "max_waiters": 1, "streams": 0, "max_streams": 1}
+    clocks = {"clock_offset": 0.0, "sweep_lag": None}
+    return 200, {}, {"servers": [about | loads | clocks | {"version": version} for version in versions]}
+
+
+def figures(offset: float) -> Response:
+    depth = {"ready": 0, "delayed": 0, "claimed": 0, "oldest_ready": None, "at_least": False}
+    lists = {name: [] for name in ("oldest", "deepest", "growing", "dead_letters", "quotas")}
+    series = {"step": 10, "since": TIME, "as_of": TIME, "servers": 1, "depth": None, "rates": None}
+    now = {"complete": True, "total": 0, "now": depth | {"in": 0.0, "out": 0.0}}
+    return 200, {}, {**series, **now, "lists": lists, "clock_offset": offset, "sweep_lag": None}
 
 
 def quota(used: int) -> Response:
@@ -108,7 +121,7 @@ def check(url: str) -> dict[str, Result]:
     ("name", "path", "response", "status"),
     [
         ("readiness", "/readyz", (503, {}, {"title": "x", "description": "The store is away."}), "fail"),
-        ("store clock", "/v2/figures", (200, {}, {"clock_offset": -3.0}), "warn"),
+        ("store clock", "/v2/figures", figures(-3.0), "warn"),
         ("permissions", "/v2/me", me(), "ok"),
         ("permissions", "/v2/me", me(rules=["queues:get"]), "warn"),
         ("version", "/v2/me", me(version="9.0.0"), "warn"),

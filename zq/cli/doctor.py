@@ -142,7 +142,7 @@ class Doctor:
         return judge_clock((began + local_time()) / 2 - parsedate_to_datetime(date).timestamp() - 0.5, "the server")
 
     def check_store_clock(self) -> Finding:
-        offset = abs(self._client.figures()["clock_offset"])
+        offset = abs(self._client.figures().clock_offset)
         found = f"The clocks of the server and of its store are {offset:.1f} seconds apart."
         if offset > diagnosis.NEAR:
             return warn(found, "Synchronise both clocks with a time service that slews, such as chrony.")
@@ -237,7 +237,7 @@ class Doctor:
 
     def check_servers(self) -> Finding:
         servers = self._client.servers()
-        versions = sorted({server["version"] for server in servers})
+        versions = sorted({server.version for server in servers})
         if len(versions) > 1:
             return warn(f"The servers run different versions: {', '.join(versions)}.", "Finish the upgrade.")
         return ok(f"{len(servers)} server processes report, of zq {', '.join(versions) or 'no version'}.")
