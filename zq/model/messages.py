@@ -157,12 +157,14 @@ class HistoryEntry(Struct, frozen=True):
         message: State of the message at the finish time, without its claim id.
         finished: Finish time. It never decreases with ``position``.
         position: Position in the order of finishing.
+        expires: Time at which the entry is removed.
     """
 
     message: Message
     outcome: Outcome | None = None
     finished: Seconds = 0.0
     position: int = 0
+    expires: Seconds = 0.0
 
 
 class Position(NamedTuple):
