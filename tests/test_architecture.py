@@ -30,7 +30,10 @@ ABOVE_STORES = [
     "zq.storage.api",
     "zq.storage.capabilities",
 ]
-PROMISE = [*VALUES, *(f"zq.storage.{name}" for name in ("api", "browsing", "capabilities", "concurrency", "options"))]
+PROMISE = [
+    *VALUES,
+    *(f"zq.storage.{name}" for name in ("api", "browsing", "capabilities", "concurrency", "exporting", "options")),
+]
 ROCKSDB = [
     f"zq.storage.rocksdb.{name}"
     for name in ("admission", "files", "rescue", "store", "survey", "tuning", "write_ahead")
@@ -61,6 +64,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.storage.api": [*VALUES, "zq.storage.browsing", "zq.storage.capabilities"],
     "zq.storage.browsing": [*VALUES, "zq.storage.api", "zq.storage.capabilities"],
     "zq.storage.capabilities": VALUES,
+    "zq.storage.exporting": [*VALUES, "zq.storage.api", "zq.storage.browsing"],
     "zq.storage.concurrency": ["zq.errors"],
     "zq.storage.options": VALUES,
     "zq.storage": [*VALUES, "zq.cache", "zq.storage.api", "zq.storage.browsing", "zq.storage.capabilities"],
@@ -195,6 +199,7 @@ CONTROLLERS = {
     "transactions": capabilities.TransactionController,
     "topics": capabilities.TopicController,
     "documents": api.DocumentController,
+    "parcels": capabilities.ParcelController,
 }
 
 # Words of ``tests/words.py`` that names of a package still use. It only shrinks: whoever renames the last use of a word

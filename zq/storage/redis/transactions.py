@@ -308,6 +308,7 @@ class TransactionController:
 
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:
         whole, terms = layout.whole(project), (b"%d" % layout.ms(now), layout.text(name))
+        self._store.register_project(project)
         return int(self._store.run(scripts.FENCE, whole, *terms, more=[layout.keys(whole).transactions]))
 
     def stage(
