@@ -33,7 +33,7 @@ ABOVE_STORES = [
 PROMISE = [
     *VALUES,
     "zq.diagnosis",
-    *(f"zq.storage.{name}" for name in ("api", "browsing", "capabilities", "concurrency", "options")),
+    *(f"zq.storage.{name}" for name in ("api", "browsing", "capabilities", "concurrency", "exporting", "options")),
 ]
 ROCKSDB = [
     f"zq.storage.rocksdb.{name}"
@@ -74,6 +74,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.storage.api": [*VALUES, "zq.storage.browsing", "zq.storage.capabilities"],
     "zq.storage.browsing": [*VALUES, "zq.storage.api", "zq.storage.capabilities"],
     "zq.storage.capabilities": VALUES,
+    "zq.storage.exporting": [*VALUES, "zq.storage.api", "zq.storage.browsing"],
     "zq.storage.concurrency": ["zq.errors"],
     "zq.storage.options": VALUES,
     "zq.storage": [
@@ -217,6 +218,7 @@ CONTROLLERS = {
     "transactions": capabilities.TransactionController,
     "topics": capabilities.TopicController,
     "documents": api.DocumentController,
+    "parcels": capabilities.ParcelController,
 }
 
 # Words of ``tests/words.py`` that names of a package still use. It only shrinks: whoever renames the last use of a word

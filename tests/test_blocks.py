@@ -59,6 +59,7 @@ TEAMS = f"{CLIENTS}/test_two_teams.py::test_two_teams_are_apart_when_the_page_wa
 
 SQS = "tests/sqs/test_page.py::test_the_program_of_the_page_works"
 BACKUP = "tests/faults/test_backup.py::test_the_commands_of_the_page_work"
+MIGRATION = "tests/faults/test_migrate.py::test_the_command_of_the_page_works"
 REDIS_BACKUP = "tests/faults/test_backup.py::test_the_commands_for_redis_bring_back_what_it_had"
 
 HELD_BY = [
@@ -68,6 +69,7 @@ HELD_BY = [
     ("README.md", "python", "", "tests/test_blocks.py::test_the_python_samples_of_the_readme_work"),
     ("api-ref/backup.md", "sh", "zq-server backup", BACKUP),
     ("api-ref/backup.md", "sh", "redis-cli", REDIS_BACKUP),
+    ("api-ref/backup.md", "sh", "zq-server migrate", MIGRATION),
     ("api-ref/backup.md", "sh", "mkdir /srv/redis", REDIS_BACKUP),
     ("api-ref/cli.md", "sh", "", CLI),
     ("api-ref/cli.md", "toml", "", "tests/test_blocks.py::test_the_profiles_are_read"),

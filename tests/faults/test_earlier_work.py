@@ -11,7 +11,7 @@ import redis
 
 from tests.stores import RedisServer, Stores
 from zq.clock import ManualClock
-from zq.conformance.builders import Scene
+from zq.conformance.builders import Scene, near
 from zq.conformance.test_work import listed, names
 from zq.model import CommitResult, KnownFence, KnownProducer, QueueRef
 from zq.model.quotas import Work
@@ -76,8 +76,8 @@ def test_what_an_earlier_version_stored_is_listed_without_moments(former: tuple[
     forget()
     assert names(scene, Work.STAGE) == ["a", "b"]
     assert listed(scene, Work.FENCE) == [KnownFence("a", 1, None), KnownFence("b", 1, None)]
-    last = CommitResult(3, 0, 0)
-    assert listed(scene, Work.PRODUCER) == [KnownProducer("a", last, None), KnownProducer("b", last, None)]
+    last, expires = CommitResult(3, 0, 0), near(scene.now + 86400)
+    assert listed(scene, Work.PRODUCER) == [KnownProducer(name, last, None, expires) for name in ("a", "b")]
     scene.fence("b")
     scene.commit(4, producer="b")
     assert [getattr(one, "advanced", 0) is None for one in listed(scene, Work.FENCE)] == [True, False]

@@ -66,8 +66,9 @@ class Ledger:
         self.last_finished[queue] = finished = max(now, self.last_finished.get(queue, 0))
         for message in gone:
             self.positions[queue] = position = self.positions.get(queue, 0) + 1
-            told = HistoryEntry(structs.replace(message, claim=""), outcome, finished, position)
-            self.records.setdefault(queue, []).append(HistoryRow(told, round(finished + seconds, 3), self.steps))
+            expires = round(finished + seconds, 3)
+            told = HistoryEntry(structs.replace(message, claim=""), outcome, finished, position, expires)
+            self.records.setdefault(queue, []).append(HistoryRow(told, expires, self.steps))
 
     def join_step(self, queue: QueueRef, first: int) -> None:
         """What finished there since that step, by several claims of a commit, did so in one step."""
@@ -211,7 +212,7 @@ class Ledger:
             ]
         else:
             known += [
-                KnownProducer(name, last, self.decided[owner, name])
+                KnownProducer(name, last, self.decided[owner, name], None if last.open else expires)
                 for (owner, name), (last, expires) in self.producers.items()
                 if owner == project and expires > now
             ]

@@ -107,9 +107,11 @@ def test_a_listed_producer_has_counts_and_time_of_its_last_batch(scene: Scene):
     decided = scene.now
     scene.tick(10)
     scene.commit(7, producer="etl")
-    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", CommitResult(7, 3, 0), near(decided))]
+    expires = decided + 86400
+    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", CommitResult(7, 3, 0), near(decided), near(expires))]
     scene.commit(8, producer="etl")
-    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", CommitResult(8, 0, 0), near(decided + 10))]
+    later = near(decided + 10), near(expires + 10)
+    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", CommitResult(8, 0, 0), *later)]
 
 
 def test_a_listed_producer_has_its_open_batch(scene: Scene):
@@ -120,7 +122,8 @@ def test_a_listed_producer_has_its_open_batch(scene: Scene):
     assert listed(scene, Work.STAGE) == []
     while scene.carry_on():
         pass
-    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", CommitResult(1, 3, 0), near(scene.now))]
+    decided, expires = near(scene.now), near(scene.now + 86400)
+    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", CommitResult(1, 3, 0), decided, expires)]
 
 
 @pytest.mark.parametrize("work", KINDS)

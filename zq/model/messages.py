@@ -158,12 +158,14 @@ class HistoryEntry(Struct, frozen=True):
         outcome: How the message finished; ``None`` = the message is live.
         finished: Finish time. An entry with a higher ``position`` has the same or a later finish time.
         position: Position in the order of finishing.
+        expires: Time at which the entry is removed.
     """
 
     message: Message
     outcome: Outcome | None = None
     finished: Seconds = 0.0
     position: int = 0
+    expires: Seconds = 0.0
 
 
 class Position(NamedTuple):

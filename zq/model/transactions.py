@@ -120,11 +120,13 @@ class KnownProducer(Struct, frozen=True):
 
     Attributes:
         decided: Time of the commit; ``None`` = unknown.
+        expires: Time at which the producer is forgotten; ``None`` while its commit is open.
     """
 
     name: str
     last: CommitResult
     decided: Seconds | None
+    expires: Seconds | None = None
 
 
 KnownWork = KnownStage | KnownFence | KnownProducer

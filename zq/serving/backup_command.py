@@ -45,8 +45,11 @@ def check(given: argparse.Namespace) -> None:
     """Raise ``StartRefused`` if an argument does not apply to the command."""
     of_backup = given.command == "restore" and given.names
     for what, unused in (
-        (f"{' '.join(given.names)[:100]!r}", given.names and given.command not in ("backup", "restore")),
+        (f"{' '.join(given.names)[:100]!r}", given.names and given.command not in ("backup", "restore", "migrate")),
         ("--keep", given.keep and given.command != "backup"),
+        ("--project", given.project and given.command != "migrate"),
+        ("--resume", given.resume and given.command != "migrate"),
+        ("--drop-stages", given.drop_stages and given.command != "migrate"),
         ("--shift-time", given.shift_time and not of_backup),
         ("--revoke-tokens", given.revoke_tokens and not of_backup),
         ("--json", given.json and given.command != "doctor"),

@@ -20,6 +20,7 @@ from zq.core import Broker
 from zq.core.extensions import Extension
 from zq.core.followers import Followers
 from zq.events import Observers
+from zq.figures.exchange import KIND as FIGURES_RECORD
 from zq.figures.exchange import About
 from zq.figures.feature import FiguresFeature, figures_feature
 from zq.http.commands import Command
@@ -52,6 +53,10 @@ POSTPONEMENTS: Final[list[Callable[[str, bytes, Seconds], bytes | None]]] = [
 # Extensions of the core's rules that features provide.
 EXTENSIONS: Final[list[Extension]] = [
     SQS_EXTENSION,
+]
+# Kinds of the deployment's documents in which running servers report their state.
+SERVER_RECORDS: Final[list[str]] = [
+    FIGURES_RECORD,
 ]
 # Commands of ``zq-server`` that administer features' credentials.
 COMMANDS: Final[list[Command]] = [

@@ -29,6 +29,7 @@ from zq.serving import (
     doctor,
     lifecycle,
     listening,
+    migrate_command,
     offline,
     settings,
     startup,
@@ -132,6 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.check:
             return doctor.check_start(chosen)
+        if given.command == "migrate":
+            return migrate_command.run(given)
         if given.command == "backup":
             return backup_command.backup(given, chosen.storage.uri, chosen.server.control)
         if given.command in OFFLINE:
@@ -241,19 +244,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "command",
         nargs="?",
-        choices=sorted(["backup", "check-store", "doctor", "owner", "rekey", "restore", "salvage", "ship", *COMMANDS]),
+        choices=sorted(
+            ["backup", "check-store", "doctor", "migrate", "owner", "rekey", "restore", "salvage", "ship", *COMMANDS]
+        ),
         help="".join(f"{name}: {command.summary}: zq-server {name} --help; " for name, command in COMMANDS.items())
         + "backup: create a backup of an embedded store in the directory NAME through its running server; "
         "backup verify: check that the backup NAME is complete and unchanged; "
         "doctor: check the configuration, the machine, the server and the store, and print what to do; "
         "check-store: check that an embedded store without a running server is readable and consistent; "
+        "migrate: copy the store NAME to the empty store NAME, of any driver, while no server uses them; "
         "rekey: wrap all data keys with the first master key of the file, and use new data keys from now on; "
         "salvage: copy the readable data of a damaged embedded store to a new store, and list the losses; "
         "restore: create a new embedded store from the backup NAME or, without NAME, from a store in an object store; "
         "ship: copy an embedded store to an object store; "
         "owner: print which server owns a store in an object store",
     )
-    parser.add_argument("names", metavar="NAME", nargs="*", help="backup directory or backup name")
+    parser.add_argument("names", metavar="NAME", nargs="*", help="backup directory, backup name, or store URIs")
     parser.add_argument(
         "--keep", metavar="N", type=_count, help="backup: number of newest backups to keep in the directory"
     )
@@ -261,6 +267,11 @@ def _parser() -> argparse.ArgumentParser:
         "--shift-time", action="store_true", help="restore: extend all expiry times by the time since the backup"
     )
     parser.add_argument("--revoke-tokens", action="store_true", help="restore: revoke all tokens in the backup")
+    parser.add_argument(
+        "--project", metavar="P", action="append", help="migrate: move only this project; repeatable (default all)"
+    )
+    parser.add_argument("--resume", action="store_true", help="migrate: continue an interrupted migration")
+    parser.add_argument("--drop-stages", action="store_true", help="migrate: drop the stages of open transactions")
     parser.add_argument("--to", metavar="URI", help="URI of the new store for salvage, restore and ship")
     parser.add_argument("--at", metavar="TIME", help="restore: time to restore to, such as 2026-11-25T10:00:00Z")
     parser.add_argument("--position", metavar="N", type=int, help="restore: log position to restore to")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optional parts of the storage interface: history, transactions and topics.
+"""The optional parts of the storage interface: history, transactions, topics and parcels.
 
 The rules in ``api`` for all operations and arguments also apply here. A driver without one of these parts inherits
 ``api.Defaults``.
@@ -27,6 +27,7 @@ from zq.model import (
     Stats,
     UnfinishedCommit,
 )
+from zq.model.parcels import Parcel
 from zq.model.quotas import Work, WorkCount
 from zq.model.stats import Snapshot
 from zq.model.topics import Entry, Listener, LogSlice, Pattern, Retention, TopicRef
@@ -58,6 +59,47 @@ class Snapshots(Protocol):
         The snapshot includes all acknowledged changes. Raises ``NotBuilt`` if the store has no snapshots.
         """
         ...
+
+
+class ParcelController(Protocol):
+    """The operations that move a project to another store; see ``zq.model.parcels``.
+
+    No other operation may change the project meanwhile.
+    """
+
+    def projects(self) -> Sequence[str]:
+        """Return all projects that have data, including "" for documents of the deployment.
+
+        Raises ``StartRefused`` if the store has projects whose names it does not know.
+        """
+        ...
+
+    def export(self, project: str, after: str, limit: int, now: Seconds) -> Page[Parcel]:
+        """Return up to ``limit`` parcels of the project, and the position from which the next page continues.
+
+        ``after`` is ``next`` of the former page, or "". A page may have fewer parcels, but it is empty only at the
+        end. Expired items, stages and removed messages are not exported.
+
+        Raises ``CommitRunning`` if a commit of the project is open.
+        """
+        ...
+
+    def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds) -> None:
+        """Store the parcels with their ids, sequences, positions and times. Ignore items that exist already.
+
+        The parcels must be adopted in the order in which they were exported. Counters never decrease, so later
+        messages get higher sequences. Items that have expired at ``now`` may be omitted. The items of one queue are
+        adopted atomically, up to the bounds of a page.
+        """
+        ...
+
+
+@runtime_checkable
+class Migratable(Protocol):
+    """A storage whose projects can be moved to another store."""
+
+    @property
+    def parcels(self) -> ParcelController: ...
 
 
 class HistoryController(Protocol):

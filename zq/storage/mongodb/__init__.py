@@ -30,6 +30,7 @@ from zq.storage.mongodb.feed import Feed
 from zq.storage.mongodb.history import HistoryController
 from zq.storage.mongodb.messages import MessageController
 from zq.storage.mongodb.observing import locate
+from zq.storage.mongodb.parcels import ParcelController
 from zq.storage.mongodb.producers import CommitEvents
 from zq.storage.mongodb.queue_claimer import QueueClaimers
 from zq.storage.mongodb.queues import Figures, QueueController
@@ -64,6 +65,7 @@ class MongoStorage(Defaults):
         self.history = HistoryController(client)
         self.transactions = TransactionController(client, stages, commits)
         self.topics = TopicController(client, self._feed)
+        self.parcels = ParcelController(client, self)
 
     def now(self) -> Seconds:
         """Return the time of the database, in seconds since the Unix epoch.

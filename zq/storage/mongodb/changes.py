@@ -332,7 +332,7 @@ def _unchanged_filter(client: StoreClient, source: QueueKey, found: BsonDocument
 def advance_fence(client: StoreClient, project: str, name: str, now: int) -> int:
     """Issue and return the next epoch of a fence. The first epoch is 1."""
     command: BsonDocument = {
-        "query": _fence_identity(project, name),
+        "query": fence_identity(project, name),
         "update": {"$inc": {"epoch": 1}, "$set": {"advanced": now}},
         "upsert": True,
         "new": True,
@@ -353,7 +353,7 @@ def check_fence(client: StoreClient, session: Session, project: str, fence: Fenc
     # If no epoch was issued, the check creates the document with epoch 0, so that issuing epoch 1 conflicts with it.
     touched = {"$set": {"epoch": {"$ifNull": ["$epoch", 0]}, "checks": {"$add": [{"$ifNull": ["$checks", 0]}, 1]}}}
     command: BsonDocument = {
-        "query": _fence_identity(project, fence.name),
+        "query": fence_identity(project, fence.name),
         "update": [touched],
         "upsert": True,
         "new": True,
@@ -363,6 +363,6 @@ def check_fence(client: StoreClient, session: Session, project: str, fence: Fenc
         raise Fenced
 
 
-def _fence_identity(project: str, name: str) -> BsonDocument:
+def fence_identity(project: str, name: str) -> BsonDocument:
     shard = layout.project_prefix(project) + layout.encode_text(name)
     return {"_id": "f" + shard, "s": shard}

@@ -79,6 +79,15 @@ class DocumentController:
             return False
 
 
+def adoption(document: Document) -> BsonDocument:
+    """Return the update statement that stores a document of another store with its version."""
+    ref, version = document.ref, layout.encode_text(document.version)
+    stored: BsonDocument = {"s": _shard(ref.project, ref.kind), "v": version, "b": Binary(document.value)}
+    if document.expires is not None:
+        stored["e"] = DatetimeMS(layout.ms(document.expires))
+    return {"q": _identity(ref), "u": stored, "upsert": True}
+
+
 def drop(client: StoreClient, ref: DocumentRef) -> None:
     """Delete the document if it exists, without waiting for durability."""
     with client.verb():

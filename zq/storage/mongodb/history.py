@@ -102,7 +102,8 @@ def _to_entry(key: QueueKey, found: BsonDocument, now: int) -> HistoryEntry:
     if "x" not in found:
         return HistoryEntry(layout.to_message(key, found, now))
     message = layout.to_message(key, {**found, "_id": _message_id(found), "e": found["z"]}, now)
-    return HistoryEntry(replace(message, claim=""), Outcome(found["x"]), found["f"] / 1000, int(found["p"]))
+    finished, expires = found["f"] / 1000, int(found["e"]) / 1000
+    return HistoryEntry(replace(message, claim=""), Outcome(found["x"]), finished, int(found["p"]), expires)
 
 
 def _message_id(record: BsonDocument) -> str:

@@ -110,7 +110,7 @@ class TransactionController:
 LISTED_FIELDS: Final = {
     Work.STAGE: ("count", "bytes", "expires"),
     Work.FENCE: ("epoch", "advanced"),
-    Work.PRODUCER: (*producers.LAST, "state"),
+    Work.PRODUCER: (*producers.LAST, "state", "e"),
 }
 
 
@@ -132,7 +132,10 @@ def _known(work: Work, name: str, found: BsonDocument) -> KnownWork:
         return KnownStage(name, int(found["count"]), int(found["bytes"]), found["expires"] / 1000)
     if work is Work.FENCE:
         return KnownFence(name, int(found["epoch"]), _moment(found.get("advanced")))
-    return KnownProducer(name, producers.last_batch(found), _moment(found.get("decided")))
+    last, expires = producers.last_batch(found), found.get("e")
+    return KnownProducer(
+        name, last, _moment(found.get("decided")), None if last.open or expires is None else int(expires) / 1000
+    )
 
 
 def _moment(stored: int | None) -> Seconds | None:

@@ -95,6 +95,43 @@ class Change:
             tally.fresh_gap += 1
         else:
             _set_available(tally, record, now, may_be_fresh)
+        self._store_new(state, sequence, record, body)
+
+    def adopt(self, state: QueueState, sequence: int, record: StoredMessage, body: bytes) -> None:
+        """Insert a message of another store with its sequence and available-at.
+
+        The method adds the size of the body and ``OVERHEAD`` bytes to ``record.size``.
+        """
+        tally = self._tally(state)
+        record.size += len(body) + OVERHEAD
+        record.indexed = not state.grouping
+        tally.sequence = max(tally.sequence, sequence)
+        tally.count += 1
+        tally.bytes += record.size
+        self._store_new(state, sequence, record, body)
+        self.invalidate_visibility(state, sequence)
+
+    def adopt_history(self, state: QueueState, position: int, kept: StoredEntry) -> None:
+        """Insert a history entry of another store with its position."""
+        tally = self._tally(state)
+        tally.position = max(tally.position, position)
+        tally.finished = max(tally.finished, kept.finished)
+        tally.kept += kept.size
+        self._writes += due.history_writes(state.history, position, kept)
+
+    def adopt_key(self, state: QueueState, writes: Sequence[Write], size: int) -> None:
+        """Insert an idempotency key of another store by the ``writes``. Its result has ``size`` bytes."""
+        self._tally(state).kept += size
+        self._writes += writes
+
+    def raise_counters(self, state: QueueState, lowest: Tally) -> None:
+        """Raise the counters of the queue to those in ``lowest``, if they are lower."""
+        tally = self._tally(state)
+        for field in ("sequence", "fresh", "position", "finished"):
+            setattr(tally, field, max(getattr(tally, field), getattr(lowest, field)))
+        self._writes.append(("numbers", layout.number.pack(state.number), state.key))  # as at creation
+
+    def _store_new(self, state: QueueState, sequence: int, record: NewMessage, body: bytes) -> None:
         key = layout.pair.pack(state.number, sequence)
         if len(body) <= layout.SHORT:
             record.body = body
@@ -104,7 +141,7 @@ class Change:
         self._writes += message_entries(state.project, key, record)
         if record.indexed:
             self._made_available[state].append(layout.triple.pack(state.number, record.available, sequence))
-        elif not may_be_fresh:
+        elif state.grouping:
             assert isinstance(record, StoredMessage), "only stored messages have a group"
             self.group_indexes.join(state, sequence, record)
 

@@ -80,6 +80,14 @@ class DocumentController:
         return True
 
 
+def adopt(store: Store, stripes: StripedLocks, document: Document) -> None:
+    """Store a document of another store with its version."""
+    key, expires = _key(document.ref), None if document.expires is None else layout.ms(document.expires)
+    with stripes.locked(lock_name(key)):
+        new = StoredDocument(document.value, document.version, expires)
+        store.write([*_traces(key, _find(store, key)), *document_writes(key, new)])
+
+
 def lock_name(key: bytes) -> bytes:
     return b"document " + key
 

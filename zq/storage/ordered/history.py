@@ -170,4 +170,4 @@ def _size(item: HistoryEntry) -> int:
 def _build_entry(key: bytes, kept: StoredEntry) -> HistoryEntry:
     position = layout.pair.unpack(key)[1]
     message = layout.build_message(kept.sequence, kept.record, kept.body, kept.finished)
-    return HistoryEntry(message, Outcome(kept.outcome), kept.finished / 1000, position)
+    return HistoryEntry(message, Outcome(kept.outcome), kept.finished / 1000, position, kept.expires / 1000)

@@ -17,6 +17,7 @@ from cachetools import FIFOCache
 from msgspec import Raw, Struct, msgpack, structs
 
 from zq.errors import Unavailable
+from zq.model.parcels import BatchParcel, LogParcel
 from zq.model.topics import Batch, Entry, Retention
 from zq.storage.ordered import due, layout, startup
 from zq.storage.ordered.store import Range, Store, Write, binary_search
@@ -237,6 +238,27 @@ class Log:
             self._trimming = old.dropped
             raise
         self.view = LogView(record, floors)
+
+    def adopt(self, store: Store, state: LogParcel) -> None:
+        """Give a log without batches the state of another store's log."""
+        record = LogRecord(
+            self.history,
+            max(self.view.record.last, state.last),
+            state.bytes,
+            state.messages,
+            state.dropped,
+            start=self.view.record.start,
+        )
+        store.write([("logs", self.key, layout.encode(record))])
+        self.view = self.view._replace(record=record)
+
+    def adopt_batches(self, store: Store, batches: Sequence[BatchParcel]) -> None:
+        """Store batches of another store's log, and ignore those that exist."""
+        keys = [layout.pair.pack(self.history, one.batch.last) for one in batches]
+        known = store.get_many("batches", keys)
+        before = [LogRecord(self.history, size=one.bytes, messages=one.messages) for one in batches]
+        new = [(one.batch, its) for one, its, value in zip(batches, before, known, strict=True) if value is None]
+        store.write([write for batch, its in new for write in batch_writes(batch, its)])
 
     def trimmed(self) -> Range | None:
         """Return a key range of trimmed batches, which the caller compacts.

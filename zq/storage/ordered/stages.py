@@ -220,7 +220,8 @@ def _describe(store: Store, work: Work, name: str, key: bytes, value: bytes) -> 
         advanced = store.get("default", ADVANCED + key)
         return KnownFence(name, int.from_bytes(value), None if advanced is None else int.from_bytes(advanced) / 1000)
     batch = layout.decode_batch(value)
-    return KnownProducer(name, build_result(store, key[:-8], batch), batch.decided / 1000 or None)
+    last = build_result(store, key[:-8], batch)
+    return KnownProducer(name, last, batch.decided / 1000 or None, None if last.open else due.parse_expiry(key) / 1000)
 
 
 def usage(store: Store, project: str) -> tuple[int, int]:

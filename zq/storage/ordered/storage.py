@@ -24,6 +24,7 @@ from zq.storage.ordered.expiry import ActiveExpiry, LazyExpiry
 from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.history import HistoryController
 from zq.storage.ordered.messages import MessageController
+from zq.storage.ordered.parcels import ParcelController
 from zq.storage.ordered.queues import QueueController
 from zq.storage.ordered.ready import scan_fresh_times
 from zq.storage.ordered.registry import EngineContext, QueueState
@@ -82,6 +83,7 @@ class OrderedStorage:
         self.transactions = TransactionController(handle, stripes)
         self.topics = TopicController(handle)
         self.documents = DocumentController(handle, stripes)
+        self.parcels = ParcelController(handle, self, stripes)
         self._lazy_expiry.start()
 
     @property

@@ -35,6 +35,7 @@ from zq.storage.redis.history import HistoryController
 from zq.storage.redis.maintenance import ActiveExpiry, StoreStats
 from zq.storage.redis.messages import MessageController, locate
 from zq.storage.redis.notices import LogSubscriber, QueueSubscriber
+from zq.storage.redis.parcels import ParcelController
 from zq.storage.redis.queues import QueueController
 from zq.storage.redis.store import Store
 from zq.storage.redis.topics import TopicController
@@ -61,6 +62,7 @@ class RedisStorage(Defaults):
         self.transactions = TransactionController(store)
         self.topics = TopicController(store, self._follower)
         self.documents = DocumentController(store)
+        self.parcels = ParcelController(store, self)
 
     def now(self) -> Seconds:
         return self._clock(scripts.CLOCK)

@@ -31,7 +31,7 @@ class DocumentController:
 
     def get(self, ref: DocumentRef, now: Seconds) -> Document | None:
         key = batches.documents(ref.project)[0]
-        found = self._store.client.command(key, b"HGET", key, _title(ref))
+        found = self._store.client.command(key, b"HGET", key, title(ref))
         document = None if found is None else _record(ref, found)
         return document if document is None or document.expires is None or document.expires > now else None
 
@@ -39,31 +39,31 @@ class DocumentController:
         self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
     ) -> bool:
         moment, ends = layout.ms(now), 0 if expires is None else max(1, layout.ms(expires))
+        self._store.register_project(ref.project)
         if ends:
             self._store.schedule_expiry(layout.whole(ref.project), ends, moment)
         version = os.urandom(8).hex().encode()
-        packed = DOCUMENT.pack(ends, len(version)) + version + value
-        terms = b"%d" % moment, _title(ref), _expectation(expected), b"%d" % ends, packed
+        terms = b"%d" % moment, title(ref), _expectation(expected), b"%d" % ends, packed(ends, version, value)
         return bool(self._run(scripts.DOCUMENT_PUT, ref.project, *terms))
 
     def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
-        first, behind = (_title(DocumentRef(project, kind, name)) for name in (prefix, after))
+        first, behind = (title(DocumentRef(project, kind, name)) for name in (prefix, after))
         start, end = b"[" + first if first > behind else b"(" + behind, b"(" + first + BEHIND
         found: Documents = []
         while len(found) < limit:
             want = min(limit - len(found), MAX_TITLES)
             terms = b"%d" % layout.ms(now), start, end, b"%d" % want
-            title, *pairs = self._run(scripts.DOCUMENT_LIST, project, *terms)
+            last, *pairs = self._run(scripts.DOCUMENT_LIST, project, *terms)
             for key, packed in zip(pairs[::2], pairs[1::2], strict=True):
                 name = layout.string(key[KIND.size + len(layout.text(kind)) :])
                 found.append(_record(DocumentRef(project, kind, name), packed))
-            if not title:
+            if not last:
                 break
-            start = b"(" + title
+            start = b"(" + last
         return Page(found, found[-1].ref.name if found else None)
 
     def delete(self, ref: DocumentRef, now: Seconds, expected: str | None = None) -> bool:
-        terms = b"%d" % layout.ms(now), _title(ref), _expectation(expected)
+        terms = b"%d" % layout.ms(now), title(ref), _expectation(expected)
         return bool(self._run(scripts.DOCUMENT_DELETE, ref.project, *terms))
 
     def _run(self, script: scripts.Script, project: str, *arguments: bytes) -> Reply:
@@ -73,9 +73,21 @@ class DocumentController:
 Documents = list[Document]
 
 
-def _title(ref: DocumentRef) -> bytes:
+def title(ref: DocumentRef) -> bytes:
+    """Encode the kind and the name of a document."""
     kind = layout.text(ref.kind)
     return KIND.pack(len(kind)) + kind + layout.text(ref.name)
+
+
+def packed(expires: int, version: bytes, value: bytes) -> bytes:
+    """Encode the content of a document. ``expires`` is its expiry in milliseconds, or 0 if it never expires."""
+    return DOCUMENT.pack(expires, len(version)) + version + value
+
+
+def unpacked(project: str, title: bytes, packed: bytes) -> Document:
+    """Decode a document from its title and its content."""
+    end = KIND.size + KIND.unpack_from(title)[0]
+    return _record(DocumentRef(project, layout.string(title[KIND.size : end]), layout.string(title[end:])), packed)
 
 
 def _expectation(version: str | None) -> bytes:

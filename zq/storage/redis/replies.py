@@ -108,7 +108,7 @@ def finished(blob: bytes, at: int, now: int) -> list[HistoryEntry]:
     """
     found = []
     while at < len(blob):
-        outcome, moment, position, _ = PAST.unpack_from(blob, at)
+        outcome, moment, position, expires = PAST.unpack_from(blob, at)
         item, _, _, at = message(blob, at + PAST.size, now)
-        found.append(HistoryEntry(item, OUTCOMES[outcome], moment / 1000, position))
+        found.append(HistoryEntry(item, OUTCOMES[outcome], moment / 1000, position, expires / 1000))
     return found

@@ -314,6 +314,7 @@ class TransactionController:
 
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:
         whole, terms = layout.whole(project), (b"%d" % layout.ms(now), layout.text(name))
+        self._store.register_project(project)
         return int(self._store.run(scripts.FENCE, whole, *terms, more=[layout.keys(whole).transactions]))
 
     def stage(
@@ -395,7 +396,10 @@ class TransactionController:
             return [KnownFence(name, int(epoch), _moment(at)) for name, epoch, at, _ in rows]
         if work is Work.PRODUCER:
             return [
-                KnownProducer(name, committed(it, is_open=bool(opened)), _moment(at)) for name, it, at, opened in rows
+                KnownProducer(
+                    name, committed(it, is_open=bool(opened)), _moment(at), None if opened else expiry(it) / 1000
+                )
+                for name, it, at, opened in rows
             ]
         keys = [layout.content(project, name)[0] for name in names]
         counts = self._store.client.each([ReadRequest(key, (b"LLEN", key)) for key in keys])

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parcels: what a project stores, in a form that does not depend on the driver.
+
+``zq-server migrate`` exports parcels from one store and adopts them in another. A parcel has all that a client can
+observe. It has no claims: a claimed message becomes available when its claim would have ended. Data of a new kind needs
+a parcel; without it, a migration loses the data.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from zq.model import UNBOUNDED, Grouping, HistoryEntry, Message, Seconds, SettleResult
+from zq.model.documents import Document, DocumentRef
+from zq.model.topics import Batch
+
+# Owner of the idempotency keys of the project's topic log. No queue has this name.
+LOG: Final = ""
+
+
+class Counters(NamedTuple):
+    """The counters of a queue.
+
+    Attributes:
+        sequence: The last assigned sequence.
+        fresh: Available-at of the last message that was posted without a delay.
+        position: The last position in the history.
+        finished: Time of the last history entry.
+    """
+
+    sequence: int = 0
+    fresh: Seconds = 0.0
+    position: int = 0
+    finished: Seconds = 0.0
+
+
+class QueueParcel(Struct, frozen=True):
+    """A queue without its content. ``metadata`` is None if the queue does not exist, but has idempotency keys."""
+
+    queue: str
+    metadata: bytes | None
+    grouping: Grouping = Grouping.NONE
+    counters: Counters = Counters()
+
+
+class MessageParcel(Struct, frozen=True):
+    """A live message. Its ``claim`` is ""."""
+
+    queue: str
+    message: Message
+
+
+class HistoryParcel(Struct, frozen=True):
+    """A history entry."""
+
+    queue: str
+    entry: HistoryEntry
+
+
+class KeyParcel(Struct, frozen=True):
+    """An idempotency key of a queue or, if ``queue`` is ``LOG``, of the topic log.
+
+    Attributes:
+        answer: The result of the first request: the ids of a post, the result of a settlement, or the first sequence
+            of a publish operation.
+        last: For a post, the sequence of its last message; otherwise 0.
+    """
+
+    queue: str
+    key: str
+    digest: bytes
+    expires: Seconds
+    answer: list[str] | SettleResult | int
+    last: int = 0
+
+
+class LogParcel(Struct, frozen=True):
+    """The state of the project's topic log.
+
+    Attributes:
+        last: The last sequence.
+        dropped: The last sequence that was trimmed.
+        messages: Number of messages that were published and not trimmed; ``bytes``: their total size.
+    """
+
+    last: int
+    dropped: int
+    messages: int
+    bytes: int
+
+
+class BatchParcel(Struct, frozen=True):
+    """A batch of the topic log, and the parts of ``LogParcel.messages`` and ``LogParcel.bytes`` that precede it."""
+
+    batch: Batch
+    messages: int
+    bytes: int
+
+
+class DocumentParcel(Struct, frozen=True):
+    """A document with its version."""
+
+    kind: str
+    name: str
+    value: bytes
+    version: str
+    expires: Seconds | None
+
+    def of(self, project: str) -> Document:
+        """Return the document in a project."""
+        return Document(DocumentRef(project, self.kind, self.name), self.value, self.version, self.expires)
+
+
+class FenceParcel(Struct, frozen=True):
+    """A fence and its last epoch. ``advanced`` is the time at which the epoch began; None = unknown."""
+
+    fence: str
+    epoch: int
+    advanced: Seconds | None
+
+
+class ProducerParcel(Struct, frozen=True):
+    """A producer and its last commit. ``decided`` is the time of the commit; None = unknown."""
+
+    producer: str
+    batch: int
+    published: int
+    deleted: int
+    decided: Seconds | None
+    expires: Seconds
+
+
+Parcel = (
+    QueueParcel
+    | MessageParcel
+    | HistoryParcel
+    | KeyParcel
+    | LogParcel
+    | BatchParcel
+    | DocumentParcel
+    | FenceParcel
+    | ProducerParcel
+)
+
+
+class Fact(NamedTuple):
+    """One item that a project stores, for a comparison of two stores.
+
+    Attributes:
+        kind: The kind of the item in the plural, such as "messages".
+        content: All that a client can observe of the item.
+        expires: Time from which a store may remove the item.
+    """
+
+    kind: str
+    content: object
+    expires: Seconds
+
+
+def facts(parcel: Parcel, now: Seconds) -> Iterator[Fact]:
+    """Yield the items that a parcel contains, except expired ones.
+
+    Counters are left out, because a store may skip sequences at any time.
+    """
+    match parcel:
+        case QueueParcel(queue=queue, metadata=metadata, grouping=grouping):
+            if metadata is not None:
+                yield Fact("queues", (queue, metadata, str(grouping)), expiry_of(parcel))
+        case LogParcel(dropped=dropped):
+            yield Fact("topic logs", dropped, expiry_of(parcel))
+        case BatchParcel(batch=batch):
+            for message in batch.messages(0, now):
+                yield Fact("topic messages", message, message.created + message.entry.ttl)
+        case _:
+            yield Fact(KINDS[type(parcel)], parcel, expiry_of(parcel))
+
+
+KINDS: Final[dict[type[Parcel], str]] = {
+    MessageParcel: "messages",
+    HistoryParcel: "history entries",
+    KeyParcel: "idempotency keys",
+    DocumentParcel: "records",
+    FenceParcel: "fences",
+    ProducerParcel: "producers",
+}
+
+
+def size_of(parcel: Parcel) -> int:
+    """Return the approximate size of a parcel in bytes."""
+    match parcel:
+        case MessageParcel(message=message) | HistoryParcel(entry=HistoryEntry(message=message)):
+            return message.size
+        case BatchParcel(batch=batch):
+            return batch.size
+        case DocumentParcel(value=value):
+            return len(value)
+    return 0
+
+
+def expiry_of(parcel: Parcel) -> Seconds:
+    """Return the time at which a parcel expires, or ``UNBOUNDED`` if it never expires."""
+    match parcel:
+        case MessageParcel(message=message):
+            return message.expires
+        case HistoryParcel(entry=entry):
+            return entry.expires
+        case BatchParcel(batch=batch):
+            return batch.created + max(entry.ttl for entry in batch.entries)
+        case KeyParcel(expires=expires) | ProducerParcel(expires=expires):
+            return expires
+        case DocumentParcel(expires=expires) if expires is not None:
+            return expires
+    return float(UNBOUNDED)

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The export of a project as parcels. A driver reads only what no other operation returns; see ``ParcelReader``."""
+
+import json
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from msgspec.structs import replace
+
+from zq.errors import CommitRunning
+from zq.model import KnownFence, KnownProducer, Page, QueueRef, Seconds, Span
+from zq.model.parcels import (
+    LOG,
+    BatchParcel,
+    Counters,
+    DocumentParcel,
+    FenceParcel,
+    HistoryParcel,
+    KeyParcel,
+    LogParcel,
+    MessageParcel,
+    Parcel,
+    ProducerParcel,
+    QueueParcel,
+    size_of,
+)
+from zq.model.quotas import Work
+from zq.storage.api import Storage
+from zq.storage.browsing import ALL
+
+# Total size in bytes of the bodies in a page after which the page ends.
+PAGE_BYTES: Final = 4 << 20
+# The time span of all history entries.
+EVER: Final = Span(0.0, 1e12)
+
+
+class Keys(NamedTuple):
+    """Idempotency keys, and the position after which more of them may follow; None at the end."""
+
+    items: Sequence[KeyParcel]
+    next: str | None
+
+
+class Documents(NamedTuple):
+    """Documents, and the position after which more of them may follow; None at the end."""
+
+    items: Sequence[DocumentParcel]
+    next: str | None
+
+
+class ParcelReader(Protocol):
+    """The part of an export that depends on the driver. No method returns expired items."""
+
+    def counters(self, queue: QueueRef) -> Counters:
+        """Return the counters of an existing queue."""
+        ...
+
+    def missing(self, project: str) -> Sequence[str]:
+        """Return the names of queues that do not exist, but have idempotency keys."""
+        ...
+
+    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Keys:
+        """Return up to ``limit`` idempotency keys of the queue, or of the topic log for the queue name ``LOG``.
+
+        ``after`` is ``next`` of the former result, or "". A result may have fewer items although more follow.
+        """
+        ...
+
+    def log(self, project: str) -> LogParcel | None:
+        """Return the state of the project's topic log, or None if nothing was ever published."""
+        ...
+
+    def batches(self, project: str, after: int, limit: int, now: Seconds) -> Sequence[BatchParcel]:
+        """Return the next batches of the log after a sequence, up to ``limit``. The result is empty at the end."""
+        ...
+
+    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Documents:
+        """Return up to ``limit`` documents of the project. The arguments have the same meaning as in ``keys``."""
+        ...
+
+
+class Cursor(NamedTuple):
+    """A position in an export: a section, the queue that it belongs to, and a position in the section."""
+
+    section: str = "queues"
+    queue: str = ""
+    position: str = ""
+
+
+class Exporter:
+    """The export of an open store. Parcels are in an order in which another store can adopt them."""
+
+    def __init__(self, storage: Storage, reader: ParcelReader) -> None:
+        self._storage = storage
+        self._reader = reader
+
+    def page(self, project: str, after: str, limit: int, now: Seconds) -> Page[Parcel]:
+        """Return the next page of parcels; see ``ParcelController.export``."""
+        cursor: Cursor | None = Cursor(*json.loads(after)) if after else Cursor()
+        items: list[Parcel] = []
+        size = 0
+        while cursor is not None and len(items) < limit and size < PAGE_BYTES:
+            found, cursor = self._read(project, cursor, limit - len(items), now)
+            items += found
+            size += sum(map(size_of, found))
+        return Page(items, json.dumps(cursor or Cursor("end")) if items else None)
+
+    def _read(self, project: str, at: Cursor, limit: int, now: Seconds) -> tuple[Sequence[Parcel], Cursor | None]:
+        match at.section:
+            case "queues":
+                queues = self._storage.queues.list(project, at.position, limit)
+                parcels = [
+                    QueueParcel(one.ref.name, one.metadata, one.grouping, self._reader.counters(one.ref))
+                    for one in queues.items
+                ]
+                return parcels, Cursor("queues", "", queues.next) if queues.next else Cursor("missing")
+            case "missing":
+                missing = [name for name in self._reader.missing(project) if name > at.position][:limit]
+                left = Cursor("missing", "", missing[-1]) if missing else self._next_queue(project, "")
+                return [QueueParcel(name, None) for name in missing], left
+            case "messages" | "history" | "keys":
+                return self._read_queue(QueueRef(project, at.queue), at, limit, now)
+            case "missing keys":
+                keys = self._reader.keys(QueueRef(project, at.queue), at.position, limit, now) if at.queue else None
+                if keys is not None and keys.next is not None:
+                    return keys.items, at._replace(position=keys.next)
+                after = [name for name in sorted(self._reader.missing(project)) if name > at.queue]
+                return keys.items if keys else (), Cursor("missing keys", after[0]) if after else Cursor("log")
+            case "log":
+                log = self._reader.log(project)
+                return ([log] if log else []), Cursor("batches", "", "0")
+            case "batches":
+                batches = self._reader.batches(project, int(at.position), limit, now)
+                left = at._replace(position=str(batches[-1].batch.last)) if batches else Cursor("log keys")
+                return batches, left
+            case "log keys":
+                keys = self._reader.keys(QueueRef(project, LOG), at.position, limit, now)
+                return keys.items, Cursor("documents") if keys.next is None else at._replace(position=keys.next)
+            case "documents":
+                found = self._reader.documents(project, at.position, limit, now)
+                return found.items, Cursor("fences") if found.next is None else at._replace(position=found.next)
+            case "fences":
+                return self._read_work(project, Work.FENCE, at, limit, now, Cursor("producers"))
+            case "producers":
+                return self._read_work(project, Work.PRODUCER, at, limit, now, None)
+        return (), None
+
+    def _read_queue(
+        self, queue: QueueRef, at: Cursor, limit: int, now: Seconds
+    ) -> tuple[Sequence[Parcel], Cursor | None]:
+        if at.section == "messages":
+            messages = self._storage.messages.list(queue, int(at.position or 0), limit, ALL, now, PAGE_BYTES)
+            parcels = [MessageParcel(queue.name, replace(message, claim="")) for message in messages.items]
+            return parcels, Cursor("messages" if messages.next else "history", queue.name, messages.next or "")
+        if at.section == "history":
+            entries = self._storage.history.list(queue, int(at.position or 0), limit, EVER, now, PAGE_BYTES)
+            history = [HistoryParcel(queue.name, entry) for entry in entries.items]
+            return history, Cursor("history" if entries.next else "keys", queue.name, entries.next or "")
+        keys = self._reader.keys(queue, at.position, limit, now)
+        if keys.next is not None:
+            return keys.items, at._replace(position=keys.next)
+        return keys.items, self._next_queue(queue.project, queue.name)
+
+    def _next_queue(self, project: str, after: str) -> Cursor:
+        queues = self._storage.queues.list(project, after, 1).items
+        return Cursor("messages", queues[0].ref.name) if queues else Cursor("missing keys")
+
+    def _read_work(
+        self, project: str, work: Work, at: Cursor, limit: int, now: Seconds, then: Cursor | None
+    ) -> tuple[Sequence[Parcel], Cursor | None]:
+        known = self._storage.transactions.list(project, work, at.position, limit, now)
+        parcels: list[Parcel] = []
+        for one in known.items:
+            if isinstance(one, KnownFence):
+                parcels.append(FenceParcel(one.name, one.epoch, one.advanced))
+            elif isinstance(one, KnownProducer):
+                if one.expires is None:
+                    raise CommitRunning
+                last = one.last
+                parcels.append(
+                    ProducerParcel(one.name, last.batch, last.published, last.deleted, one.decided, one.expires)
+                )
+        return parcels, at._replace(position=known.next) if known.next else then

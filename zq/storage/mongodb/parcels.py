@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parcels of a MongoDB store: export of its projects, and adoption of projects of other stores.
+
+An adopted history entry is stored like the entry of a moved message, with an ``_id`` of its own. In an adopted log,
+``f`` of the batches is shifted such that ``k1`` is the number of messages although sequences may have gaps.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final, TypeVar
+from uuid import uuid4
+
+import msgspec
+from bson.binary import Binary
+from bson.datetime_ms import DatetimeMS
+
+from zq.model import Grouping, Message, Page, QueueRef, Seconds, SettleResult
+from zq.model.parcels import (
+    LOG,
+    BatchParcel,
+    Counters,
+    DocumentParcel,
+    FenceParcel,
+    HistoryParcel,
+    KeyParcel,
+    LogParcel,
+    MessageParcel,
+    Parcel,
+    ProducerParcel,
+    QueueParcel,
+    expiry_of,
+)
+from zq.model.quotas import OVERHEAD
+from zq.storage.api import Storage
+from zq.storage.exporting import Documents, Exporter, Keys
+from zq.storage.mongodb import documents, groups, layout, producers, topic_log, usage
+from zq.storage.mongodb.changes import fence_identity
+from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.floors import floor_of, history_floor_of
+from zq.storage.mongodb.layout import BsonDocument, QueueKey, encode_text
+from zq.storage.mongodb.topic_log import LogPosition
+
+T = TypeVar("T")
+# First letters of ``_id`` that precede a project's prefix: queues, fences, producers, documents, topic logs, stages.
+OF_PROJECTS: Final = "qfprls"
+# Maximum size in bytes of the batches in one result.
+BATCH_BYTES: Final = 4 << 20
+ANSWER: Final = list[str] | SettleResult | int
+
+
+class ParcelController:
+    """The MongoDB implementation of ``zq.storage.capabilities.ParcelController``."""
+
+    def __init__(self, client: StoreClient, storage: Storage) -> None:
+        self._client = client
+        self._exporter = Exporter(storage, ParcelReader(client))
+
+    def projects(self) -> Sequence[str]:
+        with self._client.verb():
+            found = {project for letter in OF_PROJECTS for project in self._scan("_id", letter, "_id_")}
+            return sorted({*found, *self._scan("q", "o", layout.CLAIMS)})
+
+    def _scan(self, field: str, letter: str, index: str) -> Iterator[str]:
+        """Yield the projects whose prefixes follow the letter in the field, without reading all documents."""
+        lower, end = letter + "0", letter + ":"
+        while True:
+            where = {field: {"$gte": lower, "$lt": end}}
+            found = self._client.find(where, limit=1, sort={field: 1}, hint=index, fields={field: 1})
+            if not found:
+                return
+            length, _, rest = found[0][field][1:].partition(":")
+            project = layout.decode_text(rest[: int(length)])
+            yield project
+            lower = letter + layout.after(layout.project_prefix(project))
+
+    def export(self, project: str, after: str, limit: int, now: Seconds) -> Page[Parcel]:
+        return self._exporter.page(project, after, limit, now)
+
+    def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds) -> None:
+        for (kind, owner), group in groupby(parcels, _run_of):
+            its, key = list(group), layout.key(QueueRef(project, owner))
+            with self._client.verb():
+                if kind is MessageParcel:
+                    self._adopt_messages(key, [one.message for one in _only(MessageParcel, its)])
+                elif kind is HistoryParcel:
+                    self._insert([_history_document(key, one) for one in _only(HistoryParcel, its)])
+                elif kind is BatchParcel:
+                    self._adopt_batches(topic_log.key(project), _only(BatchParcel, its))
+                elif statements := [one for parcel in its for one in self._statements(project, parcel)]:
+                    self._client.update(statements)
+
+    def _adopt_messages(self, key: QueueKey, messages: Sequence[Message]) -> None:
+        def work(session: Session) -> None:
+            counters = self._client.find({"_id": key.counter, "s": key.shard}, session=session)
+            counter: BsonDocument = counters[0] if counters else {}
+            grouping = Grouping(counter.get("h", ""))
+            made = [{**_document(key, one), **layout.group_fields(grouping, one.group)} for one in messages]
+            new = self._missing(made, session)
+            if new:
+                groups.add_to_entries(self._client, session, new, {key.shard: floor_of(counter)})
+                self._client.insert(new, session)
+                grown = {"n1": len(new), "w1": sum(layout.size_of(one) + OVERHEAD for one in new)}
+                self._client.update([{"q": {"_id": key.counter, "s": key.shard}, "u": {"$inc": grown}}], session)
+
+        self._client.transaction(work)
+
+    def _adopt_batches(self, key: QueueKey, parcels: Sequence[BatchParcel]) -> None:
+        [counter] = self._client.find({"_id": key.counter, "s": key.shard}, fields={"k0": 1})
+        made: list[BsonDocument] = []
+        for parcel in parcels:
+            batch = parcel.batch
+            position = LogPosition(batch.sequence, parcel.bytes, uuid4().hex)
+            for one in topic_log.documents(key, batch.topic, batch.entries, layout.ms(batch.created), position):
+                made.append({**one, "f": int(counter["k0"]) + parcel.messages + 1})
+        self._insert(made)
+
+    def _insert(self, made: Sequence[BsonDocument]) -> None:
+        """Insert the documents that do not exist, in one transaction."""
+        self._client.transaction(lambda session: self._client.insert(self._missing(made, session), session))
+
+    def _missing(self, made: Sequence[BsonDocument], session: Session) -> list[BsonDocument]:
+        where = {"_id": {"$in": [one["_id"] for one in made]}, **self._client.shards(one["s"] for one in made)}
+        known = {one["_id"] for one in self._client.find(where, fields={"_id": 1}, hint="_id_", session=session)}
+        return [one for one in made if one["_id"] not in known]
+
+    def _statements(self, project: str, parcel: Parcel) -> Iterator[BsonDocument]:
+        """Yield the update statements that store a parcel."""
+        match parcel:
+            case QueueParcel(queue=name, metadata=metadata, grouping=grouping) if metadata is not None:
+                key, (sequence, fresh, position, finished) = layout.key(QueueRef(project, name)), parcel.counters
+                made = {"n": key.shard, "b": metadata, **({"h": grouping.value} if grouping else {})}
+                raised = {"k1": sequence, "d1": layout.ms(fresh)}
+                step: BsonDocument = {"$set": made, "$max": raised, "$unset": {"e": ""}}
+                yield _upsert({"_id": key.counter, "s": key.shard}, step)
+                if position:
+                    step = {"$max": {"p1": position, "f1": layout.ms(finished)}, "$unset": {"e": ""}}
+                    yield _upsert({"_id": key.history_counter, "s": key.shard}, step)
+            case DocumentParcel():
+                yield documents.adoption(parcel.of(project))
+            case LogParcel(last=last, dropped=dropped, messages=messages, bytes=size):
+                key = topic_log.key(project)
+                state = {"k1": last, "z1": size, "x": dropped, "k0": last - messages, "z0": 0}
+                yield _upsert({"_id": key.counter, "s": key.shard}, {"$setOnInsert": state})
+            case KeyParcel():
+                key = topic_log.key(project) if parcel.queue == LOG else layout.key(QueueRef(project, parcel.queue))
+                known = {
+                    "s": key.shard,
+                    "q": key.idempotency_keys,
+                    "k": parcel.last,
+                    "e": DatetimeMS(layout.ms(parcel.expires)),
+                    "h": Binary(parcel.digest),
+                    "b": json.dumps(msgspec.to_builtins(parcel.answer)),
+                }
+                yield _upsert({"_id": key.named("o", parcel.key), "s": key.shard}, known)
+            case FenceParcel(epoch=epoch):
+                identity = fence_identity(project, parcel.fence)
+                if not self._client.find({**identity, "epoch": {"$gte": epoch}}, fields={"_id": 1}):
+                    told = {} if parcel.advanced is None else {"advanced": layout.ms(parcel.advanced)}
+                    yield _upsert(identity, {"$set": {"epoch": epoch, **told}})
+            case ProducerParcel(batch=batch):
+                identity = producers.identity(project, parcel.producer)
+                if not self._client.find({**identity, "batch": {"$gte": batch}}, fields={"_id": 1}):
+                    done = {"batch": batch, "published": parcel.published, "deleted": parcel.deleted}
+                    if parcel.decided is not None:
+                        done["decided"] = layout.ms(parcel.decided)
+                    expires = DatetimeMS(layout.ms(parcel.expires))
+                    yield _upsert(identity, {**identity, **done, "attempt": uuid4().hex, "e": expires})
+
+
+def _run_of(parcel: Parcel) -> tuple[type[Parcel], str]:
+    """Return the kind of a parcel and, if the parcels of one queue are stored together, its queue."""
+    return type(parcel), parcel.queue if isinstance(parcel, MessageParcel | HistoryParcel) else ""
+
+
+def _only(kind: type[T], parcels: Sequence[Parcel]) -> list[T]:
+    return [one for one in parcels if isinstance(one, kind)]
+
+
+def _upsert(where: BsonDocument, change: BsonDocument) -> BsonDocument:
+    return {"q": where, "u": change, "upsert": True}
+
+
+def _document(key: QueueKey, message: Message) -> BsonDocument:
+    made: BsonDocument = {
+        "_id": layout.doc_id(key, message.id),
+        "s": key.shard,
+        "q": key.messages,
+        "k": message.sequence,
+        "d": layout.ms(message.available),
+        "e": DatetimeMS(layout.ms(message.expires)),
+        "a": layout.ms(message.created),
+        "t": message.ttl,
+        "u": encode_text(message.client),
+        "b": message.body,
+    }
+    texts = ("m", message.checksum), ("r", message.reason), ("h", message.group)
+    made |= {field: encode_text(text) for field, text in texts if text}
+    first = {"f": layout.ms(message.first_claimed)} if message.first_claimed else {}
+    if message.attributes:
+        made["v"] = message.attributes
+    if message.claim_count:
+        made["c"] = {"n": message.claim_count, **first}
+    if message.origin or message.origin_claim_count:
+        origin = layout.key(key.ref._replace(name=message.origin)).shard
+        made["o"] = {"q": origin, "n": message.origin_claim_count, **({} if message.claim_count else first)}
+    return made
+
+
+def _history_document(key: QueueKey, parcel: HistoryParcel) -> BsonDocument:
+    entry = parcel.entry
+    assert entry.outcome is not None, "only messages that have finished are in the history"
+    made = _document(key, entry.message)
+    return {
+        **made,
+        "_id": f"{key.history_entries}/{entry.position}",
+        "i": made["_id"],
+        "q": key.history_entries,
+        "p": entry.position,
+        "f": layout.ms(entry.finished),
+        "x": entry.outcome.value,
+        "z": made["e"],
+        "e": DatetimeMS(layout.ms(entry.expires)),
+    }
+
+
+class ParcelReader:
+    """The implementation of ``zq.storage.exporting.ParcelReader``."""
+
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
+
+    def counters(self, queue: QueueRef) -> Counters:
+        key = layout.key(queue)
+        with self._client.verb():
+            found = self._client.find({"_id": {"$in": [key.counter, key.history_counter]}, "s": key.shard})
+        values: BsonDocument = {field: value for one in found for field, value in one.items()}
+        sequence, fresh, position, finished = (int(values.get(field, 0)) for field in ("k1", "d1", "p1", "f1"))
+        return Counters(sequence, fresh / 1000, position, finished / 1000)
+
+    def missing(self, project: str) -> Sequence[str]:
+        prefix, names = layout.project_prefix(project), list[str]()
+        lower = "o" + prefix
+        with self._client.verb():
+            while True:
+                where = {"q": {"$gte": lower, "$lt": "o" + layout.after(prefix)}}
+                found = self._client.find(where, limit=1, sort={"q": 1}, hint=layout.CLAIMS, fields={"q": 1})
+                if not found:
+                    break
+                name = found[0]["q"]
+                lower = name + "\0"
+                if not self._client.find({"n": name[1:]}, limit=1, hint=layout.NAMES, fields={"_id": 1}):
+                    names.append(layout.decode_text(name[1 + len(prefix) :]))
+        return names
+
+    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Keys:
+        key = topic_log.key(queue.project) if queue.name == LOG else layout.key(queue)
+        prefix, moment = key.named("o", ""), layout.ms(now)
+        where = {"_id": {"$gt": prefix + after, "$lt": layout.after(prefix)}, **self._client.shards([key.shard])}
+        with self._client.verb():
+            counters = self._client.find({"_id": key.counter, "s": key.shard})
+            found = self._client.find(where, limit=limit, sort={"_id": 1}, hint="_id_")
+        floor = history_floor_of(counters[0]) if counters and queue.name != LOG else 0
+        parcels = [
+            _key_parcel(queue.name, layout.decode_text(one["_id"][len(prefix) :]), one)
+            for one in found
+            if int(one["e"]) > moment and int(one["k"]) >= floor
+        ]
+        return Keys(parcels, found[-1]["_id"][len(prefix) :] if len(found) == limit else None)
+
+    def log(self, project: str) -> LogParcel | None:
+        key = topic_log.key(project)
+        with self._client.verb():
+            found = self._client.find({"_id": key.counter, "s": key.shard})
+        if not found:
+            return None
+        fields = ("k1", "x", "z1", "k0", "z0")
+        last, dropped, size, gone, gone_size = (int(found[0].get(field, 0)) for field in fields)
+        return LogParcel(last, dropped, last - max(0, gone), size - max(0, gone_size))
+
+    def batches(self, project: str, after: int, limit: int, now: Seconds) -> Sequence[BatchParcel]:
+        key = topic_log.key(project)
+        parcels: list[BatchParcel] = []
+        with self._client.verb():
+            state = self._client.find({"_id": key.counter, "s": key.shard})
+            if not state:
+                return parcels
+            notes = topic_log.PURGE + key.project
+            purged = {"_id": {"$gt": notes, "$lt": layout.after(notes)}, "s": key.shard}
+            floors = topic_log.floors_of([*state, *self._client.find(purged)])
+            gone, gone_size = (max(0, int(state[0].get(field, 0))) for field in ("k0", "z0"))
+            position = max(after, floors.trimmed)
+            while not parcels:
+                where = self._client.where(key, k={"$gt": position})
+                found = self._client.find(
+                    where, limit=limit, sort={"k": 1}, hint=layout.OBSERVERS, max_bytes=BATCH_BYTES
+                )
+                if not found:
+                    break
+                position = int(found[-1]["k"])
+                for one in found:
+                    parcel = BatchParcel(topic_log.to_batch(one), int(one["f"]) - 1 - gone, int(one["z"]) - gone_size)
+                    if expiry_of(parcel) > now and one["k"] > floors.purged.get(one["d"], 0):
+                        parcels.append(parcel)
+        return parcels
+
+    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Documents:
+        prefix, moment = "r" + layout.project_prefix(project), layout.ms(now)
+        where = {"_id": {"$gt": prefix + after, "$lt": layout.after(prefix)}}
+        with self._client.verb():
+            found = self._client.find(where, limit=limit, sort={"_id": 1}, hint="_id_")
+        parcels = []
+        for one in found:
+            length, _, rest = one["_id"][len(prefix) :].partition(":")
+            kind, name = layout.decode_text(rest[: int(length)]), layout.decode_text(rest[int(length) + 1 :])
+            expires = None if "e" not in one else int(one["e"])
+            is_own = not project and kind == usage.KIND  # the driver's counts describe this store only
+            if not is_own and (expires is None or expires > moment):
+                ends = None if expires is None else expires / 1000
+                parcels.append(DocumentParcel(kind, name, bytes(one["b"]), str(one["v"]), ends))
+        return Documents(parcels, found[-1]["_id"][len(prefix) :] if len(found) == limit else None)
+
+
+def _key_parcel(queue: str, key: str, found: BsonDocument) -> KeyParcel:
+    answer = msgspec.convert(json.loads(found["b"]), ANSWER)
+    last = int(found["k"]) if isinstance(answer, list) else 0
+    return KeyParcel(queue, key, bytes(found["h"]), int(found["e"]) / 1000, answer, max(0, last))

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parcels of a Redis store: export of its projects, and adoption of projects of other stores.
+
+Adopted messages are not in the lane, because their order of claims may differ from that of sequences. All scripts are
+in ``parcels.lua``.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final, TypeVar
+
+import msgspec
+
+from zq.errors import StartRefused
+from zq.model import Message, Page, QueueRef, Seconds, SettleResult
+from zq.model.documents import DocumentRef
+from zq.model.parcels import (
+    LOG,
+    BatchParcel,
+    Counters,
+    DocumentParcel,
+    FenceParcel,
+    HistoryParcel,
+    KeyParcel,
+    LogParcel,
+    MessageParcel,
+    Parcel,
+    ProducerParcel,
+    QueueParcel,
+    expiry_of,
+)
+from zq.storage.api import Storage
+from zq.storage.exporting import Documents, Exporter, Keys
+from zq.storage.redis import batches, documents, layout, scripts
+from zq.storage.redis.client import ReadRequest
+from zq.storage.redis.layout import DRAFT, ENTRY, FRONT, MORE, OUTCOMES, PAST, STATE, TAIL
+from zq.storage.redis.queues import KINDS
+from zq.storage.redis.store import KNOWN, NUMBER, PAIR, SETTLED, Store, decode_posted, decode_settled
+from zq.storage.redis.transactions import PRODUCER
+
+T = TypeVar("T")
+# Field of the usage hash with the bytes of a queue's remembered results: this prefix and the queue's name.
+ANSWERS: Final = b"answers:"
+# First byte of every result of a post, which is a MessagePack array. Counts of settlements are lower.
+ARRAY: Final = 0x90
+# Number of keys that one command of a search examines.
+SCANNED: Final = b"1000"
+# Number of batches and bytes that one result has.
+BATCHES: Final = 64
+BUCKETS: Final = [layout.bucket(number) for number in range(layout.BUCKETS)]
+LOG_FIELDS: Final = (b"sequence", b"dropped", b"published", b"published_bytes", b"fallen", b"fallen_bytes")
+
+
+class ParcelController:
+    """The Redis implementation of ``zq.storage.capabilities.ParcelController``."""
+
+    def __init__(self, store: Store, storage: Storage) -> None:
+        self._store = store
+        self._exporter = Exporter(storage, ParcelReader(store))
+
+    def projects(self) -> Sequence[str]:
+        client, far = self._store.client, b"%d" % layout.FAR
+        found = client.each([ReadRequest(key, (b"ZRANGE", key, far, far, b"BYSCORE")) for key in BUCKETS])
+        members = (member for bucket in found for member in bucket)
+        projects = {"", *(layout.queue_of(member[layout.MOMENT.size :]).project for member in members)}
+        unknown = self._tags() - {_tag(project) for project in projects}
+        if unknown:
+            raise StartRefused(
+                f"The store has data of {len(unknown)} projects whose names it does not record, because they have no "
+                "queues. Name all projects: --project NAME, and --project '' for tokens and pools."
+            )
+        return sorted(projects)
+
+    def _tags(self) -> set[bytes]:
+        """Return the hash tags of all projects that have keys."""
+        client, tags = self._store.client, set[bytes]()
+        for key in client.pick_per_server(BUCKETS):
+            cursor = b"0"
+            while True:
+                scan = b"SCAN", cursor, b"MATCH", b"zq:{*}:*", b"COUNT", SCANNED
+                [(cursor, names)] = client.each([ReadRequest(key, scan)])
+                tags |= {name.partition(b"}")[0] for name in names if len(name.partition(b"}")[0]) > TAG}
+                if int(cursor) == 0:
+                    break
+        return tags
+
+    def export(self, project: str, after: str, limit: int, now: Seconds) -> Page[Parcel]:
+        return self._exporter.page(project, after, limit, now)
+
+    def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds) -> None:
+        moment = layout.ms(now)
+        if parcels:
+            self._store.register_project(project)
+        for (kind, owner), group in groupby(parcels, lambda one: (type(one), getattr(one, "queue", ""))):
+            its, queue = list(group), QueueRef(project, owner)
+            soonest = min(map(expiry_of, its))
+            if soonest < layout.MAX_MOMENT:
+                self._store.schedule_expiry(queue, layout.ms(soonest), moment)
+            if kind is QueueParcel:
+                for one in _only(QueueParcel, its):
+                    self._adopt_queue(queue, one, moment)
+            elif kind is MessageParcel:
+                messages = [_message_terms(one.message) for one in _only(MessageParcel, its)]
+                terms = [b"%d" % moment, layout.full(queue), *(term for terms in messages for term in terms)]
+                self._store.run(scripts.ADOPT_MESSAGES, queue, *terms)
+            elif kind is HistoryParcel:
+                history = [term for one in _only(HistoryParcel, its) for term in _history_terms(one)]
+                self._store.run(scripts.ADOPT_HISTORY, queue, *history, more=[layout.keys(queue).history])
+            elif kind is KeyParcel:
+                known = [term for one in _only(KeyParcel, its) for term in _key_terms(one)]
+                terms = [b"%d" % moment, layout.text(owner), *known]
+                self._store.run(scripts.ADOPT_KEYS, queue, *terms, more=[layout.keys(queue).answers])
+            else:
+                self._adopt_rest(project, its, moment)
+
+    def _adopt_queue(self, queue: QueueRef, parcel: QueueParcel, now: int) -> None:
+        if parcel.metadata is None:
+            return
+        grouping, (sequence, fresh, position, finished) = parcel.grouping, parcel.counters
+        counters = max(sequence, position), layout.ms(fresh), layout.ms(finished)
+        kind = b"%d" % KINDS.get(grouping, 0)
+        terms = b"%d" % now, layout.text(queue.name), parcel.metadata, grouping.encode(), kind
+        self._store.run(scripts.ADOPT_QUEUE, queue, *terms, *(b"%d" % number for number in counters))
+
+    def _adopt_rest(self, project: str, parcels: Sequence[Parcel], now: int) -> None:
+        client, whole = self._store.client, layout.whole(project)
+        for log in _only(LogParcel, parcels):
+            numbers = log.last, log.messages, log.bytes, log.dropped
+            client.run(scripts.ADOPT_LOG, batches.keys(project), *(b"%d" % number for number in numbers))
+        published = [term for one in _only(BatchParcel, parcels) for term in _batch_terms(one)]
+        if published:
+            client.run(scripts.ADOPT_BATCHES, batches.keys(project), *published)
+        work = [
+            *(term for fence in _only(FenceParcel, parcels) for term in _fence_terms(fence)),
+            *(term for producer in _only(ProducerParcel, parcels) for term in _producer_terms(producer)),
+        ]
+        if work:
+            self._store.run(scripts.ADOPT_WORK, whole, *work, more=[layout.keys(whole).transactions])
+        for one in _only(DocumentParcel, parcels):
+            ends = 0 if one.expires is None else max(1, layout.ms(one.expires))
+            packed = documents.packed(ends, layout.text(one.version), one.value)
+            title = documents.title(DocumentRef(project, one.kind, one.name))
+            terms = b"%d" % now, title, b"*", b"%d" % ends, packed
+            client.run(scripts.DOCUMENT_PUT, batches.documents(project), *terms)
+
+
+def _only(kind: type[T], parcels: Sequence[Parcel]) -> list[T]:
+    return [one for one in parcels if isinstance(one, kind)]
+
+
+def _tag(project: str) -> bytes:
+    return layout.own(project, "")[0].partition(b"}")[0]
+
+
+# Length of the beginning of a key up to a tag that is no project's: the number of a bucket.
+TAG: Final = len(b"zq:{00")
+
+
+def _head(message: Message) -> bytes:
+    """Encode a message as ``layout.draft`` does, without the body and the attributes."""
+    id, client = layout.packed(message.id), layout.packed_client(message.client)
+    texts = [layout.text(text) for text in (message.checksum, message.origin, message.reason)]
+    group, attributes = layout.text(message.group), len(message.attributes)
+    first = 0 if message.claim_count else layout.ms(message.first_claimed)
+    created, expires = layout.ms(message.created), layout.ms(message.expires)
+    told = 0 if created == expires - message.ttl * 1000 else created
+    tail = TAIL.pack(first, attributes) + group if first or attributes or group else b""
+    more = b""
+    if told or tail or any(texts) or message.origin_claim_count:
+        more = MORE.pack(told, message.origin_claim_count, *map(len, texts)) + b"".join(texts) + tail
+    sizes = message.size, len(id), len(client), len(more)
+    return DRAFT.pack(layout.ms(message.available), expires, message.ttl, *sizes) + id + client + more
+
+
+def _message_terms(message: Message) -> tuple[bytes, ...]:
+    numbers = message.sequence, message.claim_count, layout.ms(message.first_claimed)
+    return *(b"%d" % number for number in numbers), _head(message) + message.body + message.attributes
+
+
+def _history_terms(parcel: HistoryParcel) -> tuple[bytes, ...]:
+    entry, message = parcel.entry, parcel.entry.message
+    expires, state = layout.ms(entry.expires), b""
+    if message.claim_count:
+        times = layout.ms(message.available), layout.ms(message.expires), message.ttl
+        state = STATE.pack(*times, 0, 0, 0, 0, message.claim_count, layout.ms(message.first_claimed))
+    record = PAST.pack(OUTCOMES.index(entry.outcome), layout.ms(entry.finished), entry.position, expires)
+    record += FRONT.pack(len(state)) + state + b"\1" + message.sequence.to_bytes(MEMBER) + _head(message)
+    numbers = (b"%d" % number for number in (entry.position, message.sequence, expires))
+    return *numbers, record, layout.packed(message.id), message.body + message.attributes
+
+
+# Bytes of a sequence in an entry.
+MEMBER: Final = ENTRY.size - DRAFT.size - 1
+
+
+def _key_terms(parcel: KeyParcel) -> tuple[bytes, ...]:
+    answer = parcel.answer
+    if isinstance(answer, SettleResult):
+        lost = b"".join(len(id).to_bytes(2) + id for id in map(layout.packed, answer.lost))
+        packed = SETTLED.pack(answer.deleted, answer.released, answer.moved, answer.buried) + lost
+    elif isinstance(answer, int):
+        packed = b"%d" % answer
+    else:
+        packed = msgspec.msgpack.encode(answer)
+        if parcel.last:
+            packed = PAIR + packed + NUMBER + layout.MOMENT.pack(parcel.last)
+    return layout.text(parcel.key), parcel.digest, b"%d" % layout.ms(parcel.expires), packed
+
+
+def _batch_terms(parcel: BatchParcel) -> tuple[bytes, ...]:
+    batch = parcel.batch
+    created, lives = layout.ms(batch.created), [entry.ttl * 1000 for entry in batch.entries]
+    topic, ends = layout.text(batch.topic), created + max(lives)
+    front = len(topic).to_bytes(2) + topic + b"%0*d" % (batches.DIGITS, batch.last)
+    numbers = len(batch.entries), created, created + min(lives), ends, parcel.messages, parcel.bytes
+    return b"%d" % batch.last, b"%d" % ends, front + batches.FRONT.pack(*numbers), batches.pack(batch.entries)
+
+
+def _fence_terms(parcel: FenceParcel) -> tuple[bytes, ...]:
+    return b"f", layout.text(parcel.fence), b"%d" % parcel.epoch, _moment(parcel.advanced), b"", b""
+
+
+def _producer_terms(parcel: ProducerParcel) -> tuple[bytes, ...]:
+    expires, batch = layout.ms(parcel.expires), b"%d" % parcel.batch
+    kept = PRODUCER.pack(expires, parcel.published, parcel.deleted) + batch
+    return b"p", layout.text(parcel.producer), batch, _moment(parcel.decided), kept, b"%d" % expires
+
+
+def _moment(moment: Seconds | None) -> bytes:
+    return b"" if moment is None else b"%d" % layout.ms(moment)
+
+
+class ParcelReader:
+    """The implementation of ``zq.storage.exporting.ParcelReader``."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def counters(self, queue: QueueRef) -> Counters:
+        key = layout.keys(queue).state
+        fields = b"sequence", b"fresh", b"finished"
+        sequence, fresh, finished = (
+            int(float(value or 0)) for value in self._store.client.command(key, b"HMGET", key, *fields)
+        )
+        return Counters(sequence, fresh / 1000, sequence, finished / 1000)
+
+    def missing(self, project: str) -> Sequence[str]:
+        keys, client = layout.keys(layout.whole(project)), self._store.client
+        fields = client.command(keys.usage, b"HKEYS", keys.usage)
+        names = sorted(field[len(ANSWERS) :] for field in fields if field.startswith(ANSWERS))
+        scores = client.each([ReadRequest(keys.names, (b"ZSCORE", keys.names, name)) for name in names])
+        return [layout.string(name) for name, score in zip(names, scores, strict=True) if score is None]
+
+    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Keys:
+        client, (answers, windows), rank = self._store.client, layout.keys(queue).answers, int(after or 0)
+        names = client.command(windows, b"ZRANGE", windows, b"%d" % rank, b"%d" % (rank + limit - 1))
+        kept = client.command(answers, b"HMGET", answers, *names) if names else []
+        parcels = [_key_parcel(queue.name, name, value) for name, value in zip(names, kept, strict=True) if value]
+        live = [parcel for parcel in parcels if parcel.expires > now]
+        return Keys(live, str(rank + limit) if len(names) == limit else None)
+
+    def log(self, project: str) -> LogParcel | None:
+        key = batches.keys(project)[1]
+        values = self._store.client.command(key, b"HMGET", key, *LOG_FIELDS)
+        if values[0] is None:
+            return None
+        last, dropped, messages, size, gone, gone_size = (int(float(value or 0)) for value in values)
+        return LogParcel(last, dropped, messages - gone, size - gone_size)
+
+    def batches(self, project: str, after: int, limit: int, now: Seconds) -> Sequence[BatchParcel]:
+        client, (stream, counts, _, _, purged) = self._store.client, batches.keys(project)
+        fields = b"dropped", b"fallen", b"fallen_bytes"
+        dropped, gone, gone_size = (
+            int(float(value or 0)) for value in client.command(counts, b"HMGET", counts, *fields)
+        )
+        pairs = client.command(purged, b"HGETALL", purged)
+        floors = {layout.string(name): int(floor) for name, floor in zip(pairs[::2], pairs[1::2], strict=True)}
+        found: list[BatchParcel] = []
+        position = max(after, dropped)
+        while not found:
+            start = b"%d-0" % (position + 1)
+            entries = client.command(stream, b"XRANGE", stream, start, b"+", b"COUNT", b"%d" % min(limit, BATCHES))
+            if not entries:
+                break
+            for _, (front, messages) in entries:
+                parcel = _batch_parcel(front, messages, gone, gone_size)
+                position = parcel.batch.last
+                if expiry_of(parcel) > now and position > floors.get(parcel.batch.topic, 0):
+                    found.append(parcel)
+        return found
+
+    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Documents:
+        start = b"(" + bytes.fromhex(after) if after else b"-"
+        terms = b"%d" % layout.ms(now), start, b"+", b"%d" % limit
+        last, *pairs = self._store.client.run(scripts.DOCUMENT_LIST, batches.documents(project), *terms)
+        found = []
+        for title, packed in zip(pairs[::2], pairs[1::2], strict=True):
+            document = documents.unpacked(project, title, packed)
+            ref = document.ref
+            found.append(DocumentParcel(ref.kind, ref.name, document.value, document.version, document.expires))
+        return Documents(found, last.hex() if last else None)
+
+
+def _key_parcel(queue: str, key: bytes, kept: bytes) -> KeyParcel:
+    expires, length = KNOWN.unpack_from(kept)
+    end = KNOWN.size + length
+    digest, packed, last = kept[KNOWN.size : end], kept[end:], 0
+    answer: list[str] | SettleResult | int
+    if queue == LOG:
+        answer = int(packed)
+    elif packed[0] >= ARRAY:
+        repeated = decode_posted(packed)
+        answer, last = repeated.answer, repeated.last
+    else:
+        answer = decode_settled(packed)
+    return KeyParcel(queue, layout.string(key), digest, expires / 1000, answer, last)
+
+
+def _batch_parcel(front: bytes, messages: bytes, gone: int, gone_size: int) -> BatchParcel:
+    """Decode a batch. ``gone`` and ``gone_size`` are the numbers of messages and bytes that were trimmed."""
+    encoded = next(batches.batches(len(messages).to_bytes(4) + front + messages, 0))
+    *_, before, size = batches.FRONT.unpack(front[-batches.FRONT.size :])
+    return BatchParcel(encoded.decode(), before - gone, size - gone_size)
