@@ -12,7 +12,8 @@ from zq.auth import signatures
 from zq.clock import ManualClock
 from zq.errors import Invalid, StartRefused, Unavailable
 from zq.limits import Limits, pattern
-from zq.pools.catalogue import Pools, mask_uri
+from zq.model.store_uri import mask_uri
+from zq.pools.catalogue import Pools
 from zq.sqs import sigv4
 from zq.storage import connect, mongodb
 from zq.storage.mongodb import startup
