@@ -2,7 +2,6 @@
 """``zq apply`` and ``zq export --settings``."""
 
 import re
-import signal
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -392,7 +391,7 @@ def test_a_setting_that_cannot_change_is_reported_before_any_change(zq: Zq) -> N
 def test_bad_input_is_refused_with_its_path_before_any_change(zq: Zq, text: str, sentence: str) -> None:
     _, errors = apply(zq, text, code=2)
     assert sentence in errors
-    assert errors[-1] == "- is not valid. Nothing was changed."
+    assert errors[-1] == "Standard input is not valid. Nothing was changed."
 
 
 def test_all_errors_of_a_file_are_shown_at_once(zq: Zq) -> None:
@@ -408,25 +407,42 @@ def test_all_errors_of_a_file_are_shown_at_once(zq: Zq) -> None:
 
 
 def test_a_file_can_be_applied_again_after_a_kill_at_any_moment(
-    running: ZqServer, tmp_path: Path, launcher: Launcher
+    deployment: ZqServer, tmp_path: Path, launcher: Launcher
 ) -> None:
-    names = [f"q{number:02}" for number in range(24)]
+    """After the first, eighth, … change. The final state is always the same."""
+    names = [f"q{number}" for number in range(8)]
     queues = ", ".join(f"{name}: {{settings: {{_dead_letter_queue: dead, owner: {name}}}}}" for name in names)
+    subscriptions = ", ".join(f"{{queue: {name}, subscriber: '{HOOK}', ttl: 600}}" for name in names[:3])
     file = tmp_path / "zq.yaml"
-    file.write_text(f"version: 1\nqueues: {{{queues}}}\ntopics: {{t1: , t2: }}\n")
-    left = []
-    for moment in (1, 9, 18, 25):
-        zq = Zq(running.url, tmp_path, launcher)
-        zq("queue", "create", "q03", "owner=other")
-        zq("queue", "create", "stray")
-        with zq.start("apply", "-f", str(file), "--prune", "-v") as process:
-            writes = (line for line in process.stderr or () if re.match(r"zq: > (PUT|PATCH|DELETE)", line))
-            for _, _ in zip(range(moment), writes, strict=False):
+    file.write_text(
+        f"version: 1\nqueues: {{{queues}}}\ntopics: {{t1: , t2: }}\nsubscriptions: [{subscriptions}]\n"
+        f"tokens: {{shop: {{scopes: ['produce:**']}}}}"
+    )
+    left, final = set(), set()
+    for moment in (1, 8, 14):
+        team = Team(deployment.url, tmp_path, launcher)
+        team("queue", "create", "q3", "owner=other")
+        team("queue", "create", "stray")
+        with team.start("apply", "-f", str(file), "--prune", "-v") as process:
+            changes = (line for line in process.stderr or () if re.match(r"zq: > (PUT|POST|PATCH|DELETE)", line))
+            for _ in zip(range(moment), changes, strict=False):
                 pass
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             process.communicate()
-        left.append(apply(zq, file.read_text(), "--prune", "--dry-run", code=8)[0][-1])
-        apply(zq, file.read_text(), "--prune")
-        assert apply(zq, file.read_text(), "--prune", "--dry-run")[0] == ["Nothing to change."]
-        assert [queue["name"] for queue in zq("queue", "list")] == names
-    assert len({*left}) > 1, left
+        left.add(team.run("apply", "-f", str(file), "--prune", "--dry-run").stdout)
+        apply(team, file.read_text(), "--prune")
+        assert apply(team, file.read_text(), "--prune", "--dry-run")[0] == ["Nothing to change."]
+        final.add(team.run("export", "--settings").stdout)
+        assert [token["name"] for token in team("token", "list")].count("shop") == 1
+    assert len(left) > 1
+    (exported,) = final
+    assert [*yaml.safe_load(exported)["queues"]] == names
+
+
+def test_a_subscription_of_a_deleted_queue_is_not_exported(team: Team) -> None:
+    """It would create the queue again."""
+    apply(team, f"queues: {{orders: }}\nsubscriptions: [{{queue: orders, subscriber: '{HOOK}', ttl: 600}}]")
+    team("queue", "delete", "orders")
+    exported = team.run("export", "--settings")
+    assert exported.stderr.splitlines()[0] == "zq: The file omits a subscription of orders, which is gone."
+    assert {*yaml.safe_load(exported.stdout)} == {"version", "tokens"}

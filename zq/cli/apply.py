@@ -81,7 +81,8 @@ def checked(path: Path, limits: Limits) -> Declaration:
     except FileErrors as errors:
         for sentence in errors.sentences:
             note(sentence, error=True)
-        raise Failure(f"{path} is not valid. Nothing was changed.", 2) from errors
+        name = "Standard input" if path == Path("-") else path
+        raise Failure(f"{name} is not valid. Nothing was changed.", 2) from errors
 
 
 class Report:
@@ -120,8 +121,8 @@ class Report:
 
 
 def settings_file(session: Session) -> bytes:
-    """Return a file that declares the project's settings. A note names what it omits."""
-    declared, missing = export_declaration(session.client, server_limits(session))
-    if missing:
-        note(f"The file omits what this caller may not list: {', '.join(missing)}.")
+    """Return a file that declares the project's settings. Notes name what it omits."""
+    declared, notes = export_declaration(session.client, server_limits(session))
+    for sentence in notes:
+        note(sentence)
     return as_yaml(declared)

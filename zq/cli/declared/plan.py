@@ -102,12 +102,13 @@ def named_errors(kind: Kind[Any, Any], name: str, remark: str = "") -> Generator
 
 
 def export_declaration(client: Client, limits: Limits) -> tuple[Declaration, list[str]]:
-    """Return the declaration of the project, and what it omits.
+    """Return the declaration of the project, and sentences about what it omits.
 
     It omits sections that the server does not offer to this caller, and subscriptions without a queue or topic.
     """
     sections: dict[str, Any] = {}
     missing: list[str] = []
+    notes: list[str] = []
     for make in KINDS:
         kind = make(client, limits, {}, Mode(prune=True))
         try:
@@ -120,8 +121,10 @@ def export_declaration(client: Client, limits: Limits) -> tuple[Declaration, lis
         if make is Subscriptions:
             known = {(each, name) for each in ("queues", "topics") for name in sections.get(each, ())}
             alone = [each for each in found if not {("queues", each.queue), ("topics", each.topic)} & known]
-            missing += [f"a subscription of {each.queue or each.topic}, which does not exist" for each in alone]
             found = [each for each in found if each not in alone]
+            notes += [f"The file omits a subscription of {each.queue or each.topic}, which is gone." for each in alone]
         if found:
             sections[kind.section] = found
-    return Declaration(version=VERSION, **sections), missing
+    if missing:
+        notes.append(f"The file omits what this caller may not list: {', '.join(missing)}.")
+    return Declaration(version=VERSION, **sections), notes
