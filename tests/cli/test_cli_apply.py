@@ -348,6 +348,10 @@ def test_a_setting_that_cannot_change_is_reported_before_any_change(zq: Zq) -> N
             "queues.a.settings._flavor: the file has no flavor sold; did you mean gold?",
         ),
         (
+            "queues: {a: {settings: {_flavor: [gold]}}}\nflavors: {gold: {pools: [p]}}",
+            "queues.a.settings._flavor: the file has no flavor ['gold']; did you mean gold?",
+        ),
+        (
             "topics: {a: {settings: {_paused: all}}}",
             "topics.a.settings._paused is not valid: only queues can be paused.",
         ),

@@ -113,7 +113,7 @@ def _reference_errors(declared: Declaration, limits: Limits) -> Iterator[str]:
     yield from _pool_errors(declared)
     for name, entry in queues.items():
         flavor = entry.settings.get("_flavor")
-        if declared.flavors is not None and flavor and flavor not in declared.flavors:
+        if declared.flavors is not None and flavor and str(flavor) not in declared.flavors:
             ending = did_you_mean(str(flavor), declared.flavors)
             yield f"queues.{name}.settings._flavor: the file has no flavor {flavor}{ending}"
     for name, token in (declared.tokens or {}).items():
@@ -149,13 +149,13 @@ def _dead_letter_errors(queues: Mapping[str, Resource]) -> Iterator[str]:
 
 def dead_letter_chain(name: str, queues: Mapping[str, Resource]) -> list[str]:
     """Return the queue, its dead-letter queue and so on. The chain ends at a repeated or undeclared queue."""
-    chain = [name]
-    while chain[-1] in queues and chain[-1] not in chain[:-1]:
-        target = queues[chain[-1]].settings.get(DEAD_LETTERS)
-        if not target:
-            break
-        chain.append(target)
-    return chain
+    chain = dict[str, None]()
+    following: str | None = name
+    while following and following not in chain:
+        chain[following] = None
+        entry = queues.get(following)
+        following = entry.settings.get(DEAD_LETTERS) if entry else None
+    return [*chain, following] if following else [*chain]
 
 
 def _subscription_errors(declared: Declaration) -> Iterator[str]:

@@ -223,9 +223,8 @@ def targets_first(queues: Mapping[str, Resource]) -> list[str]:
     """Return the names of the queues so that a dead-letter queue precedes the queues that name it."""
     ordered: dict[str, None] = {}
     for name in queues:
-        for each in reversed(dead_letter_chain(name, queues)):
-            if each in queues:
-                ordered.setdefault(each)
+        if name not in ordered:
+            ordered |= dict.fromkeys(each for each in reversed(dead_letter_chain(name, queues)) if each in queues)
     return [*ordered]
 
 
