@@ -450,3 +450,21 @@ def test_a_subscription_of_a_deleted_queue_is_not_exported(team: Team) -> None:
     exported = team.run("export", "--settings")
     assert exported.stderr.splitlines()[0] == "zq: The file omits a subscription of orders, which is gone."
     assert {*yaml.safe_load(exported.stdout)} == {"version", "tokens"}
+
+
+def test_a_token_for_queues_and_topics_suffices_for_their_sections(
+    deployment: ZqServer, tmp_path: Path, launcher: Launcher
+) -> None:
+    """Also to prune. A narrower token sees only its own names."""
+    team = Team(deployment.url, tmp_path, launcher, scopes=["manage+observe+produce:**"])
+    text = f"{DEAD}\ntopics: {{news: }}\nsubscriptions: [{{queue: orders, subscriber: '{HOOK}', ttl: 600}}]"
+    assert apply(team, text, "--prune")[0][-1] == "4 created, 0 changed, 0 deleted."
+    assert apply(team, text, "--prune")[0] == ["Nothing to change."]
+    exported = team.run("export", "--settings")
+    assert (exported.exit_code, {*yaml.safe_load(exported.stdout)}) == (0, {*yaml.safe_load(text), "version"})
+    team.env["ZQ_TOKEN"] = make_token(deployment.url, team.project, scopes=["manage+observe:mine.*"])
+    assert apply(team, "queues: {mine.a: }", "--prune")[0] == ["+ queue mine.a", "1 created, 0 changed, 0 deleted."]
+    (error,) = apply(team, "queues: {other: }", code=5)[1]
+    assert error == (
+        "queue other: This credential does not allow queues:create on queue other. 0 of 1 changes were made."
+    )
