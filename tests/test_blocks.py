@@ -72,6 +72,7 @@ HELD_BY = [
     ("api-ref/backup.md", "sh", "zq-server migrate", MIGRATION),
     ("api-ref/backup.md", "sh", "mkdir /srv/redis", REDIS_BACKUP),
     ("api-ref/cli.md", "sh", "", CLI),
+    ("api-ref/cli.md", "yaml", "", "tests/cli/test_cli_docs.py::test_the_workflow_of_the_page_applies_its_file"),
     ("api-ref/cli.md", "toml", "", "tests/test_blocks.py::test_the_profiles_are_read"),
     ("api-ref/client.md", "python", "", CLIENT),
     (

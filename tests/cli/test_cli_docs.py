@@ -9,11 +9,14 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from tests.cli.conftest import Zq
 from tests.reader import INSTALLED, SHELL, environment
+from zq.cli.declared.declaration import read_declaration
 from zq.cli.reference import exit_codes, with_commands
 from zq.cli.root import cli
+from zq.limits import Limits
 
 PAGE = (Path(__file__).parent.parent.parent / "api-ref" / "cli.md").read_text()
 SAMPLES = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -64,3 +67,17 @@ def test_the_samples_of_the_command_line_work(zq: Zq, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert '"total":1,' in done.stdout.splitlines()[-1]
+
+
+def test_the_workflow_of_the_page_applies_its_file(zq: Zq, tmp_path: Path) -> None:
+    """Without the sections that need an administrator or another host. A second run changes nothing."""
+    text, workflow = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    read_declaration(text.encode(), Limits())
+    declared = {name: entry for name, entry in yaml.safe_load(text).items() if name in ("version", "queues", "topics")}
+    (tmp_path / "zq.yaml").write_text(yaml.safe_dump(declared))
+    steps = yaml.safe_load(workflow)["jobs"]["zq"]["steps"]
+    lines = [step["run"] for step in steps if step.get("run", "").startswith("zq ")]
+    assert len(lines) == 2
+    done = [zq.shell("\n".join(lines), "-e") for _ in range(2)]
+    assert [run.returncode for run in done] == [0, 0], done
+    assert [run.stdout.splitlines()[-1] for run in done] == ["3 created, 0 changed, 0 deleted.", "Nothing to change."]

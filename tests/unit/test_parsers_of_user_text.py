@@ -4,15 +4,20 @@
 from collections.abc import Callable
 from contextlib import suppress
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from zq.auth import signatures
+from zq.cli.declared.declaration import Declaration, Resource, read_declaration
+from zq.cli.declared.document import FileErrors
+from zq.cli.output import as_yaml
 from zq.clock import ManualClock
 from zq.errors import Invalid, StartRefused, Unavailable
 from zq.limits import Limits, pattern
-from zq.pools.catalogue import Pools, mask_uri
+from zq.model.store_uri import mask_uri
+from zq.pools.catalogue import Pools
 from zq.sqs import sigv4
 from zq.storage import connect, mongodb
 from zq.storage.mongodb import startup
@@ -159,3 +164,35 @@ def test_a_file_of_a_mongodb_uri_that_cannot_be_read_is_refused(option: str, fil
     """PyMongo raises ``OSError`` for it, as its parser reads the URI, or as the client is constructed."""
     with pytest.raises(StartRefused, match="option"):
         mongodb.connect(f"mongodb://127.0.0.1:1/x?tls=true&replicaSet=a&{option}={file}", timeout=0.1)
+
+
+YAML = st.one_of(TEXTS, st.text(" \n:-{}[],&*<!|>'\"#%@`a1.=?~_\t", max_size=60))
+WORDS = st.one_of(
+    TEXTS, st.sampled_from(["on", "1e3", "=", "<<", "~", "2026-01-01", "1:30", "0x1f", "- a", "!!a", "&a", ".inf"])
+)
+VALUES = st.recursive(
+    st.one_of(
+        WORDS,
+        st.booleans(),
+        st.none(),
+        st.integers(-(2**63), 2**63 - 1),
+        st.floats(allow_nan=False, allow_infinity=False),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(WORDS, inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+@quick
+@given(start=st.sampled_from(["", "version: 1\nqueues:\n "]), text=YAML)
+def test_a_file_of_settings_is_read_or_refused(start: str, text: str) -> None:
+    with suppress(FileErrors):
+        read_declaration((start + text).encode(), Limits())
+
+
+@settings(max_examples=50, deadline=None)
+@given(chosen=st.dictionaries(WORDS.filter(lambda key: key.strip() != "" and key[0] != "_"), VALUES, max_size=3))
+def test_exported_settings_are_read_as_they_were(chosen: dict[str, object]) -> None:
+    read = read_declaration(as_yaml(Declaration(version=1, queues={"q": Resource(chosen)})), Limits())
+    assert read.queues is not None
+    assert msgspec.json.encode(read.queues["q"].settings) == msgspec.json.encode(chosen)

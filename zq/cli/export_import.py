@@ -20,6 +20,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
+from zq.cli.apply import settings_file
 from zq.cli.failures import RESOURCE_ERRORS, Failure, UnreadableResources
 from zq.cli.output import note
 from zq.cli.progress import progress_bar
@@ -82,14 +83,21 @@ _decoder: Final = msgspec.json.Decoder(Line)
 @click.option(
     "--to", "path", type=click.Path(dir_okay=False, path_type=Path), help="Output file (default: standard output)."
 )
+@click.option("--settings", is_flag=True, help="Export the settings as a YAML file for zq apply, without messages.")
 @pass_session
-def export(session: Session, path: Path | None) -> None:
-    """Export all queues and topics with their messages as JSON lines.
+def export(session: Session, path: Path | None, settings: bool) -> None:
+    """Export all queues and topics with their messages as JSON lines, or only the settings.
 
     The export includes claimed and delayed messages, but no claims and no history. If messages have members that an
     import cannot restore, such as claim counts, zq lists these members on standard error and exits with 1.
     """
     session.configure(patient=True)
+    if settings:
+        content = settings_file(session)
+        with open_replacement(path) if path else nullcontext(sys.stdout.buffer) as file:
+            file.write(content)
+            file.flush()
+        return
     count, unread, losses = 0, UnreadableResources(), LossCounts()
     with (
         open_replacement(path) if path else nullcontext(sys.stdout.buffer) as file,

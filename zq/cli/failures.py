@@ -27,6 +27,8 @@ EXIT_CODES: Final[dict[type[Exception], tuple[int, str]]] = {
 }
 # Errors that affect only one queue or topic.
 RESOURCE_ERRORS: Final = (errors.Invalid, errors.NotFound, errors.NotAuthorized, errors.Conflict, errors.StoreDamaged)
+# Exit code of a dry run that found changes.
+DRIFT: Final = 8
 # Exit code after Ctrl-C.
 INTERRUPTED: Final = 130
 

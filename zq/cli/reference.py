@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from zq.cli.failures import EXIT_CODES, INTERRUPTED
+from zq.cli.failures import DRIFT, EXIT_CODES, INTERRUPTED
 from zq.cli.root import cli
 
 # The line of the page that the help of all commands replaces.
@@ -21,6 +21,7 @@ WIDTH: Final = 100
 def exit_codes() -> str:
     codes = {0: "success", 1: "another error"}
     codes |= {code: meaning for code, meaning in EXIT_CODES.values() if meaning}
+    codes[DRIFT] = "`apply --dry-run` found changes"
     codes[INTERRUPTED] = "interrupted by Ctrl-C"
     rows = "".join(f"| {code} | {meaning} |\n" for code, meaning in codes.items())
     return f"| Code | Meaning |\n|---|---|\n{rows}"

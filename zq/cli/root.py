@@ -11,6 +11,7 @@ import click
 from zq import __version__
 from zq.cli import (
     account,
+    apply,
     bench,
     consume,
     context,
@@ -120,7 +121,7 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Deliveries": [subscriptions.subscription_group, subscriptions.deliveries_group],
     "History": [history.dlq_group, history.history, history.replay, history.audit],
     "Monitoring": [account.console, doctor.doctor, top.health, top.top, jobs.jobs_group, bench.bench],
-    "Files": [export_import.export, export_import.import_file],
+    "Files": [export_import.export, export_import.import_file, apply.apply],
     "Access": [account.login, account.logout, account.whoami, account.token_group, account.share, account.quota],
     "Settings": [context.context_group, completion],
 }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import msgspec
 
 from zq import wire
+from zq.client.administration import AdministrationOperations
 from zq.client.calls import (
     Asynchronous,
     Blocking,
@@ -45,7 +46,7 @@ T = TypeVar("T")
 TIMEOUT = 10.0
 
 
-class ClientOperations:
+class ClientOperations(AdministrationOperations):
     """The operations on a whole project, common to ``Client`` and ``AsyncClient``."""
 
     def __init__(

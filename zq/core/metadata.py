@@ -16,7 +16,7 @@ from zq.core.extensions import ProtocolKey, uses_protocol
 from zq.errors import InvalidBody, MetadataConflict, NotBuilt
 from zq.limits import QUEUE_RULE, Limits, check_nesting, is_long_queue_name
 from zq.model.hidden import MARK
-from zq.wire.metadata import KEYS, RETRY_POLICY, build_key_schemas, shown_defaults
+from zq.wire.metadata import KEYS, RETRY_POLICY, build_key_schemas, check_retry_span, shown_defaults
 
 Metadata = dict[str, Any]
 
@@ -81,7 +81,7 @@ class MetadataSchema:
             raise InvalidBody("_dead_letter_queue must not name its own queue.")
         for protocol_key in self._protocol_keys:
             protocol_key.check(metadata)
-        _check_retry_span(retry_policy or {})
+        check_retry_span(retry_policy or {})
         for key, sentence in self._unbuilt.items():
             if metadata.get(key):
                 raise NotBuilt(f"{key}: {sentence}")
@@ -141,14 +141,7 @@ def check_retry_policy(policy: object, field: str) -> None:
     for error in Draft4Validator(RETRY_POLICY).iter_errors(policy):
         raise InvalidBody(f"{field}: {error.message[:200]}.")
     assert isinstance(policy, dict)  # ensured by the schema
-    _check_retry_span(policy, field)
-
-
-def _check_retry_span(policy: Metadata, field: str = "_retry_policy") -> None:
-    if policy.get("maximum_delay", 30) - policy.get("minimum_delay", 5) < 10:
-        raise InvalidBody(
-            f"{field}: maximum_delay must exceed minimum_delay by at least 10 seconds (defaults 30 and 5)."
-        )
+    check_retry_span(policy, field)
 
 
 def _describe(error: ValidationError) -> str:

@@ -7,7 +7,6 @@ The server returns a token's secret only once, when the token is created. A new 
 credential that creates it.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -30,16 +29,11 @@ from zq.model.identity import ADMIN, MEMBER, Identity
 from zq.model.scopes import Kind, Verb, parse, scopes_exceed
 from zq.wire import encoding
 from zq.wire import tokens as shapes
-from zq.wire.tokens import ShareTerms, TokenTerms, share_terms
+from zq.wire.tokens import MAX_ROLES, MAX_TEXT, ROLE, ShareTerms, TokenTerms, share_terms
 
 # Maximum number of tokens per page.
 MAX_PAGE: Final = 100
-# Maximum length of a token's name and of its user.
-MAX_TEXT: Final = 256
-# Maximum number of roles of a token.
-MAX_ROLES: Final = 20
 EXCEEDS_MAKER: Final = "A token must not exceed the rights of the credential that creates it."
-ROLE: Final = re.compile(r"[a-z0-9_.:-]{1,64}", re.ASCII)
 # Default validity of a signature in seconds.
 DEFAULT_VALIDITY: Final = 86400
 EXCEEDS_SIGNER: Final = "A signed URL must not exceed the rights of the credential that signs it."

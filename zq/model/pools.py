@@ -27,6 +27,10 @@ BOUND: Final = "pool-queue"
 UNBOUND: Final = "unbound"
 # The pool of queues in the configured store, which also holds the catalog.
 DEFAULT_POOL: Final = ""
+# Maximum length of a pool or flavor name and of a pool URI, in characters.
+MAX_TEXT: Final = 255
+# Maximum weight of a pool.
+MAX_WEIGHT: Final = 2**32 - 1
 # Number of documents read at a time when all documents of a kind are read.
 PAGE_SIZE: Final = 100
 

@@ -11,6 +11,8 @@ from urllib.parse import SplitResult
 
 # RFC 3986, appendix B.
 PARTS: Final = re.compile(r"(?:([a-z][a-z0-9+.-]*):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.I | re.S)
+# Placeholder for the credential and the options of a masked URI.
+HIDDEN: Final = "***"
 
 
 def split(uri: str) -> SplitResult:
@@ -22,3 +24,14 @@ def split(uri: str) -> SplitResult:
     if any(host.count("[") != host.count("]") for host in netloc.rpartition("@")[2].split(",")):
         raise ValueError("The brackets of a host are not balanced.")
     return SplitResult(scheme.lower(), netloc, path, query, fragment)
+
+
+def mask_uri(uri: str) -> str:
+    """Return a URI in which the credential and the options are replaced by ``HIDDEN``.
+
+    Raises ``ValueError`` for unbalanced brackets.
+    """
+    parts = split(uri)
+    _, at, hosts = parts.netloc.rpartition("@")
+    hosts = ("//" if "://" in uri else "") + (f"{HIDDEN}@" if at else "") + hosts
+    return f"{parts.scheme}:{hosts}{parts.path}" + (f"?{HIDDEN}" if parts.query or parts.fragment else "")

@@ -28,14 +28,22 @@ from zq.errors import (
 from zq.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model import Page, store_uri
 from zq.model.documents import Document, DocumentRef
-from zq.model.pools import BOUND, FLAVOR, POOL, Pool, bound_prefix, each, flavor_ref, pool_ref, read_pool
+from zq.model.pools import (
+    BOUND,
+    FLAVOR,
+    MAX_TEXT,
+    MAX_WEIGHT,
+    POOL,
+    Pool,
+    bound_prefix,
+    each,
+    flavor_ref,
+    pool_ref,
+    read_pool,
+)
+from zq.model.store_uri import HIDDEN
 from zq.storage.api import DocumentController
 
-# Maximum length of a pool or flavor name and of a pool URI, in characters.
-MAX_TEXT: Final = 255
-MAX_WEIGHT: Final = 2**32 - 1
-# Placeholder in responses for the credential and the options of a URI.
-HIDDEN: Final = "***"
 # The capabilities of a durable and of a volatile store, as named by Zaqar and in the order of the contract.
 DURABLE_CAPABILITIES: Final = ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT")
 VOLATILE_CAPABILITIES: Final = ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT")
@@ -359,14 +367,6 @@ def list_capabilities(uri: str) -> list[str]:
     """Return the capabilities of the store at the URI, which depend on its scheme only."""
     scheme = uri.partition(":")[0]
     return list(VOLATILE_CAPABILITIES if scheme.startswith(("redis", "memory")) else DURABLE_CAPABILITIES)
-
-
-def mask_uri(uri: str) -> str:
-    """Return a URI in which the credential and the options are replaced by ``HIDDEN``."""
-    parts = _split_uri(uri)
-    _, at, hosts = parts.netloc.rpartition("@")
-    hosts = ("//" if "://" in uri else "") + (f"{HIDDEN}@" if at else "") + hosts
-    return f"{parts.scheme}:{hosts}{parts.path}" + (f"?{HIDDEN}" if parts.query or parts.fragment else "")
 
 
 def check_name(kind: str, name: str) -> str:

@@ -10,8 +10,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from zq import wire
 from zq.http import query
 from zq.http.context import Request
-from zq.model.pools import Pool
-from zq.pools.catalogue import MAX_WEIGHT, Flavor, Pools, mask_uri
+from zq.model.pools import MAX_WEIGHT, Pool
+from zq.model.store_uri import mask_uri
+from zq.pools.catalogue import Flavor, Pools
 from zq.wire import encoding
 
 POOLS: Final = "/v2/pools"

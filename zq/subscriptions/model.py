@@ -14,13 +14,12 @@ from msgspec import Struct
 
 from zq.model import QueueRef, Seconds
 from zq.model.hidden import HIDDEN, NOTICES, Owner
+from zq.wire.subscriptions import CONNECTION
 
 # Roles of a subscription's hidden queues.
 PENDING: Final = "~pending"
 DEAD: Final = "~dead"
 PUSHED: Final = "~pushed"
-# Prefix of the subscriber URI of a WebSocket connection.
-CONNECTION: Final = "websocket:"
 # Queue name that stands for a project's topic log in a worker's schedule.
 LOG_NAME: Final = f"{HIDDEN}log"
 

@@ -20,7 +20,6 @@ from zq.model.identity import ADMIN, Identity
 from zq.model.scopes import Kind, Verb
 from zq.subscriptions.deliveries import Deliveries, Delivery
 from zq.subscriptions.model import Source, Subscription
-from zq.subscriptions.subscribers import mask_options
 from zq.subscriptions.subscriptions import ListedSubscription, Subscriptions, Terms
 from zq.wire import encoding, extensions
 from zq.wire import subscriptions as shapes
@@ -64,7 +63,7 @@ def _format_subscription(source: Source, subscription: Subscription, now: Second
         subscriber=subscription.subscriber,
         ttl=subscription.ttl,
         age=max(0, int(now - subscription.started)),
-        options=mask_options(subscription.options),
+        options=shapes.mask_options(subscription.options),
         confirmed=subscription.has_agreed,
     )
 

@@ -14,18 +14,16 @@ from zq import wire
 from zq.core.metadata import check_retry_policy
 from zq.errors import Invalid
 from zq.limits import check_nesting
+from zq.wire.subscriptions import HIDDEN, MAX_URI
 
 TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
 # Prefix of subscribers that receive a Keystone token with each delivery.
 TRUST: Final = "trust+"
-MAX_URI: Final = 2048
 # Maximum size of the options as JSON, in bytes.
 MAX_OPTIONS: Final = 16384
 # Maximum size of ``post_headers`` as JSON in bytes, and maximum number of headers.
 MAX_HEADER_BYTES: Final = 4096
 MAX_HEADERS: Final = 20
-# Replacement for secrets in responses.
-HIDDEN: Final = "***"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _UNPRINTABLE_CHARACTER: Final = re.compile(r"[\x00-\x20\x7f]")
 _RESERVED_HEADERS: Final = frozenset(
@@ -141,16 +139,6 @@ def with_trust(options: dict[str, Any], trust: str) -> dict[str, Any]:
     """Return a copy of the options with the trust id ``trust``, or without a trust id if ``trust`` is ""."""
     given = {name: value for name, value in options.items() if name != "trust_id"}
     return given | ({"trust_id": trust} if trust else {})
-
-
-def mask_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of the options in which header values and the trust id are masked, for responses."""
-    shown = dict(options)
-    if isinstance(headers := options.get("post_headers"), dict):
-        shown["post_headers"] = dict.fromkeys(headers, HIDDEN)
-    if options.get("trust_id"):
-        shown["trust_id"] = HIDDEN
-    return shown
 
 
 def drop_masked_headers(options: dict[str, Any]) -> dict[str, Any]:

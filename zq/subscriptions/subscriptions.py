@@ -35,7 +35,7 @@ from zq.model.documents import DocumentRef
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
 from zq.subscriptions.documents import MAX_ATTEMPTS, SubscriptionDocuments, position
-from zq.subscriptions.model import CONNECTION, Notice, Source, Subscription, SubscriptionSet
+from zq.subscriptions.model import Notice, Source, Subscription, SubscriptionSet
 from zq.subscriptions.notices import make_drafts
 from zq.subscriptions.policy import SubscriptionPolicy
 from zq.subscriptions.subscribers import (
@@ -43,10 +43,10 @@ from zq.subscriptions.subscribers import (
     check_options,
     check_subscriber,
     drop_masked_headers,
-    mask_options,
     restore_masked_headers,
     with_trust,
 )
+from zq.wire.subscriptions import CONNECTION, mask_options
 from zq.wire.webhooks import new_secret
 
 # Kind of the documents with the times of recent confirmation requests, one document per subscriber.

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import UNSET, Struct
 
+from zq.errors import InvalidBody
 from zq.limits import LONG_QUEUE_NAME, MIN_DELAY, MIN_TTL, QUEUE_RULE, Limits, is_long_queue_name
 from zq.model import Grouping
 from zq.model.declarations import Declaration, find_declarations
@@ -216,6 +217,14 @@ def parse_keys(metadata: Mapping[str, Any], limits: Limits) -> Json:
 def build_key_schemas(limits: Limits) -> Json:
     """Return the JSON Schema of each reserved key, by key."""
     return {name: key.values.schema(limits) for name, (_, key) in KEYS.items()}
+
+
+def check_retry_span(policy: Mapping[str, Any], field: str = "_retry_policy") -> None:
+    """Raise ``InvalidBody`` if the delays of a ``_retry_policy``, which fits its schema, are too close."""
+    if policy.get("maximum_delay", 30) - policy.get("minimum_delay", 5) < 10:
+        raise InvalidBody(
+            f"{field}: maximum_delay must exceed minimum_delay by at least 10 seconds (defaults 30 and 5)."
+        )
 
 
 def shown_defaults(limits: Limits, topic: bool = False) -> Json:

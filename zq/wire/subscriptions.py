@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Responses about subscriptions and their deliveries, declared as in ``answers``."""
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
@@ -9,6 +9,12 @@ from zq.limits import MIN_TTL
 
 SafeCount: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 1 << 53})]
 Ttl: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": MIN_TTL})]
+# Maximum length of a subscriber's URI.
+MAX_URI: Final = 2048
+# Prefix of the subscribers that are WebSocket connections.
+CONNECTION: Final = "websocket:"
+# Replacement for secrets in responses.
+HIDDEN: Final = "***"
 
 
 class Subscribed(Struct, frozen=True, omit_defaults=True):
@@ -85,3 +91,13 @@ class Delivery(Struct, frozen=True):
 
 class Tested(Struct):
     message_id: str
+
+
+def mask_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of the options in which header values and the trust id are masked, for responses."""
+    shown = dict(options)
+    if isinstance(headers := options.get("post_headers"), dict):
+        shown["post_headers"] = dict.fromkeys(headers, HIDDEN)
+    if options.get("trust_id"):
+        shown["trust_id"] = HIDDEN
+    return shown

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens and pre-signed URLs on the wire (tenancy 5, contract 10.1)."""
 
+import re
 from typing import Final
 
 import msgspec
@@ -8,6 +9,12 @@ from msgspec import UNSET, Struct, UnsetType
 
 from zq import wire
 from zq.wire.answers import DateTime, ProjectId, Timestamp
+
+# Maximum length of a token's name and of its user.
+MAX_TEXT: Final = 256
+# Maximum number of roles of a token.
+MAX_ROLES: Final = 20
+ROLE: Final = re.compile(r"[a-z0-9_.:-]{1,64}", re.ASCII)
 
 
 class TokenTerms(Struct):

@@ -10,10 +10,9 @@ from zq.core.trail import MAX_PAGE
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer, operation, query, reference
 from zq.http.openapi.structs import answer_schemas, page_schema, request_schemas
 from zq.http.tokens import MAX_PAGE as MAX_TOKENS_PAGE
-from zq.http.tokens import MAX_TEXT
 from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
 from zq.model.quotas import MAX_QUOTA, PERCENT, Quota, State
-from zq.wire.tokens import Identity, Me, ShareTerms
+from zq.wire.tokens import MAX_TEXT, Identity, Me, ShareTerms
 
 ASKED: Final = (400, 403, 406, 503)
 IDS: Final = TEXT | {"pattern": f"^{PROJECT_ID.pattern}$", "minLength": 1, "maxLength": MAX_PROJECT}

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The declaration of a project: its types, and the checks of references between its parts."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from zq import wire
+from zq.cli.declared.document import FileErrors, read_yaml
+from zq.cli.declared.schema import form_errors
+from zq.client.warnings import did_you_mean
+from zq.errors import Invalid
+from zq.limits import Limits
+from zq.model import store_uri
+from zq.model.scopes import parse
+from zq.wire.metadata import check_retry_span
+
+Json = dict[str, Any]
+DEAD_LETTERS: Final = "_dead_letter_queue"
+# A key of a queue of SQS, which may be its own dead-letter queue.
+SQS: Final = "_sqs"
+
+
+class Resource(Struct, omit_defaults=True, frozen=True):
+    """A queue or topic."""
+
+    settings: Json = {}
+
+
+class Subscription(Struct, omit_defaults=True, frozen=True):
+    """A subscription to the queue or topic that is not ""."""
+
+    queue: str = ""
+    topic: str = ""
+    subscriber: str = ""
+    ttl: int = 0
+    options: Json = {}
+
+
+class Pool(Struct, omit_defaults=True, frozen=True):
+    uri: str
+    weight: int
+    options: Json = {}
+
+
+class Flavor(Struct, omit_defaults=True, frozen=True):
+    pools: list[str]
+
+
+class ProjectQuota(Struct, frozen=True):
+    limits: dict[str, int]
+
+
+class Token(Struct, omit_defaults=True, frozen=True):
+    """The rights of a token. ``scopes`` is ``None`` if they include the whole project.
+
+    Attributes:
+        roles: Empty = the server's default.
+        days: Lifetime of a new token; ``None`` = the server's default.
+    """
+
+    scopes: list[str] | None = None
+    roles: list[str] = []
+    days: int | None = None
+
+
+class Declaration(Struct, omit_defaults=True, frozen=True, kw_only=True):
+    """The settings of a project and of a deployment. A section that is ``None`` is not declared."""
+
+    version: int
+    quotas: dict[str, ProjectQuota] | None = None
+    pools: dict[str, Pool] | None = None
+    flavors: dict[str, Flavor] | None = None
+    queues: dict[str, Resource] | None = None
+    topics: dict[str, Resource] | None = None
+    subscriptions: list[Subscription] | None = None
+    tokens: dict[str, Token] | None = None
+
+
+def read_declaration(content: bytes, limits: Limits) -> Declaration:
+    """Read and check a file. Raises ``FileErrors`` with all errors of its first invalid layer: YAML, form, references.
+
+    Args:
+        limits: The limits of the server.
+    """
+    given = read_yaml(content)
+    if errors := [*dict.fromkeys(form_errors(given, limits))]:
+        raise FileErrors(errors)
+    assert isinstance(given, dict)  # ensured by the schema
+    for section in ("queues", "topics", "tokens"):
+        if section in given:
+            given[section] = {name: _without_nulls(entry or {}) for name, entry in given[section].items()}
+    declared = msgspec.convert(given, Declaration)
+    if errors := [*_reference_errors(declared, limits)]:
+        raise FileErrors(errors)
+    return declared
+
+
+def _without_nulls(entry: Json) -> Json:
+    return {key: value for key, value in entry.items() if value is not None}
+
+
+def _reference_errors(declared: Declaration, limits: Limits) -> Iterator[str]:
+    """Yield the errors that a schema cannot describe, such as names that are not declared."""
+    for section in ("queues", "topics"):
+        for name, entry in (getattr(declared, section) or {}).items():
+            yield from _settings_errors(f"{section}.{name}.settings", entry.settings, limits)
+    queues = declared.queues or {}
+    yield from _dead_letter_errors(queues)
+    yield from _subscription_errors(declared)
+    yield from _pool_errors(declared)
+    for name, entry in queues.items():
+        flavor = entry.settings.get("_flavor")
+        if declared.flavors is not None and flavor and str(flavor) not in declared.flavors:
+            ending = did_you_mean(str(flavor), declared.flavors)
+            yield f"queues.{name}.settings._flavor: the file has no flavor {flavor}{ending}"
+    for name, token in (declared.tokens or {}).items():
+        try:
+            parse(token.scopes)
+        except Invalid as error:
+            yield f"tokens.{name}.scopes: {error}"
+
+
+def _settings_errors(path: str, settings: Json, limits: Limits) -> Iterator[str]:
+    size = len(wire.encode(_without_nulls(settings)))
+    if size > limits.max_queue_metadata:
+        yield f"{path} must be at most {limits.max_queue_metadata} bytes as JSON; it is {size}."
+    try:
+        check_retry_span(settings.get("_retry_policy") or {}, f"{path}._retry_policy")
+    except Invalid as error:
+        yield str(error)
+
+
+def _dead_letter_errors(queues: Mapping[str, Resource]) -> Iterator[str]:
+    reported: set[str] = set()
+    for name in queues:
+        chain = dead_letter_chain(name, queues)
+        if chain[-1] in chain[:-1] and chain[-1] not in reported:
+            cycle = chain[chain.index(chain[-1]) :]
+            reported.update(cycle)
+            if len(cycle) > 2 or SQS not in queues[cycle[0]].settings:
+                yield (
+                    f"queues.{cycle[0]}.settings.{DEAD_LETTERS} must not lead back to its own queue: "
+                    f"{' → '.join(cycle)}."
+                )
+
+
+def dead_letter_chain(name: str, queues: Mapping[str, Resource]) -> list[str]:
+    """Return the queue, its dead-letter queue and so on. The chain ends at a repeated or undeclared queue."""
+    chain = dict[str, None]()
+    following: str | None = name
+    while following and following not in chain:
+        chain[following] = None
+        entry = queues.get(following)
+        following = entry.settings.get(DEAD_LETTERS) if entry else None
+    return [*chain, following] if following else [*chain]
+
+
+def _subscription_errors(declared: Declaration) -> Iterator[str]:
+    first: dict[tuple[str, str, str], int] = {}
+    for index, entry in enumerate(declared.subscriptions or []):
+        path = f"subscriptions[{index}]"
+        if bool(entry.queue) == bool(entry.topic):
+            yield f"{path} must have either queue or topic."
+            continue
+        word = "queue" if entry.queue else "topic"
+        name = entry.queue or entry.topic
+        known = getattr(declared, f"{word}s") or {}
+        if name not in known:
+            yield f"{path}.{word}: the file has no {word} {name}{did_you_mean(name, known)}"
+        earlier = first.setdefault((word, name, entry.subscriber), index)
+        if earlier != index:
+            yield f"{path} repeats subscriptions[{earlier}]: a subscriber has one subscription to a {word}."
+
+
+def _pool_errors(declared: Declaration) -> Iterator[str]:
+    for name, pool in (declared.pools or {}).items():
+        try:
+            store_uri.split(pool.uri)
+        except ValueError:
+            yield f"pools.{name}.uri is not a valid URI."
+    owners: dict[str, str] = {}
+    for flavor, entry in (declared.flavors or {}).items():
+        for index, pool_name in enumerate(entry.pools):
+            path = f"flavors.{flavor}.pools[{index}]"
+            if declared.pools is not None and pool_name not in declared.pools:
+                yield f"{path}: the file has no pool {pool_name}{did_you_mean(pool_name, declared.pools)}"
+            owner = owners.setdefault(pool_name, flavor)
+            if owner != flavor:
+                yield f"{path}: the pool {pool_name} already has the flavor {owner}."

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A YAML reader for values that JSON can represent. It rejects repeated keys, which PyYAML accepts."""
+
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final
+
+from zq.limits import MAX_NESTING
+from zq.wire.numbers import MAX_BODY_NUMBER
+
+if TYPE_CHECKING:
+    import yaml
+
+# Maximum size of a file in bytes.
+MAX_BYTES: Final = 4 << 20
+# Maximum number of values in a file, with aliases expanded.
+MAX_VALUES: Final = 200_000
+TAG: Final = "tag:yaml.org,2002:"
+# The tags of values that JSON can represent.
+JSON_TAGS: Final = frozenset(f"{TAG}{name}" for name in ("map", "seq", "str", "null", "bool", "int", "float"))
+MERGE: Final = f"{TAG}merge"
+
+
+class FileErrors(Exception):
+    """The errors of a file, each a sentence that begins with the path of a value."""
+
+    def __init__(self, sentences: list[str]) -> None:
+        super().__init__(" ".join(sentences))
+        self.sentences = sentences
+
+
+def read_yaml(content: bytes) -> object:
+    """Return the value of a YAML document. Raises ``FileErrors``."""
+    import yaml
+
+    if len(content) > MAX_BYTES:
+        raise FileErrors([f"The file must be at most {MAX_BYTES} bytes; it is {len(content)}."])
+    make = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        loader = make(content)
+        try:
+            reader = YamlReader(loader)
+            value = reader.read(loader.get_single_node(), "", 0)
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        raise FileErrors([_syntax_error(error)]) from error
+    except RecursionError as error:
+        raise FileErrors([f"The file must be nested at most {MAX_NESTING} deep."]) from error
+    if reader.errors:
+        raise FileErrors(reader.errors)
+    return value
+
+
+class YamlReader:
+    """A converter of YAML nodes to values. ``errors`` has a sentence for each value that is not valid."""
+
+    def __init__(self, loader: Any) -> None:
+        self.errors: list[str] = []
+        self._loader = loader
+        self._count = 0
+        self._checked: set[int] = set()
+
+    def read(self, node: Any, path: str, depth: int) -> Any:
+        """Return the value of a YAML node, or ``None`` without one. Raises ``FileErrors`` for too many values."""
+        if node is None:
+            return None
+        self._count += 1
+        if self._count > MAX_VALUES:
+            raise FileErrors([f"The file must have at most {MAX_VALUES} values, with aliases expanded."])
+        if depth > MAX_NESTING:
+            raise RecursionError
+        if node.tag not in JSON_TAGS:
+            kind = node.tag.removeprefix(TAG)
+            self.errors.append(f"{path or 'The file'} has the YAML type {kind}, which JSON does not have: quote it.")
+            return None
+        if node.id == "mapping":
+            return self._mapping(node, path, depth)
+        if node.id == "sequence":
+            return [self.read(child, f"{path}[{index}]", depth + 1) for index, child in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _mapping(self, node: Any, path: str, depth: int) -> dict[str, Any]:
+        if id(node) not in self._checked:  # an alias leads to a node that was merged already
+            self._checked.add(id(node))
+            self._check_keys(node, path)
+            self._loader.flatten_mapping(node)
+        return {
+            key.value: self.read(value, join(path, key.value), depth + 1)
+            for key, value in node.value
+            if isinstance(key.value, str)
+        }
+
+    def _check_keys(self, node: Any, path: str) -> None:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if key.tag == MERGE:
+                continue
+            if key.tag != f"{TAG}str":
+                self.errors.append(f"{path or 'The file'} has a key in line {line} that is not text: quote it.")
+            elif key.value in lines:
+                where = f"in lines {lines[key.value]} and {line}"
+                self.errors.append(f"{join(path, key.value)} is declared twice, {where}.")
+            elif not _is_text(key.value):
+                self.errors.append(f"{path or 'The file'} has a key in line {line} that is not Unicode text.")
+            lines.setdefault(str(key.value), line)
+
+    def _scalar(self, node: Any, path: str) -> Any:
+        try:
+            value = self._loader.construct_object(node)
+        except ValueError:
+            value = None
+            self.errors.append(f"{path} is not a valid {node.tag.removeprefix(TAG)}.")
+        if isinstance(value, int) and not -MAX_BODY_NUMBER - 1 <= value <= MAX_BODY_NUMBER:
+            self.errors.append(f"{path} must fit in 64 bits with sign.")
+        if isinstance(value, float) and not isfinite(value):
+            self.errors.append(f"{path} must be a finite number.")
+        if isinstance(value, str) and not _is_text(value):
+            self.errors.append(f"{path} must be Unicode text.")
+        return value
+
+
+def join(path: str, key: str) -> str:
+    """Return the path of a member."""
+    return f"{path}.{key}" if path else key
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _syntax_error(error: "yaml.YAMLError") -> str:
+    mark = getattr(error, "problem_mark", None)
+    where = f"Line {mark.line + 1}, column {mark.column + 1}" if mark else "The file"
+    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "invalid content"
+    return f"{where} is not valid YAML: {reason}."

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of a run: all changes in a working order, and what would make them fail."""
+
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import Any, Final
+
+from msgspec import Struct
+
+from zq.cli.declared.changes import Change
+from zq.cli.declared.declaration import Declaration
+from zq.cli.declared.kinds import COMMON, KINDS, Kind, Mode, Subscriptions
+from zq.cli.declared.schema import VERSION
+from zq.cli.failures import Failure, error_message, exit_code
+from zq.client import Client
+from zq.errors import NotAuthenticated, NotAuthorized, NotBuilt, NotFound, ZqError
+from zq.limits import Limits
+
+# Errors of a server that does not offer a section, or not to this caller.
+MISSING_ERRORS: Final = (NotAuthorized, NotFound, NotBuilt)
+
+
+class Step(Struct, frozen=True):
+    """A change, its kind, and the object on the server that it changes."""
+
+    kind: Kind[Any, Any]
+    change: Change
+    actual: Any = None
+
+
+class Plan(Struct, frozen=True):
+    """The steps in order, and sentences about steps that would fail."""
+
+    steps: list[Step]
+    obstacles: list[str]
+
+    @property
+    def changes(self) -> list[Change]:
+        return [step.change for step in self.steps]
+
+
+def make_plan(kinds: Iterable[Kind[Any, Any]], mode: Mode) -> Plan:
+    """Compare the declared objects with the server. Raises ``Failure`` if a section cannot be read."""
+    steps: list[Step] = []
+    deletions: list[Step] = []
+    for kind in kinds:
+        with named_errors(kind, kind.section):
+            actual = kind.read()
+            steps += _changes(kind, actual)
+            if mode.prune:
+                pruned = [
+                    Step(kind, _change(kind, "delete", name), actual[name]) for name in kind.deletion_order(actual)
+                ]
+                deletions = pruned + deletions
+    steps += deletions
+    return Plan(steps, [each for step in steps for each in step.kind.obstacles(step.change, step.actual)])
+
+
+def _changes(kind: Kind[Any, Any], actual: dict[str, Any]) -> Iterable[Step]:
+    for name in kind.creation_order():
+        found = actual.get(name)
+        fields = kind.fields(kind.declared[name], found)
+        if found is None:
+            yield Step(kind, _change(kind, "create", name, fields))
+        elif fields:
+            yield Step(kind, _change(kind, "change", name, fields), found)
+
+
+def _change(kind: Kind[Any, Any], action: Any, name: str, fields: Any = ()) -> Change:
+    return Change(action, kind.word, name, [*fields], kind.remark(action, name))
+
+
+def carry_out(plan: Plan, show_secrets: Callable[[Change, dict[str, Any]], None]) -> None:
+    """Make all changes. Raises ``Failure`` at the first error; a further run then makes the rest.
+
+    Args:
+        show_secrets: Called with the secrets of each new object that has some.
+    """
+    for index, step in enumerate(plan.steps):
+        change = step.change
+        with named_errors(
+            step.kind, f"{change.kind} {change.name}", f"{index} of {len(plan.steps)} changes were made."
+        ):
+            if change.action == "create":
+                if secrets := step.kind.create(change.name):
+                    show_secrets(change, secrets)
+            elif change.action == "change":
+                step.kind.change(change.name, step.actual, change.fields)
+            else:
+                step.kind.delete(change.name, step.actual)
+
+
+@contextmanager
+def named_errors(kind: Kind[Any, Any], name: str, remark: str = "") -> Generator[None, None, None]:
+    """Convert errors of the server to a ``Failure`` with the object's name and the right that the caller needs."""
+    try:
+        yield
+    except ZqError as error:
+        lacks = type(error) in (NotAuthorized, NotAuthenticated)
+        parts = [f"{name}: {error_message(error)}", kind.right if lacks else "", remark]
+        raise Failure(" ".join(filter(None, parts)), exit_code(error)) from error
+
+
+def export_declaration(client: Client, limits: Limits) -> tuple[Declaration, list[str]]:
+    """Return the declaration of the project, and sentences about what it omits.
+
+    It omits sections that the server does not offer to this caller, and subscriptions without a queue or topic.
+    """
+    sections: dict[str, Any] = {}
+    missing: list[str] = []
+    notes: list[str] = []
+    for make in KINDS:
+        kind = make(client, limits, {}, Mode(prune=True))
+        try:
+            found = kind.export(kind.read())
+        except MISSING_ERRORS:
+            if make in COMMON:
+                raise
+            missing.append(kind.section)
+            continue
+        if make is Subscriptions:
+            known = {(each, name) for each in ("queues", "topics") for name in sections.get(each, ())}
+            alone = [each for each in found if not {("queues", each.queue), ("topics", each.topic)} & known]
+            found = [each for each in found if each not in alone]
+            notes += [f"The file omits a subscription of {each.queue or each.topic}, which is gone." for each in alone]
+        if found:
+            sections[kind.section] = found
+    if missing:
+        notes.append(f"The file omits what this caller may not list: {', '.join(missing)}.")
+    return Declaration(version=VERSION, **sections), notes

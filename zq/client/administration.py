@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations of an administrator: pools, flavors, and the quotas of projects."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from zq.client.calls import Call, Page, listing, operation, pages, path, read_empty, read_object
+from zq.wire.numbers import checked_json
+
+
+class AdministrationOperations:
+    """The operations that need the administrator role, except ``flavors``, which lists the project's own flavors."""
+
+    transport: Any
+
+    @listing
+    def pools(self, /, *, detailed: bool = False, page: int | None = None) -> Call[Page[dict[str, Any]]]:
+        """List the pools, ordered by name. Credentials and options of their URIs are shown as ``***``.
+
+        Args:
+            detailed: Include the options.
+            page: Number of pools per request.
+        """
+        return pages("pools", dict[str, Any], path("pools"), {"limit": page, "detailed": detailed or None})
+
+    @operation
+    def put_pool(
+        self, name: str, uri: str, weight: int, *, flavor: str = "", options: Mapping[str, Any] | None = None
+    ) -> Call[None]:
+        """Create or replace a pool. Raises ``PoolRefused`` and ``PoolConflict`` if its store cannot be used.
+
+        Args:
+            weight: Share of the new queues; 0 = none.
+            flavor: Flavor of the pool; "" = none.
+        """
+        body = checked_json({"uri": uri, "weight": weight, "flavor": flavor, "options": options or {}})
+        return Call(method="PUT", path=path("pools", name), body=body, read=lambda _: None)
+
+    @operation
+    def update_pool(
+        self,
+        name: str,
+        *,
+        uri: str | None = None,
+        weight: int | None = None,
+        flavor: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Call[dict[str, Any]]:
+        """Change a pool and return it. ``None`` leaves a property unchanged.
+
+        Raises ``PoolNotFound``, and the errors of ``put_pool``.
+        """
+        terms = {"uri": uri, "weight": weight, "flavor": flavor, "options": options}
+        body = checked_json({key: value for key, value in terms.items() if value is not None})
+        return Call(method="PATCH", path=path("pools", name), body=body, read=read_object)
+
+    @operation
+    def delete_pool(self, name: str) -> Call[None]:
+        """Delete a pool. Raises ``PoolInUse`` if it has queues or is the only pool of its flavor."""
+        return Call(method="DELETE", path=path("pools", name), read=read_empty)
+
+    @listing
+    def flavors(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:
+        """List the project's flavors with their pools, ordered by name.
+
+        Args:
+            page: Number of flavors per request.
+        """
+        return pages("flavors", dict[str, Any], path("flavors"), {"limit": page})
+
+    @operation
+    def put_flavor(self, name: str, pools: Iterable[str]) -> Call[None]:
+        """Create a flavor of pools, or add the pools to an existing flavor. Raises ``FlavorRefused``."""
+        body = checked_json({"pool_list": [*pools]})
+        return Call(method="PUT", path=path("flavors", name), body=body, read=lambda _: None)
+
+    @operation
+    def update_flavor(self, name: str, pools: Iterable[str]) -> Call[dict[str, Any]]:
+        """Replace the pools of a flavor and return it. Raises ``FlavorNotFound`` and ``FlavorUpdateRefused``."""
+        body = checked_json({"pool_list": [*pools]})
+        return Call(method="PATCH", path=path("flavors", name), body=body, read=read_object)
+
+    @operation
+    def delete_flavor(self, name: str) -> Call[None]:
+        """Delete a flavor of the project. Its pools remain, without a flavor."""
+        return Call(method="DELETE", path=path("flavors", name), read=read_empty)
+
+    @listing
+    def projects(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:
+        """List the projects that have created something or have settings, each with its usage.
+
+        Args:
+            page: Number of projects per request.
+        """
+        return pages("projects", dict[str, Any], path("admin", "projects"), {"limit": page})
+
+    @operation
+    def project(self, name: str) -> Call[dict[str, Any]]:
+        """Return a project's own limits, state and usage. An unknown project has none."""
+        return Call(method="GET", path=path("admin", "project"), params={"project": name}, read=read_object)
+
+    @operation
+    def set_limits(self, project: str, limits: Mapping[str, int]) -> Call[dict[str, Any]]:
+        """Replace a project's own limits and return the project. A limit that is not given is the server's."""
+        body = checked_json({"limits": dict(limits)})
+        where = path("admin", "project")
+        return Call(method="PUT", path=where, params={"project": project}, body=body, read=read_object)
