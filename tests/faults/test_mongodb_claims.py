@@ -6,10 +6,11 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from msgspec.structs import replace
 
 from tests.stores import MongoServer
 from zq.clock import ManualClock
-from zq.conformance.builders import DEADLINE, Scene, ids_of
+from zq.conformance.builders import DEADLINE, Scene, drafts, ids_of
 from zq.model import ClaimRequest, HandleOutcome, Lease, MessageHandle, Move, QueueRef, Settlement
 from zq.storage.mongodb import connect
 from zq.storage.mongodb.queue_claimer import QueueClaimer
@@ -85,3 +86,13 @@ def test_a_pop_of_messages_that_changed_meanwhile_returns_them_as_they_are(
     meanwhile(lambda: moved_in_place(there))
     popped = here.storage.messages.pop(here.queue, 2, here.now)
     assert [one.body for one in popped] == [b'"new"'] * 2
+
+
+def test_messages_larger_than_one_reply_are_read_completely(servers: list[Scene]) -> None:
+    """MongoDB divides the result of one search among two replies, each of at most 16 MB."""
+    here, _ = servers
+    posted = [replace(draft, body=b'"' + b"x" * 9_000_000 + b'"') for draft in drafts(2, here.now)]
+    for draft in posted:
+        here.storage.messages.post(here.queue, [draft], here.now)
+    assert ids_of(here.walk()) == ids_of(posted)
+    assert ids_of(here.take(2).messages) == ids_of(posted)

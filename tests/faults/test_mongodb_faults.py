@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import pytest
 from bson.datetime_ms import DatetimeMS
@@ -24,6 +25,8 @@ from zq.errors import ClaimNotFound, Unavailable
 from zq.model import QueueRef
 from zq.model.documents import DocumentRef
 from zq.storage.mongodb import connect
+from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.queue_claimer import QueueClaimer
 
 UNREACHABLE = 6
 NOT_PRIMARY = 91
@@ -60,6 +63,11 @@ def failing(server: MongoServer, command: str, times: int | str = 1, **how: obje
             yield
         finally:
             client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+
+
+def commands_of(client: MongoClient, name: str) -> int:
+    """Return the number of commands with this name that the server has executed."""
+    return int(client.admin.command("serverStatus")["metrics"]["commands"][name]["total"])
 
 
 def test_a_post_whose_commit_was_carried_out_and_not_acknowledged_is_stored_once(server: MongoServer, scene: Scene):
@@ -197,6 +205,76 @@ def test_posts_of_one_process_share_transactions(server: MongoServer, scene: Sce
         committed = client.admin.command("serverStatus")["transactions"]["totalCommitted"] - before
     assert committed < 8
     assert [room.counts()[1] for room in rooms[:4]] == [6] * 4
+
+
+@pytest.mark.parametrize(("verb", "command"), [("take", "update"), ("pop", "commitTransaction"), ("delete", "delete")])
+def test_requests_to_different_queues_share_commands(server: MongoServer, scene: Scene, verb: str, command: str):
+    """Two commands are under way; the others wait, and share the next ones."""
+    rooms = [scene.at(f"shared{at}") for at in range(12)]
+    posted = [room.post(2) for room in rooms]
+    works = [
+        partial(room.storage.messages.delete, room.queue, ids, room.now)
+        if verb == "delete"
+        else partial(getattr(room, verb), 2)
+        for room, ids in zip(rooms, posted, strict=True)
+    ]
+    with server.client() as client, failing(server, command, 2, blockConnection=True, blockTimeMS=300):
+        before = commands_of(client, command)
+        run_together(*works)
+        sent = commands_of(client, command) - before
+    assert sent < 8
+    assert [room.counts()[1] for room in rooms] == [0] * 12
+
+
+def test_a_pop_that_collides_fails_none_of_its_neighbours(
+    server: MongoServer, scene: Scene, monkeypatch: pytest.MonkeyPatch
+):
+    """Another server changes the messages of one pop; each pop of the shared transaction gets its own messages."""
+    rooms = [scene.at(f"beside{at}") for at in range(6)]
+    posted = [room.post(2) for room in rooms]
+    search = QueueClaimer.search_messages
+    changed = []
+
+    def interrupted(self: QueueClaimer, *arguments: Any) -> object:
+        found = search(self, *arguments)
+        if self._key.ref == there.queue and not changed:
+            changed.append(there.queue)
+            there.take(2, name="other")
+            there.release("other")
+        return found
+
+    with closing(connect(server.uri_of("faults"), timeout=TIMEOUT)) as other:
+        there = Scene(other, scene.clock, rooms[-1].queue)
+        monkeypatch.setattr(QueueClaimer, "search_messages", interrupted)
+        with failing(server, "commitTransaction", 2, blockConnection=True, blockTimeMS=300):
+            popped = run_together(*(partial(room.pop, 2) for room in rooms))
+    assert changed
+    assert popped == posted
+
+
+def test_a_write_that_is_executed_again_later_changes_nothing(
+    server: MongoServer, scene: Scene, monkeypatch: pytest.MonkeyPatch
+):
+    """A command whose first copy arrives after the second was answered claims and deletes nothing more."""
+    sent: list[dict[str, Any]] = []
+    write = StoreClient._write
+
+    def recorded(self: StoreClient, command: dict[str, Any], session: Any, durable: bool = True) -> object:
+        sent.extend([] if session else [command])
+        return write(self, command, session, durable)
+
+    monkeypatch.setattr(StoreClient, "_write", recorded)
+    posted = scene.post(4)
+    claim = scene.take(2, name="mine")
+    scene.storage.messages.delete(scene.queue, posted[3:], scene.now)
+    monkeypatch.undo()
+    scene.release(claim.id)
+    scene.post(2)
+    stored = scene.walk()
+    assert {next(iter(command)) for command in sent} == {"update", "delete"}
+    with server.client() as client:
+        assert [client["faults"].command(command)["n"] for command in sent] == [0] * len(sent)
+    assert scene.walk() == stored
 
 
 @pytest.mark.parametrize("way", ["purge", "delete"])

@@ -63,6 +63,23 @@ def test_concurrent_requests_are_coalesced_and_one_leader_executes_the_group():
     assert executor.groups == [[1], [2, 3, 4]]
 
 
+def test_groups_run_in_parallel_up_to_the_limit():
+    """Two requests run alone side by side; the others wait until one of the two groups ends."""
+    executor = Executor()
+    commit = GroupCommit(executor.execute, parallel=2)
+    with ThreadPoolExecutor(5) as pool:
+        futures = [pool.submit(commit.submit, 1), pool.submit(commit.submit, 2)]
+        assert all(executor.entered.acquire(timeout=PATIENCE) for _ in range(2))
+        for at, request in enumerate([3, 4, 5], 1):
+            futures.append(pool.submit(commit.submit, request))
+            waiting(commit, at)
+        assert sorted(executor.groups) == [[1], [2]]
+        executor.open.set()
+        assert [future.result() for future in futures] == [2, 4, 6, 8, 10]
+    assert len(executor.groups) < 5
+    assert commit.submit(6) == 12
+
+
 def test_a_group_is_no_heavier_than_its_capacity():
     """A request that is too heavy for any group goes alone."""
     executor = Executor()

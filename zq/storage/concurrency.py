@@ -54,10 +54,10 @@ class _Member(Generic[Request, Answer]):
 
 
 class GroupCommit(Generic[Request, Answer]):
-    """A group commit: concurrent requests are executed in groups, one group at a time, on the leader's thread.
+    """A group commit: concurrent requests are executed in groups, on the leader's thread.
 
-    If no group is running, a request immediately becomes the leader of a new group. Requests that arrive while a group
-    runs wait for the next group, in order of arrival. The first of them becomes its leader.
+    At most ``parallel`` groups run at a time. If fewer are running, a request immediately becomes the leader of a new
+    group. Otherwise, requests wait for the next group, in order of arrival. The first of them becomes its leader.
 
     With ``linger``, the next leader waits briefly for followers: members of a large group tend to submit their next
     requests at almost the same time. A leader does not linger after a group of one request.
@@ -71,6 +71,7 @@ class GroupCommit(Generic[Request, Answer]):
         capacity: int = UNLIMITED,
         timeout: float | None = None,
         linger: float = 0.0,
+        parallel: int = 1,
         keys: Callable[[Request], Sequence[Hashable]] = lambda _: (),
         one_by_one_after: tuple[type[Exception], ...] = (),
     ) -> None:
@@ -82,7 +83,8 @@ class GroupCommit(Generic[Request, Answer]):
             weigh: Returns the weight of a request.
             capacity: Maximum total weight of a group with several requests.
             timeout: Maximum seconds for which a request waits for its group to start; None = no limit.
-            linger: Maximum seconds for which a leader waits for followers; 0 = no wait.
+            linger: Maximum seconds for which a leader waits for followers; 0 = no wait. Only with ``parallel`` = 1.
+            parallel: Maximum number of groups that run at a time.
             keys: Returns a request's keys. If two requests of a group share a key, the group's requests are executed
                 one by one.
             one_by_one_after: Errors of ``execute`` after which the group's requests are executed again one by one, so
@@ -93,6 +95,7 @@ class GroupCommit(Generic[Request, Answer]):
         self._capacity = capacity
         self._timeout = -1 if timeout is None else timeout
         self._linger = linger
+        self._parallel = parallel
         self._keys = keys
         self._one_by_one_after = one_by_one_after
         self._lock = threading.Lock()
@@ -100,7 +103,7 @@ class GroupCommit(Generic[Request, Answer]):
         self._last_size = 1
         self._awaited = 0  # number of followers for which a leader lingers
         self._gathered = threading.Event()
-        self._is_busy = False
+        self._running = 0
 
     def submit(self, request: Request) -> Answer:
         """Execute a request in a group and return its result, or raise its error.
@@ -109,12 +112,13 @@ class GroupCommit(Generic[Request, Answer]):
         """
         member = _Member[Request, Answer](request)
         with self._lock:
-            if self._is_busy:
+            if self._running == self._parallel:
                 self._waiting.append(member)
                 if 0 < self._awaited <= len(self._waiting):
                     self._gathered.set()
             else:
-                self._is_busy = member.is_leader = True
+                self._running += 1
+                member.is_leader = True
         if not member.is_leader:
             self._follow(member)
         if member.is_leader:
@@ -150,7 +154,7 @@ class GroupCommit(Generic[Request, Answer]):
         finally:
             with self._lock:
                 successor = self._waiting.pop(0) if self._waiting else None
-                self._is_busy = successor is not None
+                self._running -= successor is None
             if successor is not None:
                 successor.is_leader = True
                 successor.woken.release()

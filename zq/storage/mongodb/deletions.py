@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletions of messages by id.
 
-- A deletion of messages whether or not they are claimed has its own command.
-- Concurrent deletions of one message each share a command, because one journal commit takes longer than several
-  deletions. The reply contains only the total number of deleted messages. If some messages were not deleted, each
-  caller checks its own message.
+- Concurrent deletions of one message each share a command, and so do deletions of messages whether or not they are
+  claimed. If some messages were not deleted, each caller checks its own messages.
 - Other deletions share transactions: deletions with history entries, in a grouped queue, or of several claimed
   messages. Separate transactions on one queue would conflict on its history counter.
 """
@@ -12,22 +10,19 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from bson.datetime_ms import DatetimeMS
 
 from zq.errors import ClaimNotHeld, MessageClaimed
 from zq.model import Outcome
-from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb import groups, layout
 from zq.storage.mongodb.changes import FinishTerms, finish, held_condition
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.floors import find_visible
 from zq.storage.mongodb.group_commit import ShardGroups
 from zq.storage.mongodb.layout import UNGROUPED_FILTER, BsonDocument, QueueKey
-
-# Maximum number of deletions in one group.
-CAPACITY: Final = 256
+from zq.storage.mongodb.shared_commands import CAPACITY, SharedCommands
 
 
 class Deletion(NamedTuple):
@@ -52,7 +47,7 @@ class Deletions:
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
-        self._group_commit = GroupCommit[BsonDocument, bool](self._delete, capacity=CAPACITY, timeout=client.timeout)
+        self._shared = SharedCommands(client, client.delete)
         self._finish_groups = ShardGroups[Deletion, None](client, self._finish, lambda one: len(one.doc_ids), CAPACITY)
 
     def delete(self, deletion: Deletion, is_grouped: bool) -> None:
@@ -65,8 +60,8 @@ class Deletions:
         if is_grouped or deletion.history or (claims is not None and (len(deletion.doc_ids) != 1 or len(claims) > 1)):
             self._finish_groups.submit(deletion)
         elif claims is None:
-            gone = self._client.delete_all({**living, **UNGROUPED_FILTER})
-            if gone < len(deletion.doc_ids) and self._client.find(living, limit=1, hint="_id_", fields={"_id": 1}):
+            is_complete = self._delete(living, len(deletion.doc_ids))
+            if not is_complete and self._client.find(living, limit=1, hint="_id_", fields={"_id": 1}):
                 self._finish_groups.submit(deletion)
         else:
             self._delete_one(deletion, living, claims)
@@ -76,7 +71,7 @@ class Deletions:
 
         ``living`` is the filter on unexpired messages, and ``claims`` are the claims that the request names.
         """
-        while not self._group_commit.submit({**living, **_holder(claims, deletion.now), **UNGROUPED_FILTER}):
+        while not self._delete({**living, **_holder(claims, deletion.now)}, 1):
             found = find_visible(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
             if not found:
                 return
@@ -87,9 +82,10 @@ class Deletions:
             if refusal:
                 raise refusal
 
-    def _delete(self, deletions: Sequence[BsonDocument]) -> Sequence[bool]:
-        statements = [{"q": conditions, "limit": 1, "hint": "_id_"} for conditions in deletions]
-        return [self._client.delete(statements) == len(deletions)] * len(deletions)
+    def _delete(self, conditions: BsonDocument, count: int) -> bool:
+        """Delete ungrouped messages. Return whether certainly all ``count`` messages existed and were deleted."""
+        statement = {"q": {**conditions, **UNGROUPED_FILTER}, "limit": 0, "hint": "_id_"}
+        return self._shared.submit([statement], count)
 
     def _finish(self, deletions: Sequence[Deletion]) -> Sequence[Exception | None]:
         """Execute several requests in one transaction. Return the error of each rejected request, and None for others.

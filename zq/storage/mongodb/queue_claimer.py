@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims and pops of ready messages from the head of a queue.
 
-Concurrent requests of a process for one queue share a search, which reads the bodies. They also share an update for all
-claims and a transaction for all pops. Each write repeats the conditions of the search. If two processes find the same
-message, only one of them gets it; the other process searches again, further back in the queue.
+Concurrent requests of a process for one queue share a search, which reads the bodies. Concurrent requests for any
+queues share an update command for claims and a transaction for pops. Each write repeats the conditions of the search.
+If two processes find the same message, only one of them gets it; the other process searches again, further back in the
+queue.
 
 In a grouped queue, ``group_claimer`` serves the requests. Grouped messages have the field ``h1``. A claimer remembers
 whether the last message that it found had this field. This is only a hint for the next search, because a queue may be
@@ -13,7 +14,6 @@ deleted and created again with another grouping.
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from bson.datetime_ms import DatetimeMS
@@ -21,21 +21,19 @@ from cachetools import LRUCache
 from msgspec.structs import replace
 
 from zq.errors import OtherMetadata
-from zq.model import ClaimRequest, Outcome, QueueRef
+from zq.model import ClaimRequest, QueueRef
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb import layout
-from zq.storage.mongodb.changes import FinishTerms, finish
 from zq.storage.mongodb.claim_attempt import Choice, ClaimAttempt, ClaimOutcome
-from zq.storage.mongodb.client import Aborted, Session, StoreClient
+from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.counters import NO_METADATA
-from zq.storage.mongodb.floors import counters_of, floor_of, search
+from zq.storage.mongodb.floors import search
 from zq.storage.mongodb.group_claimer import GroupClaimer
 from zq.storage.mongodb.head_hint import HeadHint
 from zq.storage.mongodb.layout import CLAIM_ORDER, UNGROUPED_FILTER, BsonDocument, QueueKey, size_of
-from zq.storage.mongodb.unions import FLOORS
+from zq.storage.mongodb.pops import Pop, Pops
+from zq.storage.mongodb.shared_commands import CAPACITY, SharedCommands
 
-# Maximum number of messages that one search finds for all requests of a group.
-CAPACITY: Final = 256
 # Maximum number of index entries that a removal of expired messages reads: this number for each wanted message ...
 STEPS_PER_MESSAGE: Final = 4
 # ... plus this number.
@@ -66,8 +64,10 @@ class SearchResult(NamedTuple):
 class QueueClaimer:
     """The claims and pops of one queue, for all threads of this process."""
 
-    def __init__(self, client: StoreClient, key: QueueKey) -> None:
+    def __init__(self, client: StoreClient, key: QueueKey, updates: SharedCommands, pops: Pops) -> None:
         self._client = client
+        self._updates = updates
+        self._pops = pops
         self._key = key
         self.group_claimer = GroupClaimer(client, key)
         self.is_grouped = False
@@ -221,7 +221,7 @@ class QueueClaimer:
         if not claims:
             return set()
         updates = [self.claim_statement(request, choice.eligible, attempt.now) for attempt, request, choice in claims]
-        if self._client.update(updates) == sum(len(choice.eligible) for *_, choice in claims):
+        if self._updates.submit(updates, sum(len(choice.eligible) for *_, choice in claims)):
             return {doc_id for *_, choice in claims for doc_id in choice.doc_ids}
         self._head_hint.record_collision()
         got: set[str] = set()
@@ -238,25 +238,16 @@ class QueueClaimer:
         """
         if not pops:
             return set()
-        finishing = [self._key.history_counter] if any(attempt.history for attempt, _ in pops) else []
-        try:
-            with self._client.locks.locked(*finishing):
-                self._client.transaction(partial(self._remove, pops), retry_conflicts=False)
-        except Aborted:
-            self._head_hint.record_collision()
-            return set()
-        return {doc_id for _, choice in pops for doc_id in choice.doc_ids}
-
-    def _remove(self, pops: Sequence[tuple[ClaimAttempt, Choice]], session: Session) -> None:
-        for history in {attempt.history for attempt, _ in pops}:
-            popped = [found for attempt, choice in pops if attempt.history == history for found in choice.eligible]
-            now = pops[0][0].now
-            doc_ids, unchanged = [found["_id"] for found in popped], _unchanged(popped, now)
-            finish(self._client, session, self._key, doc_ids, FinishTerms(Outcome.POPPED, now, history), unchanged)
-            if history:  # a message that was purged after the search must not become a history entry
-                counters = self._client.find(counters_of(self._client, [self._key]), fields=FLOORS, session=session)
-                if any(found["k"] <= floor_of(counter) for counter in counters for found in popped):
-                    raise Aborted
+        now = pops[0][0].now
+        by_history: defaultdict[int, list[BsonDocument]] = defaultdict(list)
+        for attempt, choice in pops:
+            by_history[attempt.history] += choice.eligible
+        if self._pops.submit(
+            [Pop(self._key, found, _unchanged(found, now), now, history) for history, found in by_history.items()]
+        ):
+            return {doc_id for _, choice in pops for doc_id in choice.doc_ids}
+        self._head_hint.record_collision()
+        return set()
 
 
 class QueueClaimers:
@@ -264,6 +255,8 @@ class QueueClaimers:
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
+        self._updates = SharedCommands(client, client.update)
+        self._pops = Pops(client)
         self._lock = threading.Lock()
         self._claimers = LRUCache[str, QueueClaimer](MAX_CLAIMERS)
 
@@ -272,7 +265,7 @@ class QueueClaimers:
         with self._lock:
             claimer = self._claimers.get(key.shard)
             if claimer is None:
-                claimer = self._claimers[key.shard] = QueueClaimer(self._client, key)
+                claimer = self._claimers[key.shard] = QueueClaimer(self._client, key, self._updates, self._pops)
         return claimer
 
     def pop(self, key: QueueKey, attempt: ClaimAttempt) -> Sequence[BsonDocument]:

@@ -82,13 +82,13 @@ def aggregate_with(
         pipeline = [{"$match": queue_filter}, {"$project": FLOORS}]
         union = {"$lookup": {"from": MESSAGES, "pipeline": pipeline, "as": "beside"}}
     command: BsonDocument = {"aggregate": MESSAGES, "pipeline": [*stages, union], "cursor": {}}
+    portion = limit if max_bytes >= UNBOUNDED else min(limit, PORTION)
     if limit:
         # One more than the maximum number of results. Otherwise, the driver would send another command to the cursor.
-        batch = 1 + len(names) + (limit if max_bytes >= UNBOUNDED else min(limit, PORTION))
-        command["cursor"] = {"batchSize": batch}
+        command["cursor"] = {"batchSize": 1 + len(names) + portion}
     if hint:
         command["hint"] = hint
-    found = client.read(command, session, max_bytes=max_bytes, **concern)
+    found = client.read(command, session, max_bytes=max_bytes, is_single=0 < limit == portion, **concern)
     if session is not None:
         floors = [one.pop("beside") for one in found]
         return found, floors[0] if floors else []
