@@ -32,8 +32,9 @@ CLOSED = [
 # What the unit may have, by its sections; systemd's own tool found no fault with it, and an exposure below 2 of 10.
 DIRECTIVES = {
     "[Unit]": "Description After Wants",
-    "[Service]": f"""Type ExecStart ExecReload EnvironmentFile User Group StateDirectory StateDirectoryMode
-    WorkingDirectory KillMode TimeoutStopSec Restart RestartSec RestartPreventExitStatus LimitNOFILE {YES}
+    "[Service]": f"""Type NotifyAccess ExecStart ExecReload EnvironmentFile User Group StateDirectory StateDirectoryMode
+    RuntimeDirectory RuntimeDirectoryMode WorkingDirectory KillMode TimeoutStartSec TimeoutStopSec Restart RestartSec
+    RestartPreventExitStatus LimitNOFILE {YES}
     {" ".join(line.partition("=")[0] for line in CLOSED)}""",
     "[Install]": "WantedBy",
 }

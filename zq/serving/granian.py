@@ -26,7 +26,7 @@ from zq import turns
 from zq.http import heads
 from zq.http.application import App
 from zq.http.features import Feature, Receive, Scope, Send, SocketHandler
-from zq.serving import fairness, lifecycle, listening
+from zq.serving import fairness, lifecycle, listening, systemd
 from zq.serving.asgi import PIECE_SIZE, Edge, Limits
 from zq.serving.settings import Settings
 from zq.serving.settings.sections import ServerOptions
@@ -38,6 +38,8 @@ LINGER: Final = 2.0
 QUIET: Final = 0.3
 # Seconds between two such checks.
 DRAIN_CHECK_INTERVAL: Final = 0.05
+# Seconds between two checks of whether a starting server accepts connections.
+ACCEPT_CHECK_INTERVAL: Final = 0.02
 
 
 class WorkerApplication(Struct, frozen=True):
@@ -168,6 +170,8 @@ class Worker:
         loop.add_signal_handler(lifecycle.RELOAD, self._begin, self._reload)
         lifecycle.allow_reload()
         LOG.info("Process %d is serving.", os.getpid())
+        if systemd.is_notified():
+            self._begin(self._announce)
         ended = asyncio.ensure_future(self._ending.wait())
         while not ended.done():
             await asyncio.wait({ended, *self._servers.values()}, return_when=asyncio.FIRST_COMPLETED)
@@ -207,6 +211,13 @@ class Worker:
         )
         self._servers[server] = asyncio.ensure_future(server.serve())
         return server
+
+    async def _announce(self) -> None:
+        """Notify systemd as soon as the server accepts connections."""
+        port = self._chosen.server.port
+        while port and not listening.accepts(self._address, port):
+            await asyncio.sleep(ACCEPT_CHECK_INTERVAL)
+        systemd.notify(systemd.READY)
 
     async def _reload(self) -> None:
         """Reload the options. If TLS is on, start a server with the new certificates for new connections."""

@@ -33,6 +33,7 @@ from zq.serving import (
     offline,
     settings,
     startup,
+    systemd,
 )
 from zq.serving.application import Application, make_broker, open_store
 from zq.serving.features import COMMANDS as FEATURE_COMMANDS
@@ -143,6 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(configuration: Configuration) -> int:
+    systemd.adopt()
     chosen = configuration.current
     tls = ServerTls(chosen.server) if chosen.server.tls_cert else None
     _check_start(chosen)
