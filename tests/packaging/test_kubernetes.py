@@ -204,9 +204,15 @@ def test_ports_of_the_pod_are_those_of_the_options(
 
 
 @pytest.mark.parametrize("overlay", SERVERS)
-def test_the_pod_ends_before_kubernetes_kills_it(overlay: str, pod: dict[str, Any]) -> None:
+def test_the_pod_drains_and_ends_before_kubernetes_kills_it(
+    overlay: str, pod: dict[str, Any], container: dict[str, Any]
+) -> None:
     chosen = load(overlay)
-    stopping = chosen.server.drain_delay + chosen.server.graceful_timeout + CLOSING
+    program, *arguments = container["lifecycle"]["preStop"]["exec"]["command"]
+    given = server._parser().parse_intermixed_args(arguments)
+    assert (program, given.command, given.config) == ("zq-server", "drain", container["args"][-1])
+    assert chosen.server.control
+    stopping = given.wait + chosen.server.drain_delay + chosen.server.graceful_timeout + CLOSING
     assert pod["spec"]["terminationGracePeriodSeconds"] >= stopping
 
 

@@ -96,7 +96,7 @@ def create_app(
         tokens: The tokens of all projects. The default reads them from the broker's store.
         share: Returns the current options of signed URLs.
         auth: Name of the authentication strategy.
-        is_stopping: Returns whether the server is stopping. If so, ``/readyz`` answers 503.
+        is_stopping: Returns whether the server is stopping or drains. If so, ``/readyz`` answers 503.
         monotonic: Clock of the rate limit on invalid signatures.
     """
     guarded = strategy is not None or proxy is not None

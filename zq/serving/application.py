@@ -31,6 +31,7 @@ from zq.model import QueueRef
 from zq.model.expiry import Expiry
 from zq.model.stats import Snapshot
 from zq.serving import lifecycle, probes
+from zq.serving.draining import Drain
 from zq.serving.features import EXTENSIONS, create_features, create_followers
 from zq.serving.listening import format_authority, overlap
 from zq.serving.maintenance import Upkeep
@@ -60,15 +61,17 @@ class Application:
 
     Args:
         tls: Certificates to reload together with the options.
+        drain: Whether the server drains. The default is a state of this process alone.
 
     Raises:
         StartRefused: The settings or the store do not permit a start.
         Unavailable: The store is unavailable.
     """
 
-    def __init__(self, configuration: Configuration, tls: ServerTls | None = None) -> None:
+    def __init__(self, configuration: Configuration, tls: ServerTls | None = None, drain: Drain | None = None) -> None:
         self._configuration = configuration
         self._tls = tls
+        self.drain = drain or Drain()
         chosen = configuration.current
         with lifecycle.exit_at_once():
             self._storage = open_stores(chosen)
@@ -100,7 +103,10 @@ class Application:
         listeners = [listener for feature in self.features for listener in feature.listeners]
         self._listeners: Sequence[Callable[[QueueRef], object]] = (self.broker.waiters.wake, *listeners)
         self._storage.listen(self._notify)
-        pages = {"/healthz": probes.health, "/readyz": probes.readiness(self.broker.health.check_ready)}
+        pages = {
+            "/healthz": probes.health,
+            "/readyz": probes.readiness(self.broker.health.check_ready, self.drain.is_leaving),
+        }
         _listen(chosen, pages, self._metrics)
         self._upkeep = Upkeep(
             self._storage,
@@ -144,7 +150,7 @@ class Application:
             share=lambda: configuration.current.share,
             auth=chosen.auth.strategy,
             features=self.features,
-            is_stopping=lifecycle.is_stopping,
+            is_stopping=self.drain.is_leaving,
         )
 
     def _notify(self, queue: QueueRef) -> None:

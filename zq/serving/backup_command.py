@@ -49,6 +49,8 @@ def check(given: argparse.Namespace) -> None:
         ("--keep", given.keep and given.command != "backup"),
         ("--shift-time", given.shift_time and not of_backup),
         ("--revoke-tokens", given.revoke_tokens and not of_backup),
+        ("--wait", given.wait is not None and given.command != "drain"),
+        ("--undo", given.undo and given.command != "drain"),
         ("--to, --at or --position", of_backup and (given.to or given.at or given.position is not None)),
     ):
         if unused:

@@ -86,12 +86,15 @@ def _remove_socket(path: str) -> None:
             os.unlink(path)
 
 
-def send(path: str, method: str, target: str, document: object = None) -> tuple[int, Any]:
+def send(path: str, method: str, target: str, document: object = None, within: float = TIMEOUT) -> tuple[int, Any]:
     """Send a request through the control socket. Return the status and the decoded response.
+
+    Args:
+        within: Timeout in seconds.
 
     Raises ``Unavailable`` if no server answers.
     """
-    connection = _Connection(path)
+    connection = _Connection(path, within)
     try:
         body = None if document is None else json.dumps(document)
         connection.request(method, target, body)
@@ -234,7 +237,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Connection(HTTPConnection):
-    def __init__(self, path: str, within: float = TIMEOUT) -> None:
+    def __init__(self, path: str, within: float) -> None:
         super().__init__("localhost", timeout=within)
         self._path = path
 

@@ -28,6 +28,7 @@ from zq.serving import (
     backup_command,
     control,
     credential_commands,
+    draining,
     lifecycle,
     listening,
     offline,
@@ -36,6 +37,7 @@ from zq.serving import (
     systemd,
 )
 from zq.serving.application import Application, make_broker, open_store
+from zq.serving.draining import Drain, DrainControl
 from zq.serving.features import COMMANDS as FEATURE_COMMANDS
 from zq.serving.features import command_features, create_followers
 from zq.serving.metrics import multiprocess
@@ -70,28 +72,32 @@ COMMANDS: Final[dict[str, Command]] = {
 """Commands that administer credentials, by name."""
 
 
-def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
+def _open(configuration: Configuration, tls: ServerTls | None, drain: Drain) -> Application:
     chosen = configuration.current
     logs.configure(chosen.log.format, chosen.log.level)
     try:
-        made = Application(configuration, tls)
+        made = Application(configuration, tls, drain)
     except Deposed as error:  # another server has taken over the store
         LOG.critical("%s", error)
         lifecycle.give_up()
     if chosen.server.control:
-        control.serve(chosen.server.control, made.app, made.snapshot)
+        app = DrainControl(made.app, drain, chosen.server.engine == "granian")
+        control.serve(chosen.server.control, app, made.snapshot)
     return made
 
 
-def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Callable[..., Iterable[bytes]]:
+def open_app(
+    configuration: Configuration, tls: ServerTls | None = None, drain: Drain | None = None
+) -> Callable[..., Iterable[bytes]]:
     """Open the store and return the WSGI application, for an HTTP server with its own signal handlers.
 
     Args:
         tls: Certificates to reload together with the options.
+        drain: State that all workers of the server share.
 
     Raises the errors of ``Application``.
     """
-    made = _open(configuration, tls)
+    made = _open(configuration, tls, drain or Drain())
     end = partial(lifecycle.begin_stopping, 0, made.broker.end_waiting)
     calls: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(lifecycle.ENDING, end)
     if not lifecycle.listen(calls | {lifecycle.RELOAD: partial(startup.reload, configuration, made.apply)}):
@@ -99,12 +105,14 @@ def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Call
     return made.outermost()
 
 
-def _open_worker_application(configuration: Configuration, tls: ServerTls | None) -> "granian.WorkerApplication":
+def _open_worker_application(
+    configuration: Configuration, tls: ServerTls | None, drain: Drain
+) -> "granian.WorkerApplication":
     from zq.serving import granian
 
-    made = _open(configuration, tls)
+    made = _open(configuration, tls, drain)
     reload = partial(startup.reload, configuration, made.apply)
-    return granian.WorkerApplication(made.outermost(), made.app, made.features, made.broker.end_waiting, reload)
+    return granian.WorkerApplication(made.outermost(), made.app, made.features, made.broker.end_waiting, reload, drain)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -130,6 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         backup_command.check(given)
         if given.command == "backup":
             return backup_command.backup(given, chosen.storage.uri, chosen.server.control)
+        if given.command == "drain":
+            return draining.run(given, chosen.server.control)
         if given.command in OFFLINE:
             return OFFLINE[given.command](chosen.storage.uri, given)
         if given.command == "rekey":
@@ -150,21 +160,22 @@ def _serve(configuration: Configuration) -> int:
     _check_start(chosen)
     if chosen.shared_store:  # several processes may serve the store
         multiprocess.begin()
-    reload, lost = partial(startup.reload, configuration), multiprocess.forget
+    reload, lost, drain = partial(startup.reload, configuration), multiprocess.forget, Drain()
     if chosen.server.engine == "granian":
         patience = chosen.server.drain_delay + chosen.server.graceful_timeout + CLOSE_TIMEOUT
-        work = partial(_run_worker, configuration, tls)
+        work = partial(_run_worker, configuration, tls, drain)
         return Supervisor(chosen.server.workers, work, reload, lost, patience).run()
     from zq.serving import gunicorn
 
-    return gunicorn.run(chosen, partial(open_app, configuration, tls), reload, lost, tls)
+    return gunicorn.run(chosen, partial(open_app, configuration, tls, drain), reload, lost, tls)
 
 
-def _run_worker(configuration: Configuration, tls: ServerTls | None) -> int:
+def _run_worker(configuration: Configuration, tls: ServerTls | None, drain: Drain, number: int) -> int:
     from zq.serving import granian
 
     try:
-        return granian.serve(configuration.current, partial(_open_worker_application, configuration, tls))
+        opens = partial(_open_worker_application, configuration, tls, drain)
+        return granian.serve(configuration.current, opens, number)
     except (StartRefused, Unavailable) as refusal:
         return _reject(refusal)
 
@@ -239,11 +250,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "command",
         nargs="?",
-        choices=sorted(["backup", "check-store", "owner", "rekey", "restore", "salvage", "ship", *COMMANDS]),
+        choices=sorted(["backup", "check-store", "drain", "owner", "rekey", "restore", "salvage", "ship", *COMMANDS]),
         help="".join(f"{name}: {command.summary}: zq-server {name} --help; " for name, command in COMMANDS.items())
         + "backup: create a backup of an embedded store in the directory NAME through its running server; "
         "backup verify: check that the backup NAME is complete and unchanged; "
         "check-store: check that an embedded store without a running server is readable and consistent; "
+        "drain: report that the server is not ready, and return when no request is in progress; "
         "rekey: wrap all data keys with the first master key of the file, and use new data keys from now on; "
         "salvage: copy the readable data of a damaged embedded store to a new store, and list the losses; "
         "restore: create a new embedded store from the backup NAME or, without NAME, from a store in an object store; "
@@ -258,6 +270,13 @@ def _parser() -> argparse.ArgumentParser:
         "--shift-time", action="store_true", help="restore: extend all expiry times by the time since the backup"
     )
     parser.add_argument("--revoke-tokens", action="store_true", help="restore: revoke all tokens in the backup")
+    parser.add_argument(
+        "--wait",
+        metavar="S",
+        type=_seconds,
+        help=f"drain: maximum seconds until the command returns (default {draining.DEFAULT_WAIT})",
+    )
+    parser.add_argument("--undo", action="store_true", help="drain: report that the server is ready again")
     parser.add_argument("--to", metavar="URI", help="URI of the new store for salvage, restore and ship")
     parser.add_argument("--at", metavar="TIME", help="restore: time to restore to, such as 2026-11-25T10:00:00Z")
     parser.add_argument("--position", metavar="N", type=int, help="restore: log position to restore to")
@@ -288,6 +307,12 @@ def _port(text: str) -> str:
     if not text.isascii() or not text.isdigit() or int(text[:9]) > 65535:
         raise argparse.ArgumentTypeError(f"the port must be a number from 0 to 65535, not {text!r}")
     return text
+
+
+def _seconds(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text[:9]) > draining.MAX_WAIT:
+        raise argparse.ArgumentTypeError(f"the time must be from 0 to {draining.MAX_WAIT} seconds, not {text!r}")
+    return int(text)
 
 
 def _count(text: str) -> int:
