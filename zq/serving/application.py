@@ -37,12 +37,13 @@ from zq.serving.listening import format_authority, overlap
 from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
 from zq.serving.metrics.timed import measure_verbs
+from zq.serving.mode_watch import ModeWatch
 from zq.serving.settings import Configuration, Settings
 from zq.serving.startup import reload_files
 from zq.serving.tls import ServerTls
 from zq.storage import connect
 from zq.storage.api import Storage
-from zq.storage.capabilities import Snapshots
+from zq.storage.capabilities import LimitedSpace, Snapshots
 from zq.storage.pooling import PooledStorage
 
 if TYPE_CHECKING:
@@ -119,6 +120,11 @@ class Application:
         )
         self._upkeep.start()
         atexit.register(self._upkeep.stop)
+        watch = ModeWatch(
+            self.broker.modes, self._storage.has_low_space if isinstance(self._storage, LimitedSpace) else bool
+        )
+        watch.start()
+        atexit.register(watch.stop)  # must run before the store is closed
         lifecycle.register_exit(self.broker.trail.finish)  # must run before the store is closed
         for feature in self.features:
             feature.start()

@@ -45,7 +45,7 @@ def check(given: argparse.Namespace) -> None:
     """Raise ``StartRefused`` if an argument does not apply to the command."""
     of_backup = given.command == "restore" and given.names
     for what, unused in (
-        (f"{' '.join(given.names)[:100]!r}", given.names and given.command not in ("backup", "restore")),
+        (f"{' '.join(given.names)[:100]!r}", given.names and given.command not in ("backup", "mode", "restore")),
         ("--keep", given.keep and given.command != "backup"),
         ("--shift-time", given.shift_time and not of_backup),
         ("--revoke-tokens", given.revoke_tokens and not of_backup),

@@ -5,16 +5,14 @@
 """
 
 import argparse
-import json
 import mmap
 import time
-from collections.abc import Callable, Iterable
-from http import HTTPStatus
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from msgspec import DecodeError, Meta, Struct
-from msgspec.json import decode
+from msgspec import Meta, Struct
+from msgspec.json import Decoder
 
+from zq import wire
 from zq.errors import StartRefused
 from zq.serving import control, lifecycle
 
@@ -102,32 +100,24 @@ class DrainRequest(Struct, forbid_unknown_fields=True):
     wait: Annotated[int, Meta(ge=0, le=MAX_WAIT)] | None
 
 
+_decoder: Final = Decoder(DrainRequest)
+
+
 class DrainControl:
-    """WSGI middleware of the control socket that begins and ends draining.
+    """The operation of the control socket that begins or ends draining.
 
     Args:
-        counts: Whether the HTTP server counts requests. If not, the request to drain takes its full time.
+        counts: Whether the HTTP server counts requests. If not, the operation takes its full time.
     """
 
-    def __init__(self, app: control.Application, drain: Drain, counts: bool) -> None:
-        self._app = app
+    def __init__(self, drain: Drain, counts: bool) -> None:
         self._drain = drain
         self._counts = counts
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
-        if environ["PATH_INFO"] != PATH:
-            return self._app(environ, start_response)
-        size = int(environ.get("CONTENT_LENGTH") or 0)
-        status, answer = HTTPStatus.OK, dict[str, object]()
-        try:
-            given = decode(environ["wsgi.input"].read(size), type=DrainRequest)
-        except DecodeError as error:
-            status, answer["description"] = HTTPStatus.BAD_REQUEST, str(error)
-        else:
-            self._drain.set(given.wait is not None)
-            answer["in_progress"] = None if given.wait is None else self._wait(given.wait)
-        start_response(f"{status.value} {status.phrase}", [("Content-Type", "application/json")])
-        return [json.dumps(answer).encode()]
+    def __call__(self, body: bytes) -> dict[str, int | None]:
+        given = wire.decode(_decoder, body)
+        self._drain.set(given.wait is not None)
+        return {"in_progress": None if given.wait is None else self._wait(given.wait)}
 
     def _wait(self, seconds: int) -> int | None:
         if self._counts:
@@ -142,7 +132,8 @@ def run(given: argparse.Namespace, socket: str) -> int:
     Args:
         socket: Path of the server's control socket, or "" if it has none.
 
-    Raises ``StartRefused`` if the server has no control socket, and ``Unavailable`` if no server answers.
+    Raises ``StartRefused`` if the arguments are not valid or the server has no control socket, and ``Unavailable`` if
+    no server answers.
     """
     if given.undo and given.wait is not None:
         raise StartRefused("--undo and --wait exclude each other.")
@@ -152,7 +143,7 @@ def run(given: argparse.Namespace, socket: str) -> int:
             "drain_delay, which drains after SIGTERM."
         )
     wait = None if given.undo else DEFAULT_WAIT if given.wait is None else given.wait
-    _, answer = control.send(socket, "POST", PATH, {"wait": wait}, control.TIMEOUT + (wait or 0))
+    answer = control.operate(socket, PATH, {"wait": wait}, control.TIMEOUT + (wait or 0))
     if wait is None:
         print("The server does not drain: /readyz answers 200 again.")  # noqa: T201
     elif answer["in_progress"] == 0:

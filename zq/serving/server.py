@@ -11,7 +11,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -19,6 +20,7 @@ from zq import __version__, audit, logs
 from zq.auth import check as check_auth
 from zq.auth.policy import Policy
 from zq.clock import StoreClock
+from zq.core.modes import Modes
 from zq.errors import Deposed, StartRefused, Unavailable
 from zq.events import NO_EVENTS
 from zq.http.app import create_app
@@ -31,6 +33,7 @@ from zq.serving import (
     draining,
     lifecycle,
     listening,
+    mode_command,
     offline,
     settings,
     startup,
@@ -41,6 +44,7 @@ from zq.serving.draining import Drain, DrainControl
 from zq.serving.features import COMMANDS as FEATURE_COMMANDS
 from zq.serving.features import command_features, create_followers
 from zq.serving.metrics import multiprocess
+from zq.serving.mode_command import ModeControl
 from zq.serving.settings import Configuration, Settings
 from zq.serving.supervisor import Supervisor
 from zq.serving.tls import ServerTls
@@ -81,8 +85,11 @@ def _open(configuration: Configuration, tls: ServerTls | None, drain: Drain) -> 
         LOG.critical("%s", error)
         lifecycle.give_up()
     if chosen.server.control:
-        app = DrainControl(made.app, drain, chosen.server.engine == "granian")
-        control.serve(chosen.server.control, app, made.snapshot)
+        operations: dict[str, control.Operation] = {
+            draining.PATH: DrainControl(drain, chosen.server.engine == "granian"),
+            mode_command.PATH: ModeControl(made.broker.modes),
+        }
+        control.serve(chosen.server.control, made.app, made.snapshot, operations)
     return made
 
 
@@ -140,6 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return backup_command.backup(given, chosen.storage.uri, chosen.server.control)
         if given.command == "drain":
             return draining.run(given, chosen.server.control)
+        if given.command == "mode":
+            return mode_command.run(given, chosen.server.control, partial(_open_modes, chosen))
         if given.command in OFFLINE:
             return OFFLINE[given.command](chosen.storage.uri, given)
         if given.command == "rekey":
@@ -202,6 +211,12 @@ def _open_in_process(chosen: Settings) -> App:
     return create_app(broker, features=command_features(broker, chosen))
 
 
+@contextmanager
+def _open_modes(chosen: Settings) -> Iterator[Modes]:
+    with closing(open_store(chosen)) as storage:
+        yield Modes(storage.documents, StoreClock(storage.now, distrusted_lead=storage.clock_lead))
+
+
 def _connect(chosen: Settings) -> SendRequest:
     return credential_commands.connect(chosen.server.control, partial(_open_in_process, chosen))
 
@@ -250,19 +265,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "command",
         nargs="?",
-        choices=sorted(["backup", "check-store", "drain", "owner", "rekey", "restore", "salvage", "ship", *COMMANDS]),
+        choices=sorted(
+            ["backup", "check-store", "drain", "mode", "owner", "rekey", "restore", "salvage", "ship", *COMMANDS]
+        ),
         help="".join(f"{name}: {command.summary}: zq-server {name} --help; " for name, command in COMMANDS.items())
         + "backup: create a backup of an embedded store in the directory NAME through its running server; "
         "backup verify: check that the backup NAME is complete and unchanged; "
         "check-store: check that an embedded store without a running server is readable and consistent; "
         "drain: report that the server is not ready, and return when no request is in progress; "
+        "mode: print the mode of all servers on the store, or set it to NAME: normal, no_posts (no new messages) or "
+        "read_only (no changes); "
         "rekey: wrap all data keys with the first master key of the file, and use new data keys from now on; "
         "salvage: copy the readable data of a damaged embedded store to a new store, and list the losses; "
         "restore: create a new embedded store from the backup NAME or, without NAME, from a store in an object store; "
         "ship: copy an embedded store to an object store; "
         "owner: print which server owns a store in an object store",
     )
-    parser.add_argument("names", metavar="NAME", nargs="*", help="backup directory or backup name")
+    parser.add_argument("names", metavar="NAME", nargs="*", help="backup directory, backup name or mode")
     parser.add_argument(
         "--keep", metavar="N", type=_count, help="backup: number of newest backups to keep in the directory"
     )
