@@ -19,7 +19,10 @@ COPY zq zq
 RUN /opt/zq/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation .
 
 FROM ${PYTHON_IMAGE}
-LABEL org.opencontainers.image.title="zq" \
+ARG REVISION=
+LABEL org.opencontainers.image.version="0.1.0" \
+    org.opencontainers.image.revision="${REVISION}" \
+    org.opencontainers.image.title="zq" \
     org.opencontainers.image.description="Multi-tenant queue service with OpenStack Zaqar's v2 wire contract" \
     org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --system --uid 8888 --home-dir /var/lib/zq --shell /usr/sbin/nologin zq \

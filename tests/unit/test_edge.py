@@ -14,6 +14,7 @@ from zq.core import Broker
 from zq.http.app import create_app
 from zq.http.pending import PendingRequest
 from zq.serving.asgi import Edge, Limits, Response
+from zq.serving.draining import Drain
 from zq.serving.fairness import MAX_STEPS
 from zq.storage import connect
 from zq.turns import Contention
@@ -29,7 +30,8 @@ class Watched(Edge):
 
     def __init__(self, broker: Broker) -> None:
         app = create_app(broker)
-        super().__init__(app, app, Limits(60, 60, 60, 1 << 20), 2, asyncio.get_running_loop())
+        drain, loop = Drain(), asyncio.get_running_loop()
+        super().__init__(app, app, Limits(60, 60, 60, 1 << 20), 2, loop, drain.counter(0), drain.is_leaving)
         self.broker = broker
         self.calls: list[int] = []
         self.projects: list[str] = []

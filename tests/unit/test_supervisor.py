@@ -18,7 +18,7 @@ from zq.serving.supervisor import Supervisor
 count, code = int(sys.argv[1]), int(sys.argv[2])
 theirs, ours = os.pipe()
 
-def work():
+def work(_number):
     os.write(ours, b"x")
     while not released():
         time.sleep(0.01)
@@ -47,7 +47,7 @@ PATIENT_MASTER = """
 import signal, sys
 from zq.serving import supervisor
 
-def work():
+def work(_number):
     print("works", flush=True)
     return signal.sigwait({signal.SIGTERM})
 

@@ -14,6 +14,7 @@ from zq.core.followers import Followers
 from zq.core.health import Health, Pools
 from zq.core.history import History
 from zq.core.messages import Messages
+from zq.core.modes import Modes
 from zq.core.publishing import Publishing, Readers
 from zq.core.queues import Queues
 from zq.core.quotas import NO_QUOTAS, Quotas
@@ -82,6 +83,7 @@ class Broker:
         self.events = events
         self.checksum = checksum
         self.limits = limits
+        self.modes = modes = Modes(storage.documents, clock)
         self.rates = rates or Rates(threads=64)
         self.quotas = None if quota is None else Quotas(storage, clock, quota, self.rates)
         quotas = self.quotas or NO_QUOTAS
@@ -129,12 +131,13 @@ class Broker:
             quotas,
             self.queue_creation,
             followers,
+            modes,
         )
         self.browsing = Browsing(storage, clock, limits, sealing)
         self.claims = Claims(storage, clock, limits, rules_cache, events, sealing)
         self.settling = Settling(storage, clock, limits, rules_cache, checksum, events, sealing, quotas)
         self.redriving = Redriving(storage, clock, rules_cache, events, quotas)
-        self.history = History(storage, clock, limits, rules_cache, events, sealing, quotas)
+        self.history = History(storage, clock, limits, rules_cache, events, sealing, quotas, modes)
         self.transactions = Transactions(storage, clock, limits, rules_cache, events, patience, quotas)
 
         self.topics = Topics(
@@ -152,7 +155,7 @@ class Broker:
         tails = Tails(storage)
         self.streams = Streams(storage, clock, tails, sealing, max_streams, events, share, quotas)
         self.publishing = Publishing(
-            storage, clock, limits, topic_creation, Readers(tails, waiters), retention, events, checksum, sealing
+            storage, clock, limits, topic_creation, Readers(tails, waiters), retention, events, checksum, sealing, modes
         )
 
         self.health = Health(storage, clock, pools=pools)

@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 from zq import turns
 from zq.clock import Clock
 from zq.core.encryption import Sealing, is_sealed
+from zq.core.modes import Modes
 from zq.core.paging import read_page
 from zq.core.quotas import AnyQuotas
 from zq.core.rules import RulesCache
@@ -39,7 +40,9 @@ class History:
         events: Events,
         sealing: Sealing,
         quotas: AnyQuotas,
+        modes: Modes,
     ) -> None:
+        self._modes = modes
         self._sealing = sealing
         self._history = storage.history
         self._messages = storage.messages
@@ -94,7 +97,9 @@ class History:
             MessageNotFound: The history has no message with any of the requested ids.
             QueuePaused: Posts to the queue are paused.
             QuotaExceeded: The project has reached its storage quota.
+            NoPosts: The mode of the service forbids posts.
         """
+        self._modes.check_post()
         self._check(terms)
         if terms.ids is not UNSET:
             self._rules_cache.check_posts(queue)

@@ -13,6 +13,7 @@ from zq.clock import Clock
 from zq.core.creation import QueueCreation
 from zq.core.encryption import SET_ASIDE, UNREADABLE, Sealing
 from zq.core.followers import Followers
+from zq.core.modes import Modes
 from zq.core.paging import list_messages
 from zq.core.quotas import AnyQuotas
 from zq.core.rules import Rules, RulesCache
@@ -80,8 +81,10 @@ class Messages:
         quotas: AnyQuotas,
         creation: QueueCreation,
         followers: Followers,
+        modes: Modes,
     ) -> None:
         self._sealing = sealing
+        self._modes = modes
         self._quotas = quotas
         self._creation = creation
         self._followers = followers
@@ -99,7 +102,10 @@ class Messages:
 
         If cached rules allow the post, this method returns them. They may be outdated; if so, the store rejects the
         post. If the cached rules forbid the post, or if there are none, this method reads the current rules.
+
+        Raises ``NoPosts`` or ``ReadOnly`` if the mode of the service forbids posts.
         """
+        self._modes.check_post()
         remembered = self._rules_cache.remembered(queue)
         if remembered is not None and size <= remembered.max_messages_post_size and not remembered.posts_paused:
             return remembered
@@ -182,7 +188,9 @@ class Messages:
             KeyReused: The idempotency key was used for a different request.
             QueuePaused: Posts to the queue are paused.
             QuotaExceeded: The project has reached a quota.
+            NoPosts: The mode of the service forbids posts.
         """
+        self._modes.check_post()
         posted = wire.parse_post(raw)
         stage = check_free_name("stage", stage)
         check_count("messages", len(posted), self._limits.max_messages_per_post)

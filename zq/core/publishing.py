@@ -17,6 +17,7 @@ from zq.clock import Clock
 from zq.core.creation import TopicCreation, TopicRules
 from zq.core.encryption import SEAL, UNREADABLE, Sealing, topic_binding
 from zq.core.messages import NO_TRACE, build_attributes
+from zq.core.modes import Modes
 from zq.core.streams import Gap, lost_end
 from zq.core.tails import RECHECK_INTERVAL, Tails
 from zq.core.values import ReadResult, WriteResult
@@ -64,7 +65,9 @@ class Publishing:
         events: Events,
         checksum: bool,
         sealing: Sealing,
+        modes: Modes,
     ) -> None:
+        self._modes = modes
         self._sealing = sealing
         self._log = storage.topics
         self._clock = clock
@@ -105,7 +108,9 @@ class Publishing:
             Invalid: The body or a message is not valid.
             KeyReused: The idempotency key was used for a different request.
             QuotaExceeded: The project has reached its topic quota.
+            NoPosts: The mode of the service forbids posts.
         """
+        self._modes.check_post()
         rules = self._topics.rules(topic)
         posted = wire.parse_post(raw)
         if len(posted) > self._limits.max_messages_per_post:

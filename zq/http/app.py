@@ -96,7 +96,7 @@ def create_app(
         tokens: The tokens of all projects. Default: the tokens in the broker's store.
         share: Returns the current options of signed URLs.
         auth: Name of the authentication strategy.
-        is_stopping: Returns whether the server is stopping. If so, ``/readyz`` answers 503.
+        is_stopping: Returns whether the server is stopping or drains. If so, ``/readyz`` answers 503.
         monotonic: Clock of the rate limit on invalid signatures.
     """
     guarded = strategy is not None or proxy is not None
@@ -106,7 +106,7 @@ def create_app(
     public = [prefix for feature in features for prefix in feature.public_prefixes]
     page = next((feature.page for feature in features if feature.page is not None), None)
     authentication = Authentication(strategy, proxy, behind_proxy, signatures, checks, public)
-    authorization = Authorization(policy or TablePolicy(), broker.quotas, sends_rate_limits)
+    authorization = Authorization(policy or TablePolicy(), broker.quotas, sends_rate_limits, broker.modes)
     middleware = (
         RequestLog(log_requests, events, audit, broker.trail, behind_proxy),
         *(each for feature in features for each in feature.middleware),

@@ -17,6 +17,7 @@ import falcon
 
 from zq.auth.policy import RULES
 from zq.auth.policy import Policy as TablePolicy
+from zq.core.modes import Modes
 from zq.core.quotas import Quotas, check_state
 from zq.errors import TooManyRequests
 from zq.http import heads, weight
@@ -24,6 +25,7 @@ from zq.http.context import Request
 from zq.http.pending import HANDOVER, NO_HANDOVER
 from zq.model.allowance import Allowance, Policy
 from zq.model.identity import Identity
+from zq.model.modes import Mode
 from zq.model.quotas import State
 from zq.model.scopes import Kind, Scopes
 
@@ -41,6 +43,7 @@ ALWAYS_ALLOWED: Final = frozenset(
 NO_RULES: Final[Mapping[str, str]] = {}
 # A module variable is faster than an attribute of the class.
 ACTIVE: Final = State.ACTIVE
+READ_ONLY: Final = Mode.READ_ONLY
 
 
 class Response(falcon.Response):
@@ -63,7 +66,9 @@ class Authorization:
     - ``bounds``: this object, with which a long-running request checks the project's state again.
     """
 
-    def __init__(self, policy: Policy, quotas: Quotas | None, sends_rate_limits: Callable[[], bool]) -> None:
+    def __init__(
+        self, policy: Policy, quotas: Quotas | None, sends_rate_limits: Callable[[], bool], modes: Modes
+    ) -> None:
         """Initialize the middleware.
 
         Args:
@@ -71,6 +76,7 @@ class Authorization:
             sends_rate_limits: Returns whether responses have rate-limit headers.
         """
         self._policy = policy
+        self._modes = modes
         self.quotas = quotas
         self._sends_rate_limits = sends_rate_limits
         self._allowances: dict[int, Allowance] = {}
@@ -86,6 +92,10 @@ class Authorization:
         identity: Identity = context.identity
         if self.quotas is not None and identity.project:
             self._admit(self.quotas, req, identity.project, rule)
+        if self._modes.current is READ_ONLY and req.method not in SAFE_METHODS:
+            self._modes.check_change()
+        if rule not in ALWAYS_ALLOWED:
+            context.bounds = self
         allowance = self._allowances.get(id(identity))
         if allowance is None or allowance.identity is not identity:
             allowance = self._remember(identity)
@@ -135,10 +145,8 @@ class Authorization:
             NotAuthorized: The project is suspended, or it is read-only and the method is not GET or HEAD.
         """
         state = self._enter(quotas, req, project)
-        if rule not in ALWAYS_ALLOWED:
-            req.context.bounds = self
-            if state is not ACTIVE:
-                check_state(state, req.method not in SAFE_METHODS)
+        if state is not ACTIVE and rule not in ALWAYS_ALLOWED:
+            check_state(state, req.method not in SAFE_METHODS)
 
     def charge(self, req: Request, project: str) -> State:
         """Charge a request of another protocol, such as SQS, to the rate limits.
@@ -146,10 +154,8 @@ class Authorization:
         Return the project's state, which the caller must check. Raises ``TooManyRequests`` if the project exceeds a
         rate limit.
         """
-        if self.quotas is None:
-            return ACTIVE
         req.context.bounds = self
-        return self._enter(self.quotas, req, project)
+        return ACTIVE if self.quotas is None else self._enter(self.quotas, req, project)
 
     def _enter(self, quotas: Quotas, req: Request, project: str) -> State:
         context, now = req.context, quotas.now()
@@ -170,10 +176,22 @@ class Authorization:
         if account is not None:
             account.resume()
 
+    def check_mode(self, changes: bool) -> None:
+        """Raise ``ReadOnly`` if the request changes something and the mode of the service forbids it."""
+        if changes and self._modes.current is READ_ONLY:
+            self._modes.check_change()
+
     def check_state(self, req: Request) -> None:
-        """Raise ``NotAuthorized`` if the project is suspended, or is read-only and the method is not GET or HEAD."""
-        assert self.quotas is not None
-        check_state(self.quotas.allotment(req.context.identity.project).state, req.method not in SAFE_METHODS)
+        """Check a long-running request again.
+
+        Raises:
+            NotAuthorized: The project is suspended, or it is read-only and the method is not GET or HEAD.
+            ReadOnly: The method is not GET or HEAD, and the mode of the service forbids changes.
+        """
+        changes = req.method not in SAFE_METHODS
+        self.check_mode(changes)
+        if self.quotas is not None:
+            check_state(self.quotas.allotment(req.context.identity.project).state, changes)
 
 
 def _check_scopes(

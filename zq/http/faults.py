@@ -29,6 +29,8 @@ def _handle_zq_error(req: Request, resp: falcon.Response, error: errors.ZqError,
         title = error.title
     if isinstance(error, errors.CommitRunning) or status == 503:
         resp.set_header("Retry-After", "1")
+    if isinstance(error, errors.Restricted):
+        resp.set_header("Retry-After", str(error.retry_after))
     limit = ""
     if isinstance(error, errors.TooManyRequests):
         resp.set_header("Retry-After", str(error.retry_after))
@@ -70,7 +72,7 @@ HANDLERS: Final[dict[type[Exception], Callable[..., None]]] = {
 
 def log_unavailable(req: Request, error: errors.ZqError) -> None:
     """Log the error's cause if the store is unavailable."""
-    if isinstance(error, errors.Unavailable):
+    if isinstance(error, errors.Unavailable) and not isinstance(error, errors.Restricted):
         LOG.error("The store is unavailable: %r", error.__cause__ or error, extra=context(req))
 
 

@@ -31,17 +31,19 @@ from zq.model import QueueRef
 from zq.model.expiry import Expiry
 from zq.model.stats import Snapshot
 from zq.serving import lifecycle, probes
+from zq.serving.draining import Drain
 from zq.serving.features import EXTENSIONS, create_features, create_followers
 from zq.serving.listening import format_authority, overlap
 from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
 from zq.serving.metrics.timed import measure_verbs
+from zq.serving.mode_watch import ModeWatch
 from zq.serving.settings import Configuration, Settings
 from zq.serving.startup import reload_files
 from zq.serving.tls import ServerTls
 from zq.storage import connect
 from zq.storage.api import Storage
-from zq.storage.capabilities import Snapshots
+from zq.storage.capabilities import LimitedSpace, Snapshots
 from zq.storage.pooling import PooledStorage
 
 if TYPE_CHECKING:
@@ -60,15 +62,17 @@ class Application:
 
     Args:
         tls: Certificates to reload together with the options.
+        drain: Whether the server drains. The default is a state of this process alone.
 
     Raises:
         StartRefused: The settings or the store do not permit a start.
         Unavailable: The store is unavailable.
     """
 
-    def __init__(self, configuration: Configuration, tls: ServerTls | None = None) -> None:
+    def __init__(self, configuration: Configuration, tls: ServerTls | None = None, drain: Drain | None = None) -> None:
         self._configuration = configuration
         self._tls = tls
+        self.drain = drain or Drain()
         chosen = configuration.current
         with lifecycle.exit_at_once():
             self._storage = open_stores(chosen)
@@ -100,7 +104,10 @@ class Application:
         listeners = [listener for feature in self.features for listener in feature.listeners]
         self._listeners: Sequence[Callable[[QueueRef], object]] = (self.broker.waiters.wake, *listeners)
         self._storage.listen(self._notify)
-        pages = {"/healthz": probes.health, "/readyz": probes.readiness(self.broker.health.check_ready)}
+        pages = {
+            "/healthz": probes.health,
+            "/readyz": probes.readiness(self.broker.health.check_ready, self.drain.is_leaving),
+        }
         _listen(chosen, pages, self._metrics)
         self._upkeep = Upkeep(
             self._storage,
@@ -113,6 +120,11 @@ class Application:
         )
         self._upkeep.start()
         atexit.register(self._upkeep.stop)
+        watch = ModeWatch(
+            self.broker.modes, self._storage.has_low_space if isinstance(self._storage, LimitedSpace) else bool
+        )
+        watch.start()
+        atexit.register(watch.stop)  # must run before the store is closed
         lifecycle.register_exit(self.broker.trail.finish)  # must run before the store is closed
         for feature in self.features:
             feature.start()
@@ -144,7 +156,7 @@ class Application:
             share=lambda: configuration.current.share,
             auth=chosen.auth.strategy,
             features=self.features,
-            is_stopping=lifecycle.is_stopping,
+            is_stopping=self.drain.is_leaving,
         )
 
     def _notify(self, queue: QueueRef) -> None:

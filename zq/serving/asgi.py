@@ -24,7 +24,8 @@ from zq.http.application import App
 from zq.http.features import Receive, Send
 from zq.http.pending import HANDOVER, Feed, Handover, PendingRequest
 from zq.model.addresses import client_network
-from zq.serving import fairness, lifecycle
+from zq.serving import fairness
+from zq.serving.draining import RequestCounter
 from zq.serving.environ import add_body, announced_size, environment
 from zq.serving.fairness import FairQueue
 from zq.serving.pool import Deadlines, DurabilityWaiter, Pool
@@ -95,10 +96,19 @@ class Edge:
     Args:
         app: The WSGI application with all its wrappers.
         inner: The ``App`` inside ``app``; the same object if there is no wrapper.
+        counter: Counts the requests.
+        is_leaving: Returns whether the server stops or drains. If so, each response closes its connection.
     """
 
     def __init__(
-        self, app: Callable[..., Iterable[bytes]], inner: App, limits: Limits, threads: int, loop: Any
+        self,
+        app: Callable[..., Iterable[bytes]],
+        inner: App,
+        limits: Limits,
+        threads: int,
+        loop: Any,
+        counter: RequestCounter,
+        is_leaving: Callable[[], bool],
     ) -> None:
         self.limits = limits
         self.inner = inner
@@ -110,6 +120,8 @@ class Edge:
         self.addresses: Counter[bytes] = Counter()
         """Number of concurrent requests by client network."""
         self.last_request = time.monotonic()
+        self.counter = counter
+        self.is_leaving = is_leaving
         self.body_bytes = 0
         self._app = app
         self._unsent: dict[asyncio.Task[Any], LongResponse] = {}
@@ -254,6 +266,7 @@ class Exchange:
         edge, address = self._edge, client_network(self._environ["REMOTE_ADDR"])
         edge.last_request = time.monotonic()
         edge.addresses[address] += 1
+        edge.counter.begin()
         try:
             if (self._environ["REQUEST_METHOD"], self._environ["PATH_INFO"]) in ALWAYS_SERVED:
                 self._must_close = announced_size(self._environ) != 0
@@ -271,6 +284,7 @@ class Exchange:
         except Crowded:
             self._reject_overload(Refusal.QUEUE, "The server is overloaded. Try again later.")
         finally:
+            edge.counter.end()
             edge.body_bytes -= len(self._body)
             edge.addresses[address] -= 1
             if not edge.addresses[address]:
@@ -467,7 +481,7 @@ class Exchange:
 
     def _begin(self, answer: Response) -> None:
         headers = answer.headers
-        if self._must_close or lifecycle.is_stopping():
+        if self._must_close or self._edge.is_leaving():
             headers = [header for header in headers if header[0] != b"connection"] + [(b"connection", b"close")]
         self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
 

@@ -45,7 +45,10 @@ def check(given: argparse.Namespace) -> None:
     """Raise ``StartRefused`` if an argument does not apply to the command."""
     of_backup = given.command == "restore" and given.names
     for what, unused in (
-        (f"{' '.join(given.names)[:100]!r}", given.names and given.command not in ("backup", "restore", "migrate")),
+        (
+            f"{' '.join(given.names)[:100]!r}",
+            given.names and given.command not in ("backup", "mode", "restore", "migrate"),
+        ),
         ("--keep", given.keep and given.command != "backup"),
         ("--project", given.project and given.command != "migrate"),
         ("--resume", given.resume and given.command != "migrate"),
@@ -54,6 +57,8 @@ def check(given: argparse.Namespace) -> None:
         ("--revoke-tokens", given.revoke_tokens and not of_backup),
         ("--json", given.json and given.command != "doctor"),
         ("--check", given.check and given.command),
+        ("--wait", given.wait is not None and given.command != "drain"),
+        ("--undo", given.undo and given.command != "drain"),
         ("--to, --at or --position", of_backup and (given.to or given.at or given.position is not None)),
     ):
         if unused:

@@ -14,7 +14,7 @@ import socket
 import stat
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
@@ -26,7 +26,7 @@ from wsgiref.util import setup_testing_defaults
 
 import msgspec
 
-from zq.errors import Conflict, StartRefused, Unavailable, ZqError
+from zq.errors import Conflict, Invalid, StartRefused, Unavailable, ZqError
 from zq.model.stats import Snapshot
 
 LOG = logging.getLogger(__name__)
@@ -50,9 +50,13 @@ SNAPSHOT_TIMEOUT: Final = 600.0
 RUNNING: Final = "A backup of this store is already running. Try again after it has finished."
 Application = Callable[..., Iterable[bytes]]
 Snapshots = Callable[[], AbstractContextManager[Snapshot]]
+# An operation of the serving process: from the body of a request to the JSON value of the response.
+Operation = Callable[[bytes], object]
 
 
-def serve(path: str, app: Application, snapshot: Snapshots | None = None) -> None:
+def serve(
+    path: str, app: Application, snapshot: Snapshots | None = None, operations: Mapping[str, Operation] | None = None
+) -> None:
     """Serve the application at the Unix socket ``path`` in a background thread.
 
     An existing socket at the path is stale and is removed, because this process owns the store. If the socket cannot be
@@ -60,6 +64,7 @@ def serve(path: str, app: Application, snapshot: Snapshots | None = None) -> Non
 
     Args:
         snapshot: Creates a snapshot of the store for a backup.
+        operations: Operations of this process, by path.
     """
     if not hasattr(socket, "SO_PEERCRED"):
         LOG.info("No control socket: this system cannot identify the peer of a Unix socket.")
@@ -75,6 +80,7 @@ def serve(path: str, app: Application, snapshot: Snapshots | None = None) -> Non
     except OSError as error:
         LOG.warning("Cannot create the control socket %s: %s.", path, error.strerror)
         return
+    app = _Operations(app, operations or {})
     server.set_app(_Snapshots(app, snapshot) if snapshot else app)
     atexit.register(_remove_socket, path)
     threading.Thread(target=server.serve_forever, name="zq-control", daemon=True).start()
@@ -86,12 +92,15 @@ def _remove_socket(path: str) -> None:
             os.unlink(path)
 
 
-def send(path: str, method: str, target: str, document: object = None) -> tuple[int, Any]:
+def send(path: str, method: str, target: str, document: object = None, within: float = TIMEOUT) -> tuple[int, Any]:
     """Send a request through the control socket. Return the status and the decoded response.
+
+    Args:
+        within: Timeout in seconds.
 
     Raises ``Unavailable`` if no server answers.
     """
-    connection = _Connection(path)
+    connection = _Connection(path, within)
     try:
         body = None if document is None else json.dumps(document)
         connection.request(method, target, body)
@@ -102,6 +111,17 @@ def send(path: str, method: str, target: str, document: object = None) -> tuple[
         raise Unavailable(NO_SERVER.format(path)) from error
     finally:
         connection.close()
+
+
+def operate(path: str, operation: str, document: object, within: float = TIMEOUT) -> Any:
+    """Perform an operation of the server's process, and return its result.
+
+    Raises ``StartRefused`` if the server rejects the request, and ``Unavailable`` if no server answers.
+    """
+    status, answer = send(path, "POST", operation, document, within)
+    if status != HTTPStatus.OK:
+        raise StartRefused(answer["description"])
+    return answer
 
 
 @contextmanager
@@ -152,6 +172,28 @@ def call(app: Application, method: str, target: str, document: object = None) ->
     begun: list[str] = []
     content = b"".join(app(environ, lambda status, _headers, _error=None: begun.append(status)))
     return int(begun[0][:3]), json.loads(content) if content else None
+
+
+class _Operations:
+    """WSGI middleware that performs operations by path."""
+
+    def __init__(self, app: Application, operations: Mapping[str, Operation]) -> None:
+        self._app = app
+        self._operations = operations
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+        operation = self._operations.get(environ["PATH_INFO"])
+        if operation is None:
+            return self._app(environ, start_response)
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        status, answer = HTTPStatus.OK, None
+        try:
+            answer = operation(body)
+        except ZqError as refusal:
+            status = HTTPStatus.BAD_REQUEST if isinstance(refusal, Invalid) else HTTPStatus.SERVICE_UNAVAILABLE
+            answer = {"description": str(refusal)}
+        start_response(f"{status.value} {status.phrase}", [("Content-Type", "application/json")])
+        return [json.dumps(answer).encode()]
 
 
 class _Snapshots:
@@ -234,7 +276,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Connection(HTTPConnection):
-    def __init__(self, path: str, within: float = TIMEOUT) -> None:
+    def __init__(self, path: str, within: float) -> None:
         super().__init__("localhost", timeout=within)
         self._path = path
 

@@ -26,8 +26,9 @@ from zq import turns
 from zq.http import heads
 from zq.http.application import App
 from zq.http.features import Feature, Receive, Scope, Send, SocketHandler
-from zq.serving import fairness, lifecycle, listening
+from zq.serving import fairness, lifecycle, listening, systemd
 from zq.serving.asgi import PIECE_SIZE, Edge, Limits
+from zq.serving.draining import Drain
 from zq.serving.settings import Settings
 from zq.serving.settings.sections import ServerOptions
 
@@ -38,6 +39,8 @@ LINGER: Final = 2.0
 QUIET: Final = 0.3
 # Seconds between two such checks.
 DRAIN_CHECK_INTERVAL: Final = 0.05
+# Seconds between two checks of whether a starting server accepts connections.
+ACCEPT_CHECK_INTERVAL: Final = 0.02
 
 
 class WorkerApplication(Struct, frozen=True):
@@ -48,6 +51,7 @@ class WorkerApplication(Struct, frozen=True):
         inner: The ``App`` inside ``app``; the same object if there is no wrapper.
         end_waiting: Ends all long polls and streams.
         reload: Reloads the options. Returns whether the new options were applied.
+        drain: Whether the server drains.
     """
 
     app: Callable[..., Iterable[bytes]]
@@ -55,15 +59,16 @@ class WorkerApplication(Struct, frozen=True):
     features: Sequence[Feature]
     end_waiting: Callable[[], object]
     reload: Callable[[], bool]
+    drain: Drain
 
 
-def serve(chosen: Settings, open_app: Callable[[], WorkerApplication]) -> int:
-    """Serve until a signal ends this process. Return the exit code."""
+def serve(chosen: Settings, open_app: Callable[[], WorkerApplication], number: int) -> int:
+    """Serve until a signal ends this process, the worker ``number``. Return the exit code."""
     _allow_connections()
     sys.setswitchinterval(turns.SWITCH)
     opened = open_app()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(Worker(chosen, opened).run())
+        runner.run(Worker(chosen, opened, number).run())
     return 0
 
 
@@ -138,8 +143,9 @@ class Worker:
     requests.
     """
 
-    def __init__(self, chosen: Settings, opened: WorkerApplication) -> None:
+    def __init__(self, chosen: Settings, opened: WorkerApplication, number: int) -> None:
         self._chosen = chosen
+        self._number = number
         self._opened = opened
         self._address = listening.resolve(chosen.server.bind)
         """The listening address, resolved once because a reload or a stop must not depend on DNS."""
@@ -159,7 +165,10 @@ class Worker:
             per_address,
             _caller_headers(chosen.auth.strategy),
         )
-        self._edge = edge = Edge(self._opened.app, self._opened.inner, limits, chosen.threads, loop)
+        opened, counter = self._opened, self._opened.drain.counter(self._number)
+        self._edge = edge = Edge(
+            opened.app, opened.inner, limits, chosen.threads, loop, counter, opened.drain.is_leaving
+        )
         self._sockets = Sockets(edge, self._opened.app, self._opened.features)
         self._start_server()
         loop.add_signal_handler(signal.SIGTERM, self._begin, self._drain)
@@ -168,6 +177,8 @@ class Worker:
         loop.add_signal_handler(lifecycle.RELOAD, self._begin, self._reload)
         lifecycle.allow_reload()
         LOG.info("Process %d is serving.", os.getpid())
+        if systemd.is_notified():
+            self._begin(self._announce)
         ended = asyncio.ensure_future(self._ending.wait())
         while not ended.done():
             await asyncio.wait({ended, *self._servers.values()}, return_when=asyncio.FIRST_COMPLETED)
@@ -207,6 +218,13 @@ class Worker:
         )
         self._servers[server] = asyncio.ensure_future(server.serve())
         return server
+
+    async def _announce(self) -> None:
+        """Notify systemd as soon as the server accepts connections."""
+        port = self._chosen.server.port
+        while port and not listening.accepts(self._address, port):
+            await asyncio.sleep(ACCEPT_CHECK_INTERVAL)
+        systemd.notify(systemd.READY)
 
     async def _reload(self) -> None:
         """Reload the options. If TLS is on, start a server with the new certificates for new connections."""

@@ -21,7 +21,7 @@ from zq import turns
 from zq.errors import StartRefused, Unavailable
 from zq.http import heads
 from zq.model.identity import CERTIFICATE
-from zq.serving import lifecycle, listening
+from zq.serving import lifecycle, listening, systemd
 from zq.serving.environ import MAX_LINE
 from zq.serving.settings import Settings
 from zq.serving.tls import ServerTls, get_certificate
@@ -59,6 +59,7 @@ def _options(chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None
         "control_socket_disable": True,
         "proc_name": "zq-server",
         "pre_request": _reject_ambiguous_head,
+        "post_worker_init": lambda _worker: systemd.notify(systemd.READY),
         "child_exit": lambda _master, worker: lost(worker.pid),
     }
     if tls is not None:

@@ -23,6 +23,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NoReturn
 
+from zq.serving import systemd
+
 LOG = logging.getLogger(__name__)
 # Signals that end the process.
 ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
@@ -120,8 +122,12 @@ def _listen(
 
 
 def begin_stopping(delay: float, end: Callable[[], object]) -> None:
-    """Mark this process as stopping. Call ``end`` in another thread after ``delay`` seconds; 0 = immediately."""
+    """Mark this process as stopping, and notify systemd.
+
+    Call ``end`` in another thread after ``delay`` seconds; 0 = immediately.
+    """
     _stopping.set()
+    systemd.notify(systemd.STOPPING)
     if delay <= 0:
         end()
         return

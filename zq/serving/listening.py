@@ -57,6 +57,13 @@ def overlap(one: tuple[str, int], other: tuple[str, int]) -> bool:
     return one[1] == other[1] and (len(hosts) == 1 or bool(hosts & EVERYWHERE))
 
 
+def accepts(address: str, port: int) -> bool:
+    """Return whether this machine accepts connections at an IP address of its own, or at a wildcard address."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((address, port)) == 0
+
+
 def is_free(host: str, port: int) -> bool:
     """Return whether no other process listens on the address."""
     try:

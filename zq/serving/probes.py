@@ -15,7 +15,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Final, NamedTuple
 
 from zq.errors import ZqError
-from zq.serving import lifecycle
 
 LOG = logging.getLogger(__name__)
 # Maximum number of concurrent requests per listener; further connections are closed.
@@ -48,11 +47,11 @@ def health() -> Response:
     return Response(200, JSON, b'{"status":"ok"}')
 
 
-def readiness(check: Callable[[], object]) -> Page:
-    """Return a readiness page. Its status is 503 if ``check`` raises ``ZqError`` or the server is stopping."""
+def readiness(check: Callable[[], object], is_leaving: Callable[[], bool]) -> Page:
+    """Return a readiness page. Its status is 503 if ``check`` raises ``ZqError`` or the server is about to stop."""
 
     def page() -> Response:
-        if lifecycle.is_stopping():
+        if is_leaving():
             return _unready("Stopping", STOPPING_ERROR)
         try:
             check()

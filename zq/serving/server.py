@@ -11,12 +11,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from zq import __version__, audit, logs
 from zq.clock import StoreClock
+from zq.core.modes import Modes
 from zq.errors import Deposed, StartRefused, Unavailable
 from zq.events import NO_EVENTS
 from zq.http.app import create_app
@@ -27,17 +29,22 @@ from zq.serving import (
     control,
     credential_commands,
     doctor,
+    draining,
     lifecycle,
     listening,
     migrate_command,
+    mode_command,
     offline,
     settings,
     startup,
+    systemd,
 )
 from zq.serving.application import Application, make_broker, open_store
+from zq.serving.draining import Drain, DrainControl
 from zq.serving.features import COMMANDS as FEATURE_COMMANDS
 from zq.serving.features import command_features, create_followers
 from zq.serving.metrics import multiprocess
+from zq.serving.mode_command import ModeControl
 from zq.serving.requirements import REQUIREMENTS
 from zq.serving.settings import Configuration, Settings
 from zq.serving.supervisor import Supervisor
@@ -70,28 +77,35 @@ COMMANDS: Final[dict[str, Command]] = {
 """Commands that administer credentials, by name."""
 
 
-def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
+def _open(configuration: Configuration, tls: ServerTls | None, drain: Drain) -> Application:
     chosen = configuration.current
     logs.configure(chosen.log.format, chosen.log.level)
     try:
-        made = Application(configuration, tls)
+        made = Application(configuration, tls, drain)
     except Deposed as error:  # another server has taken over the store
         LOG.critical("%s", error)
         lifecycle.give_up()
     if chosen.server.control:
-        control.serve(chosen.server.control, made.app, made.snapshot)
+        operations: dict[str, control.Operation] = {
+            draining.PATH: DrainControl(drain, chosen.server.engine == "granian"),
+            mode_command.PATH: ModeControl(made.broker.modes),
+        }
+        control.serve(chosen.server.control, made.app, made.snapshot, operations)
     return made
 
 
-def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Callable[..., Iterable[bytes]]:
+def open_app(
+    configuration: Configuration, tls: ServerTls | None = None, drain: Drain | None = None
+) -> Callable[..., Iterable[bytes]]:
     """Open the store and return the WSGI application, for an HTTP server with its own signal handlers.
 
     Args:
         tls: Certificates to reload together with the options.
+        drain: State that all workers of the server share.
 
     Raises the errors of ``Application``.
     """
-    made = _open(configuration, tls)
+    made = _open(configuration, tls, drain or Drain())
     end = partial(lifecycle.begin_stopping, 0, made.broker.end_waiting)
     calls: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(lifecycle.ENDING, end)
     if not lifecycle.listen(calls | {lifecycle.RELOAD: partial(startup.reload, configuration, made.apply)}):
@@ -99,12 +113,14 @@ def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Call
     return made.outermost()
 
 
-def _open_worker_application(configuration: Configuration, tls: ServerTls | None) -> "granian.WorkerApplication":
+def _open_worker_application(
+    configuration: Configuration, tls: ServerTls | None, drain: Drain
+) -> "granian.WorkerApplication":
     from zq.serving import granian
 
-    made = _open(configuration, tls)
+    made = _open(configuration, tls, drain)
     reload = partial(startup.reload, configuration, made.apply)
-    return granian.WorkerApplication(made.outermost(), made.app, made.features, made.broker.end_waiting, reload)
+    return granian.WorkerApplication(made.outermost(), made.app, made.features, made.broker.end_waiting, reload, drain)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -137,6 +153,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return migrate_command.run(given)
         if given.command == "backup":
             return backup_command.backup(given, chosen.storage.uri, chosen.server.control)
+        if given.command == "drain":
+            return draining.run(given, chosen.server.control)
+        if given.command == "mode":
+            return mode_command.run(given, chosen.server.control, partial(_open_modes, chosen))
         if given.command in OFFLINE:
             return OFFLINE[given.command](chosen.storage.uri, given)
         if given.command == "rekey":
@@ -151,26 +171,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(configuration: Configuration) -> int:
+    systemd.adopt()
     chosen = configuration.current
     tls = ServerTls(chosen.server) if chosen.server.tls_cert else None
     _check_start(chosen)
     if chosen.shared_store:  # several processes may serve the store
         multiprocess.begin()
-    reload, lost = partial(startup.reload, configuration), multiprocess.forget
+    reload, lost, drain = partial(startup.reload, configuration), multiprocess.forget, Drain()
     if chosen.server.engine == "granian":
         patience = chosen.server.drain_delay + chosen.server.graceful_timeout + CLOSE_TIMEOUT
-        work = partial(_run_worker, configuration, tls)
+        work = partial(_run_worker, configuration, tls, drain)
         return Supervisor(chosen.server.workers, work, reload, lost, patience).run()
     from zq.serving import gunicorn
 
-    return gunicorn.run(chosen, partial(open_app, configuration, tls), reload, lost, tls)
+    return gunicorn.run(chosen, partial(open_app, configuration, tls, drain), reload, lost, tls)
 
 
-def _run_worker(configuration: Configuration, tls: ServerTls | None) -> int:
+def _run_worker(configuration: Configuration, tls: ServerTls | None, drain: Drain, number: int) -> int:
     from zq.serving import granian
 
     try:
-        return granian.serve(configuration.current, partial(_open_worker_application, configuration, tls))
+        opens = partial(_open_worker_application, configuration, tls, drain)
+        return granian.serve(configuration.current, opens, number)
     except (StartRefused, Unavailable) as refusal:
         return _reject(refusal)
 
@@ -195,6 +217,12 @@ def _open_in_process(chosen: Settings) -> App:
     broker = make_broker(chosen, storage, clock, NO_EVENTS, create_followers(chosen, storage, clock))
     atexit.register(broker.trail.finish)  # must run before the store is closed
     return create_app(broker, features=command_features(broker, chosen))
+
+
+@contextmanager
+def _open_modes(chosen: Settings) -> Iterator[Modes]:
+    with closing(open_store(chosen)) as storage:
+        yield Modes(storage.documents, StoreClock(storage.now, distrusted_lead=storage.clock_lead))
 
 
 def _connect(chosen: Settings) -> SendRequest:
@@ -244,22 +272,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "command",
         nargs="?",
-        choices=sorted(
-            ["backup", "check-store", "doctor", "migrate", "owner", "rekey", "restore", "salvage", "ship", *COMMANDS]
-        ),
+        choices=sorted([*OFFLINE, *COMMANDS, "backup", "doctor", "drain", "migrate", "mode", "rekey"]),
         help="".join(f"{name}: {command.summary}: zq-server {name} --help; " for name, command in COMMANDS.items())
         + "backup: create a backup of an embedded store in the directory NAME through its running server; "
         "backup verify: check that the backup NAME is complete and unchanged; "
         "doctor: check the configuration, the machine, the server and the store, and print what to do; "
         "check-store: check that an embedded store without a running server is readable and consistent; "
         "migrate: copy the store NAME to the empty store NAME, of any driver, while no server uses them; "
+        "drain: report that the server is not ready, and return when no request is in progress; "
+        "mode: print the mode of all servers on the store, or set it to NAME: normal, no_posts (no new messages) or "
+        "read_only (no changes); "
         "rekey: wrap all data keys with the first master key of the file, and use new data keys from now on; "
         "salvage: copy the readable data of a damaged embedded store to a new store, and list the losses; "
         "restore: create a new embedded store from the backup NAME or, without NAME, from a store in an object store; "
         "ship: copy an embedded store to an object store; "
         "owner: print which server owns a store in an object store",
     )
-    parser.add_argument("names", metavar="NAME", nargs="*", help="backup directory, backup name, or store URIs")
+    parser.add_argument("names", metavar="NAME", nargs="*", help="backup directory, backup name, store URIs, or mode")
     parser.add_argument(
         "--keep", metavar="N", type=_count, help="backup: number of newest backups to keep in the directory"
     )
@@ -272,6 +301,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--resume", action="store_true", help="migrate: continue an interrupted migration")
     parser.add_argument("--drop-stages", action="store_true", help="migrate: drop the stages of open transactions")
+    parser.add_argument(
+        "--wait",
+        metavar="S",
+        type=_seconds,
+        help=f"drain: maximum seconds until the command returns (default {draining.DEFAULT_WAIT})",
+    )
+    parser.add_argument("--undo", action="store_true", help="drain: report that the server is ready again")
     parser.add_argument("--to", metavar="URI", help="URI of the new store for salvage, restore and ship")
     parser.add_argument("--at", metavar="TIME", help="restore: time to restore to, such as 2026-11-25T10:00:00Z")
     parser.add_argument("--position", metavar="N", type=int, help="restore: log position to restore to")
@@ -306,6 +342,12 @@ def _port(text: str) -> str:
     if not text.isascii() or not text.isdigit() or int(text[:9]) > 65535:
         raise argparse.ArgumentTypeError(f"the port must be a number from 0 to 65535, not {text!r}")
     return text
+
+
+def _seconds(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text[:9]) > draining.MAX_WAIT:
+        raise argparse.ArgumentTypeError(f"the time must be from 0 to {draining.MAX_WAIT} seconds, not {text!r}")
+    return int(text)
 
 
 def _count(text: str) -> int:

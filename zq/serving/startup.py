@@ -14,7 +14,7 @@ from zq.errors import StartRefused
 from zq.http.features import Listener, Reloadable
 from zq.logs import set_level, without_secrets
 from zq.model import store_uri
-from zq.serving import listening
+from zq.serving import listening, systemd
 from zq.serving.listening import format_authority
 from zq.serving.sections import SECTIONS
 from zq.serving.settings import Configuration, Settings
@@ -70,10 +70,21 @@ def find_address_conflicts(chosen: Settings) -> Iterator[str]:
 def reload(configuration: Configuration, apply: Callable[[Settings], None] | None = None) -> bool:
     """Reload the mutable options. Return ``False`` if they are invalid or the server has no configuration file.
 
+    systemd is notified when the parent process begins, and when a serving process has finished or the parent refuses.
+
     Args:
         apply: Applies the new settings in a serving process, which then logs the changes. ``None`` in the parent
             process, which logs only the changes that need a restart.
     """
+    if apply is None:
+        systemd.notify(systemd.RELOADING)
+    reloaded = _reload(configuration, apply)
+    if apply is not None or not reloaded:
+        systemd.notify(systemd.READY)
+    return reloaded
+
+
+def _reload(configuration: Configuration, apply: Callable[[Settings], None] | None) -> bool:
     if configuration.path is None:
         LOG.warning("Options not reloaded: no configuration file was named at start.")
         return False

@@ -29,12 +29,15 @@ HANDLED_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, lifecyc
 
 
 class Supervisor:
-    """The master of ``count`` workers. Each worker runs ``work`` and exits with its result."""
+    """The master of ``count`` workers. Each worker runs ``work`` and exits with its result.
+
+    ``work`` gets the number of the worker, from 0. A replacement has the number of its predecessor.
+    """
 
     def __init__(
         self,
         count: int,
-        work: Callable[[], int],
+        work: Callable[[int], int],
         reload: Callable[[], bool],
         lost: Callable[[int], None],
         patience: float,
@@ -51,25 +54,25 @@ class Supervisor:
         self._reload = reload
         self._lost = lost
         self._patience = patience
-        self._workers: dict[int, float] = {}
-        """Start times by process id, in monotonic time; 0.0 for the first workers."""
+        self._workers: dict[int, tuple[int, float]] = {}
+        """Numbers and start times by process id, in monotonic time; 0.0 for the first workers."""
 
     def run(self) -> int:
         """Supervise the workers until the server must stop. Return the exit code."""
         signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
-        for _ in range(self._count):
-            self._start(0.0)
+        for number in range(self._count):
+            self._start(number, 0.0)
         while True:
             awaited = signal.sigtimedwait(HANDLED_SIGNALS, INTERVAL)
             # After SIGCONT, CPython returns an undefined signal number if the timeout has expired.
-            number = awaited.si_signo if awaited is not None and awaited.si_signo in HANDLED_SIGNALS else 0
-            if number == lifecycle.RELOAD:
+            received = awaited.si_signo if awaited is not None and awaited.si_signo in HANDLED_SIGNALS else 0
+            if received == lifecycle.RELOAD:
                 if self._reload():
                     self._signal(lifecycle.RELOAD)
-            elif number not in (0, signal.SIGCHLD):
+            elif received not in (0, signal.SIGCHLD):
                 return self._stop(0)
             for pid, code in self._reap():
-                started = self._workers.pop(pid)
+                number, started = self._workers.pop(pid)
                 if code >= 0:
                     LOG.error("Worker %d exited with code %d; the server stops.", pid, code)
                     return self._stop(code or 1)
@@ -78,15 +81,15 @@ class Supervisor:
                 if time.monotonic() - started < MIN_LIFETIME:
                     LOG.critical("The worker is not replaced, because its predecessor was killed only seconds before.")
                     return self._stop(1)
-                self._start(time.monotonic())
+                self._start(number, time.monotonic())
 
-    def _start(self, moment: float) -> None:
+    def _start(self, number: int, moment: float) -> None:
         pid = os.fork()
         if not pid:
-            self._become_worker()
-        self._workers[pid] = moment
+            self._become_worker(number)
+        self._workers[pid] = number, moment
 
-    def _become_worker(self) -> NoReturn:
+    def _become_worker(self, number: int) -> NoReturn:
         master = os.getppid()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, set(HANDLED_SIGNALS) - {lifecycle.RELOAD})
         with suppress(OSError, AttributeError):  # a system that is not Linux
@@ -94,7 +97,7 @@ class Supervisor:
             ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(signal.SIGTERM), 0, 0, 0)
         if os.getppid() != master:  # the master ended before prctl
             sys.exit(0)
-        sys.exit(self._work())
+        sys.exit(self._work(number))
 
     def _reap(self) -> Iterator[tuple[int, int]]:
         """Yield the process id and exit code of each ended worker. The code of a killed worker is negative."""

@@ -121,8 +121,10 @@ class Endpoint:
             raise errors.access_denied(f"{name} must be sent with POST, because authentication is off.")
         if name in AUDITED_RULES:
             req.context.rule, req.context.audited = AUDITED_RULES[name], True
+        changes = name not in READ_ONLY_OPERATIONS
+        self._authorization.check_mode(changes)
         if state is not ACTIVE:
-            check_state(state, name not in READ_ONLY_OPERATIONS)
+            check_state(state, changes)
 
     def _call(self, req: Request, caller: Caller) -> Call:
         options, env = self._options, req.env

@@ -102,6 +102,15 @@ class Migratable(Protocol):
     def parcels(self) -> ParcelController: ...
 
 
+@runtime_checkable
+class LimitedSpace(Protocol):
+    """A storage on a file system of the server's machine."""
+
+    def has_low_space(self) -> bool:
+        """Return whether the file system has too little free space for posts. Raises ``OSError`` if it is unknown."""
+        ...
+
+
 class HistoryController(Protocol):
     """The operations on the history of finished messages.
 

@@ -86,6 +86,9 @@ class RocksdbOptions(Struct, frozen=True, kw_only=True):
     max_clock_jump: Natural = 172_800
     """Maximum seconds by which the machine's clock may be ahead of the store's last use at start, because a wrong clock
     would expire messages. 0: no check, like --force-clock for one start."""
+    min_free_space: Annotated[int | None, Option(0, 1 << 60)] = None
+    """Free bytes of the store's file system below which the server refuses posts until twice as much is free. 0: no
+    check. Default: 5 % of the file system, at least 1 GiB, but at most 20 %."""
 
 
 def check_choices(options: Struct) -> None:

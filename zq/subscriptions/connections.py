@@ -9,6 +9,7 @@ from typing import Final
 
 from zq.clock import Clock
 from zq.core.encryption import Sealing
+from zq.core.modes import Modes
 from zq.errors import MessageUnreadable
 from zq.model import ClaimRequest, Lease, Message, QueueRef, Settlement, new_ids
 from zq.storage.api import ClaimController
@@ -34,7 +35,9 @@ class ConnectionSubscriptions:
         sealing: Sealing,
         stored: SubscriptionDocuments,
         subscriptions: Subscriptions,
+        modes: Modes,
     ) -> None:
+        self._modes = modes
         self._claims = claims
         self._clock = clock
         self._sealing = sealing
@@ -71,10 +74,11 @@ class ConnectionSubscriptions:
         """Yield the subscription's messages as JSON documents, in batches.
 
         The messages of a batch are claimed. They are deleted when the next batch is requested. Messages that cannot be
-        decrypted are deleted without being yielded.
+        decrypted are deleted without being yielded. Raises ``ReadOnly`` if the mode of the service forbids changes.
         """
         hidden = _source(queue).connection_queue(id)
         while True:
+            self._modes.check_change()
             now = self._clock.now()
             request = ClaimRequest(Lease(new_ids(1, now)[0], LEASE, 0), MAX_BATCH, max_bytes=MAX_BATCH_BYTES)
             claim = self._claims.create(hidden, request, now).claim

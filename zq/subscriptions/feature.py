@@ -44,7 +44,9 @@ class UseCases:
             policy,
         )
         self.deliveries = Deliveries(storage, clock, limits, stored, policy, sealing)
-        self.connections = ConnectionSubscriptions(storage.claims, clock, sealing, stored, self.subscriptions)
+        self.connections = ConnectionSubscriptions(
+            storage.claims, clock, sealing, stored, self.subscriptions, core.modes
+        )
 
 
 class SubscriptionsFeature(Feature):

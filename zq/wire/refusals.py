@@ -34,6 +34,8 @@ STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.UnsupportedMediaType: (415, "415 Unsupported Media Type"),
     errors.NotBuilt: (400, "Not implemented"),
     errors.Crowded: (503, "Too many streams"),
+    errors.ReadOnly: (503, "Read only"),
+    errors.NoPosts: (503, "No posts"),
     errors.Unavailable: (503, "Service temporarily unavailable"),
     errors.StoreDamaged: (503, "Store damaged"),
     errors.MessageUnreadable: (503, "Message unreadable"),

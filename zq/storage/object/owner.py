@@ -43,6 +43,7 @@ from zq.storage.object.store import ShippedStore
 from zq.storage.ordered.startup import uptime
 from zq.storage.rocksdb import Directory
 from zq.storage.rocksdb.files import Damage
+from zq.storage.rocksdb.space import SpaceGuard
 from zq.storage.rocksdb.store import Store
 
 LOG = logging.getLogger(__name__)
@@ -143,7 +144,7 @@ class Owner(Directory):
                 of the log.
             now: Returns the Unix time in seconds.
         """
-        super().__init__(path, shape.families, ("never", 0), expiry, stamped, trimmed)
+        super().__init__(path, shape.families, ("never", 0), expiry, stamped, trimmed, SpaceGuard(path, 0))
         self._layout = shape.layout
         self._admit = shape.admit
         self._objects = objects

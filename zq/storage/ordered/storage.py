@@ -137,6 +137,9 @@ class OrderedStorage:
     def measures(self, now: Seconds) -> Sequence[Measure]:
         return self._metrics.measures(layout.ms(now))
 
+    def has_low_space(self) -> bool:
+        return self._housekeeping.has_low_space()
+
     def snapshot(self) -> AbstractContextManager[Snapshot]:
         return self._snapshot()
 

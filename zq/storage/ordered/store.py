@@ -148,7 +148,7 @@ class Housekeeping:
     """The optional maintenance of a store. The same object is used after the store is reopened.
 
     By default, the methods do nothing; a driver overrides those that it supports. The engine calls all methods except
-    ``check`` within an operation, while the store is open.
+    ``check`` and ``has_low_space`` within an operation, while the store is open.
     """
 
     def allow_destruction(self, allowed: bool) -> None:
@@ -180,6 +180,10 @@ class Housekeeping:
     def measures(self) -> Iterator[Measure]:
         """Return metrics for operators; see ``Storage.measures``."""
         return iter(())
+
+    def has_low_space(self) -> bool:
+        """Return whether the file system has too little free space for posts. Called at any time."""
+        return False
 
     def check(self) -> None:
         """Raise ``StoreDamaged`` if the store has found damage since it was first opened."""

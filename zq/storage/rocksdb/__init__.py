@@ -33,6 +33,7 @@ from zq.storage.ordered.store import Housekeeping, Range
 from zq.storage.rocksdb import admission, backups, write_ahead
 from zq.storage.rocksdb.files import Damage, create_directory, hold_lock, open_error, warn_of_others
 from zq.storage.rocksdb.rescue import DamagedDirectory
+from zq.storage.rocksdb.space import SpaceGuard
 from zq.storage.rocksdb.store import Store
 from zq.storage.rocksdb.survey import Survey
 
@@ -67,7 +68,8 @@ def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedSt
 
 def _open(path: Path, options: RocksdbOptions, expiry: Expiry) -> OrderedStorage:
     sync = options.sync, options.sync_interval
-    directory = Directory(path, layout.FAMILIES, sync, expiry, stamped=layout.STAMPED, trimmed=layout.TRIMMED)
+    space = SpaceGuard(path, options.min_free_space)
+    directory = Directory(path, layout.FAMILIES, sync, expiry, layout.STAMPED, layout.TRIMMED, space)
     try:
         storage = OrderedStorage(directory.open, expiry, directory, options.max_clock_jump)
     except StoreDamaged as error:
@@ -272,6 +274,7 @@ class Directory(Housekeeping):
         expiry: Expiry,
         stamped: str,
         trimmed: str,
+        space: SpaceGuard,
     ) -> None:
         """Create the object without opening the directory.
 
@@ -280,7 +283,9 @@ class Directory(Housekeeping):
             sync: The sync mode, and the sync interval in seconds; see ``Store``.
             stamped: The family with the compaction filter.
             trimmed: The family from which large ranges are removed.
+            space: Checks the free space of the file system.
         """
+        self._space = space
         self._path = path
         self._families = families
         self._sync = sync
@@ -309,6 +314,9 @@ class Directory(Housekeeping):
         store = Store(self._path, self._families, *self._sync, filtered, self._damage)
         write_ahead.record_files(self._path)
         return store
+
+    def has_low_space(self) -> bool:
+        return self._space.is_low()
 
     def allow_destruction(self, allowed: bool) -> None:
         self._allowed = allowed

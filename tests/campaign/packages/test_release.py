@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole release by ``devstack/release``, built of a clone of this repository. It publishes nothing."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.abilities import need
+from tests.blocks import ROOT
+from zq import __version__
+
+pytestmark = pytest.mark.slow
+
+
+def release(clone: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(clone / "devstack" / "release.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+
+
+@pytest.mark.timeout(900)
+def test_a_release_contains_packages_bill_of_materials_and_image_context(tmp_path: Path) -> None:
+    """Of the commit; changes that are not committed are refused. The image is built of these files alone."""
+    need("git")
+    clone, out = tmp_path / "clone", tmp_path / "out"
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", clone], check=True)
+    (clone / "new").touch()
+    assert "changes that are not committed" in release(clone).stderr
+    (clone / "new").unlink()
+    done = release(clone, "--out", out)
+    assert done.returncode == 0, done.stderr
+    stem = f"zq-{__version__}"
+    packages = {f"zq_queue-{__version__}-py3-none-any.whl", f"zq_queue-{__version__}.tar.gz"}
+    files = packages | {f"{stem}.cdx.json", f"{stem}-image.tar.gz"}
+    assert {path.name for path in out.iterdir()} == files | {"SHA256SUMS"}
+    sums = dict(reversed(line.split()) for line in (out / "SHA256SUMS").read_text().splitlines())
+    assert sums == {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in files}
+    listed = json.loads((out / f"{stem}.cdx.json").read_text())
+    assert listed["bomFormat"] == "CycloneDX"
+    names = {component["name"] for component in listed["components"]}
+    assert {"falcon", "granian", "rocksdict", "zq-queue"} <= names
+    assert names & {"pip", "pytest"} == set()
+    with tarfile.open(out / f"{stem}-image.tar.gz") as archive:
+        names = {name for name in archive.getnames() if archive.getmember(name).isfile()}
+    assert {"Dockerfile", "etc/requirements.lock", "zq/__init__.py"} <= names
+    copied = [line.split()[1:-1] for line in (ROOT / "Dockerfile").read_text().splitlines() if line[:6] == "COPY e"]
+    assert {name for line in copied for name in line} <= names
+    assert not any(name.startswith(("tests", "devstack", "deploy")) for name in names)
+    assert f"docker push registry.example.org/zq:{__version__}" in done.stdout
+    assert f"git tag --sign v{__version__}" in done.stdout

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modes of a service: all servers of a store refuse posts or changes within seconds (operations 9)."""
+
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.commands import run, run_apart
+from tests.faults.disks import SmallFileSystem
+from tests.servers import Answer, ZqServer, ask, wait_for
+from tests.stores import MongoServer, RedisServer
+from zq.serving import control
+
+QUEUE = "/v2/queues/jobs"
+POST = {"messages": [{"body": 1, "ttl": 600}]}
+# Seconds within which every server obeys a new mode.
+WITHIN = 5
+POSTS = [
+    ("POST", f"{QUEUE}/messages", POST),
+    ("POST", f"{QUEUE}/messages?stage=s", POST),
+    ("POST", "/v2/queues/missing/messages", POST),
+    ("POST", "/v2/topics/news/messages", POST),
+    ("POST", f"{QUEUE}/history/replay", {"limit": 1}),
+]
+CHANGES = [
+    ("PUT", "/v2/queues/new", {}),
+    ("DELETE", QUEUE, None),
+    ("POST", f"{QUEUE}/claims", {}),
+    ("DELETE", f"{QUEUE}/messages?pop=1", None),
+    ("POST", f"{QUEUE}/purge", None),
+    ("POST", "/v2/commits", {}),
+    ("POST", "/v2/admin/rekey", None),
+]
+READS = [QUEUE, f"{QUEUE}/messages", f"{QUEUE}/stats", "/v2/queues", "/v2/topics/news/messages", "/readyz", "/healthz"]
+SQS = "[sqs]\nenabled = true\nauth = none\n"
+
+
+@pytest.fixture(params=["mongodb", "redis"])
+def shared(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URI of a store that several servers share."""
+    if request.param == "mongodb":
+        server: MongoServer = request.getfixturevalue("mongodb")
+        yield server.uri_of("modes")
+    else:
+        with RedisServer() as own:
+            yield own.uri
+
+
+def status(server: ZqServer, method: str, path: str, document: object = None) -> int:
+    return ask(server.url, method, path, document).status
+
+
+def refusal(answer: Answer) -> tuple[int, str, str]:
+    return answer.status, answer.document["title"], answer.headers["retry-after"]
+
+
+def sqs(server: ZqServer, operation: str, **members: object) -> int:
+    headers = {"X-Amz-Target": f"AmazonSQS.{operation}", "Content-Type": "application/x-amz-json-1.0"}
+    return ask(server.url, "POST", "/", members, headers=headers).status
+
+
+@pytest.mark.store_of_the_day
+def test_all_servers_of_a_store_refuse_posts_and_consumers_empty_it(shared: str) -> None:
+    """The command opens the store itself; each HTTP server obeys within five seconds."""
+    with ZqServer(shared, engine="granian") as one, ZqServer(shared, engine="gunicorn") as other:
+        assert status(one, "POST", f"{QUEUE}/messages", POST) == 201
+        done = run_apart("mode", "no_posts", "--store", shared)
+        assert (done.code, done.said) == (0, "The mode is no_posts.\n"), done
+        for server in (one, other):
+            wait_for(lambda: status(server, *POSTS[0]) == 503, WITHIN, "it refuses posts")  # noqa: B023
+            answers = [ask(server.url, *request) for request in POSTS]
+            assert {refusal(answer) for answer in answers} == {(503, "No posts", "5")}
+            listed = ask(server.url, "GET", "/v2/queues").document["queues"]
+            assert [queue["name"] for queue in listed] == ["jobs"]
+            assert status(server, "GET", "/readyz") == 200
+        claimed = ask(other.url, "POST", f"{QUEUE}/claims", {"ttl": 300, "grace": 60})
+        assert claimed.status == 201
+        assert status(other, "DELETE", claimed.document["messages"][0]["href"]) == 204
+        assert run_apart("mode", "--store", shared).said == "The mode is no_posts.\n"
+        assert run_apart("mode", "normal", "--store", shared).code == 0
+        for server in (one, other):
+            wait_for(lambda: status(server, *POSTS[0]) == 201, WITHIN, "it accepts posts")  # noqa: B023
+
+
+def test_a_read_only_server_refuses_every_change(engine: str, tmp_path: Path) -> None:
+    """Also over SQS, of requests that wait already, and after a restart."""
+    uri = f"rocksdb://{tmp_path}/store"
+    config = f"[DEFAULT]\nadmin_mode = true\n[server]\ntrust_network = true\n{SQS}"
+    with ZqServer(uri, engine=engine, config=config) as server:
+        url = f"{server.url}/000000000000/jobs"
+        assert sqs(server, "CreateQueue", QueueName="jobs") == 200
+        assert status(server, *POSTS[0]) == 201
+        assert status(server, "POST", "/v2/topics/news/messages", POST) == 201
+        waited: list[Answer] = []
+        wait = "/v2/queues/empty/claims?wait=20"
+        waiter = threading.Thread(target=lambda: waited.append(ask(server.url, "POST", wait, {}, timeout=30)))
+        assert status(server, "PUT", "/v2/queues/empty", {}) == 201
+        waiter.start()
+        done = run("mode", "read_only", "--store", uri)
+        assert (done.code, done.said) == (0, "The mode is read_only.\n"), done
+        for _ in range(2):
+            answers = [ask(server.url, *request) for request in [*POSTS, *CHANGES]]
+            assert {refusal(answer) for answer in answers} == {(503, "Read only", "5")}
+            assert {status(server, "GET", path) for path in READS} == {200}
+            assert (sqs(server, "SendMessage", QueueUrl=url, MessageBody="x"), sqs(server, "ListQueues")) == (503, 200)
+            assert sqs(server, "ReceiveMessage", QueueUrl=url) == 503
+            waiter.join(15)
+            assert refusal(waited[0]) == (503, "Read only", "5")
+            assert server.terminate() == 0
+            server.start()
+        assert "store is unavailable" not in server.output
+        assert "The mode is now read_only." in server.output
+        assert run("mode", "normal", "--store", uri).code == 0
+        assert status(server, *POSTS[0]) == 201
+        assert sqs(server, "SendMessage", QueueUrl=url, MessageBody="x") == 200
+
+
+@pytest.mark.ability("unshare")
+def test_posts_are_refused_before_the_disk_is_full_and_accepted_when_there_is_space(tmp_path: Path) -> None:
+    """Consumers go on in between, and nothing is lost."""
+    disk = SmallFileSystem(tmp_path, min_free_space=8 << 20)
+    with closing(disk), disk.server as server:
+        assert status(server, *POSTS[0]) == 201
+        disk.fill(leave=6 << 20)
+        wait_for(lambda: status(server, *POSTS[0]) == 503, WITHIN, "it refuses posts")
+        assert refusal(ask(server.url, *POSTS[0])) == (503, "No posts", "5")
+        assert status(server, "DELETE", f"{QUEUE}/messages?pop=1") == 200
+        assert status(server, "GET", "/readyz") == 200
+        disk.free()
+        wait_for(lambda: status(server, *POSTS[0]) == 201, WITHIN, "it accepts posts")
+
+
+def test_a_server_with_little_free_space_refuses_posts_by_itself(engine: str, tmp_path: Path) -> None:
+    """Whatever mode an administrator sets; consumers go on. It recovers at twice the minimum, here after a restart."""
+    uri, free = f"rocksdb://{tmp_path}/store", shutil.disk_usage(tmp_path).free
+    with ZqServer(uri, engine=engine, config="") as server:
+        assert status(server, *POSTS[0]) == 201
+        server.terminate()
+    with ZqServer(uri, engine=engine, config=f"[storage:rocksdb]\nmin_free_space = {free * 2}\n") as server:
+        answer = ask(server.url, *POSTS[0])
+        assert refusal(answer) == (503, "No posts", "5")
+        assert answer.document["description"].startswith("The store has little free disk space")
+        assert run("mode", "normal", "--store", uri).said == (
+            "The mode is normal.\nThe store has little free disk space, so its server refuses posts.\n"
+        )
+        assert status(server, *POSTS[0]) == 503
+        assert status(server, "DELETE", f"{QUEUE}/messages?pop=1") == 200
+        assert status(server, "GET", "/readyz") == 200
+        assert run("mode", "read_only", "--store", uri).code == 0
+        assert refusal(ask(server.url, *POSTS[0])) == (503, "Read only", "5")
+        assert run("mode", "normal", "--store", uri).code == 0
+        assert "The mode is now no_posts; the store has little free disk space." in server.output
+        server.terminate()
+    with ZqServer(uri, engine=engine, config="[storage:rocksdb]\nmin_free_space = 0\n") as server:
+        assert status(server, *POSTS[0]) == 201
+
+
+@pytest.mark.parametrize("names", [["closed"], ["NORMAL"], ["normal", "read_only"], [""]])
+def test_an_unknown_mode_is_rejected(names: list[str]) -> None:
+    done = run("mode", *names, "--store", "memory:")
+    assert (done.code, done.said) == (2, "")
+    assert done.error == ("zq-server: The mode must be normal, no_posts or read_only: zq-server mode no_posts\n")
+
+
+def test_the_control_socket_rejects_an_unknown_mode(tmp_path: Path) -> None:
+    with ZqServer(f"rocksdb://{tmp_path}/store", engine="granian") as server:
+        socket = str(tmp_path / "store" / "control.sock")
+        for document in ({"mode": "x"}, {"mode": 1}, {}, [], {"mode": "normal", "x": 1}):
+            assert control.send(socket, "POST", "/mode", document)[0] == 400
+        assert status(server, *POSTS[0]) == 201

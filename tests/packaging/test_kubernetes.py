@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Kubernetes objects in ``deploy/kubernetes``, against the schemas of Kubernetes and the options of the server."""
+
+import json
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.abilities import able, locate
+from tests.blocks import ROOT
+from tests.servers import ZqServer, ask, free_port
+from zq.serving import control, server, settings, startup
+from zq.serving.settings import Settings
+
+FOLDER: Final = ROOT / "deploy" / "kubernetes"
+OVERLAYS: Final = {
+    "embedded": {"ConfigMap", "NetworkPolicy", "Service", "StatefulSet"},
+    "shared": {"ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service"},
+    "keda": {"NetworkPolicy", "ScaledObject", "TriggerAuthentication"},
+    "prometheus": {"ServiceMonitor"},
+}
+"""The folders that an operator applies, and the kinds of their objects."""
+SERVERS: Final = ("embedded", "shared")
+# The oldest supported version of Kubernetes that the objects are checked against, and the newest.
+VERSIONS: Final = ("1.29", "1.37")
+PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
+# Seconds between the end of the requests and the kill, for closing the store.
+CLOSING: Final = 20
+
+
+def mapping(*required: str, **properties: Any) -> dict[str, Any]:
+    """Return the schema of an object without further members."""
+    return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
+
+
+TEXT: Final = {"type": "string"}
+COUNT: Final = {"type": "integer", "minimum": 0}
+NAMED: Final = mapping("name", name=TEXT)
+METADATA: Final = mapping("name", name=TEXT, namespace=TEXT, labels={"type": "object"})
+TRIGGER: Final = mapping(
+    *("type", "metricType", "metadata", "authenticationRef"),
+    type={"const": "metrics-api"},
+    metricType={"enum": ["AverageValue", "Value", "Utilization"]},
+    metadata=mapping(
+        *("url", "valueLocation", "targetValue"),
+        url=TEXT,
+        format={"enum": ["json", "xml", "yaml", "prometheus"]},
+        valueLocation=TEXT,
+        targetValue={"type": "string", "pattern": "^[0-9.]+$"},
+        activationTargetValue={"type": "string", "pattern": "^[0-9.]+$"},
+        authMode={"enum": ["apiKey", "basic", "tls", "bearer"]},
+    ),
+    authenticationRef=NAMED,
+)
+FOREIGN: Final = {
+    "ScaledObject": mapping(
+        *("scaleTargetRef", "triggers"),
+        scaleTargetRef=NAMED,
+        minReplicaCount=COUNT,
+        maxReplicaCount=COUNT,
+        pollingInterval=COUNT,
+        cooldownPeriod=COUNT,
+        fallback=mapping("failureThreshold", "replicas", failureThreshold=COUNT, replicas=COUNT),
+        triggers={"type": "array", "items": TRIGGER, "minItems": 1},
+    ),
+    "TriggerAuthentication": mapping(
+        "secretTargetRef",
+        secretTargetRef={
+            "type": "array",
+            "items": mapping("parameter", "name", "key", parameter=TEXT, name=TEXT, key=TEXT),
+        },
+    ),
+    "ServiceMonitor": mapping(
+        *("selector", "endpoints"),
+        selector=mapping("matchLabels", matchLabels={"type": "object"}),
+        endpoints={"type": "array", "items": mapping("port", port=TEXT, interval=TEXT)},
+    ),
+}
+"""Schemas of the specs of KEDA 2.17 and the Prometheus Operator, as far as the files use them."""
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def resources(overlay: str) -> Iterator[Path]:
+    """Yield the files of an overlay and its bases. Fail if a file that a kustomization names does not exist."""
+    folder = FOLDER / overlay
+    [listed] = documents((folder / "kustomization.yaml").read_text())
+    for name in listed["resources"]:
+        path = (folder / name).resolve()
+        if path.is_dir():
+            yield from resources(str(path.relative_to(FOLDER)))
+        else:
+            assert path.is_file()
+            yield path
+
+
+def plain(overlay: str) -> list[dict[str, Any]]:
+    """Return the objects of an overlay's files, without its patches and images."""
+    return [document for path in resources(overlay) for document in documents(path.read_text())]
+
+
+def rendered(overlay: str) -> list[dict[str, Any]]:
+    """Return the objects as kubectl applies them."""
+    command = [str(locate("kubectl")), "kustomize", str(FOLDER / overlay)]
+    return documents(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
+
+
+def check(document: dict[str, Any]) -> None:
+    """Fail if an object has an unknown or a missing member."""
+    if document["kind"] in FOREIGN:
+        jsonschema.validate(document["spec"], FOREIGN[document["kind"]])
+        jsonschema.validate(document["metadata"], METADATA)
+        assert document.keys() == {"apiVersion", "kind", "metadata", "spec"}
+    else:
+        for version in VERSIONS:
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.fixture(scope="module")
+def pod() -> dict[str, Any]:
+    """The pod of both kinds of deployments."""
+    [document] = documents((FOLDER / "base" / "deployment.yaml").read_text())
+    found: dict[str, Any] = document["spec"]["template"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def container(pod: dict[str, Any]) -> dict[str, Any]:
+    [only] = pod["spec"]["containers"]
+    found: dict[str, Any] = only
+    return found
+
+
+def load(overlay: str) -> Settings:
+    return settings.load(str(FOLDER / overlay / "zq.conf"))
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_each_object_conforms_to_its_schema(overlay: str) -> None:
+    """The rendered objects, or without kubectl the plain files."""
+    objects = rendered(overlay) if able("kubectl") else plain(overlay)
+    for document in objects:
+        check(document)
+    if able("kubectl"):
+        assert {document["kind"] for document in objects} == OVERLAYS[overlay]
+        assert {document["metadata"]["namespace"] for document in objects} == {"zq"}
+
+
+def test_the_schemas_reject_a_misspelt_member(container: dict[str, Any]) -> None:
+    [document] = documents((FOLDER / "base" / "deployment.yaml").read_text())
+    document["spec"]["template"]["spec"]["containers"] = [container | {"livenessProb": {}}]
+    with pytest.raises(kubernetes_validate.ValidationError):
+        check(document)
+    [scaled] = documents((FOLDER / "keda" / "scaled-object.yaml").read_text())
+    scaled["spec"]["triggers"][0]["metadata"]["targetvalue"] = "1"
+    with pytest.raises(jsonschema.ValidationError):
+        check(scaled)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_patches_and_config_files_exist_and_patch_an_object_of_the_overlay(overlay: str) -> None:
+    folder = FOLDER / overlay
+    [listed] = documents((folder / "kustomization.yaml").read_text())
+    names = {(document["kind"], document["metadata"]["name"]) for document in plain(overlay)}
+    for patch in listed.get("patches", []):
+        [content] = documents((folder / patch["path"]).read_text())
+        target = patch.get("target") or {"kind": content["kind"], "name": content["metadata"]["name"]}
+        assert (target["kind"], target["name"]) in names
+    for generator in listed.get("configMapGenerator", []):
+        assert all((folder / file).is_file() for file in generator["files"])
+
+
+@pytest.mark.parametrize("overlay", SERVERS)
+def test_ports_of_the_pod_are_those_of_the_options(
+    overlay: str, pod: dict[str, Any], container: dict[str, Any]
+) -> None:
+    """Each port has a name by which the probes, the Services and the network policies find it."""
+    chosen = load(overlay)
+    startup.check_exposure(chosen)
+    assert chosen.probes_address is not None
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"http": chosen.server.port, "probes": chosen.probes_address[1], "metrics": chosen.metrics.port}
+    assert pod["metadata"]["annotations"]["prometheus.io/port"] == str(chosen.metrics.port)
+    used = {container[probe]["httpGet"]["port"] for probe in PROBES}
+    for document in [*plain(overlay), *plain("keda"), *plain("prometheus")]:
+        if document["kind"] == "NetworkPolicy":
+            used |= {port["port"] for rule in document["spec"]["ingress"] for port in rule["ports"]}
+        if document["kind"] == "Service":
+            used |= {port["targetPort"] for port in document["spec"]["ports"]}
+            assert all(ports[port["targetPort"]] == port["port"] for port in document["spec"]["ports"])
+        if document["kind"] == "ServiceMonitor":
+            used |= {endpoint["port"] for endpoint in document["spec"]["endpoints"]}
+    assert used == set(ports)
+    assert chosen.auth.strategy == "token"
+
+
+@pytest.mark.parametrize("overlay", SERVERS)
+def test_the_pod_drains_and_ends_before_kubernetes_kills_it(
+    overlay: str, pod: dict[str, Any], container: dict[str, Any]
+) -> None:
+    chosen = load(overlay)
+    program, *arguments = container["lifecycle"]["preStop"]["exec"]["command"]
+    given = server._parser().parse_intermixed_args(arguments)
+    assert (program, given.command, given.config) == ("zq-server", "drain", container["args"][-1])
+    assert chosen.server.control
+    stopping = given.wait + chosen.server.drain_delay + chosen.server.graceful_timeout + CLOSING
+    assert pod["spec"]["terminationGracePeriodSeconds"] >= stopping
+
+
+def test_the_pod_has_a_read_only_root_and_no_rights(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    """Its store, its configuration and its scratch files are on volumes."""
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert pod["spec"]["securityContext"]["runAsUser"] == pod["spec"]["securityContext"]["fsGroup"] == 8888
+    assert "useradd --system --uid 8888" in (ROOT / "Dockerfile").read_text()
+    assert container["resources"]["limits"].keys() == {"cpu", "memory"}
+    program, *flags = container["args"]
+    file = Path(server._parser().parse_args(flags).config)
+    assert program == "zq-server"
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    assert mounts == {str(file.parent): "config", "/tmp": "tmp"}
+    assert file.name == "zq.conf"
+    embedded = yaml.safe_load((FOLDER / "embedded" / "stateful-set.yaml").read_text())
+    [mount] = [patch["value"] for patch in embedded if patch["path"].endswith("volumeMounts/-")]
+    assert load("embedded").storage.uri.startswith(f"rocksdb://{mount['mountPath']}/")
+    assert load("shared").server.control.startswith("/tmp/")
+
+
+def test_the_store_of_shared_servers_is_in_a_secret() -> None:
+    [document] = documents((FOLDER / "shared" / "deployment.yaml").read_text())
+    [container] = document["spec"]["template"]["spec"]["containers"]
+    [variable] = container["env"]
+    assert variable["name"] == settings.variable("storage", "uri")
+    assert variable["valueFrom"]["secretKeyRef"]["name"] in (FOLDER / "shared" / "kustomization.yaml").read_text()
+
+
+def test_a_server_with_the_options_of_the_pod_answers_its_probes(container: dict[str, Any], tmp_path: Path) -> None:
+    """On free ports and with a store of the test. KEDA reads the depth with a token alone."""
+    chosen = load("embedded")
+    assert chosen.probes_address is not None
+    ports = {chosen.probes_address[1]: free_port(), chosen.metrics.port: free_port()}
+    config = (FOLDER / "embedded" / "zq.conf").read_text().replace("/var/lib/zq", str(tmp_path))
+    config = config.replace("0.0.0.0", "127.0.0.1").replace(
+        str(chosen.probes_address[1]), str(ports[chosen.probes_address[1]])
+    )
+    metrics = {"OS_METRICS__PORT": str(ports[chosen.metrics.port]), "OS_METRICS__ON_MAIN_PORT": "false"}
+    names = {port["name"]: ports.get(port["containerPort"]) for port in container["ports"]}
+    with ZqServer("", config=config, env=metrics) as running:
+        for probe in PROBES:
+            get = container[probe]["httpGet"]
+            assert ask(f"http://127.0.0.1:{names[get['port']]}", "GET", get["path"]).status == 200
+        assert b"zq_store_up 1.0" in ask(f"http://127.0.0.1:{names['metrics']}", "GET", "/metrics").body
+        trigger = plain("keda")[1]["spec"]["triggers"][0]["metadata"]
+        path = trigger["url"].removeprefix("http://zq.zq.svc:8888")
+        socket = str(tmp_path / "store" / "control.sock")
+        status, token = control.send(
+            socket, "POST", "/v2/admin/tokens?project=acme", {"scopes": ["observe:orders"], "roles": []}
+        )
+        assert status == 201
+        answer = ask(running.url, "GET", path, headers={"Authorization": f"Bearer {token['token']}"})
+        assert json.loads(answer.body)[trigger["valueLocation"]] == 0
+
+
+def test_the_pages_apply_the_folders_that_exist() -> None:
+    page = (ROOT / "api-ref" / "operations.md").read_text()
+    lines = [shlex.split(line) for line in page.splitlines() if "kubectl" in line and "apply -k" in line]
+    applied = {line[line.index("-k") + 1] for line in lines}
+    assert applied == {f"deploy/kubernetes/{overlay}" for overlay in OVERLAYS}

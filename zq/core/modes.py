@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mode of the deployment, and the checks of requests against it (operations 9).
+
+The mode is in a document that all servers of a store read every few seconds. A server with little free disk space
+refuses posts by itself.
+"""
+
+from typing import Final
+
+import msgspec
+
+from zq.clock import Clock
+from zq.errors import NoPosts, ReadOnly
+from zq.model.documents import DocumentRef
+from zq.model.modes import Mode
+from zq.storage.api import DocumentController
+
+# The document with the mode.
+REF: Final = DocumentRef("", "mode", "")
+NO_POSTS_MODE: Final = "The mode of this service is no_posts, so it accepts no messages; nothing has changed."
+LOW_SPACE: Final = "The store has little free disk space, so it accepts no messages; nothing has changed."
+
+
+class ModeRecord(msgspec.Struct, frozen=True):
+    """The content of the document."""
+
+    mode: Mode
+
+
+_decoder: Final = msgspec.json.Decoder(ModeRecord)
+
+
+class Modes:
+    """The mode as this process last read it."""
+
+    def __init__(self, documents: DocumentController, clock: Clock) -> None:
+        self._documents = documents
+        self._clock = clock
+        self.stored = Mode.NORMAL
+        """The mode that an administrator has set."""
+        self.has_low_space = False
+        self.current = Mode.NORMAL
+        """The mode that this process applies."""
+
+    def refresh(self, has_low_space: bool) -> None:
+        """Read the mode. Raises ``Unavailable`` if the store is unavailable; free space counts nevertheless.
+
+        Args:
+            has_low_space: Whether the store has too little free disk space for posts.
+        """
+        self.has_low_space = has_low_space
+        self._apply()
+        document = self._documents.get(REF, self._clock.now())
+        self.stored = Mode.NORMAL if document is None else _decoder.decode(document.value).mode
+        self._apply()
+
+    def set(self, mode: Mode) -> None:
+        """Store the mode for all servers. Raises ``Unavailable`` if the store is unavailable."""
+        self._documents.put(REF, msgspec.json.encode(ModeRecord(mode)), self._clock.now())
+        self.stored = mode
+        self._apply()
+
+    def check_change(self) -> None:
+        """Raise ``ReadOnly`` if no changes are accepted."""
+        if self.current is Mode.READ_ONLY:
+            raise ReadOnly
+
+    def check_post(self) -> None:
+        """Raise ``ReadOnly`` or ``NoPosts`` if no messages are accepted."""
+        if self.current is not Mode.NORMAL:
+            self.check_change()
+            raise NoPosts(LOW_SPACE if self.stored is Mode.NORMAL else NO_POSTS_MODE)
+
+    def _apply(self) -> None:
+        is_full = self.has_low_space and self.stored is Mode.NORMAL
+        self.current = Mode.NO_POSTS if is_full else self.stored

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draining: before a server is stopped, it reports that it is not ready and finishes its requests.
+
+``zq-server drain`` begins it through the control socket. The server serves on until SIGTERM ends it.
+"""
+
+import argparse
+import mmap
+import time
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+from msgspec.json import Decoder
+
+from zq import wire
+from zq.errors import StartRefused
+from zq.serving import control, lifecycle
+
+# Maximum number of workers whose requests are counted: the maximum of [server] workers.
+MAX_WORKERS: Final = 256
+# Size in bytes of a number in shared memory.
+NUMBER: Final = 8
+# Seconds without a request after which a server is idle.
+QUIET: Final = 1.0
+# Seconds between two checks of whether the server is idle.
+CHECK_INTERVAL: Final = 0.05
+# Path of the request through the control socket.
+PATH: Final = "/drain"
+# Default of --wait in seconds.
+DEFAULT_WAIT: Final = 25
+# Maximum of --wait in seconds.
+MAX_WAIT: Final = 3600
+
+
+class Drain:
+    """Whether this server drains, and how many requests each worker has begun and ended.
+
+    The state is in memory that this process shares with all processes that it forks later.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = memoryview(mmap.mmap(-1, NUMBER * (1 + 2 * MAX_WORKERS))).cast("Q")
+
+    def set(self, is_draining: bool) -> None:
+        """Begin to drain, or end it."""
+        self._numbers[0] = is_draining
+
+    def is_leaving(self) -> bool:
+        """Return whether the server drains or this process stops, so that clients must use another server."""
+        return bool(self._numbers[0]) or lifecycle.is_stopping()
+
+    def counter(self, worker: int) -> "RequestCounter":
+        """Return the counter of a new worker; its predecessor of the same number has ended."""
+        return RequestCounter(self._numbers[1 + 2 * worker : 3 + 2 * worker])
+
+    def wait_until_idle(self, seconds: float) -> int:
+        """Wait until no request has been in progress for ``QUIET`` seconds or draining ends, but at most ``seconds``.
+
+        Return the number of requests that are in progress.
+        """
+        now = began = quiet_since = time.monotonic()
+        begun, in_progress = self._requests()
+        while self._numbers[0] and now < began + seconds and (in_progress or now < quiet_since + QUIET):
+            time.sleep(CHECK_INTERVAL)
+            former, now = begun, time.monotonic()
+            begun, in_progress = self._requests()
+            if in_progress or begun != former:
+                quiet_since = now
+        return in_progress
+
+    def _requests(self) -> tuple[int, int]:
+        """Return how many requests were begun, and how many of them are in progress."""
+        begun = sum(self._numbers[1::2])
+        return begun, begun - sum(self._numbers[2::2])
+
+
+class RequestCounter:
+    """The requests of one worker."""
+
+    def __init__(self, numbers: memoryview) -> None:
+        self._numbers = numbers
+        self._begun = self._ended = numbers[0] = numbers[1] = 0
+
+    def begin(self) -> None:
+        self._begun += 1
+        self._numbers[0] = self._begun
+
+    def end(self) -> None:
+        self._ended += 1
+        self._numbers[1] = self._ended
+
+
+class DrainRequest(Struct, forbid_unknown_fields=True):
+    """The body of a request to drain.
+
+    Attributes:
+        wait: Maximum seconds until the response; ``None`` ends draining.
+    """
+
+    wait: Annotated[int, Meta(ge=0, le=MAX_WAIT)] | None
+
+
+_decoder: Final = Decoder(DrainRequest)
+
+
+class DrainControl:
+    """The operation of the control socket that begins or ends draining.
+
+    Args:
+        counts: Whether the HTTP server counts requests. If not, the operation takes its full time.
+    """
+
+    def __init__(self, drain: Drain, counts: bool) -> None:
+        self._drain = drain
+        self._counts = counts
+
+    def __call__(self, body: bytes) -> dict[str, int | None]:
+        given = wire.decode(_decoder, body)
+        self._drain.set(given.wait is not None)
+        return {"in_progress": None if given.wait is None else self._wait(given.wait)}
+
+    def _wait(self, seconds: int) -> int | None:
+        if self._counts:
+            return self._drain.wait_until_idle(seconds)
+        time.sleep(seconds)
+        return None
+
+
+def run(given: argparse.Namespace, socket: str) -> int:
+    """Run ``zq-server drain`` and return its exit code.
+
+    Args:
+        socket: Path of the server's control socket, or "" if it has none.
+
+    Raises ``StartRefused`` if the arguments are not valid or the server has no control socket, and ``Unavailable`` if
+    no server answers.
+    """
+    if given.undo and given.wait is not None:
+        raise StartRefused("--undo and --wait exclude each other.")
+    if not socket:
+        raise StartRefused(
+            "drain needs the server's control socket: set [server] control to a path. Without it, set [server] "
+            "drain_delay, which drains after SIGTERM."
+        )
+    wait = None if given.undo else DEFAULT_WAIT if given.wait is None else given.wait
+    answer = control.operate(socket, PATH, {"wait": wait}, control.TIMEOUT + (wait or 0))
+    if wait is None:
+        print("The server does not drain: /readyz answers 200 again.")  # noqa: T201
+    elif answer["in_progress"] == 0:
+        print("The server drains: /readyz answers 503, and no request is in progress.")  # noqa: T201
+    else:
+        count = "unknown" if answer["in_progress"] is None else f"{answer['in_progress']:,}"
+        print(f"The server drains: /readyz answers 503. Requests in progress after {wait} s: {count}.")  # noqa: T201
+    return 0

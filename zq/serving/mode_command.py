@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq-server mode``: show or set the mode of all servers on a store.
+
+If a server has the store open, the command uses the server's control socket. If not, the command opens the store.
+"""
+
+import argparse
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Final
+
+from msgspec import Struct, convert
+from msgspec.json import Decoder
+
+from zq import wire
+from zq.core.modes import Modes
+from zq.errors import StartRefused, Unavailable
+from zq.model.modes import Mode
+from zq.serving import control
+
+# Path of the operation of the control socket.
+PATH: Final = "/mode"
+
+
+class ModeChange(Struct, forbid_unknown_fields=True):
+    """The body of the operation. ``None`` only shows the mode."""
+
+    mode: Mode | None
+
+
+class ModeReport(Struct):
+    """The mode, and whether the server refuses posts because the store has little free disk space."""
+
+    mode: Mode
+    has_low_space: bool
+
+
+_decoder: Final = Decoder(ModeChange)
+
+
+class ModeControl:
+    """The operation of the control socket that shows or sets the mode."""
+
+    def __init__(self, modes: Modes) -> None:
+        self._modes = modes
+
+    def __call__(self, body: bytes) -> dict[str, object]:
+        given = wire.decode(_decoder, body)
+        report = _apply(self._modes, given.mode)
+        return {"mode": report.mode, "has_low_space": report.has_low_space}
+
+
+def _apply(modes: Modes, mode: Mode | None) -> ModeReport:
+    if mode is not None:
+        modes.set(mode)
+    else:
+        modes.refresh(modes.has_low_space)
+    return ModeReport(modes.stored, modes.has_low_space)
+
+
+def run(given: argparse.Namespace, socket: str, open_modes: Callable[[], AbstractContextManager[Modes]]) -> int:
+    """Run ``zq-server mode`` and return its exit code.
+
+    Args:
+        socket: Path of the server's control socket, or "" if it has none.
+        open_modes: Opens the store. Called if no server answers at the socket.
+
+    Raises ``StartRefused`` if there is no such mode, and ``Unavailable`` if the store is unavailable.
+    """
+    names = given.names
+    if len(names) > 1 or (names and names[0] not in list(Mode)):
+        raise StartRefused(
+            f"The mode must be {', '.join(list(Mode)[:-1])} or {list(Mode)[-1]}: zq-server mode no_posts"
+        )
+    report = _ask(socket, Mode(names[0]) if names else None, open_modes)
+    print(f"The mode is {report.mode}.")  # noqa: T201
+    if report.has_low_space:
+        print("The store has little free disk space, so its server refuses posts.")  # noqa: T201
+    return 0
+
+
+def _ask(socket: str, mode: Mode | None, open_modes: Callable[[], AbstractContextManager[Modes]]) -> ModeReport:
+    if socket:
+        try:
+            return convert(control.operate(socket, PATH, {"mode": mode}), ModeReport)
+        except Unavailable:
+            pass  # no server has the store open
+    with open_modes() as modes:
+        return _apply(modes, mode)
