@@ -20,7 +20,7 @@ from zq.model import QueueRef, Seconds
 from zq.model.stats import Depth
 from zq.storage.api import Storage
 from zq.wire.encoding import timestamp
-from zq.wire.figures import FiguresRow, Overview, Points, ProjectState, QuotaUse, Server, TopicRow, TopQueues
+from zq.wire.figures import CurrentTotals, FiguresRow, Overview, Points, QuotaUse, Server, TopicRow, TopQueues
 
 # The sort keys of queues and of topics.
 SORTS: Final = ("oldest", "ready", "delayed", "claimed", "in", "out", "growth", "name")
@@ -165,7 +165,7 @@ class Figures:
             "as_of": timestamp(view.as_of),
             "complete": view.complete,
             "total": len(names),
-            "now": ProjectState(**asdict(depth) | {"oldest_ready": oldest}, in_=incoming, out=outgoing),
+            "now": CurrentTotals(**asdict(depth) | {"oldest_ready": oldest}, in_=incoming, out=outgoing),
             "lists": TopQueues(**view.lists(names, living), quotas=self._near_quotas(project)),
             "clock_offset": round(self._clock.drift(), 3),
             "sweep_lag": max(lags, default=None),

@@ -27,7 +27,7 @@ class CurrentDepth(Struct, frozen=True, kw_only=True):
     at_least: bool
 
 
-class ProjectState(CurrentDepth, frozen=True, kw_only=True):
+class CurrentTotals(CurrentDepth, frozen=True, kw_only=True):
     """The current depth and rates of all visible queues.
 
     Attributes:
@@ -158,7 +158,7 @@ class Overview(TimeSeries[Time], Generic[Time], frozen=True, kw_only=True):
     rates: RateSeries | None
     complete: bool
     total: Count
-    now: ProjectState
+    now: CurrentTotals
     lists: TopQueues
     clock_offset: float
     sweep_lag: float | None
