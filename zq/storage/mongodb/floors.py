@@ -163,7 +163,8 @@ def search(
         counter = counters[0] if counters else {}
         known, floor = floor, floor_of(counter)
         if all(one["k"] > floor for one in found):
-            return found, counter
+            # If a message's available-at changes during the search, the index may return the message twice.
+            return list({one["k"]: one for one in found}.values()), counter
         sequences = int(counter.get("k1", 0)) - floor
         if not sequences:
             return [], counter
