@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims and pops on MongoDB while another server handles the messages that they have found."""
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from zlib import crc32
 
@@ -11,9 +13,12 @@ from msgspec.structs import replace
 from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, Scene, drafts, ids_of
-from zq.model import ClaimRequest, HandleOutcome, Lease, MessageHandle, Move, QueueRef, Settlement
-from zq.storage.mongodb import connect
+from zq.model import UNBOUNDED, ClaimRequest, HandleOutcome, Lease, MessageHandle, Move, QueueRef, Settlement
+from zq.storage.mongodb import connect, layout
 from zq.storage.mongodb.queue_claimer import QueueClaimer
+
+# The parameter of mongod with the number of index entries after which a search yields.
+YIELD = "internalQueryExecYieldIterations"
 
 
 @pytest.fixture
@@ -96,3 +101,32 @@ def test_messages_larger_than_one_reply_are_read_completely(servers: list[Scene]
         here.storage.messages.post(here.queue, [draft], here.now)
     assert ids_of(here.walk()) == ids_of(posted)
     assert ids_of(here.take(2).messages) == ids_of(posted)
+
+
+def test_search_beside_changes_of_available_at_finds_each_message_once(mongodb: MongoServer):
+    """MongoDB yields after every index entry, so a change moves the entry past the search within milliseconds."""
+    storage = connect(mongodb.uri_of("moving"))
+    scene = Scene(storage, ManualClock(storage.now()), QueueRef("acme", "jobs"))
+    scene.post(10)
+    scene.tick(600)
+    claimer, over = storage.messages._claimers.get(layout.key(scene.queue)), threading.Event()
+    with mongodb.client() as client, ThreadPoolExecutor(1) as pool:
+        messages = client["moving"]["messages"]
+
+        def move() -> None:
+            while not over.is_set():
+                messages.update_many({"q": {"$regex": "^m"}}, {"$inc": {"d": 1}})
+
+        usual = client.admin.command({"setParameter": 1, YIELD: 1})["was"]
+        try:
+            moving = pool.submit(move)
+            for _ in range(100):
+                listed = scene.page()
+                assert len(listed) == len(set(listed))
+                found = claimer.search_messages(20, layout.ms(scene.now), UNBOUNDED).ready
+                assert len(found) == len({one["_id"] for one in found})
+        finally:
+            over.set()
+            client.admin.command({"setParameter": 1, YIELD: usual})
+        moving.result(10)
+    storage.close()

@@ -11,11 +11,12 @@ import pytest
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from tests.faults.test_mongodb_counters import draws
 from tests.faults.test_mongodb_groups import send
 from tests.servers import wait_for
 from tests.stores import MongoServer
 from zq.clock import ManualClock
-from zq.conformance.builders import Scene, drafts, ids_of
+from zq.conformance.builders import EVERYTHING, Scene, drafts, ids_of
 from zq.errors import Unavailable
 from zq.model import Grouping, Message, QueueRef
 from zq.storage.mongodb import MongoStorage, connect
@@ -101,6 +102,52 @@ def test_a_change_of_the_primary_under_load_loses_and_doubles_nothing(members: l
     sequences = [message.sequence for message in load.scene.walk()]
     assert sequences == sorted(set(sequences))
     storage.close()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", ["step down", "kill"])
+def test_followers_of_servers_that_draw_miss_nothing_while_the_primary_changes(members: list[Member], way: str):
+    """Three servers draw sequences in one queue, and each has a listing that follows it (L6)."""
+    storages = [connect(uri_of(members), timeout=10.0) for _ in range(3)]
+    loads = [Load(storage, QueueRef("acme", "followed")) for storage in storages]
+    storages[0].queues.create(QueueRef("acme", "followed"), b"{}")
+    for load in loads:
+        draws(load.scene)
+    over = threading.Event()
+    with ThreadPoolExecutor(9) as pool:
+        producing = [pool.submit(load.produce) for load in loads * 2]
+        following = [pool.submit(follow, load.scene, over) for load in loads]
+        for _ in range(2 if way == "step down" else 1):
+            before = len(loads[0].posted)
+            wait_for(lambda: len(loads[0].posted) > before + 100, 60, "posts go through")  # noqa: B023
+            change_primary(members, way)
+        before = len(loads[0].posted)
+        wait_for(lambda: len(loads[0].posted) > before + 100, 60, "posts go through again")
+        for load in loads:
+            load.stop.set()
+        for future in producing:
+            future.result()
+        over.set()
+        seen = [future.result() for future in following]
+    there = ids_of(loads[0].scene.walk())
+    posted = {message for load in loads for message in load.posted}
+    assert posted <= set(there) <= {message for load in loads for message in load.tried}
+    assert all(its == there for its in seen)
+    for storage in storages:
+        storage.close()
+
+
+def follow(scene: Scene, over: threading.Event) -> list[str]:
+    """Follow the queue by markers until there is nothing more and no producer is left."""
+    marker, seen = 0, []
+    while True:
+        is_last = over.is_set()
+        with contextlib.suppress(Unavailable):
+            page = scene.storage.messages.list(scene.queue, marker, 20, EVERYTHING, scene.now)
+            seen += ids_of(page.items)
+            marker = int(page.next or marker)
+            if is_last and page.next is None:
+                return seen
 
 
 def change_primary(members: list[Member], way: str) -> None:

@@ -30,6 +30,7 @@ from zq.storage.mongodb.feed import Feed
 from zq.storage.mongodb.history import HistoryController
 from zq.storage.mongodb.messages import MessageController
 from zq.storage.mongodb.observing import locate
+from zq.storage.mongodb.open_posts import OpenPosts
 from zq.storage.mongodb.parcels import ParcelController
 from zq.storage.mongodb.producers import CommitEvents
 from zq.storage.mongodb.queue_claimer import QueueClaimers
@@ -51,7 +52,8 @@ class MongoStorage(Defaults):
         client.listen(self._feed.announce)
         lookup, stages = MetadataLookup(client), Stages(client)
         claimers = QueueClaimers(client)
-        pending_deletes = PendingDeletes(client, self._feed)
+        open_posts = OpenPosts(client)
+        pending_deletes = PendingDeletes(client, self._feed, open_posts)
         commits = Commits(client, stages, claimers, self._feed.announce, events or CommitEvents())
         self._client = client
         self._expiry = expiry
@@ -59,10 +61,10 @@ class MongoStorage(Defaults):
         self._figures = Figures(client)
         self.documents = DocumentController(client)
         self._usages = UsageEstimates(client, self.documents)
-        self.queues = QueueController(client, lookup, pending_deletes, self._usages)
-        self.messages = MessageController(client, claimers, self._feed.announce)
+        self.queues = QueueController(client, lookup, pending_deletes, self._usages, open_posts)
+        self.messages = MessageController(client, claimers, self._feed.announce, open_posts)
         self.claims = ClaimController(client, claimers, self._feed.announce)
-        self.history = HistoryController(client)
+        self.history = HistoryController(client, open_posts)
         self.transactions = TransactionController(client, stages, commits)
         self.topics = TopicController(client, self._feed)
         self.parcels = ParcelController(client, self)

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -69,6 +69,8 @@ FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.008
 # Seconds of conflicts after which abandoned transactions are ended, because one of them may cause the conflicts.
 PATIENCE: Final = 0.5
+# Maximum seconds for a plain write beside a transaction. The transaction is idle meanwhile, so this is less than IDLE.
+SEND_TIMEOUT: Final = 1.0
 UNKNOWN: Final = "UnknownTransactionCommitResult"
 # The code of a transient error that MongoDB returns shortly after the collection was created.
 SNAPSHOT_UNAVAILABLE: Final = 246
@@ -106,6 +108,11 @@ class StoreClient:
         # A reader's marker must not depend on a write that a failover may undo. If the write concern permits this
         # anyway, a majority read would have no benefit.
         self._read_concern = {"level": "majority" if durable.document.get("w") == "majority" else "local"}
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether posts may draw sequences beside their transactions; see the module ``numbering``."""
+        return not self.sharded and self._read_concern["level"] == "majority"
 
     @contextmanager
     def verb(self, timeout: float | None = None) -> Iterator[None]:
@@ -145,7 +152,7 @@ class StoreClient:
         hint: str | Mapping[str, int] = "",
         fields: Mapping[str, int] | None = None,
         skip: int = 0,
-        committed: bool = False,
+        committed: bool | Timestamp = False,
         snapshot: bool | Timestamp = False,
         max_bytes: int = UNBOUNDED,
         session: Session | None = None,
@@ -158,8 +165,9 @@ class StoreClient:
             fields: Projection; None = complete documents.
             max_bytes: Total size of messages, in bytes, at which to stop reading. The last document may exceed it.
             committed: Read majority-committed data, which no failover can undo. If the write concern is weaker than
-                ``majority``, read local data.
-            snapshot: Read a majority-committed snapshot. A ``Timestamp`` selects its point in time.
+                ``majority``, read local data. A ``Timestamp`` selects data of this time or later.
+            snapshot: Read a majority-committed snapshot. A ``Timestamp`` selects its point in time; else, ``committed``
+                may select its least time.
         """
         command: BsonDocument = {"find": MESSAGES, "filter": conditions}
         if sort:
@@ -184,7 +192,7 @@ class StoreClient:
         session: Session | None = None,
         *,
         is_single: bool = False,
-        committed: bool = False,
+        committed: bool | Timestamp = False,
         snapshot: bool | Timestamp = False,
         max_bytes: int = UNBOUNDED,
     ) -> list[BsonDocument]:
@@ -194,10 +202,11 @@ class StoreClient:
         then creates no cursor object, which would take a fifth of the call's processor time, and may return documents
         beyond ``max_bytes``. The other options are those of ``find``.
         """
+        later = {"afterClusterTime": committed} if isinstance(committed, Timestamp) else {}
         if committed:
-            command["readConcern"] = self._read_concern
+            command["readConcern"] = {**self._read_concern, **later}
         if snapshot:
-            moment = {"atClusterTime": snapshot} if isinstance(snapshot, Timestamp) else {}
+            moment = {"atClusterTime": snapshot} if isinstance(snapshot, Timestamp) else later
             command["readConcern"] = {"level": "snapshot", **moment}
         if is_single:
             cursor = self._retry(
@@ -231,6 +240,29 @@ class StoreClient:
         }
         reply = self._retry(lambda: self.database.command(command, codec_options=PLAIN), None)
         return reply["cursor"]["firstBatch"], reply["cursor"]["atClusterTime"]
+
+    def view(
+        self, conditions: Mapping[str, object], hint: str, after: Timestamp | None
+    ) -> tuple[Sequence[BsonDocument], Timestamp | bool]:
+        """Return the matching documents as ``find`` with ``committed`` does, and a value for ``committed``.
+
+        A later search with this value finds at least the data that this one has found, even after a failover. The
+        filter must match only a few documents, because the method reads a single batch. ``after`` is the least time
+        of the data.
+
+        If the write concern is weaker than ``majority``, the second result is True.
+        """
+        concern = {**self._read_concern, **({"afterClusterTime": after} if after else {})}
+        command: BsonDocument = {"find": MESSAGES, "filter": conditions, "hint": hint, "readConcern": concern}
+        command["batchSize"] = SNAPSHOT_BATCH
+        reply = self._retry(lambda: self.database.command(command, codec_options=PLAIN), None)
+        moment = reply["operationTime"] if self._read_concern["level"] == "majority" else True
+        return reply["cursor"]["firstBatch"], moment
+
+    def latest(self) -> Timestamp:
+        """Return the time of the last write of the primary."""
+        moment: Timestamp = self._retry(lambda: self.database.command("ping"), None)["operationTime"]
+        return moment
 
     def count(self, conditions: Mapping[str, object], hint: str, most: int = 0) -> int:
         """Count the matching documents of ``messages``, up to ``most`` (0 = no limit). ``hint`` is the index to use."""
@@ -307,6 +339,41 @@ class StoreClient:
             "value"
         )
         return found
+
+    def send_once(self, command: BsonDocument) -> BsonDocument:
+        """Send a write and return the reply. Do not repeat it, and do not wait for the store's write concern.
+
+        The method waits for a transaction that has written the same document, but for ``SEND_TIMEOUT`` seconds at most.
+        Raises ``PyMongoError`` if the write failed or its outcome is unknown; it may then be executed later.
+        """
+        with pymongo.timeout(SEND_TIMEOUT):
+            return check_reply(
+                self.database.command({**command, "writeConcern": UNJOURNALED_CONCERN}, codec_options=PLAIN)
+            )
+
+    def wait_for(self, doc_id: str) -> Timestamp:
+        """Wait until no transaction holds the document, and return a time by which its outcome can be read.
+
+        A transaction holds a document that it has written. The method writes the document's field ``t``. If this
+        takes more than ``PATIENCE`` seconds, it ends abandoned transactions and tries again.
+        """
+        patience = PATIENCE
+        touch = {"q": {"_id": doc_id}, "u": {"$inc": {"t": 1}}, "hint": "_id_"}
+        command = {"update": MESSAGES, "updates": [touch], "writeConcern": self._write_concern}
+        while True:
+            try:
+                with pymongo.timeout(patience):
+                    touched: Timestamp = check_reply(self.database.command(command, codec_options=PLAIN))[
+                        "operationTime"
+                    ]
+                return touched
+            except PyMongoError as error:
+                if self._is_late() or not (error.timeout or isinstance(error, AutoReconnect)):
+                    raise
+            with suppress(AutoReconnect):
+                end_orphans(self.pymongo)
+            time.sleep(LONGEST_PAUSE)
+            patience = SEND_TIMEOUT
 
     def transaction(
         self,

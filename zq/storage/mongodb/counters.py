@@ -8,14 +8,13 @@ Each process caches the counters of the queues to which it posts. The next post 
 and its update is conditional on the cached values. A conditional update costs mongod and the process a third less than
 an update that computes the values and returns them.
 
-If a move or another server has advanced the counter, the condition fails and the transaction stores nothing. The post
-is repeated in a second transaction, in which MongoDB computes the values. For the next second, the process does not
-cache this counter.
+If a move or another server has advanced the counter, the condition fails and the transaction stores nothing. For some
+seconds, the process does not cache this counter; see the module ``numbering``.
 """
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from cachetools import LRUCache
@@ -77,6 +76,9 @@ MAX_CACHED_COUNTERS: Final = 10_000
 MAX_CACHED_METADATA: Final = 1024
 # Seconds for which a counter is not cached after another process has written it.
 UNCACHED_SECONDS: Final = 1.0
+# Seconds for which a process draws the sequences of a queue beside its transactions after another process has advanced
+# the counter. The counter is not cached meanwhile.
+SHARED_SECONDS: Final = 10.0
 
 
 class CachedCounter(NamedTuple):
@@ -95,12 +97,17 @@ class CachedCounter(NamedTuple):
 
 
 class CounterCache:
-    """The cached counters of one process. Safe for any number of threads."""
+    """The cached counters of one process. Safe for any number of threads.
 
-    def __init__(self) -> None:
+    A counter is *shared* for ``shared_seconds`` after another process has advanced it. Shared counters are not cached.
+    """
+
+    def __init__(self, shared_seconds: float) -> None:
+        self._shared_seconds = shared_seconds
         self._lock = threading.Lock()
         self._counters = LRUCache[str, CachedCounter](MAX_CACHED_COUNTERS)
         self._shared = LRUCache[str, float](MAX_CACHED_COUNTERS)
+        self._last_drawn = LRUCache[str, int](MAX_CACHED_COUNTERS)
 
     def get(self, keys: Sequence[QueueKey]) -> Mapping[QueueKey, CachedCounter]:
         """Return the cached counters of these queues. A queue without a cached counter is not in the result."""
@@ -116,16 +123,27 @@ class CounterCache:
                     last = sequence + number - 1
                     self._counters[key.counter] = CachedCounter(last, available, metadata, grouping, floor)
 
-    def suspend(self, keys: Sequence[QueueKey]) -> None:
-        """Drop these counters and do not cache them for ``UNCACHED_SECONDS``.
-
-        Call this method after another process has written one of the counters.
-        """
-        until = time.monotonic() + UNCACHED_SECONDS
+    def share(self, keys: Iterable[QueueKey]) -> None:
+        """Drop these counters from the cache. Call this method after another process has written one of them."""
+        until = time.monotonic() + self._shared_seconds
         with self._lock:
             for key in keys:
                 self._counters.pop(key.counter, None)
                 self._shared[key.counter] = until
+
+    def is_shared(self, keys: Iterable[QueueKey]) -> bool:
+        """Return whether one of the counters is shared."""
+        now = time.monotonic()
+        with self._lock:
+            return any(self._shared.get(key.counter, 0.0) >= now for key in keys)
+
+    def record_draws(self, ranges: Mapping[QueueKey, SequenceRange]) -> None:
+        """Extend the time for which a counter is shared, if a range does not follow the last one of this process."""
+        with self._lock:
+            foreign = [key for key, one in ranges.items() if self._last_drawn.get(key.counter) != one.sequence - 1]
+            for key, one in ranges.items():
+                self._last_drawn[key.counter] = one.sequence + one.number - 1
+        self.share(foreign)
 
 
 def find_missing(client: StoreClient, session: Session, keys: Sequence[QueueKey]) -> set[QueueKey]:
@@ -234,9 +252,14 @@ def _step(key: QueueKey, arrival: Arrivals) -> list[BsonDocument]:
         made["n1"] = {"$add": [{"$ifNull": ["$n1", 0]}, arrival.messages]}
         made["w1"] = {"$add": [{"$ifNull": ["$w1", 0]}, arrival.bytes]}
     if arrival.fresh is not None:
-        believed = {"$lte": ["$d1", arrival.fresh + FALSE_FUTURE * 1000]}
-        made["d1"] = {"$cond": [believed, {"$max": ["$d1", arrival.fresh]}, arrival.fresh]}
+        made["d1"] = available_at(arrival.fresh)
     return [{"$set": made}, {"$unset": "e"}]
+
+
+def available_at(now: int) -> BsonDocument:
+    """Return the expression for the available-at of messages without delay that are posted at ``now``."""
+    believed = {"$lte": ["$d1", now + FALSE_FUTURE * 1000]}
+    return {"$cond": [believed, {"$max": ["$d1", now]}, now]}
 
 
 class QueueDetails(NamedTuple):

@@ -42,6 +42,7 @@ from zq.storage.mongodb.feed import Feed
 from zq.storage.mongodb.floors import conflict_with_removals
 from zq.storage.mongodb.group_commit import BEFORE_ALL
 from zq.storage.mongodb.layout import CLOCK, SWEEPER, BsonDocument, QueueKey
+from zq.storage.mongodb.open_posts import OpenPosts
 
 # Duration of a leader lease in seconds.
 LEASE: Final = 5.0
@@ -104,15 +105,17 @@ class PendingDeletes:
     topic, a notice in the feed makes every process drop its cached batches.
     """
 
-    def __init__(self, client: StoreClient, feed: Feed) -> None:
+    def __init__(self, client: StoreClient, feed: Feed, open_posts: OpenPosts) -> None:
         self._client = client
         self._feed = feed
+        self._open_posts = open_posts
 
     def purge(self, key: QueueKey) -> None:
         """Make all messages of the queue invisible atomically. They are deleted later. Ignore a missing queue."""
         last: BsonDocument = {"$ifNull": ["$k1", 0]}
         there = {"n": {"$exists": True}}
         self._client.transaction(partial(self._decide, key, [{"$set": {"g": last, "m0": last}}], there))
+        self._open_posts.settle(key)
 
     def delete(self, key: QueueKey) -> None:
         """Make the queue, its messages, history entries and idempotency keys invisible atomically.
@@ -127,6 +130,7 @@ class PendingDeletes:
             {"$unset": ["n", "b", "h", "n1", "w1"]},
         ]
         if self._client.transaction(partial(self._decide, key, step, {})):
+            self._open_posts.settle(key)
             return
         # A queue without a document may have idempotency keys of requests that staged drafts for it.
         known = {"q": key.idempotency_keys, "k": {"$lte": BEFORE_ALL}, **self._client.shards([key.shard])}
@@ -170,8 +174,10 @@ class PendingDeletes:
         with self._client.verb():
             if pending["s"].startswith(topic_log.LOG):
                 return self._log_step(pending, most)
-            removed = self._delete_batch({"q": "m" + pending["s"]}, pending, "g", most) or groups.rewrite_up_to(
-                self._client, layout.key(layout.queue_of(pending["s"])), pending["g"], most
+            key = layout.key(layout.queue_of(pending["s"]))
+            self._open_posts.settle(key)  # the server that has recorded the work may have died before it did this
+            removed = self._delete_batch({"q": key.messages}, pending, "g", most) or groups.rewrite_up_to(
+                self._client, key, pending["g"], most
             )
             if not removed and "g1" in pending:
                 known, records = {"q": "o" + pending["s"]}, {"q": "h" + pending["s"]}

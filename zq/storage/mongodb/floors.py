@@ -26,6 +26,8 @@ it.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from bson.timestamp import Timestamp
+
 from zq.model import UNBOUNDED
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import Session, StoreClient
@@ -127,7 +129,7 @@ def search(
     hint: str,
     fields: Mapping[str, int] | None = None,
     skip: int = 0,
-    committed: bool = False,
+    committed: bool | Timestamp = False,
     max_bytes: int = UNBOUNDED,
     session: Session | None = None,
     in_same_command: bool = True,
@@ -161,7 +163,8 @@ def search(
         counter = counters[0] if counters else {}
         known, floor = floor, floor_of(counter)
         if all(one["k"] > floor for one in found):
-            return found, counter
+            # If a message's available-at changes during the search, the index may return the message twice.
+            return list({one["k"]: one for one in found}.values()), counter
         sequences = int(counter.get("k1", 0)) - floor
         if not sequences:
             return [], counter

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Group commit of concurrent requests, and their idempotency keys.
 
-A transaction takes three or four round trips and one journal commit, regardless of its size. If two transactions write
+A transaction takes three to five round trips and one journal commit, regardless of its size. If two transactions write
 the same counter, one of them must be repeated. Each process therefore runs only one transaction at a time for each type
 of request, and this transaction contains all waiting requests. On a sharded cluster, it runs one transaction for each
 shard key, because a transaction on many counters would involve many shards.

@@ -2,6 +2,7 @@
 """The history of queues in MongoDB: listings of history entries, alone or together with live messages."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from bson.datetime_ms import DatetimeMS
@@ -12,6 +13,7 @@ from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.floors import counters_of, find_visible, floor_of, history_floor_of, search
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
+from zq.storage.mongodb.open_posts import Found, OpenPosts, PageLimits
 from zq.storage.mongodb.unions import find_with
 
 # A time in milliseconds that is later than every entry and that BSON can store.
@@ -21,8 +23,9 @@ FOREVER: Final = 1e15
 class HistoryController:
     """The MongoDB implementation of ``zq.storage.capabilities.HistoryController``."""
 
-    def __init__(self, client: StoreClient) -> None:
+    def __init__(self, client: StoreClient, open_posts: OpenPosts) -> None:
         self._client = client
+        self._open_posts = open_posts
 
     def list(
         self,
@@ -41,7 +44,8 @@ class HistoryController:
             return Page([], None)
         with self._client.verb():
             if span is None:
-                found = self._list_all(key, marker, limit, moment, max_bytes)
+                find = partial(self._list_all, key, marker, limit, moment, max_bytes)
+                found, _ = self._open_posts.read_page(key, find)
             else:
                 between = {"$gte": _bounded(span.since), "$lt": _bounded(span.until)}
                 records = self._entry_filter(key, moment, p={"$lt" if newest_first else "$gt": marker}, f=between)
@@ -70,12 +74,12 @@ class HistoryController:
         latest = {_message_id(record): record for record in sorted(found, key=lambda record: int(record["p"]))}
         return [_to_entry(key, latest[doc_id], moment) for doc_id in doc_ids if doc_id in latest]
 
-    def _list_all(self, key: QueueKey, marker: int, limit: int, now: int, max_bytes: int) -> Sequence[BsonDocument]:
-        """Return up to ``limit`` live messages and history entries after the sequence ``marker``.
+    def _list_all(self, key: QueueKey, marker: int, limit: int, now: int, max_bytes: int, limits: PageLimits) -> Found:
+        """Return up to ``limit`` live messages and history entries after the sequence ``marker``, and the queue.
 
         The search reads a snapshot, so a message that finishes during the search is included exactly once.
         """
-        both = self._entry_filter(key, now, k={"$gt": marker})
+        both = self._entry_filter(key, now, k={"$gt": marker, **limits.bound})
         both["q"] = {"$in": [key.messages, key.history_entries]}
         while True:
             found, counters = find_with(
@@ -85,13 +89,14 @@ class HistoryController:
                 limit=limit,
                 sort={"k": 1},
                 hint=layout.OBSERVERS,
+                committed=limits.committed,
                 snapshot=True,
                 max_bytes=max_bytes,
             )
             counter: BsonDocument = counters[0] if counters else {}
             floors = {key.messages: floor_of(counter), key.history_entries: history_floor_of(counter)}
             if all(one["k"] > floors[one["q"]] for one in found):
-                return found
+                return found, counter
             both["$nor"] = [{"q": kind, "k": {"$lte": floor}} for kind, floor in floors.items()]
 
     def _entry_filter(self, key: QueueKey, now: int, **conditions: object) -> BsonDocument:

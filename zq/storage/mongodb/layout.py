@@ -42,6 +42,7 @@ field     of a message                           of a queue, which includes its 
 ``m0``    -                                      messages up to this sequence are removed: see ``floors``
 ``h0``    -                                      history entries up to this sequence, and idempotency keys below it,
                                                  are removed by a deletion: see ``floors``
+``x``     -                                      last range of sequences that each lane has drawn: see ``lanes``
 ``g``     -                                      messages up to this sequence are still to be deleted
 ``g1``    -                                      history entries up to this sequence, and idempotency keys below it,
                                                  are still to be deleted
@@ -54,6 +55,7 @@ The prefix of ``_id`` identifies the type of a document. Other modules describe 
 - ``producers``: transactional producers (``p``)
 - ``topic_log``: topic logs and their purges
 - ``documents``: keyed documents
+- ``lanes``: lanes of posts (``j``)
 
 A released message keeps only ``n`` and ``f`` of ``c``.
 

@@ -33,13 +33,12 @@ from zq.storage.mongodb.claim_attempt import ClaimAttempt
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.counters import (
     NO_METADATA,
+    SHARED_SECONDS,
+    UNCACHED_SECONDS,
     Arrivals,
-    CachedCounter,
     CounterCache,
     SequenceRange,
     StaleCounter,
-    advance_cached,
-    find_missing,
 )
 from zq.storage.mongodb.deletions import Deletion, Deletions
 from zq.storage.mongodb.floors import find_visible, search
@@ -54,7 +53,10 @@ from zq.storage.mongodb.group_commit import (
     remember,
     select_admitted,
 )
+from zq.storage.mongodb.lanes import Lane, NotDrawn
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
+from zq.storage.mongodb.numbering import Beside, InTransaction, Numbering
+from zq.storage.mongodb.open_posts import Found, OpenPosts, PageLimits
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
 
 
@@ -135,7 +137,8 @@ class Poster:
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
-        self._counters = CounterCache()
+        self._counters = CounterCache(SHARED_SECONDS if client.can_draw else UNCACHED_SECONDS)
+        self._lane = Lane(client)  # if the process can draw, all its posts are in one group commit
         self._groups = ShardGroups[Post, Metadata](client, self._post, _weight, keys=_key_ids)
 
     def post(self, post: Post) -> Metadata:
@@ -147,23 +150,42 @@ class Poster:
 
     def _post(self, posts: Sequence[Post]) -> Sequence[Metadata | Exception]:
         queues = list({key for post in posts for key, _ in post.parts})
-        try:
-            stored = self._client.transaction(partial(self._store, posts, self._counters.get(queues)), PostResult.trace)
-        except StaleCounter:
-            self._counters.suspend(queues)
-            stored = self._client.transaction(partial(self._store, posts, {}), PostResult.trace)
+        can_draw = self._client.can_draw
+        if can_draw and self._counters.is_shared(queues):
+            stored = self._draw(posts)
+        else:
+            try:
+                cached = self._counters.get(queues)
+                stored = self._run(posts, InTransaction(self._client, cached, gives_way=can_draw))
+            except StaleCounter:
+                self._counters.share(queues)
+                stored = self._draw(posts) if can_draw else None
+        if stored is None:
+            stored = self._run(posts, InTransaction(self._client, {}, gives_way=False))
         self._counters.store(stored.ranges)
         return stored.answers
 
-    def _store(
-        self, posts: Sequence[Post], remembered: Mapping[QueueKey, CachedCounter], session: Session
-    ) -> PostResult:
+    def _draw(self, posts: Sequence[Post]) -> PostResult | None:
+        """Store the posts in a transaction whose sequences are drawn beside it. Return None if this is impossible."""
+        try:
+            stored = self._run(posts, Beside(self._client, self._lane))
+        except NotDrawn:
+            return None
+        self._lane.finish_group()
+        self._counters.record_draws(stored.ranges)
+        return stored
+
+    def _run(self, posts: Sequence[Post], numbering: Numbering) -> PostResult:
+        return self._client.transaction(partial(self._store, posts, numbering), PostResult.trace)
+
+    def _store(self, posts: Sequence[Post], numbering: Numbering, session: Session) -> PostResult:
         client = self._client
+        numbering.begin(session)
         known = recall(client, session, [request for post in posts for request in post.keyed_requests], list[str])
         refusals = [_refusal(post, known) for post in posts]
 
-        demanded = {post.key for post in select_admitted(posts, refusals) if not post.create} - remembered.keys()
-        absent = find_missing(client, session, list(demanded))
+        demanded = {post.key for post in select_admitted(posts, refusals) if not post.create}
+        absent = numbering.find_missing(session, demanded)
         refusals = [
             refusal or (QueueNotFound() if not post.create and post.key in absent else None)
             for post, refusal in zip(posts, refusals, strict=True)
@@ -173,8 +195,7 @@ class Poster:
         if not fresh:
             return PostResult(merge_results(refusals, ()), {}, [])
         by_queue = _group_by_queue(fresh)
-        arrivals = {key: _arrivals(its) for key, its in by_queue.items()}
-        ranges = advance_cached(client, session, arrivals, remembered)
+        ranges = numbering.assign(session, {key: _arrivals(its) for key, its in by_queue.items()})
 
         documents, key_answers = _documents(by_queue, ranges)
         remember(client, session, key_answers)
@@ -261,8 +282,9 @@ MAX_MOVES: Final = 64
 class MessageController:
     """The MongoDB implementation of ``zq.storage.api.MessageController``."""
 
-    def __init__(self, client: StoreClient, claimers: QueueClaimers, announce: Announce) -> None:
+    def __init__(self, client: StoreClient, claimers: QueueClaimers, announce: Announce, open_posts: OpenPosts) -> None:
         self._client = client
+        self._open_posts = open_posts
         self._deletions = Deletions(client)
         self._claimers = claimers
         self._poster = Poster(client)
@@ -311,22 +333,26 @@ class MessageController:
         shown = observing.filter_conditions(list_filter, moment)
         where = self._client.where(key, k={"$gt": min(marker, layout.LARGEST_MARKER)}, e={"$gt": DatetimeMS(moment)})
         with self._client.verb():
-            found, counter = search(
-                self._client,
-                key,
-                {**where, **shown},
-                limit=limit,
-                sort={"k": 1},
-                hint=layout.OBSERVERS,
-                committed=True,
-                max_bytes=max_bytes,
-            )
+            find = partial(self._list, key, {**where, **shown}, limit, max_bytes)
+            found, counter = self._open_posts.read_page(key, find)
         if expected is not None and (metadata := counter.get("b", NO_METADATA)) != expected:
             return Page([], None, metadata)
         messages = [
             layout.to_message(key, document, moment) for document in take_portion(found, max_bytes, layout.size_of)
         ]
         return Page(messages, str(messages[-1].sequence) if messages else None)
+
+    def _list(self, key: QueueKey, conditions: BsonDocument, limit: int, max_bytes: int, limits: PageLimits) -> Found:
+        return search(
+            self._client,
+            key,
+            {**conditions, "k": {**conditions["k"], **limits.bound}},
+            limit=limit,
+            sort={"k": 1},
+            hint=layout.OBSERVERS,
+            committed=limits.committed,
+            max_bytes=max_bytes,
+        )
 
     def browse(
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, max_bytes: int = UNBOUNDED

@@ -15,6 +15,7 @@ from zq.storage.mongodb.counters import MetadataLookup
 from zq.storage.mongodb.expiry import PendingDeletes
 from zq.storage.mongodb.floors import above, below, counters_of, find_pending, floor_of
 from zq.storage.mongodb.layout import CLAIM_ORDER, BsonDocument, QueueKey
+from zq.storage.mongodb.open_posts import OpenPosts
 from zq.storage.mongodb.startup import UNAUTHORIZED
 from zq.storage.mongodb.unions import aggregate_with
 from zq.storage.mongodb.usage import UsageEstimates
@@ -29,9 +30,15 @@ class QueueController:
     """The MongoDB implementation of ``zq.storage.api.QueueController``."""
 
     def __init__(
-        self, client: StoreClient, lookup: MetadataLookup, pending_deletes: PendingDeletes, usages: UsageEstimates
+        self,
+        client: StoreClient,
+        lookup: MetadataLookup,
+        pending_deletes: PendingDeletes,
+        usages: UsageEstimates,
+        open_posts: OpenPosts,
     ) -> None:
         self._client = client
+        self._open_posts = open_posts
         self._pending_deletes = pending_deletes
         self._lookup = lookup
         self._usages = usages
@@ -57,7 +64,10 @@ class QueueController:
         as_expected = {"_id": key.counter, "s": key.shard, "b": Binary(expected), **EXISTING}
         with self._client.verb():
             result = self._client.messages.update_one(as_expected, {"$set": {"b": metadata}})
-        return result.matched_count == 1
+            is_updated = result.matched_count == 1
+            if is_updated:
+                self._open_posts.settle(key)
+        return is_updated
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]:
         prefix = layout.project_prefix(project)

@@ -8,6 +8,8 @@ route a union to a single shard.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from bson.timestamp import Timestamp
+
 from zq.model import UNBOUNDED
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.commands import PORTION
@@ -29,7 +31,7 @@ def find_with(
     skip: int = 0,
     session: Session | None = None,
     max_bytes: int = UNBOUNDED,
-    **concern: bool,
+    **concern: bool | Timestamp,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
     """Return two lists: the documents that match ``conditions``, and the queue documents.
 
@@ -61,7 +63,7 @@ def aggregate_with(
     *,
     session: Session | None = None,
     max_bytes: int = UNBOUNDED,
-    **concern: bool,
+    **concern: bool | Timestamp,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
     """Return two lists: the results of a pipeline over ``messages``, and the queue documents.
 

@@ -1,0 +1,431 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Posts on MongoDB that are under way while other servers read or change the queue.
+
+A post that draws its sequences beside its transaction is stopped after one of its steps. Servers are connections of one
+process; mongod cannot tell the difference.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from uuid import uuid4
+
+import pytest
+from pymongo.errors import NetworkTimeout
+
+from tests.faults.test_mongodb_counters import draws, outcomes
+from tests.rotation import CAMPAIGN, rotated
+from tests.servers import wait_for
+from tests.stores import MongoServer
+from zq.clock import ManualClock
+from zq.conformance.builders import EVERYTHING, Scene, drafts, ids_of, run_together
+from zq.errors import Unavailable
+from zq.model import Copies, Grouping, Message, QueueRef
+from zq.storage.mongodb import connect, layout
+from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.counters import CounterCache
+from zq.storage.mongodb.numbering import Beside
+from zq.storage.mongodb.open_posts import OpenPosts
+
+# The steps of a post after which it can be stopped.
+STEPS = {"hold": (Beside, "begin"), "draw": (Beside, "assign"), "insert": (StoreClient, "insert")}
+DATABASE = "open_posts"
+
+
+class Stop:
+    """A step of one thread's first post; the thread waits there until it may go on."""
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+        self.reached = threading.Event()
+        self.may_go = threading.Event()
+
+    def wait(self) -> None:
+        if threading.current_thread() is self.thread and not self.reached.is_set():
+            self.reached.set()
+            self.may_go.wait(60)
+
+
+@pytest.fixture
+def servers(mongodb: MongoServer) -> Iterator[list[Scene]]:
+    """Three servers that draw in one queue."""
+    storages = [connect(mongodb.uri_of(DATABASE)) for _ in range(3)]
+    clock = ManualClock(storages[0].now())
+    queue = QueueRef("acme", uuid4().hex)
+    scenes = [Scene(storage, clock, queue) for storage in storages]
+    scenes[0].storage.queues.create(scenes[0].queue, b"{}")
+    for scene in scenes:
+        draws(scene)
+    yield scenes
+    for storage in storages:
+        storage.close()
+
+
+@contextmanager
+def stopped(
+    step: str, monkeypatch: pytest.MonkeyPatch, post: Callable[[], list[str]]
+) -> Iterator[tuple[Stop, "Future[list[str]]"]]:
+    """Start a post, and stop it after this step. It goes on at the end at the latest."""
+    of, name = STEPS[step]
+    original, stop = getattr(of, name), Stop()
+
+    def stopping(*arguments: object) -> object:
+        done = original(*arguments)
+        stop.wait()
+        return done
+
+    def start() -> list[str]:
+        stop.thread = threading.current_thread()
+        return post()
+
+    monkeypatch.setattr(of, name, stopping)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            posted = pool.submit(start)
+            assert stop.reached.wait(10)
+            yield stop, posted
+        finally:
+            stop.may_go.set()
+
+
+def followed(scene: Scene, marker: int = 0, limit: int = 3) -> tuple[list[Message], int]:
+    """The messages behind the marker, page by page, and the next marker."""
+    seen: list[Message] = []
+    while True:
+        page = scene.storage.messages.list(scene.queue, marker, limit, EVERYTHING, scene.now)
+        if page.next is None:
+            return seen, marker
+        seen += page.items
+        marker = int(page.next)
+
+
+def with_history(scene: Scene) -> list[str]:
+    """All messages of the queue, by the listing of all states."""
+    page = scene.storage.history.list(scene.queue, 0, 1000, None, scene.now)
+    return [one.message.id for one in page.items]
+
+
+def later(stop: Stop, seconds: float = 0.3) -> None:
+    threading.Timer(seconds, stop.may_go.set).start()
+
+
+@pytest.mark.parametrize("step", ["draw", "insert"])
+@pytest.mark.parametrize("listing", [lambda scene: ids_of(followed(scene)[0]), with_history], ids=["list", "history"])
+def test_listing_beside_an_open_post_waits_for_it_and_has_its_messages(
+    servers: list[Scene], monkeypatch: pytest.MonkeyPatch, step: str, listing: Callable[[Scene], list[str]]
+):
+    here, there, other = servers
+    before = other.post(1)
+    with stopped(step, monkeypatch, partial(there.post, 2)) as (stop, posted):
+        after = here.post(2)
+        later(stop)
+        listed = listing(here)
+        assert listed == [*before, *posted.result(10), *after]
+
+
+def test_listing_whose_page_ends_before_an_open_post_does_not_wait(
+    servers: list[Scene], monkeypatch: pytest.MonkeyPatch
+):
+    here, there, _ = servers
+    before = here.post(2)
+    with stopped("draw", monkeypatch, partial(there.post, 2)) as (_, posted):
+        assert ids_of(followed(here)[0]) == before
+        here.post(1)
+        assert here.page(limit=2) == before
+        assert not posted.done()
+
+
+@pytest.mark.parametrize("step", [*rotated(["draw", "insert"], 1), *(["hold"] if CAMPAIGN else [])])
+def test_listing_beside_a_stopped_server_ends_its_transaction_and_misses_nothing(
+    servers: list[Scene], monkeypatch: pytest.MonkeyPatch, step: str
+):
+    """The server goes on later, and posts again with higher sequences."""
+    here, there, other = servers
+    other.post(1)
+    with stopped(step, monkeypatch, partial(there.post, 2)) as (stop, posted):
+        here.post(2)
+        began = time.monotonic()
+        seen, marker = followed(here)
+        assert time.monotonic() - began < 3.5
+        assert len(seen) == 3
+        with monkeypatch.context() as patch:
+            patch.delattr(StoreClient, "wait_for")
+            assert len(followed(here)[0]) == 3, "what is settled is remembered"
+        if step == "hold":  # nothing was drawn, so no reader has ended the transaction
+            assert not posted.done()
+        stop.may_go.set()
+        new = posted.result(10)
+    rest, _ = followed(here, marker)
+    assert ids_of(rest) == new
+    assert ids_of(followed(other)[0]) == [*ids_of(seen), *new]
+
+
+def test_metadata_are_changed_once_no_open_post_has_the_former_ones(
+    servers: list[Scene], monkeypatch: pytest.MonkeyPatch
+):
+    here, there, _ = servers
+    for step, count in (("draw", 2), ("insert", 4)):
+        with stopped(step, monkeypatch, partial(there.post, 2)) as (stop, posted), ThreadPoolExecutor(1) as pool:
+            former = here.storage.queues.get(here.queue).metadata
+            changed = pool.submit(here.storage.queues.update, here.queue, former, former + b" ")
+            time.sleep(0.2)
+            assert not changed.done()
+            stop.may_go.set()
+            assert changed.result(10)
+            assert len(followed(here)[0]) == count
+            posted.result(10)
+
+
+def test_post_that_expects_former_metadata_is_refused(servers: list[Scene]):
+    here, there, _ = servers
+    there.storage.queues.update(here.queue, b"{}", b'{"a": 1}')
+    assert here.storage.messages.post(here.queue, drafts(1, here.now), here.now, b"{}") == b'{"a": 1}'
+    assert here.walk() == []
+    assert here.storage.messages.post(here.queue, drafts(1, here.now), here.now, b'{"a": 1}') is None
+    assert len(here.walk()) == 1
+
+
+@pytest.mark.parametrize("way", ["purge", "delete"])
+@pytest.mark.parametrize("step", ["draw", "insert"])
+def test_removal_beside_an_open_post_waits_and_leaves_nothing_of_it(
+    servers: list[Scene], mongodb: MongoServer, monkeypatch: pytest.MonkeyPatch, way: str, step: str
+):
+    here, there, other = servers
+    other.post(1)
+    with stopped(step, monkeypatch, partial(there.post, 2)) as (stop, posted), ThreadPoolExecutor(1) as pool:
+        removed = pool.submit(getattr(here.storage.queues, way), here.queue)
+        time.sleep(0.2)
+        assert not removed.done()
+        assert other.walk() == []
+        stop.may_go.set()
+        removed.result(10)
+        posted.result(10)
+    assert here.walk() == []
+    new = here.post(1)
+    assert ids_of(other.walk()) == new
+    here.storage.maintain(here.now)
+    with mongodb.client() as client:
+        of_queue = {"q": layout.key(here.queue).messages}
+        assert client[DATABASE]["messages"].count_documents(of_queue) == 1
+
+
+def test_maintenance_after_a_removal_of_a_dead_server_waits_for_open_posts(
+    servers: list[Scene], mongodb: MongoServer, monkeypatch: pytest.MonkeyPatch
+):
+    """Else a message that is stored afterwards would stay for ever, invisible."""
+    here, there, other = servers
+    with stopped("insert", monkeypatch, partial(there.post, 2)) as (stop, posted):
+        with monkeypatch.context() as patch:
+            patch.setattr(OpenPosts, "settle", lambda *_: (_ for _ in ()).throw(Unavailable()))
+            with pytest.raises(Unavailable):
+                here.storage.queues.purge(here.queue)
+        later(stop)
+        other.storage.maintain(other.now)
+        posted.result(10)
+    with mongodb.client() as client:
+        of_queue = {"q": layout.key(here.queue).messages}
+        assert client[DATABASE]["messages"].count_documents(of_queue) == 0
+    assert here.walk() == []
+
+
+def test_draw_that_is_executed_late_changes_nothing(servers: list[Scene], monkeypatch: pytest.MonkeyPatch):
+    """Neither the range of a later post that is under way, nor the sequences."""
+    here, there, _ = servers
+    there.post(1)
+    send, late = StoreClient.send_once, []
+
+    def lose(self: StoreClient, command: dict) -> dict:
+        late.append(partial(send, self, command))
+        monkeypatch.setattr(StoreClient, "send_once", send)
+        raise NetworkTimeout("planted")
+
+    monkeypatch.setattr(StoreClient, "send_once", lose)
+    first = there.post(1)
+    with stopped("draw", monkeypatch, partial(there.post, 2)) as (stop, posted):
+        after = here.post(1)
+        [repeat] = late
+        repeat()
+        here.at(f"{here.queue.name}.other").post(1)  # whose commit makes the draw visible to readers
+        later(stop)
+        assert ids_of(followed(here)[0])[1:] == [*first, *posted.result(10), *after]
+
+
+def test_attempt_that_is_not_the_newest_of_its_lane_draws_nothing(servers: list[Scene]):
+    """The post is stored all the same, with sequences of its own."""
+    here, there, _ = servers
+    posted = there.post(2)
+    there.storage.messages._poster._lane.attempt = 0
+    posted += there.post(2)
+    messages = followed(here)[0]
+    assert ids_of(messages) == posted
+    assert [message.sequence for message in messages] == [1, 2, 3, 4]
+
+
+def test_range_that_a_removal_has_hidden_is_drawn_again(servers: list[Scene], monkeypatch: pytest.MonkeyPatch):
+    """In several queues, the documents are read after the draw; the post belongs behind the removal."""
+    here, there, _ = servers
+    find, copies = StoreClient.find, there.at(f"{there.queue.name}.copies")
+    copies.post(1)
+    purges = [here.storage.queues.purge]
+
+    def purging(self: StoreClient, *arguments: object, **options: object) -> object:
+        if "x." in str(options.get("fields")) and purges:
+            monkeypatch.setattr(OpenPosts, "settle", lambda *_: None)
+            purges.pop()(here.queue)
+        return find(self, *arguments, **options)
+
+    monkeypatch.setattr(StoreClient, "find", purging)
+    new, beside = drafts(2, there.now), drafts(1, there.now)
+    there.storage.messages.post(there.queue, new, there.now, copies=Copies(copies.queue, beside))
+    assert purges == []
+    assert ids_of(here.walk()) == ids_of(new)
+
+
+def test_server_that_has_lost_its_lane_takes_another_one(servers: list[Scene], mongodb: MongoServer):
+    here, _, other = servers
+    posted = here.post(2)
+    lane = here.storage.messages._poster._lane
+    former = lane.name
+    with mongodb.client() as client:
+        taken = client[DATABASE]["messages"].update_one({"_id": "j" + former}, {"$set": {"o": "another"}})
+        assert taken.modified_count == 1
+    posted += here.post(2)
+    posted += here.post(2)
+    assert lane.name not in ("", former)
+    assert ids_of(other.walk()) == posted
+
+
+def test_two_servers_that_use_one_lane_lose_and_double_nothing(servers: list[Scene]):
+    here, there, other = servers
+    here.post(1)
+    mine, its = (scene.storage.messages._poster._lane for scene in (here, there))
+    its._owner, its.name, its.group, its.attempt = mine._owner, mine.name, mine.group, mine.attempt
+
+    def many(scene: Scene) -> list[str]:
+        return [message for _ in range(20) for message in scene.post(2)]
+
+    told = run_together(*[partial(many, scene) for scene in (here, there)])
+    seen = [message.id for message in followed(other)[0]][1:]
+    assert sorted(seen) == sorted(message for its in told for message in its)
+    for its in told:
+        assert [message for message in seen if message in set(its)] == its
+
+
+def test_missing_queue_is_made_and_not_drawn_in(servers: list[Scene], mongodb: MongoServer):
+    """Whether it was there before or not."""
+    here, there, _ = servers
+    here.post(2)
+    here.storage.queues.delete(here.queue)
+    made = here.at(f"{here.queue.name}.new")
+    for scene in (here, made):
+        draws(scene)
+        posted = scene.post(2)
+        assert ids_of(there.at(scene.queue.name).walk()) == posted
+        with mongodb.client() as client:
+            counter = client[DATABASE]["messages"].find_one({"_id": layout.key(scene.queue).counter})
+        assert "e" not in counter
+        assert counter["n"] == layout.key(scene.queue).shard
+        assert [drawn["f"] for drawn in counter.get("x", {}).values()] in ([], [1])
+
+
+def test_group_of_several_queues_draws_in_each(servers: list[Scene], monkeypatch: pytest.MonkeyPatch):
+    """A post and its copies become visible together, and a listing of the copies waits, too."""
+    here, there, _ = servers
+    copies = [scene.at(f"{scene.queue.name}.copies") for scene in servers]
+    copies[0].post(1)
+    new, beside = drafts(2, there.now), drafts(1, there.now)
+
+    def post() -> list[str]:
+        pair = Copies(copies[1].queue, beside)
+        there.storage.messages.post(there.queue, new, there.now, copies=pair)
+        return ids_of(new)
+
+    with stopped("insert", monkeypatch, post) as (stop, posted):
+        last = copies[0].post(1)
+        later(stop)
+        assert ids_of(followed(copies[2])[0])[1:] == [*ids_of(beside), *last]
+        posted.result(10)
+    assert ids_of(here.walk()) == ids_of(new)
+
+
+@pytest.mark.parametrize("grouping", [Grouping.ORDERED, Grouping.FAIR])
+def test_posts_to_one_group_become_visible_in_the_order_of_their_sequences(
+    servers: list[Scene], monkeypatch: pytest.MonkeyPatch, grouping: Grouping
+):
+    """The second one of two open posts to a group conflicts at the group's entry, and draws again."""
+    lines = [scene.at(f"{scene.queue.name}.{grouping.value}") for scene in servers]
+    lines[0].storage.queues.create(lines[0].queue, b"{}", grouping)
+    for line in lines:
+        draws(line)
+    here, there, other = lines
+    with stopped("draw", monkeypatch, partial(there.post, 2)) as (stop, posted):
+        first = here.post(2)
+        stop.may_go.set()
+        second = posted.result(10)
+    assert ids_of(other.walk()) == [*first, *second]
+    assert other.claimable(2) == first
+
+
+def test_readers_beside_three_servers_miss_nothing_and_discard_nothing(servers: list[Scene]):
+    posts = 100 if CAMPAIGN else 25
+    over = threading.Event()
+
+    def many(scene: Scene) -> list[str]:
+        return [message for at in range(posts) for message in scene.post(1 + at % 4)]
+
+    def follow(scene: Scene) -> list[str]:
+        marker, seen = 0, []
+        while True:
+            is_last = over.is_set()
+            new, marker = followed(scene, marker, 20)
+            seen += ids_of(new)
+            if is_last:
+                return seen
+
+    with ThreadPoolExecutor(6) as pool:
+        readers = [pool.submit(follow, scene) for scene in servers for _ in range(2)]
+        told = run_together(*[partial(many, scene) for scene in servers * 2])
+        over.set()
+        seen = [reader.result(30) for reader in readers]
+    stored = ids_of(servers[0].walk())
+    assert sorted(stored) == sorted(message for its in told for message in its)
+    assert all(its == stored for its in seen)
+    for scene in servers:
+        found = outcomes(scene)
+        assert found["failed"] == 0
+        assert found["outdated"] == 0
+        assert found["conflict"] <= 0.1 * found["committed"]
+
+
+def test_first_conflict_makes_two_servers_draw(servers: list[Scene]):
+    here, there, _ = servers
+    for scene in (here, there):
+        scene.storage.messages._poster._counters = CounterCache(shared_seconds=10)
+
+    def many(scene: Scene) -> None:
+        for _ in range(30):
+            scene.post(1)
+
+    run_together(*[partial(many, scene) for scene in (here, there)])
+    for scene in (here, there):
+        found = outcomes(scene)
+        assert found["conflict"] + found["outdated"] <= 2
+    assert len(here.walk()) == 60
+
+
+@pytest.mark.parametrize("lasts", [0.0, 0.3])
+def test_server_that_is_alone_again_stops_to_draw(servers: list[Scene], lasts: float):
+    here, there, _ = servers
+    here.storage.messages._poster._counters = counters = CounterCache(shared_seconds=lasts)
+    key = layout.key(here.queue)
+    here.post(1)
+    there.post(1)
+    here.post(1)
+    assert counters.is_shared([key]) == (lasts > 0)
+    wait_for(lambda: not counters.is_shared([key]), 5, "the counter is not shared any more")
+    here.post(1)
+    here.post(1)
+    assert key in counters.get([key])

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lanes: documents that tell readers which posts are under way.
+
+A transaction whose sequences are drawn beside it (see ``numbering``) first writes the document of its process's lane.
+Transactions of one lane therefore never overlap, and a plain write of the document waits for the transaction that holds
+it. A lane is a document with these fields:
+
+========= ==============================================================================================================
+``_id``   "j" name; ``s``: "j"
+``l``     number of the last committed group of posts
+``o``     owner: a random text for each life of a process
+``u``     end of the owner's lease, which each group extends. Later, another process may take the lane.
+``r``     how often the lane has changed hands
+``t``     how often readers have waited for the lane
+========= ==============================================================================================================
+
+A process with an expired lease does no harm: its next write of the lane's document finds another owner. There are about
+as many lanes as processes that have ever posted at the same time, and they are never removed.
+
+The queue's document notes the last range of each lane in ``x``, as ``{lane: {f, g, d, a}}``: the first sequence, the
+group, the available-at of messages without delay, and the attempt. A range is *open* if its group is not committed: its
+transaction runs, or was aborted.
+"""
+
+from typing import Final
+from uuid import uuid4
+
+from pymongo.errors import DuplicateKeyError
+
+from zq.storage.mongodb.client import Aborted, Session, StoreClient
+from zq.storage.mongodb.layout import BsonDocument
+
+LANE: Final = "j"
+# The filter on all lanes.
+LANES: Final[BsonDocument] = {"_id": {"$gte": LANE, "$lt": "k"}}
+# Milliseconds for which an unused lane stays with its owner.
+LEASE: Final = 30_000
+LEASE_END: Final[BsonDocument] = {"$add": ["$$NOW", LEASE]}
+# The number of attempts that one owner of a lane can make.
+MAX_ATTEMPTS: Final = 1 << 32
+
+
+class NotDrawn(Aborted):
+    """Raised if a transaction cannot draw sequences beside it. The caller assigns them inside a transaction instead."""
+
+
+class Lane:
+    """The lane of one process. One transaction uses it at a time.
+
+    - ``name``: the number of the lane; "" before the first transaction.
+    - ``group``: the number of the transaction's group, if it commits.
+    - ``attempt``: a number that rises with every transaction of the lane, over all its owners.
+    """
+
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
+        self._owner = uuid4().hex
+        self.name = ""
+        self.group = 0
+        self.attempt = 0
+
+    def hold(self, session: Session) -> None:
+        """Write the lane's document, so that the session's transaction holds it until it ends.
+
+        This must be the first write of the transaction. Raises ``NotDrawn`` if another process has taken the lane, or
+        if a transaction of unknown outcome was committed; the next call then acquires a lane again.
+        """
+        if not self.name:
+            self._acquire()
+        self.attempt += 1
+        own = {"_id": LANE + self.name, "o": self._owner, "l": self.group - 1}
+        step = [{"$set": {"l": self.group, "u": LEASE_END}}]
+        if self._client.update([{"q": own, "u": step, "hint": "_id_"}], session) != 1:
+            self.name = ""
+            raise NotDrawn
+
+    def finish_group(self) -> None:
+        """Count the group as committed. Call this method after each committed transaction."""
+        self.group += 1
+
+    def _acquire(self) -> None:
+        """Take over a lane without a valid lease, or make a new one.
+
+        This waits for a transaction of the former owner.
+        """
+        is_free = {"$or": [{"$lt": ["$u", "$$NOW"]}, {"$eq": ["$o", self._owner]}]}
+        owned = {"o": self._owner, "u": LEASE_END, "r": {"$add": [{"$ifNull": ["$r", 0]}, 1]}}
+        command: BsonDocument = {"query": {**LANES, "$expr": is_free}, "sort": {"_id": 1}, "update": [{"$set": owned}]}
+        found = self._client.modify({**command, "new": True})
+        number = 0 if found else len(self._client.find(LANES, fields={"_id": 1}))
+        new = [{"$set": {**owned, "s": LANE, "l": 0}}]
+        while not found:
+            number += 1
+            where = {"_id": f"{LANE}{number}", "o": {"$exists": False}}
+            try:
+                found = self._client.modify({"query": where, "update": new, "upsert": True, "new": True})
+            except DuplicateKeyError:  # another process has made it at the same time
+                continue
+        self.name = found["_id"][len(LANE) :]
+        self.group = found["l"] + 1
+        self.attempt = found["r"] * MAX_ATTEMPTS

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a group of posts gets its sequences: inside its transaction, or beside it.
+
+- ``InTransaction``: the transaction advances the counters itself. This takes the fewest commands, but two servers that
+  post to the same queue abort each other's transactions.
+- ``Beside``: the transaction first holds the lane of its process. A plain write outside the transaction then draws the
+  sequences. It holds a counter for one write only, so nothing is aborted. Readers wait for open posts: see
+  ``open_posts``.
+
+A process draws after another one has advanced a counter (``StaleCounter``), and for ``SHARED_SECONDS`` after the last
+foreign advance. Both ways may be used at the same time: a draw waits for a transaction that has written the counter,
+and a transaction whose snapshot does not include a draw cannot advance the counter.
+
+**Draws.** A draw changes the queue's document only if the queue exists and if no later attempt of the lane has drawn
+there. A draw that is given up and executed late therefore never replaces the range of a running transaction. If a
+transaction is aborted, its sequences stay unused, and it is counted as posted until the next count of the project's
+usage. If anything else than the expected happens, nothing is stored, and the posts are repeated with ``InTransaction``.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from pymongo.errors import OperationFailure, PyMongoError
+
+from zq.model import Grouping
+from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.commands import is_conflict
+from zq.storage.mongodb.counters import (
+    Arrivals,
+    CachedCounter,
+    SequenceRange,
+    StaleCounter,
+    advance_cached,
+    available_at,
+    find_missing,
+)
+from zq.storage.mongodb.floors import counters_of, floor_of
+from zq.storage.mongodb.lanes import Lane, NotDrawn
+from zq.storage.mongodb.layout import MESSAGES, BsonDocument, QueueKey
+
+
+class Numbering(Protocol):
+    """The assignment of sequences in one transaction."""
+
+    def begin(self, session: Session) -> None:
+        """Do what must precede all other commands of the transaction."""
+
+    def find_missing(self, session: Session, keys: Iterable[QueueKey]) -> set[QueueKey]:
+        """Return those of the queues that are known not to exist."""
+
+    def assign(self, session: Session, arrivals: Mapping[QueueKey, Arrivals]) -> Mapping[QueueKey, SequenceRange]:
+        """Reserve sequences for the ``arrivals`` of each queue. Raises ``Aborted`` if this is impossible."""
+
+
+class InTransaction:
+    """Sequences that the transaction assigns itself, as ``counters`` describes.
+
+    Args:
+        cached: The cached counters.
+        gives_way: Whether to raise ``StaleCounter`` also if another transaction is writing one of the counters.
+    """
+
+    def __init__(self, client: StoreClient, cached: Mapping[QueueKey, CachedCounter], *, gives_way: bool) -> None:
+        self._client = client
+        self._cached = cached
+        self._gives_way = gives_way
+
+    def begin(self, session: Session) -> None:
+        """Do nothing."""
+
+    def find_missing(self, session: Session, keys: Iterable[QueueKey]) -> set[QueueKey]:
+        return find_missing(self._client, session, [key for key in keys if key not in self._cached])
+
+    def assign(self, session: Session, arrivals: Mapping[QueueKey, Arrivals]) -> Mapping[QueueKey, SequenceRange]:
+        try:
+            return advance_cached(self._client, session, arrivals, self._cached)
+        except OperationFailure as error:
+            if self._gives_way and is_conflict(error):
+                raise StaleCounter from error
+            raise
+
+
+class Beside:
+    """Sequences that are drawn beside the transaction, which holds the lane."""
+
+    def __init__(self, client: StoreClient, lane: Lane) -> None:
+        self._client = client
+        self._lane = lane
+
+    def begin(self, session: Session) -> None:
+        """Hold the lane."""
+        self._lane.hold(session)
+
+    def find_missing(self, session: Session, keys: Iterable[QueueKey]) -> set[QueueKey]:
+        """Return an empty set: a draw in a missing queue fails."""
+        return set()
+
+    def assign(self, session: Session, arrivals: Mapping[QueueKey, Arrivals]) -> Mapping[QueueKey, SequenceRange]:
+        """Draw sequences. Raises ``NotDrawn`` if a queue does not exist, or if the outcome of the draw is unknown."""
+        try:
+            counters = {one["_id"]: one for one in self._draw(arrivals)}
+        except PyMongoError as error:
+            raise NotDrawn from error
+        return {key: self._range(counters.get(key.counter, {}), one.number) for key, one in arrivals.items()}
+
+    def _draw(self, arrivals: Mapping[QueueKey, Arrivals]) -> Iterable[BsonDocument]:
+        """Draw once in each queue, and return the queues' documents."""
+        fields = {f"x.{self._lane.name}": 1, "b": 1, "h": 1, "m0": 1, "g": 1}
+        steps = [({"_id": key.counter}, self._step(arrival)) for key, arrival in arrivals.items()]
+        if len(steps) == 1:
+            ((where, step),) = steps
+            command = {"findAndModify": MESSAGES, "query": where, "update": step, "new": True, "fields": fields}
+            return [self._client.send_once(command)["value"] or {"_id": ""}]
+        self._client.send_once({"update": MESSAGES, "updates": [{"q": where, "u": step} for where, step in steps]})
+        return self._client.find(counters_of(self._client, arrivals), fields=fields)
+
+    def _step(self, arrival: Arrivals) -> list[BsonDocument]:
+        lane = self._lane
+        last = {"$ifNull": ["$k1", 0]}
+        made: BsonDocument = {
+            "k1": {"$add": [last, arrival.number]},
+            "n1": {"$add": [{"$ifNull": ["$n1", 0]}, arrival.messages]},
+            "w1": {"$add": [{"$ifNull": ["$w1", 0]}, arrival.bytes]},
+        }
+        available: BsonDocument = {"$ifNull": ["$d1", 0]}
+        if arrival.fresh is not None:
+            made["d1"] = available = available_at(arrival.fresh)
+        drawn = {"f": {"$add": [last, 1]}, "g": lane.group, "d": available, "a": lane.attempt}
+        made["x"] = {"$mergeObjects": ["$x", {lane.name: drawn}]}
+        is_newest = {"$lt": [{"$ifNull": [f"$x.{lane.name}.a", 0]}, lane.attempt]}
+        exists = {"$ne": [{"$type": "$n"}, "missing"]}
+        changed = {"$mergeObjects": ["$$ROOT", made]}
+        return [{"$replaceWith": {"$cond": [{"$and": [is_newest, exists]}, changed, "$$ROOT"]}}]
+
+    def _range(self, counter: Mapping[str, Any], number: int) -> SequenceRange:
+        """Return the range that this attempt has drawn. ``counter`` is the queue's document after the draw.
+
+        If the document was read later, a purge or deletion may already have removed the range.
+        """
+        drawn = counter.get("x", {}).get(self._lane.name, {})
+        floor = floor_of(counter)
+        if drawn.get("a") != self._lane.attempt or "b" not in counter or floor >= drawn["f"]:
+            raise NotDrawn
+        grouping = Grouping(counter.get("h", ""))
+        return SequenceRange(int(drawn["f"]), number, int(drawn["d"]), counter["b"], grouping, floor)
