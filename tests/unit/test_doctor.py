@@ -326,6 +326,8 @@ def test_the_state_of_a_server_with_tls_is_read_without_verification(
         found("server", "warn")
         site.socket = context.wrap_socket(site.socket, server_side=True)
         found("server", "ok")
+        monkeypatch.setenv("OS_SERVER__TLS_CLIENT_CA", str(tls / "ca.pem"))
+        assert "client certificates" in found("server", "warn")
 
 
 def test_output_that_cannot_be_written_gives_no_traceback(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:

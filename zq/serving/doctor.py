@@ -157,7 +157,7 @@ def check_audit_log(chosen: Settings) -> Finding:
         return ok(f"The audit log is {'off' if target == audit.OFF else 'written to standard error'}.")
     folder = os.path.dirname(os.path.abspath(target))
     try:
-        os.close(os.open(target, os.O_WRONLY | os.O_APPEND))
+        os.close(os.open(target, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))
     except OSError as error:
         is_creatable = isinstance(error, FileNotFoundError) and os.access(folder, os.W_OK | os.X_OK)
         if not is_creatable:
@@ -211,14 +211,15 @@ def check_server(chosen: Settings) -> Finding:
     server = chosen.server
     host, port = chosen.probes_address or (server.bind, server.port)
     where = listening.format_authority(host, port)
-    if listening.is_free(listening.resolve(host), port):
+    address = listening.resolve(host)
+    if listening.is_free(address, port):
         return skip(f"No server listens on {where}.")
     uses_tls = bool(server.tls_cert) and not chosen.probes_address
     if uses_tls and server.tls_client_ca:
-        return skip("The server requires client certificates. Set [probes] bind, so that its state can be checked.")
+        return warn("The server requires client certificates, so its state was not checked.", "Set [probes] bind.")
     advice = "See the server's log and the store."
     try:
-        status, body = _get_readiness("127.0.0.1" if host in listening.EVERYWHERE else host.strip("[]"), port, uses_tls)
+        status, body = _get_readiness("127.0.0.1" if address in listening.EVERYWHERE else address, port, uses_tls)
     except ssl.SSLError as error:
         return warn(f"A TLS handshake with the program on {where} fails: {error.reason or error}.", advice)
     except (OSError, HTTPException) as error:
