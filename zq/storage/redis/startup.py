@@ -26,11 +26,13 @@ from zq.storage.redis.connections import Reply
 
 LOG: Final = logging.getLogger(__name__)
 OLDEST: Final = (7, 0)
+# A key that does not exist.
+UNUSED: Final = b"zq:unused"
 # A script without effect.
 SCRIPT: Final = b"return 0"
 # Commands to try at start, after the key that selects the server. ``DEL`` fails if the server rejects writes.
 TRIALS: Final = (
-    (layout.VERSION_KEY, b"DEL", b"zq:unused"),
+    (UNUSED, b"DEL", UNUSED),
     (layout.VERSION_KEY, b"EVAL", SCRIPT, b"0"),
     (layout.VERSION_KEY, b"EVALSHA", sha1(SCRIPT, usedforsecurity=False).hexdigest().encode(), b"0"),
     (layout.VERSION_KEY, b"PUBLISH", layout.READY, b""),
