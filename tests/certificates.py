@@ -15,13 +15,20 @@ THIS_MACHINE = x509.SubjectAlternativeName(
 )
 
 
-def issue(folder: Path, name: str, subject: str, authority: str = "", days: float = 1) -> Path:
+def issue(
+    folder: Path,
+    name: str,
+    subject: str,
+    authority: str = "",
+    days: float = 1,
+    curve: type[ec.EllipticCurve] = ec.SECP256R1,
+) -> Path:
     """Write ``name.pem`` and ``name.key``, and return the path of the certificate.
 
     ``subject`` is in the notation of RFC 4514. Without ``authority``, the name of a certificate in the folder, the
     certificate is an authority itself; with or without, it is valid for this machine and expires after ``days``.
     """
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    key, now = ec.generate_private_key(curve()), datetime.now(UTC)
     its_name = x509.Name.from_rfc4514_string(subject)
     signer, issuer = key, its_name
     if authority:

@@ -132,19 +132,33 @@ def test_everything_to_be_alerted_on_is() -> None:
     assert [danger for metric, danger in WATCHED.items() if metric not in named] == []
 
 
-def test_the_runbooks_name_commands_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    """Options and choices of ``zq`` are parsed; those of ``zq-server`` are in its help."""
+@pytest.fixture
+def server_words(capsys: pytest.CaptureFixture[str]) -> tuple[set[str], set[str]]:
+    """The commands and the options in the help of ``zq-server``."""
     with pytest.raises(SystemExit):
         server.main(["--help"])
-    known = set(re.findall(r"[\w-]+", capsys.readouterr().out))
+    shown = capsys.readouterr().out
+    (choices,) = re.findall(r"^  \{([\w,-]+)\}", shown, re.MULTILINE)
+    return {*choices.split(",")}, {*re.findall(r"--[\w-]+", shown)}
+
+
+def test_the_runbooks_name_commands_that_exist(server_words: tuple[set[str], set[str]]) -> None:
     found = commands(RUNBOOKS.read_text())
     assert len(found) > 40
     for program, *words in found:
-        if program == "zq-server":
-            named = [word for word in words if word.islower() and "." not in word]
-            assert {*named} <= known, words
-        else:
-            assert parses(words), words
+        assert server_parses(words, *server_words) if program == "zq-server" else parses(words), words
+
+
+def server_parses(words: list[str], commands: set[str], options: set[str]) -> bool:
+    """Whether ``zq-server`` has the command, if the first word is no option, and the options."""
+    named = {word for word in words if word.startswith("--")}
+    return named <= options and (words[0] in commands or words[0] in named)
+
+
+@every_row("words", [["nothing"], ["checks"], ["owner", "--colour"], ["--nothing"], ["create"]], ids=" ".join)
+def test_a_wrong_command_of_the_server_is_noticed(server_words: tuple[set[str], set[str]], words: list[str]) -> None:
+    """The check itself. Other words of the help are no commands."""
+    assert not server_parses(words, *server_words)
 
 
 def parses(words: list[str]) -> bool:

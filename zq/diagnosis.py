@@ -3,20 +3,24 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from math import inf
 from typing import Final, Literal
 
 from msgspec import Struct
 
-from zq.errors import StartRefused, ZqError
+from zq.errors import NotAuthorized, NotBuilt, NotFound, StartRefused, Unavailable
 from zq.logs import without_secrets
 
 Status = Literal["ok", "warn", "fail", "skip"]
 # Exit codes by status.
 EXIT_CODES: Final[dict[Status, int]] = {"ok": 0, "skip": 0, "warn": 1, "fail": 2}
 
-# Seconds between two clocks from which a doctor warns, and from which ``/readyz`` fails.
-NEAR: Final = 2.0
-MAX_OFFSET: Final = 60.0
+# Seconds between two clocks above which a doctor warns, and above which ``/readyz`` fails.
+MAX_SYNCHRONISED_OFFSET: Final = 2.0
+MAX_READY_OFFSET: Final = 60.0
+DAY: Final = 86_400
+# Days before its expiry at which a certificate must be renewed.
+CERTIFICATE_DAYS: Final = 14
 # Number of measured round trips, and their duration in seconds from which a doctor warns.
 ROUND_TRIPS: Final = 20
 MAX_ROUND_TRIP: Final = 0.05
@@ -26,7 +30,7 @@ class Finding(Struct, frozen=True):
     """The outcome of a check.
 
     Attributes:
-        found: A sentence about the checked thing; for "skip", the reason why it was not checked.
+        found: A sentence about the checked object; for "skip", the reason why it was not checked.
         advice: A sentence about the solution; "" if there is no problem.
     """
 
@@ -56,11 +60,19 @@ def judge_clock(offset: float, name: str) -> Finding:
     distance = abs(offset)
     found = f"The clocks of this machine and of {name} are {distance:.1f} seconds apart."
     advice = "Synchronise both clocks with a time service that slews, such as chrony."
-    return fail(found, advice) if distance > MAX_OFFSET else warn(found, advice) if distance > NEAR else ok(found)
+    if distance > MAX_READY_OFFSET:
+        return fail(found, advice)
+    return warn(found, advice) if distance > MAX_SYNCHRONISED_OFFSET else ok(found)
+
+
+def judge_certificate(left: float, name: str, advice: str) -> Finding:
+    """Judge the seconds until a certificate expires."""
+    found = f"{name} expires in {left / DAY:.0f} days."
+    return warn(found, advice) if left < CERTIFICATE_DAYS * DAY else ok(found)
 
 
 def judge_round_trip(call: Callable[[], object], name: str) -> Finding:
-    """Judge the longest of some round trips to the store that ``name`` names."""
+    """Measure ``ROUND_TRIPS`` round trips to a store and judge the longest. ``name`` is the store's product name."""
     longest = max(measure(call, ROUND_TRIPS))
     found = f"The longest of {ROUND_TRIPS} round trips to {name} took {1000 * longest:.1f} ms."
     if longest > MAX_ROUND_TRIP:
@@ -68,10 +80,10 @@ def judge_round_trip(call: Callable[[], object], name: str) -> Finding:
     return ok(found)
 
 
-def measure(call: Callable[[], object], count: int) -> list[float]:
-    """Call a function ``count`` times. Return the durations in seconds, sorted."""
-    durations = []
-    for _ in range(count):
+def measure(call: Callable[[], object], count: int, limit: float = inf) -> list[float]:
+    """Call a function ``count`` times, or until ``limit`` seconds have passed. Return the durations, sorted."""
+    durations: list[float] = []
+    while len(durations) < count and sum(durations) < limit:
         began = time.perf_counter()
         call()
         durations.append(time.perf_counter() - began)
@@ -90,13 +102,10 @@ class Check(Struct, frozen=True):
     needs: str = ""
 
 
-class Result(Struct, frozen=True):
-    """The finding of a check, for output. The fields are those of ``Finding``."""
+class Result(Finding, frozen=True, kw_only=True):
+    """The finding of the check with the name ``check``, for output."""
 
     check: str
-    status: Status
-    found: str
-    advice: str
 
     @property
     def line(self) -> str:
@@ -104,30 +113,38 @@ class Result(Struct, frozen=True):
         return f"{self.status:5} {self.check}: {self.found} {self.advice}".rstrip()
 
 
-def run(checks: Iterable[Check]) -> Iterator[Result]:
+def run(checks: Iterable[Check], unknown: Status = "warn") -> Iterator[Result]:
     """Run the checks in order and yield their results without secrets.
 
-    A check that raises ``StartRefused`` has failed. A check that raises any other error is skipped.
+    A check that raises ``StartRefused`` or ``Unavailable`` has failed. A check that raises ``NotAuthorized``,
+    ``NotFound`` or ``NotBuilt`` is skipped.
+
+    Args:
+        unknown: Status of a check that raises any other error.
     """
     statuses: dict[str, Status] = {}
     for check in checks:
         missing = check.needs and statuses.get(check.needs) in ("fail", "skip")
-        finding = skip(f"The check {check.needs} must pass first.") if missing else _run(check)
+        finding = (
+            skip(f"Not checked, because the check {check.needs} did not succeed.") if missing else _run(check, unknown)
+        )
         statuses[check.name] = finding.status
-        yield Result(check.name, finding.status, without_secrets(finding.found), without_secrets(finding.advice))
+        found, advice = without_secrets(finding.found), without_secrets(finding.advice)
+        yield Result(finding.status, found, advice, check=check.name)
 
 
-def _run(check: Check) -> Finding:
+def _run(check: Check, unknown: Status) -> Finding:
     try:
         return check.run()
-    except StartRefused as refusal:
-        return fail(str(refusal))
-    except ZqError as error:
+    except (StartRefused, Unavailable) as error:
+        return fail(str(error))
+    except (NotAuthorized, NotFound, NotBuilt) as error:
         return skip(str(error))
     except OSError as error:
-        return skip(f"{error.filename or 'The system'}: {error.strerror or error}.")
+        reason = f"{error.filename or 'The system'}: {error.strerror or error}."
     except Exception as error:  # noqa: BLE001 (one broken check must not hide the findings of the others)
-        return skip(f"The check failed with {type(error).__name__}: {error}")
+        reason = f"{type(error).__name__}: {error}"
+    return Finding(unknown, f"The check could not be completed: {reason}")
 
 
 def exit_code(results: Iterable[Result]) -> int:

@@ -49,16 +49,25 @@ def test_a_table_has_one_line_per_check_with_the_advice(zq: Zq, monkeypatch: pyt
     zq("queue", "create", "orders", "_dead_letter_queue=dead", "_max_claims=1")
     zq("post", "dead", "1")
     done = zq.run("doctor", "--table")
-    assert (done.exit_code, done.stderr) == (1, "")
+    assert (done.exit_code, done.stderr) == (1, ""), done.output
     lines = done.stdout.splitlines()
     assert len(lines) == len(NAMES)
     assert "warn  dead letters: Dead letters wait in dead (1). Find the cause with zq dlq list, then" in done.stdout
     assert [line.split()[1] for line in lines if line.startswith("warn")] == ["backlog:", "dead"]
 
 
+def test_findings_about_many_queues_name_their_number(zq: Zq, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first queues are examined."""
+    monkeypatch.setattr(doctor, "MAX_QUEUES", 2)
+    for name in ("a", "b", "c"):
+        zq("queue", "create", name)
+    results = by_check(zq("doctor"))
+    assert results["backlog"].found == "No queue of the first 2 has old messages without a consumer."
+
+
 def test_an_unreachable_server_fails_and_the_other_checks_are_skipped(zq: Zq) -> None:
-    done = zq.run("doctor", "--table", "--retry", "0", "--url", f"http://127.0.0.1:{free_port()}")
-    assert done.exit_code == 2
+    done = zq.run("doctor", "--table", "--url", f"http://127.0.0.1:{free_port()}")
+    assert (done.exit_code, done.stderr) == (2, "")
     first, *others = done.stdout.splitlines()
     assert first.startswith("fail  reach: The server at 127.0.0.1:")
     assert {line[:4] for line in others} == {"skip"}
@@ -78,7 +87,8 @@ def me(**members: object) -> Response:
 
 
 def date(seconds: float) -> Response:
-    return 200, {"Date": format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)}, {}
+    moment = datetime.now(UTC) + timedelta(seconds=seconds)
+    return 200, {"Date": format_datetime(moment, usegmt=True)}, {"status": "ok"}
 
 
 def servers(*versions: str) -> Response:
@@ -102,7 +112,7 @@ def quota(used: int) -> Response:
 
 @pytest.fixture
 def responses() -> dict[str, Response]:
-    return {"/healthz": (200, {}, {})}
+    return {"/healthz": (200, {}, {"status": "ok"})}
 
 
 @pytest.fixture
@@ -130,8 +140,14 @@ def check(url: str) -> dict[str, Result]:
         ("quotas", "/v2/quota", quota(10), "fail"),
         ("servers", "/v2/servers", servers("0.1.0", "0.1.0"), "ok"),
         ("servers", "/v2/servers", servers("0.1.0", "0.2.0"), "warn"),
-        ("store clock", "/v2/figures", (200, {}, "not JSON"), "skip"),
-        ("quotas", "/v2/quota", (200, {}, {}), "skip"),
+        ("store clock", "/v2/figures", (200, {}, "not JSON"), "warn"),
+        ("quotas", "/v2/quota", (200, {}, {}), "warn"),
+        ("limits", "/v2/limits", (503, {}, {}), "fail"),
+        ("reach", "/healthz", (200, {}, "<html>"), "fail"),
+        ("reach", "/healthz", (200, {}, {"status": "up"}), "fail"),
+        ("reach", "/healthz", (401, {}, {}), "fail"),
+        ("reach", "/healthz", (403, {}, {}), "fail"),
+        ("reach", "/healthz", (404, {}, {}), "fail"),
     ],
 )
 def test_a_fault_of_the_server_is_found(
@@ -141,7 +157,12 @@ def test_a_fault_of_the_server_is_found(
     responses[path] = response
     result = check(site.url)[name]
     assert result.status == status, result
-    assert bool(result.advice) == (status in ("warn", "fail"))
+    assert status in ("warn", "fail") or not result.advice
+
+
+def test_the_open_streams_of_all_servers_are_added_up(site: Site, responses: dict[str, Response]) -> None:
+    responses["/v2/servers"] = servers("0.1.0", "0.1.0")
+    assert check(site.url)["servers"].found.endswith("; 0 of 2 streams are open.")
 
 
 @every_row(("ahead", "status"), [(0, "ok"), (-30, "warn"), (300, "fail")])
@@ -162,21 +183,32 @@ def test_a_credential_is_judged_by_its_expiry(
     assert "produce:orders" in result.found
 
 
-def test_a_token_without_a_scope_skips_the_message(tmp_path: Path) -> None:
-    """A real server with tokens: the scopes are in the finding, and what the token does not allow is skipped."""
+def check_with_token(*scopes: str) -> dict[str, Result]:
+    """Return the results for a real server and a token with the scopes; without scopes, for a rejected token."""
     with server(auth_strategy="token") as running:
-        token = running.token("acme", scopes=["produce:orders"])
+        token = running.token("acme", scopes=[*scopes]) if scopes else "zq_wrong"
         with Client(running.url, token=token, retries=Retries(attempts=1)) as client:
-            results = {result.check: result for result in diagnosis.run(doctor.Doctor(client, running.url).checks())}
+            return {result.check: result for result in diagnosis.run(doctor.Doctor(client, running.url).checks())}
+
+
+def test_a_token_without_a_scope_skips_the_message() -> None:
+    """The scopes are in the finding, and what the token does not allow is skipped."""
+    results = check_with_token("produce:orders")
     assert results["permissions"].found == "The caller may post."
     assert results["message"].status == "skip"
     assert results["quotas"].status == "ok"
     assert {result.status for result in results.values()} <= {"ok", "skip"}
 
 
-def test_a_rejected_token_is_a_failure(tmp_path: Path) -> None:
-    with server(auth_strategy="token") as running, Client(running.url, token="zq_wrong") as client:
-        results = {result.check: result for result in diagnosis.run(doctor.Doctor(client, running.url).checks())}
+def test_a_token_for_certain_queues_skips_the_message() -> None:
+    """The token has every ability, but not for the temporary queue."""
+    results = check_with_token("produce+consume+observe+manage:orders")
+    assert results["message"].status == "skip"
+    assert {result.status for result in results.values()} <= {"ok", "skip"}
+
+
+def test_a_rejected_token_is_a_failure() -> None:
+    results = check_with_token()
     assert {name for name, result in results.items() if result.status == "fail"} == {"credential"}
     assert "zq login" in results["credential"].advice
 
@@ -197,7 +229,7 @@ def test_a_certificate_is_judged_by_its_expiry(tmp_path: Path, monkeypatch: pyte
         certificate = issue(tmp_path, "server", "CN=server", "ca", days)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, tmp_path / "server.key")
-        with Site({"/healthz": (200, {}, {})}) as site:
+        with Site({"/healthz": (200, {}, {"status": "ok"})}) as site:
             site.socket = context.wrap_socket(site.socket, server_side=True)
             assert check(site.url.replace("http:", "https:"))["tls"].status == status
     with Client("http://queues.example.org", "acme") as client:

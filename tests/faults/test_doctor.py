@@ -36,9 +36,9 @@ def valkey() -> Iterator[RedisServer]:
 def admin(valkey: RedisServer) -> Iterator[redis.Redis]:
     """A connection with which a test changes the configuration, which is restored at the end."""
     with redis.Redis(port=valkey.port) as client:
-        before = client.config_get("maxmemory*", "appendonly")
+        before = client.config_get("maxmemory*", "appendonly", "appendfsync")
         yield client
-        for name in ("maxmemory", "maxmemory-policy", "appendonly"):
+        for name in ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync"):
             client.config_set(name, before[name])
         client.flushall()
 
@@ -50,6 +50,10 @@ def test_faults_of_redis_are_found_and_nothing_is_written(valkey: RedisServer, a
     assert statuses(valkey.uri, wait_replicas=1)["replicas"] == "fail"
     assert statuses(valkey.uri, ahead=-3)["store clock"] == "warn"
     assert statuses(valkey.uri, ahead=90)["store clock"] == "fail"
+    admin.config_set("appendfsync", "no")
+    assert statuses(valkey.uri)["persistence"] == "warn"
+    admin.execute_command("ACL SETUSER noconfig on nopass ~* &* +@all -config")
+    assert statuses(valkey.uri.replace("//", "//noconfig:x@"))["persistence"] == "skip"
     admin.config_set("appendonly", "no")
     assert statuses(valkey.uri)["persistence"] == "warn"
     admin.config_set("maxmemory", admin.info("memory")["used_memory"] * 11 // 10)
@@ -78,6 +82,29 @@ def test_the_check_ends_with_the_sentence_of_the_start(
         done = run("--check")
         assert (done.code, done.error) == (2, f"zq-server: {refused.value}\n")
         assert f"fail  store: {refused.value}" in run("doctor").said
+
+
+@pytest.mark.parametrize("denied", ["-eval", "-evalsha", "-publish", "-spublish", "-ssubscribe", "-del"])
+def test_the_check_fails_for_a_user_without_a_command(
+    valkey: RedisServer, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch, denied: str
+) -> None:
+    admin.execute_command(f"ACL SETUSER limited on nopass ~* &* +@all {denied}")
+    monkeypatch.setenv("OS_STORAGE__URI", valkey.uri.replace("//", "//limited:x@"))
+    done = run("--check")
+    assert done.code == 2
+    assert "denies this user permissions" in done.error
+    admin.execute_command("ACL DELUSER limited")
+
+
+def test_the_check_fails_if_redis_lacks_replicas(
+    valkey: RedisServer, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OS_STORAGE__URI", valkey.uri)
+    admin.config_set("min-replicas-to-write", 1)
+    done = run("--check")
+    admin.config_set("min-replicas-to-write", 0)
+    assert done.code == 2
+    assert "fewer replicas" in done.error
 
 
 def test_faults_of_mongodb_are_found_and_nothing_is_written(stores: Stores) -> None:

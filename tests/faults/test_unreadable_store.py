@@ -50,6 +50,14 @@ def test_a_folder_without_write_permission_is_refused(tmp_path: Path) -> None:
     assert str(folder) in sentence_of(ZqServer(f"rocksdb://{folder}", prefix=unprivileged))
 
 
+def test_a_store_below_a_folder_that_the_user_cannot_enter_fails_the_check(tmp_path: Path) -> None:
+    """``--check`` names the folder."""
+    folder = tmp_path / "private"
+    folder.mkdir(mode=0)
+    unprivileged = (sys.executable, "-c", WITHOUT_OVERRIDE) if os.geteuid() == 0 else ()
+    assert f"{folder} is not" in sentence_of(ZqServer(f"rocksdb://{folder}/store", "--check", prefix=unprivileged))
+
+
 @pytest.mark.parametrize("damage", ["CURRENT", "MANIFEST-*"])
 def test_a_damaged_store_is_refused_and_left_alone(tmp_path: Path, damage: str) -> None:
     """Rubbish in the file that leads to all others is reported, not repaired over; put right, it opens again."""

@@ -1,23 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zq-server doctor`` and ``zq-server --check`` find a planted fault of each kind, and say what to do."""
 
+import io
 import json
 import os
+import resource
 import shutil
+import socket
+import ssl
 from collections.abc import Iterator
+from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.certificates import issue
 from tests.commands import Done, run
-from tests.servers import free_port
+from tests.servers import ZqServer, free_port, wait_for
 from tests.sites import Site
 from tests.tables import every_row
 from zq import __version__, diagnosis
 from zq.clock import local_time
-from zq.diagnosis import Check, Result, fail, ok, skip, warn
-from zq.errors import StartRefused, Unavailable
+from zq.diagnosis import Check, Result, fail, ok, warn
+from zq.errors import Invalid, NotAuthorized, NotBuilt, NotFound, StartRefused, Unavailable
+from zq.serving import server
 from zq.storage import diagnose
 from zq.storage.rocksdb import BACKED_UP
 from zq.storage.rocksdb import doctor as rocksdb_doctor
@@ -54,8 +61,8 @@ def found(check: str, status: str) -> str:
     """Return the finding of a check, which must have this status, and which must have an advice if it is a problem."""
     code, results = examine()
     assert results[check].status == status, results[check]
-    assert code >= {"ok": 0, "warn": 1, "fail": 2}[status]
-    assert status == "ok" or results[check].advice or status == "fail"
+    assert code >= {"ok": 0, "skip": 0, "warn": 1, "fail": 2}[status]
+    assert results[check].advice or status != "warn"
     return results[check].found
 
 
@@ -64,32 +71,44 @@ def check_start() -> Done:
 
 
 def test_results_keep_the_order_and_the_worst_is_the_exit_code() -> None:
-    """A check whose requirement failed is skipped, and an error of a check is its reason."""
-
-    def broken() -> diagnosis.Finding:
-        raise KeyError("x")
-
-    def refused() -> diagnosis.Finding:
-        raise StartRefused("No.")
-
-    def gone() -> diagnosis.Finding:
-        raise Unavailable("The store redis://u:secret@h is away.")
-
+    """A check whose requirement failed is skipped."""
     checks = [
         Check("a", lambda: ok("Fine.")),
-        Check("b", broken),
-        Check("c", gone),
-        Check("d", lambda: warn("Old.", "Renew it.")),
-        Check("e", refused),
-        Check("f", lambda: ok("Fine."), needs="e"),
-        Check("g", lambda: ok("Fine."), needs="d"),
+        Check("b", lambda: warn("Old redis://u:secret@h.", "Renew it.")),
+        Check("c", lambda: fail("No.")),
+        Check("d", lambda: ok("Fine."), needs="c"),
+        Check("e", lambda: ok("Fine."), needs="b"),
     ]
     results = [*diagnosis.run(checks)]
-    assert [result.status for result in results] == ["ok", "skip", "skip", "warn", "fail", "skip", "ok"]
-    assert results[1].found == "The check failed with KeyError: 'x'"
-    assert "secret" not in results[2].line
-    assert results[3].line == "warn  d: Old. Renew it."
-    assert [diagnosis.exit_code(results[:number]) for number in (0, 3, 4, 7)] == [0, 0, 1, 2]
+    assert [result.status for result in results] == ["ok", "warn", "fail", "skip", "ok"]
+    assert results[1].line == "warn  b: Old redis://***@h. Renew it."
+    assert [diagnosis.exit_code(results[:number]) for number in (0, 1, 2, 5)] == [0, 0, 1, 2]
+
+
+@every_row(
+    ("error", "status"),
+    [
+        (StartRefused("No."), "fail"),
+        (Unavailable(), "fail"),
+        (NotAuthorized("No."), "skip"),
+        (NotFound("No."), "skip"),
+        (NotBuilt("No."), "skip"),
+        (Invalid("No."), "warn"),
+        (KeyError("x"), "warn"),
+        (PermissionError(13, "No", "file"), "warn"),
+    ],
+    ids=repr,
+)
+def test_an_error_of_a_check_determines_its_status(error: Exception, status: str) -> None:
+    """An unexpected error is a warning, or has the status that the caller chose."""
+
+    def broken() -> diagnosis.Finding:
+        raise error
+
+    def run(unknown: diagnosis.Status) -> str:
+        return next(diagnosis.run([Check("a", broken)], unknown)).status
+
+    assert (run("warn"), run("fail")) == (status, "fail" if status == "warn" else status)
 
 
 @every_row(("offset", "status"), [(0.4, "ok"), (-3, "warn"), (61, "fail")])
@@ -102,7 +121,7 @@ def test_a_sound_configuration_has_no_failure_and_is_not_changed(configured: Pat
     code, results = examine()
     assert code <= 1
     assert [result.check for result in results.values() if result.status == "fail"] == []
-    assert len(results) == 19
+    assert len(results) == 20
     done = check_start()
     assert (done.code, done.error) == (0, "")
     assert len(done.said.splitlines()) == 9
@@ -151,6 +170,13 @@ def test_a_world_readable_key_file_fails(configured: Path, monkeypatch: pytest.M
         assert check_start().code == (2 if status == "fail" else 0)
 
 
+def test_a_missing_key_set_fails(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OS_DEFAULT__AUTH_STRATEGY", "jwt")
+    for option in ("ISSUER", "AUDIENCE", "JWKS"):
+        monkeypatch.setenv(f"OS_AUTH__JWT_{option}", str(configured / "missing"))
+    assert "jwt_jwks" in found("keys", "fail")
+
+
 @pytest.fixture
 def tls(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for the server's certificate ``server.pem``, issued by the authority ``ca``."""
@@ -160,32 +186,52 @@ def tls(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return configured
 
 
-@every_row(("days", "status"), [(3.1, "warn"), (90, "ok"), (-0.5, "fail")])
+@every_row(("days", "status"), [(3.1, "warn"), (90, "ok"), (-0.5, "warn")])
 def test_a_certificate_is_judged_by_its_expiry(tls: Path, days: float, status: str) -> None:
+    """An expired certificate is no failure, because the server starts with it."""
     issue(tls, "server", "CN=server", "ca", days)
     (tls / "server.key").chmod(0o600)
     sentence = found("certificate", status)
     assert "expired" in sentence if days < 0 else f"in {days:.0f} days" in sentence
+    assert check_start().code == 0
+
+
+def test_a_certificate_that_few_clients_accept_is_a_warning_and_the_server_starts(tls: Path) -> None:
+    """A key on a curve that TLS libraries do not offer by default."""
+    issue(tls, "server", "CN=server", "ca", curve=ec.BrainpoolP256R1)
+    assert "NO_SHARED_CIPHER" in found("certificate", "warn")
+    server = ZqServer("memory:")
+    with closing(server.launch()):
+        wait_for(server.accepts, 20, "the server listens")
 
 
 def test_a_world_readable_private_key_is_a_warning(tls: Path) -> None:
     issue(tls, "server", "CN=server", "ca")
-    (tls / "server.key").chmod(0o644)
-    assert "mode 0644" in found("keys", "warn")
+    for mode, status in ((0o644, "warn"), (0o700, "ok"), (0o640, "ok")):
+        (tls / "server.key").chmod(mode)
+        assert "mode 0644" in found("keys", status) or status == "ok"
 
 
-def test_an_audit_log_in_a_missing_folder_fails(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OS_LOG__AUDIT", str(configured / "missing" / "audit.log"))
-    assert "audit.log" in found("audit log", "fail")
-    assert check_start().code == 2
+@every_row(("path", "status"), [("missing/audit.log", "fail"), ("store", "fail"), ("audit.log", "ok")])
+def test_an_audit_log_that_cannot_be_written_fails(
+    configured: Path, monkeypatch: pytest.MonkeyPatch, path: str, status: str
+) -> None:
+    """In a missing folder, or a directory. No file is created."""
+    monkeypatch.setenv("OS_LOG__AUDIT", str(configured / path))
+    assert path in found("audit log", status)
+    assert check_start().code == (2 if status == "fail" else 0)
+    assert not (configured / "audit.log").exists()
 
 
-def test_too_few_open_files_are_a_warning(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zq.serving.doctor.OTHER_FILES", 1 << 40)
-    assert "files" in found("open files", "warn")
+def test_an_address_of_another_machine_fails(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OS_SERVER__BIND", "192.0.2.1")
+    monkeypatch.setenv("OS_SERVER__TRUST_NETWORK", "true")
+    done = check_start()
+    assert done.code == 2
+    assert "cannot listen on 192.0.2.1" in done.error
 
 
-@pytest.mark.parametrize(("state", "status"), [(5, "warn"), (0, "ok")])
+@pytest.mark.parametrize(("state", "status"), [(5, "warn"), (0, "ok"), (-1, "skip")])
 def test_an_unsynchronised_clock_is_a_warning(
     configured: Path, monkeypatch: pytest.MonkeyPatch, state: int, status: str
 ) -> None:
@@ -200,10 +246,13 @@ def test_an_unsynchronised_clock_is_a_warning(
 @pytest.fixture
 def metrics(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """The labels and values of the metrics of a stub server, by metric."""
-    shown = {"info": f'{{version="{__version__}"}} 1'}
+    shown = {"info": f'{{version="{__version__}"}} 1', "store_up": " 1"}
+    shown |= {"queue_oldest_ready_seconds": " 0", "queue_oldest_dead_letter_seconds": " 0"}
 
     class Page(dict[str, object]):
-        def get(self, _path: str, _default: object = None) -> object:
+        def get(self, path: str, _default: object = None) -> object:
+            if path == "/readyz":
+                return int(shown.get("readyz", 200)), {}, {"description": "The store is away."}
             return 200, {}, "".join(f"zq_{name}{value}\n" for name, value in shown.items())
 
     with Site(Page()) as site:
@@ -215,7 +264,13 @@ def metrics(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
 @every_row(
     ("check", "metric", "value", "status"),
     [
-        ("server", "info", '{version="0.0.9"} 1', "warn"),
+        ("server", "readyz", "503", "fail"),
+        ("server", "readyz", "404", "fail"),
+        ("metrics", "info", '{version="0.0.9"} 1', "warn"),
+        ("metrics", "info", "", "fail"),
+        ("server's store", "store_up", None, "skip"),
+        ("backlog", "queue_oldest_ready_seconds", None, "skip"),
+        ("dead letters", "queue_oldest_dead_letter_seconds", None, "skip"),
         ("server's store", "store_up", " 0", "fail"),
         ("server's store", "store_corruptions_total", " 2", "fail"),
         ("backlog", "queue_oldest_ready_seconds", ' {queue="a"} 1000', "warn"),
@@ -223,22 +278,78 @@ def metrics(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
     ],
 )
 def test_faults_of_a_running_server_are_found(
-    metrics: dict[str, str], check: str, metric: str, value: str, status: str
+    metrics: dict[str, str], check: str, metric: str, value: str | None, status: str
 ) -> None:
+    """A metric without a value is missing."""
     found(check, "ok")
     sound = dict(metrics)
-    metrics[metric] = value
-    found(check, status)
+    metrics.pop(metric, None)
+    if value is not None:
+        metrics[metric] = value
+    _, results = examine()
+    assert results[check].status == status
     metrics.clear()
     metrics |= sound
 
 
-def test_checks_of_a_server_are_skipped_if_another_program_has_its_port(metrics: dict[str, str]) -> None:
-    metrics.clear()
+def test_a_server_is_not_confused_with_another_one_on_the_machine(
+    metrics: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other server serves metrics. The server of the configuration does not respond, or does not run."""
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        port = frozen.getsockname()[1]
+        monkeypatch.setenv("OS_SERVER__PORT", str(port))
+        monkeypatch.setattr("zq.serving.doctor.TIMEOUT", 0.1)
+        assert f"127.0.0.1:{port} does not respond" in found("server", "fail")
+        assert "Another program listens" in check_start().said
     _, results = examine()
-    assert [results[name].status for name in ("server", "server's store", "backlog", "dead letters")] == ["skip"] * 4
-    assert "is not a zq server" in results["server"].found
-    assert "A program listens" in check_start().said
+    assert [results[name].status for name in ("server", "metrics", "server's store", "backlog")] == ["skip"] * 4
+
+
+def test_the_open_files_of_a_running_server_are_checked(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of a real server has another limit than the doctor."""
+    with ZqServer(f"rocksdb://{configured}/store") as server:
+        monkeypatch.setenv("OS_SERVER__PORT", str(server.port))
+        for process in server.worker_pids:
+            resource.prlimit(process, resource.RLIMIT_NOFILE, (1000, 1000))
+        assert "1,000 files" in found("open files", "warn")
+
+
+def test_the_state_of_a_server_with_tls_is_read_without_verification(
+    tls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its certificate need not be valid for the address. A program without TLS on the port is a warning."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(issue(tls, "server", "CN=server", "ca"), tls / "server.key")
+    with Site({"/readyz": (200, {}, {})}) as site:
+        monkeypatch.setenv("OS_SERVER__PORT", str(site.port))
+        found("server", "warn")
+        site.socket = context.wrap_socket(site.socket, server_side=True)
+        found("server", "ok")
+        monkeypatch.setenv("OS_SERVER__TLS_CLIENT_CA", str(tls / "ca.pem"))
+        assert "client certificates" in found("server", "warn")
+
+
+def test_output_that_cannot_be_written_gives_no_traceback(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that has ended is ignored. A full disk is an error."""
+    monkeypatch.setattr(os, "umask", lambda mask: mask)
+    reader, writer = os.pipe()
+    os.close(reader)
+    full = "zq-server: The output cannot be written: No space left on device.\n"
+    for target, expected in ((writer, (0, "")), ("/dev/full", (2, full))):
+        error = io.StringIO()
+        with open(target, "w") as output, redirect_stdout(output), redirect_stderr(error):
+            assert (server.main(["--check"]), error.getvalue()) == expected
+
+
+def test_an_interrupt_ends_a_check_without_a_traceback(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_host: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("zq.serving.listening.resolve", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        run("--check")
+    assert ended.value.code == 130
 
 
 def test_a_store_in_a_place_that_cannot_be_written_fails(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,6 +384,9 @@ def test_faults_of_an_embedded_store_are_found(tmp_path: Path, monkeypatch: pyte
     assert store_results(tmp_path)["store folder"] == "warn"
     monkeypatch.setattr(rocksdb_doctor, "SLOW_SYNC", 0.0)
     assert store_results(tmp_path)["disk sync"] == "warn"
+    monkeypatch.setattr(rocksdb_doctor, "MAX_SYNC_SECONDS", 1e-9)
+    monkeypatch.setattr(rocksdb_doctor, "WRITES", 1 << 40)
+    assert store_results(tmp_path)["disk sync"] == "warn"
     for free, status in ((1 << 40, "warn"), (1 << 38, "fail"), (1 << 29, "fail")):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(total=10 << 40, free=free))
         assert store_results(tmp_path)["disk space"] == status
@@ -292,7 +406,3 @@ def test_an_option_of_another_command_is_refused(configured: Path, words: list[s
     done = run(*words)
     assert (done.code, done.said) == (2, "")
     assert "does not apply" in done.error
-
-
-def test_findings_of_each_kind_have_their_status() -> None:
-    assert [finding.status for finding in (ok(""), warn("", ""), fail(""), skip(""))] == ["ok", "warn", "fail", "skip"]

@@ -20,6 +20,7 @@ from zq.model.identity import ADMIN, ALGORITHMS, AuthOptions, JwtOptions
 from zq.storage.api import DocumentController
 
 if TYPE_CHECKING:
+    from zq.auth.jwks import KeySet
     from zq.auth.jwt import JwtVerifier
     from zq.auth.keystone import Keystone
 
@@ -70,13 +71,19 @@ def _keystone(path: str | None, clock: Clock) -> "Keystone":
     return Keystone(path, clock)
 
 
-def _jwt_verifier(options: JwtOptions, documents: DocumentController, clock: Clock) -> "JwtVerifier":
+def _key_set(options: JwtOptions) -> "KeySet":
     try:
         from zq.auth.jwks import KeySet
-        from zq.auth.jwt import JwtVerifier
     except ImportError as error:
         raise StartRefused("auth_strategy = jwt requires an extra: pip install 'zq-queue[jwt]'.") from error
-    return JwtVerifier(options, KeySet(options.jwks, options.max_stale), documents, clock)
+    return KeySet(options.jwks, options.max_stale)
+
+
+def _jwt_verifier(options: JwtOptions, documents: DocumentController, clock: Clock) -> "JwtVerifier":
+    keys = _key_set(options)
+    from zq.auth.jwt import JwtVerifier
+
+    return JwtVerifier(options, keys, documents, clock)
 
 
 def check(options: AuthOptions) -> None:
@@ -85,6 +92,7 @@ def check(options: AuthOptions) -> None:
         read_secrets(options.proxy_secret_file)
     if "jwt" in options.strategy:
         check_jwt(options.jwt)
+        _key_set(options.jwt)
     if options.certificates:
         read_holders(options.certificates)
     if options.bootstrap_token_file:

@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from itertools import islice
@@ -16,22 +17,22 @@ from zq import __version__, diagnosis
 from zq.cli.profiles import is_loopback
 from zq.cli.session import Command, Session, pass_session
 from zq.client import Client, Listed
-from zq.client.calls import Call, Response
+from zq.client.calls import Call, Response, read_object
 from zq.clock import local_time
-from zq.diagnosis import Check, Finding, fail, judge_clock, ok, skip, warn
-from zq.errors import NotAuthenticated, Unavailable, ZqError
+from zq.diagnosis import DAY, Check, Finding, fail, judge_certificate, judge_clock, ok, skip, warn
+from zq.errors import NotAuthenticated, NotAuthorized, Unavailable, ZqError
 from zq.wire.answers import Depth
 
-DAY: Final = 86_400
-# Days before its expiry at which a certificate or a credential must be renewed.
-CERTIFICATE_DAYS: Final = 14
+# Days before its expiry at which a credential must be replaced.
 CREDENTIAL_DAYS: Final = 7
 # Seconds of a connection attempt.
 TIMEOUT: Final = 10.0
-# Seconds for which a message to the scratch queue may take until it is deleted.
-SLOW: Final = 1.0
+# Maximum seconds to post a message to the temporary queue, claim it and delete it.
+MAX_MESSAGE_SECONDS: Final = 1.0
+# Time to live of this message in seconds.
+MESSAGE_TTL: Final = 60
 # Used share of a quota from which the doctor warns.
-NEAR: Final = 0.8
+HIGH_QUOTA_SHARE: Final = 0.8
 # Maximum number of queues that are examined.
 MAX_QUEUES: Final = 100
 # Seconds after which a message without a consumer needs attention.
@@ -55,6 +56,7 @@ def doctor(session: Session) -> int:
     The checks post a message to a temporary queue and claim it. The exit code is 0 without problems, 1 with warnings
     and 2 with failures. On the machine of a server, zq-server doctor checks more.
     """
+    session.configure(attempts=1)
     results = []
     for result in diagnosis.run(Doctor(session.client, session.connection.url).checks()):
         if session.out.uses_tables:
@@ -104,12 +106,19 @@ class Doctor:
         listed = islice(self._client.queues(detailed=True), MAX_QUEUES)
         return [(queue, self._client.queue(queue.name).depth()) for queue in listed]
 
+    @property
+    def _among(self) -> str:
+        """The end of a noun phrase about the examined queues: "" if they are all queues of the project."""
+        return f" of the first {MAX_QUEUES}" if len(self._queues) == MAX_QUEUES else ""
+
     def check_reach(self) -> Finding:
         began = time.monotonic()
         try:
-            self._get("/healthz")
-        except Unavailable as error:
+            health = self._client.transport.run(Call(method="GET", path="/healthz", read=read_object))
+        except ZqError as error:
             return fail(str(error), "Check the URL, and that the server runs.")
+        if health != {"status": "ok"}:
+            return fail("The program at the URL is not a zq server.", "Check the URL.")
         return ok(f"The server answers in {1000 * (time.monotonic() - began):.0f} ms.")
 
     def check_tls(self) -> Finding:
@@ -120,9 +129,8 @@ class Doctor:
             return warn(f"Requests to {parts.hostname} are not encrypted.", "Serve TLS and use an https URL.")
         from zq.client.certificates import read_expiry  # importing httpx is slow
 
-        days = (read_expiry(self._url, TIMEOUT) - local_time()) / DAY
-        found = f"The certificate expires in {days:.0f} days."
-        return warn(found, "Renew it on the server.") if days < CERTIFICATE_DAYS else ok(found)
+        left = read_expiry(self._url, TIMEOUT) - local_time()
+        return judge_certificate(left, "The certificate", "Renew it on the server.")
 
     def check_readiness(self) -> Finding:
         try:
@@ -144,7 +152,7 @@ class Doctor:
     def check_store_clock(self) -> Finding:
         offset = abs(self._client.figures().clock_offset)
         found = f"The clocks of the server and of its store are {offset:.1f} seconds apart."
-        if offset > diagnosis.NEAR:
+        if offset > diagnosis.MAX_SYNCHRONISED_OFFSET:
             return warn(found, "Synchronise both clocks with a time service that slews, such as chrony.")
         return ok(found)
 
@@ -187,7 +195,7 @@ class Doctor:
         quota = self._client.quota()
         used = quota["used"]
         shares = {name: used[name] / limit for name, limit in quota["limits"].items() if limit and name in used}
-        near = [f"{name} {share:.0%}" for name, share in shares.items() if share >= NEAR]
+        near = [f"{name} {share:.0%}" for name, share in shares.items() if share >= HIGH_QUOTA_SHARE]
         if near:
             found = f"Quotas are nearly used: {', '.join(near)}."
             advice = "Delete what is not needed, or let an administrator raise the quota."
@@ -202,18 +210,21 @@ class Doctor:
         advice = "On the server's machine, run zq-server doctor."
         try:
             try:
-                id = queue.post("zq doctor")
+                id = queue.post("zq doctor", ttl=MESSAGE_TTL)
                 claimed = queue.claim(1)
                 queue.settle(claimed.id, delete="*")
             finally:
-                queue.delete()
+                with suppress(ZqError):
+                    queue.delete()
         except ZqError as error:
+            if type(error) is NotAuthorized:  # by the scopes of a token for other queues
+                return skip(str(error))
             return fail(f"A message could not be posted, claimed and deleted. {error}", advice)
         if [message.id for message in claimed.messages] != [id]:
             return fail("A posted message was not claimed.", advice)
         seconds = time.monotonic() - began
         found = f"A message was posted, claimed and deleted in {1000 * seconds:.0f} ms."
-        return warn(found, advice) if seconds > SLOW else ok(found)
+        return warn(found, advice) if seconds > MAX_MESSAGE_SECONDS else ok(found)
 
     def check_backlog(self) -> Finding:
         waiting = {
@@ -222,16 +233,19 @@ class Doctor:
             if depth.oldest_ready_seconds > MAX_READY_AGE and not depth.claimed
         }
         if not waiting:
-            return ok(f"None of {len(self._queues)} queues has old messages without a consumer.")
+            return ok(f"No queue{self._among} has old messages without a consumer.")
         name = max(waiting, key=lambda name: waiting[name])
-        found = f"{len(waiting)} queues have no consumer; in {name}, a message has waited {waiting[name]:,.0f} seconds."
+        found = (
+            f"Queues without a consumer{self._among}: {len(waiting)}. In {name}, a message has waited "
+            f"{waiting[name]:,.0f} seconds."
+        )
         return warn(found, "Start consumers, or purge the queues.")
 
     def check_dead_letters(self) -> Finding:
         names = {(queue.metadata or {}).get("_dead_letter_queue") for queue, _ in self._queues}
         found = {queue.name: depth.backlog for queue, depth in self._queues if queue.name in names and depth.backlog}
         if not found:
-            return ok(f"None of {len(self._queues)} queues has dead letters.")
+            return ok(f"No queue{self._among} has dead letters.")
         counts = ", ".join(f"{name} ({count:,})" for name, count in found.items())
         return warn(f"Dead letters wait in {counts}.", "Find the cause with zq dlq list, then redrive or delete them.")
 
@@ -240,4 +254,8 @@ class Doctor:
         versions = sorted({server.version for server in servers})
         if len(versions) > 1:
             return warn(f"The servers run different versions: {', '.join(versions)}.", "Finish the upgrade.")
-        return ok(f"{len(servers)} server processes report, of zq {', '.join(versions) or 'no version'}.")
+        streams, most = (sum(getattr(server, name) for server in servers) for name in ("streams", "max_streams"))
+        return ok(
+            f"{len(servers)} server processes report, of zq {', '.join(versions) or 'no version'}; {streams:,} of "
+            f"{most:,} streams are open."
+        )

@@ -31,6 +31,8 @@ ORIGINS: Final = "zq.cli.session.option_origins"
 SHORT_RETRY: Final = 5.0
 # Seconds for which long-running commands retry.
 LONG_RETRY: Final = 60.0
+# Maximum number of attempts of a request.
+MAX_ATTEMPTS: Final = 10
 # Maximum length of a command's first sentence in a help text.
 MAX_SUMMARY_LENGTH: Final = 200
 
@@ -138,16 +140,21 @@ class Session:
         self.origins = origins or {}
         self._patient = False
         self._check_delays = True
+        self._attempts = MAX_ATTEMPTS
 
-    def configure(self, *, patient: bool | None = None, check_delays: bool | None = None) -> None:
+    def configure(
+        self, *, patient: bool | None = None, check_delays: bool | None = None, attempts: int | None = None
+    ) -> None:
         """Change settings of the client. Call this before the first use of ``client``.
 
         Args:
             patient: Whether ``--retry`` defaults to a minute instead of a few seconds.
             check_delays: Whether to raise ``Invalid`` for a delay on a queue that ignores delays.
+            attempts: Maximum number of attempts of a request.
         """
         self._patient = self._patient if patient is None else patient
         self._check_delays = self._check_delays if check_delays is None else check_delays
+        self._attempts = self._attempts if attempts is None else attempts
 
     @cached_property
     def out(self) -> Output:
@@ -192,7 +199,7 @@ class Session:
         seconds = self.retry_for
         if self.verbose:
             logging.getLogger("httpx").setLevel(logging.INFO)
-        retries = Retries(deadline=seconds, attempts=10 if seconds else 1)
+        retries = Retries(deadline=seconds, attempts=self._attempts if seconds else 1)
         return Client(
             place.url,
             place.project,

@@ -124,6 +124,18 @@ def operate(path: str, operation: str, document: object, within: float = TIMEOUT
     return answer
 
 
+def read_process(path: str) -> int:
+    """Return the id of the process that serves the control socket. Raises ``Unavailable`` if no server answers."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(path)
+            found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        except OSError as error:
+            raise Unavailable(NO_SERVER.format(path)) from error
+    process, _, _ = CREDENTIALS.unpack(found)
+    return int(process)
+
+
 @contextmanager
 def snapshot(path: str) -> Iterator[Snapshot]:
     """Provide a snapshot of the store of the server at ``path``; a context manager.

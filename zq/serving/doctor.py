@@ -7,11 +7,13 @@ Neither changes the store, opens an embedded store, or listens on an address.
 import ctypes
 import os
 import resource
+import ssl
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import cache, partial
-from pathlib import Path
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Final
 
 import msgspec
@@ -21,7 +23,7 @@ from zq.clock import local_time
 from zq.diagnosis import Check, Finding, Result, fail, ok, skip, warn
 from zq.errors import StartRefused, Unavailable
 from zq.logs import without_secrets
-from zq.serving import listening
+from zq.serving import control, listening
 from zq.serving.metrics.scraping import Metrics, scrape
 from zq.serving.requirements import REQUIREMENTS
 from zq.serving.settings import Configuration, Settings
@@ -36,13 +38,23 @@ OTHER_FILES: Final = 512
 # Seconds after which waiting messages and dead letters need attention, like in the alerts.
 MAX_READY_AGE: Final = 900
 MAX_DEAD_LETTER_AGE: Final = 1800
+# Seconds to wait for a response of the server.
+TIMEOUT: Final = 5.0
+# Exit code after Ctrl-C.
+INTERRUPTED: Final = 130
+# Maximum number of characters of a response to show.
+MAX_SHOWN: Final = 200
 SERVER: Final = "server"
+METRICS: Final = "metrics"
 
 Scrape = Callable[[], Metrics]
 
 
 def check_start(chosen: Settings) -> int:
-    """Check whether a server would start with these settings, and print a line per check. Return the exit code."""
+    """Check whether a server would start with these settings, and print a line per check. Return the exit code.
+
+    A check that cannot be completed has failed.
+    """
     with ExitStack() as opened:
         checks = [
             *requirements(chosen),
@@ -50,7 +62,7 @@ def check_start(chosen: Settings) -> int:
             Check("address", partial(check_address, chosen)),
             Check("store", partial(_open, chosen, opened, [])),
         ]
-        results = _print(diagnosis.run(checks))
+        results = _print(diagnosis.run(checks, unknown="fail"))
     failed = [result for result in results if result.status == "fail"]
     for result in failed[:1]:
         print(f"zq-server: {result.found}", file=sys.stderr)  # noqa: T201
@@ -73,12 +85,30 @@ def examine(load: Callable[[], Configuration], as_json: bool) -> int:
 
 
 def _print(results: Iterator[Result], as_json: bool = False) -> list[Result]:
-    """Print each result as soon as it is available, and return all of them."""
+    """Print each result as soon as it is available, and return all of them.
+
+    Ctrl-C ends the process. Raises ``StartRefused`` if the output cannot be written, unless its reader has ended.
+    """
     shown = []
-    for result in results:
-        print(msgspec.json.encode(result).decode() if as_json else result.line, flush=True)  # noqa: T201
-        shown.append(result)
+    try:
+        for result in results:
+            shown.append(result)
+            try:
+                print(msgspec.json.encode(result).decode() if as_json else result.line, flush=True)  # noqa: T201
+            except OSError as error:
+                _discard_output()
+                if not isinstance(error, BrokenPipeError):
+                    raise StartRefused(f"The output cannot be written: {error.strerror}.") from error
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     return shown
+
+
+def _discard_output() -> None:
+    """Discard the buffered output and all further output, so that Python reports no error when it exits."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def requirements(chosen: Settings) -> Iterator[Check]:
@@ -92,12 +122,13 @@ def _list_checks(chosen: Settings, opened: ExitStack) -> Iterator[Check]:
     yield from requirements(chosen)
     yield Check("audit log", partial(check_audit_log, chosen))
     yield Check("machine clock", check_synchronisation)
-    yield Check("open files", partial(check_open_files, chosen))
     page = cache(partial(scrape, chosen.metrics.bind, chosen.metrics.port))
-    yield Check(SERVER, partial(check_server, chosen, page))
-    yield Check("server's store", partial(check_server_store, page), needs=SERVER)
-    yield Check("backlog", partial(check_backlog, page), needs=SERVER)
-    yield Check("dead letters", partial(check_dead_letters, page), needs=SERVER)
+    yield Check(SERVER, partial(check_server, chosen))
+    yield Check("open files", partial(check_open_files, chosen), needs=SERVER)
+    yield Check(METRICS, partial(check_metrics, chosen, page), needs=SERVER)
+    yield Check("server's store", partial(check_server_store, page), needs=METRICS)
+    yield Check("backlog", partial(check_backlog, page), needs=METRICS)
+    yield Check("dead letters", partial(check_dead_letters, page), needs=METRICS)
     found: list[Check] = []
     yield Check("store", partial(_open, chosen, opened, found))
     yield from found
@@ -124,25 +155,32 @@ def check_audit_log(chosen: Settings) -> Finding:
     target = chosen.log.audit
     if target in (audit.OFF, audit.STDERR):
         return ok(f"The audit log is {'off' if target == audit.OFF else 'written to standard error'}.")
-    path = Path(target)
-    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise StartRefused(f"[log] audit {path} cannot be written.")
-    return ok(f"The audit log is written to {path}.")
+    folder = os.path.dirname(os.path.abspath(target))
+    try:
+        os.close(os.open(target, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))
+    except OSError as error:
+        is_creatable = isinstance(error, FileNotFoundError) and os.access(folder, os.W_OK | os.X_OK)
+        if not is_creatable:
+            raise StartRefused(f"[log] audit {target} cannot be written: {error.strerror}.") from error
+    return ok(f"The audit log is written to {target}.")
 
 
 def check_address(chosen: Settings) -> Finding:
     server = chosen.server
     where = listening.format_authority(server.bind, server.port)
-    if listening.is_free(listening.resolve(server.bind), server.port):
-        return ok(f"{where} is free.")
-    return ok(f"A program listens on {where}; a server that starts beside it is rejected.")
+    if not listening.is_free(listening.resolve(server.bind), server.port):
+        return ok(f"Another program listens on {where}. Stop it before you start the server.")
+    listening.check(server.bind, server.port)
+    return ok(f"{where} is free.")
 
 
 def check_synchronisation() -> Finding:
-    """Ask the kernel whether a time service synchronises the clock."""
+    """Query the kernel whether a time service synchronises the clock."""
     try:
         state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_SIZE))
     except AttributeError:
+        state = -1
+    if state < 0:
         return skip("This system does not report whether its clock is synchronised.")
     if state == UNSYNCHRONISED:
         return warn(
@@ -152,44 +190,92 @@ def check_synchronisation() -> Finding:
 
 
 def check_open_files(chosen: Settings) -> Finding:
-    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if not chosen.server.control:
+        return skip("Without [server] control, the process of the server is unknown.")
+    try:
+        process = control.read_process(chosen.server.control)
+        limit, _ = resource.prlimit(process, resource.RLIMIT_NOFILE)
+    except Unavailable as absence:
+        return skip(str(absence))
+    except PermissionError:
+        return skip("Only root and the user of the server may read its limit of open files.")
     needed = chosen.server.max_connections + chosen.max_waiters + chosen.max_streams + OTHER_FILES
-    found = f"A process of this user may open {limit:,} files."
+    found = f"Process {process} of the server may open {limit:,} files."
     if limit < needed:
         return warn(found, f"Raise the limit to at least {needed:,}, in systemd with LimitNOFILE.")
     return ok(found)
 
 
-def check_server(chosen: Settings, page: Scrape) -> Finding:
+def check_server(chosen: Settings) -> Finding:
+    """Check that the server is ready. A listener for probes is preferred, because it needs no client certificate."""
     server = chosen.server
-    where = listening.format_authority(server.bind, server.port)
-    if listening.is_free(listening.resolve(server.bind), server.port):
+    host, port = chosen.probes_address or (server.bind, server.port)
+    where = listening.format_authority(host, port)
+    address = listening.resolve(host)
+    if listening.is_free(address, port):
         return skip(f"No server listens on {where}.")
+    uses_tls = bool(server.tls_cert) and not chosen.probes_address
+    if uses_tls and server.tls_client_ca:
+        return warn("The server requires client certificates, so its state was not checked.", "Set [probes] bind.")
+    advice = "See the server's log and the store."
+    try:
+        status, body = _get_readiness("127.0.0.1" if address in listening.EVERYWHERE else address, port, uses_tls)
+    except ssl.SSLError as error:
+        return warn(f"A TLS handshake with the program on {where} fails: {error.reason or error}.", advice)
+    except (OSError, HTTPException) as error:
+        return fail(f"The program on {where} does not respond to /readyz: {error or type(error).__name__}.", advice)
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return fail(f"The server on {where} is not ready: {body.decode(errors='replace')[:MAX_SHOWN]}", advice)
+    if status != HTTPStatus.OK:
+        return fail(f"The program on {where} is not a zq server: it answers /readyz with status {status}.")
+    return ok(f"The server on {where} is ready.")
+
+
+def _get_readiness(host: str, port: int, uses_tls: bool) -> tuple[int, bytes]:
+    connection = HTTPConnection(host, port, timeout=TIMEOUT)
+    if uses_tls:
+        unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+        connection = HTTPSConnection(host, port, timeout=TIMEOUT, context=unverified)
+    with closing(connection):
+        connection.request("GET", "/readyz")
+        response = connection.getresponse()
+        return response.status, response.read()
+
+
+def check_metrics(chosen: Settings, page: Scrape) -> Finding:
     if not chosen.metrics.port:
         return skip("[metrics] port is 0, so the metrics of the server cannot be read.")
-    version = page().version
+    version, where = page().version, listening.format_authority(chosen.metrics.bind, chosen.metrics.port)
     if version != __version__:
-        return warn(f"The server runs zq {version}, but zq {__version__} is installed.", "Restart the server.")
-    return ok(f"A server of zq {version} listens on {where}.")
+        found = f"The server whose metrics are on {where} runs zq {version}, but zq {__version__} is installed."
+        return warn(found, "Restart the server.")
+    return ok(f"The next checks use the metrics on {where}, of a server of zq {version}.")
 
 
 def check_server_store(page: Scrape) -> Finding:
     values = page().values
-    if values.get("store_corruptions_total", 0):
+    if values.get("store_corruptions_total"):
         return fail("Files of the store are damaged.", "See the server's log, then run zq-server check-store.")
-    if not values.get("store_up", 1):
+    if "store_up" not in values:
+        return skip("The server has no metric zq_store_up.")
+    if not values["store_up"]:
         return fail("The store does not respond to the server.", "See the server's log and the store.")
     return ok("The store responds to the server.")
 
 
 def check_backlog(page: Scrape) -> Finding:
-    age = page().values.get("queue_oldest_ready_seconds", 0)
+    age = page().values.get("queue_oldest_ready_seconds")
+    if age is None:
+        return skip("The server has no metric zq_queue_oldest_ready_seconds.")
     found = f"The oldest ready message of all queues has waited {age:,.0f} seconds."
     return warn(found, "Start consumers; zq top shows the queue.") if age > MAX_READY_AGE else ok(found)
 
 
 def check_dead_letters(page: Scrape) -> Finding:
-    age = page().values.get("queue_oldest_dead_letter_seconds", 0)
+    age = page().values.get("queue_oldest_dead_letter_seconds")
+    if age is None:
+        return skip("The server has no metric zq_queue_oldest_dead_letter_seconds.")
     if not age:
         return ok("No dead letters wait.")
     found = f"The oldest dead letter has waited {age:,.0f} seconds."

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The requirements of a start that need neither the store nor the listening address.
 
-The start, ``zq-server --check`` and ``zq-server doctor`` check them. A check raises ``StartRefused`` if the server does
-not start.
+``zq-server --check`` and ``zq-server doctor`` check them. A check raises ``StartRefused`` if the server does not start.
 """
 
 import os
@@ -12,20 +11,18 @@ from collections.abc import Callable
 from typing import Final
 
 from zq.auth import check as check_auth
-from zq.auth.files import MODES
 from zq.auth.master_keys import read_keys
 from zq.auth.policy import Policy
 from zq.clock import local_time
-from zq.diagnosis import Finding, fail, ok, warn
+from zq.diagnosis import Finding, judge_certificate, ok, warn
 from zq.serving import startup
 from zq.serving.sections import SECTIONS
 from zq.serving.settings import Settings, misspelt_variables
 from zq.serving.tls import ServerTls, read_expiry
 from zq.storage import find_driver
 
-DAY: Final = 86_400
-# Days before its expiry at which a certificate must be renewed.
-RENEWAL_DAYS: Final = 14
+# Permissions that a private key file should not have: all of other users, and write access of its group.
+EXPOSED: Final = 0o037
 
 
 def check_variables(_chosen: Settings) -> Finding:
@@ -53,14 +50,20 @@ def check_policy(chosen: Settings) -> Finding:
     return ok(f"The policy is {chosen.auth.policy_file or 'the built-in table'}.")
 
 
-def check_keys(chosen: Settings) -> Finding:
-    """Check all files with secrets: their content, and that other users cannot read them."""
+def read_secrets(chosen: Settings) -> int:
+    """Read all files with secrets except the private key of TLS. Return the number of keys that encrypt messages.
+
+    Raises ``StartRefused`` if a file is not valid or other users can read it.
+    """
     check_auth(chosen.auth)
-    count = len(read_keys(chosen.transport.message_encryption_key_file))
     for section in SECTIONS:
         section.check_files(chosen.of(section))
-    key = chosen.server.tls_key
-    if key and os.path.exists(key) and (mode := stat.S_IMODE(os.stat(key).st_mode)) not in MODES:
+    return len(read_keys(chosen.transport.message_encryption_key_file))
+
+
+def check_keys(chosen: Settings) -> Finding:
+    count, key = read_secrets(chosen), chosen.server.tls_key
+    if key and os.path.exists(key) and (mode := stat.S_IMODE(os.stat(key).st_mode)) & EXPOSED:
         return warn(f"Other users may read the private key {key}, which has mode {mode:04o}.", f"Run: chmod 600 {key}")
     return ok(f"The files with secrets are valid and private; {count} keys encrypt messages.")
 
@@ -70,12 +73,17 @@ def check_certificate(chosen: Settings) -> Finding:
         return ok("The server does not use TLS.")
     ServerTls(chosen.server)
     advice = "Renew it, and send the server SIGHUP."
+    certificate = chosen.server.tls_cert
     try:
-        days = (read_expiry(chosen.server.tls_cert, chosen.server.tls_key) - local_time()) / DAY
+        expires = read_expiry(certificate, chosen.server.tls_key)
     except ssl.SSLCertVerificationError as error:
-        return fail(f"Clients reject {chosen.server.tls_cert}: {error.verify_message}.", advice)
-    found = f"The certificate {chosen.server.tls_cert} expires in {days:.0f} days."
-    return warn(found, advice) if days < RENEWAL_DAYS else ok(found)
+        return warn(f"Clients reject {certificate}: {error.verify_message}.", advice)
+    except ssl.SSLError as error:
+        return warn(
+            f"Python's default TLS client cannot connect with {certificate}: {error.reason}.",
+            "Use an RSA key or an EC key on the curve prime256v1.",
+        )
+    return judge_certificate(expires - local_time(), f"The certificate {certificate}", advice)
 
 
 # The checks by name, in the order of the start.

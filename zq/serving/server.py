@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from zq import __version__, audit, logs
+from zq.auth.policy import Policy
 from zq.clock import StoreClock
 from zq.core.modes import Modes
 from zq.errors import Deposed, StartRefused, Unavailable
@@ -45,11 +46,11 @@ from zq.serving.features import COMMANDS as FEATURE_COMMANDS
 from zq.serving.features import command_features, create_followers
 from zq.serving.metrics import multiprocess
 from zq.serving.mode_command import ModeControl
-from zq.serving.requirements import REQUIREMENTS
+from zq.serving.requirements import read_secrets
 from zq.serving.settings import Configuration, Settings
 from zq.serving.supervisor import Supervisor
 from zq.serving.tls import ServerTls
-from zq.storage import prepare
+from zq.storage import find_driver, prepare
 
 if TYPE_CHECKING:
     from zq.serving import granian
@@ -246,9 +247,10 @@ def _rekey(chosen: Settings) -> int:
 
 def _check_start(chosen: Settings) -> None:
     warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
-    for check in REQUIREMENTS.values():
-        check(chosen)
+    find_driver(chosen.storage.uri)
+    Policy(chosen.auth.policy_file)
     audit.configure(chosen.log.audit)
+    read_secrets(chosen)
     listening.check(chosen.server.bind, chosen.server.port)
     for line in startup.startup_lines(chosen):
         LOG.info(line)

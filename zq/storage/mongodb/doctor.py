@@ -21,7 +21,7 @@ from zq.storage.options import MongodbOptions
 # Hours of changes that the oplog should keep, for secondaries and backups that were away.
 OPLOG_HOURS: Final = 24
 # Used share of the oplog from which old changes are removed.
-FULL: Final = 0.9
+FULL_OPLOG_SHARE: Final = 0.9
 # States of usable members: primary, secondary, arbiter.
 USABLE: Final = (1, 2, 7)
 
@@ -95,7 +95,7 @@ def check_oplog(client: Client, is_cluster: bool) -> Finding:
     )
     hours, used = (last["ts"].time - first["ts"].time) / 3600, size["size"] / size["maxSize"]
     found = f"The oplog covers {hours:,.1f} hours and is {used:.0%} full."
-    if used > FULL and hours < OPLOG_HOURS:
+    if used > FULL_OPLOG_SHARE and hours < OPLOG_HOURS:
         return warn(found, f"Enlarge it to {OPLOG_HOURS} hours with replSetResizeOplog.")
     return ok(found)
 

@@ -6,7 +6,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-from zq.diagnosis import Check, Finding, fail, judge_clock, judge_round_trip, ok, warn
+from redis.exceptions import ResponseError
+
+from zq.diagnosis import Check, Finding, fail, judge_clock, judge_round_trip, ok, skip, warn
+from zq.errors import Unavailable
 from zq.model import Seconds
 from zq.storage.options import RedisOptions
 from zq.storage.redis import address, layout, network, startup
@@ -29,19 +32,23 @@ def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[S
     client = Client(network.reach(where, chosen.timeout), chosen.timeout)
     try:
         startup.inspect(client, where)
-        keys = client.pick_per_server(BUCKETS)
-        servers = [startup.parse_info(reply) for reply in client.each([ReadRequest(key, (b"INFO",)) for key in keys])]
+        servers = [startup.parse_info(reply) for reply in ask_each(client, b"INFO")]
         yield (
             Check("store version", partial(check_version, servers)),
             Check("store memory", partial(check_memory, servers)),
             Check("eviction", partial(check_eviction, servers)),
-            Check("persistence", partial(check_persistence, servers)),
+            Check("persistence", partial(check_persistence, servers, client)),
             Check("replicas", partial(check_replicas, servers, chosen.wait_replicas)),
             Check("store clock", partial(check_clock, client, now)),
             Check("round trip", partial(judge_round_trip, lambda: read_time(client), "Redis")),
         )
     finally:
         client.close()
+
+
+def ask_each(client: Client, *command: bytes) -> Sequence[Any]:
+    """Run a command on each server. Return the replies."""
+    return client.each([ReadRequest(key, command) for key in client.pick_per_server(BUCKETS)])
 
 
 def check_version(servers: Sequence[Facts]) -> Finding:
@@ -73,7 +80,7 @@ def check_eviction(servers: Sequence[Facts]) -> Finding:
     return ok(found)
 
 
-def check_persistence(servers: Sequence[Facts]) -> Finding:
+def check_persistence(servers: Sequence[Facts], client: Client) -> Finding:
     failed = {name for facts in servers for name in WRITE_STATUSES if facts.get(name, "ok") != "ok"}
     if failed:
         return fail(
@@ -83,12 +90,21 @@ def check_persistence(servers: Sequence[Facts]) -> Finding:
         return warn(
             "The append-only file is off, so a restart of Redis loses acknowledged messages.", "Set appendonly yes."
         )
-    return ok("The append-only file is on.")
+    try:
+        policies = {policy.decode() for _, policy in ask_each(client, b"CONFIG", b"GET", b"appendfsync")}
+    except Unavailable as error:
+        if isinstance(error.__cause__, ResponseError):
+            return skip("The append-only file is on, but this user may not read appendfsync with CONFIG GET.")
+        raise
+    found = f"The append-only file is on, with appendfsync {', '.join(sorted(policies))}."
+    if "no" in policies:
+        return warn(found, "Set appendfsync everysec or always: a power failure loses many acknowledged messages.")
+    return ok(found)
 
 
 def check_replicas(servers: Sequence[Facts], wanted: int) -> Finding:
     least = min(int(facts["connected_slaves"]) for facts in servers)
-    found = f"{'A master' if len(servers) > 1 else 'The master'} has {least} connected replicas."
+    found = f"Connected replicas of {'a master' if len(servers) > 1 else 'the master'}: {least}."
     if least < wanted:
         return fail(found, f"[storage:redis] wait_replicas is {wanted}, so changes fail. Start more replicas.")
     if not least:

@@ -3,6 +3,8 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
+from hashlib import sha1
 from typing import Final
 
 from redis.exceptions import (
@@ -24,10 +26,22 @@ from zq.storage.redis.connections import Reply
 
 LOG: Final = logging.getLogger(__name__)
 OLDEST: Final = (7, 0)
+# A key that does not exist.
+UNUSED: Final = b"zq:unused"
+# A script without effect.
+SCRIPT: Final = b"return 0"
+# Commands to try at start, after the key that selects the server. ``DEL`` fails if the server rejects writes.
+TRIALS: Final = (
+    (UNUSED, b"DEL", UNUSED),
+    (layout.VERSION_KEY, b"EVAL", SCRIPT, b"0"),
+    (layout.VERSION_KEY, b"EVALSHA", sha1(SCRIPT, usedforsecurity=False).hexdigest().encode(), b"0"),
+    (layout.VERSION_KEY, b"PUBLISH", layout.READY, b""),
+    (layout.FEED, b"SPUBLISH", layout.FEED, b""),
+)
 
 
 def check(client: Client, address: Address, wait_replicas: int = 0) -> None:
-    """Check the server, store the layout number in an empty store, and try all commands that zq needs.
+    """Check the server, and store the layout number in an empty store.
 
     Raises ``StartRefused`` if the server cannot be used, and ``Unavailable`` if it does not reply.
     """
@@ -36,14 +50,13 @@ def check(client: Client, address: Address, wait_replicas: int = 0) -> None:
         LOG.warning(UNBOUND, address.name)
     number = b"%d" % layout.VERSION
     _answer(lambda: client.command(layout.VERSION_KEY, b"SET", layout.VERSION_KEY, number, b"NX"), address)
-    _answer(lambda: client.command(layout.VERSION_KEY, b"PUBLISH", layout.READY, b""), address)
-    _answer(lambda: client.command(layout.FEED, b"SPUBLISH", layout.FEED, b""), address)
-    _answer(lambda: client.try_channel(layout.FEED), address)
     _check_layout(client, address)
 
 
 def inspect(client: Client, address: Address) -> Mapping[str, str]:
-    """Check the server's version, configuration and layout without writing. Return the fields of ``INFO``.
+    """Check the server's version, configuration and layout, and try the commands that zq needs.
+
+    Nothing is written: the key to delete does not exist. Return the fields of ``INFO``.
 
     Raises the errors of ``check``.
     """
@@ -52,6 +65,9 @@ def inspect(client: Client, address: Address) -> Mapping[str, str]:
     _check_server(facts, address)
     _check_eviction(facts, address)
     _check_layout(client, address)
+    for key, *command in TRIALS:
+        _answer(partial(client.command, key, *command), address)
+    _answer(lambda: client.try_channel(layout.FEED), address)
     return facts
 
 
