@@ -62,6 +62,8 @@ def test_what_could_not_be_delivered_is_shown_tried_again_and_dropped(own: Zq) -
         wait_for(lambda: len(own("deliveries", "list", *of)) == 3, 60, "three dead deliveries")
         gone = own("deliveries", "list", *of, "--limit", "1")[0]
         assert (gone["attempts"], "302" in gone["reason"]) == (1, True)
+        pruned = own.run("apply", "-f", "-", "--prune", given="version: 1\nsubscriptions: []")
+        assert (pruned.exit_code, "holds failed deliveries: use --force" in pruned.stderr) == (6, True)
         assert own("deliveries", "delete", *of, gone["id"]) == [{"id": made["id"], "dropped": 1}]
         before, sink.answers["/hook"] = len(sink.came("/hook")), 200
         assert own("deliveries", "redrive", *of, "--limit", "1") == [{"id": made["id"], "moved": 1, "remaining": 1}]

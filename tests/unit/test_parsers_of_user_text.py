@@ -166,7 +166,14 @@ def test_a_file_of_a_mongodb_uri_that_cannot_be_read_is_refused(option: str, fil
         mongodb.connect(f"mongodb://127.0.0.1:1/x?tls=true&replicaSet=a&{option}={file}", timeout=0.1)
 
 
-YAML = st.one_of(TEXTS, st.text(" \n:-{}[],&*<!|>'\"#%@`a1.=?~_\t", max_size=60))
+TAGGED = [
+    f"!!{tag} {text}" for tag in ("bool", "int", "float", "map", "seq", "str") for text in ("a", "''", "[a]", "{a: }")
+]
+YAML = st.one_of(
+    TEXTS,
+    st.text(" \n:-{}[],&*<!|>'\"#%@`a1.=?~_\t", max_size=60),
+    st.lists(st.sampled_from([*TAGGED, "{", "}", "[", "]", ": ", ", ", "? ", "- ", "\n "]), max_size=9).map("".join),
+)
 WORDS = st.one_of(
     TEXTS, st.sampled_from(["on", "1e3", "=", "<<", "~", "2026-01-01", "1:30", "0x1f", "- a", "!!a", "&a", ".inf"])
 )
@@ -184,7 +191,7 @@ VALUES = st.recursive(
 
 
 @quick
-@given(start=st.sampled_from(["", "version: 1\nqueues:\n "]), text=YAML)
+@given(start=st.sampled_from(["", "version: 1\nqueues:\n ", "version: "]), text=YAML)
 def test_a_file_of_settings_is_read_or_refused(start: str, text: str) -> None:
     with suppress(FileErrors):
         read_declaration((start + text).encode(), Limits())

@@ -14,7 +14,7 @@ from zq.cli.declared.document import FileErrors
 from zq.cli.declared.kinds import Mode, declared_kinds
 from zq.cli.declared.plan import Plan, carry_out, export_declaration, make_plan
 from zq.cli.failures import DRIFT, Failure, exit_code
-from zq.cli.output import as_yaml, note, replace_controls
+from zq.cli.output import Output, as_yaml, note, replace_controls
 from zq.cli.resources import yes_option
 from zq.cli.session import Command, Session, pass_session
 from zq.errors import Conflict
@@ -35,10 +35,15 @@ from zq.limits import Limits
     "--dry-run", is_flag=True, help=f"Only show the changes. The exit code is {DRIFT} if there are any, otherwise 0."
 )
 @click.option("--prune", is_flag=True, help="Delete objects that the file's sections do not declare.")
-@click.option("--force", is_flag=True, help="With --prune, also delete queues and topics that hold messages.")
+@click.option(
+    "--force", is_flag=True, help="With --prune, also delete objects that hold messages, history or deliveries."
+)
+@click.option("--create-tokens", is_flag=True, help="Create tokens even if standard output is not a terminal.")
 @yes_option
 @pass_session
-def apply(session: Session, path: Path, dry_run: bool, prune: bool, force: bool, yes: bool) -> None:
+def apply(
+    session: Session, path: Path, dry_run: bool, prune: bool, force: bool, create_tokens: bool, yes: bool
+) -> None:
     """Change queues, topics, subscriptions, pools, flavors, quotas and tokens as a YAML file declares.
 
     zq checks the whole file and shows the changes before it makes any. You can repeat the command at any time. A new
@@ -47,7 +52,8 @@ def apply(session: Session, path: Path, dry_run: bool, prune: bool, force: bool,
     if force and not prune:
         raise click.UsageError("--force needs --prune.")
     session.configure(patient=True)
-    mode = Mode(prune, force)
+    # A dry run prints no secrets.
+    mode = Mode(prune, force, create_tokens or dry_run or sys.stdout.isatty())
     limits = server_limits(session)
     declared = checked(path, limits)
     plan = make_plan(declared_kinds(declared, session.client, limits, mode), mode)
@@ -62,7 +68,7 @@ def apply(session: Session, path: Path, dry_run: bool, prune: bool, force: bool,
         click.get_current_context().exit(DRIFT if plan.steps else 0)
     deleted = count(plan.changes)["delete"]
     if deleted and not yes and sys.stdin.isatty():
-        click.confirm(f"Delete {deleted:,} objects?", abort=True, err=True)
+        click.confirm(f"Delete {deleted:,} object{'' if deleted == 1 else 's'}?", abort=True, err=True)
     carry_out(plan, report.secrets)
     report.total(plan, "created, {} changed, {} deleted")
 
@@ -102,11 +108,11 @@ class Report:
                 click.echo(shown if os.environ.get("NO_COLOR") else click.style(shown, colour))
 
     def secrets(self, change: Change, secrets: dict[str, Any]) -> None:
-        """Show the secret of a new token."""
+        """Show the secret of a new token. The query does not apply to it, because the secret cannot be shown again."""
         if self._text:
             click.echo(f"{change.kind} {change.name}: {secrets['token']}")
         else:
-            self._out.result({"kind": change.kind, "name": change.name, **secrets})
+            Output(self._out.form).line({"kind": change.kind, "name": change.name, **secrets})
         sys.stdout.flush()
 
     def total(self, plan: Plan, text: str) -> None:

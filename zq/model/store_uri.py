@@ -11,7 +11,7 @@ from urllib.parse import SplitResult
 
 # RFC 3986, appendix B.
 PARTS: Final = re.compile(r"(?:([a-z][a-z0-9+.-]*):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.I | re.S)
-# Placeholder for the credential and the options of a masked URI.
+# Placeholder for secrets in responses, such as the credential and the options of a URI.
 HIDDEN: Final = "***"
 
 

@@ -14,7 +14,8 @@ from zq import wire
 from zq.core.metadata import check_retry_policy
 from zq.errors import Invalid
 from zq.limits import check_nesting
-from zq.wire.subscriptions import HIDDEN, MAX_URI
+from zq.model.store_uri import HIDDEN
+from zq.wire.subscriptions import MAX_URI
 
 TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
 # Prefix of subscribers that receive a Keystone token with each delivery.

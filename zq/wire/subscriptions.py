@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from zq.limits import MIN_TTL
+from zq.model.store_uri import HIDDEN
 
 SafeCount: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 1 << 53})]
 Ttl: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": MIN_TTL})]
@@ -13,8 +14,6 @@ Ttl: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": MIN_TTL})]
 MAX_URI: Final = 2048
 # Prefix of the subscribers that are WebSocket connections.
 CONNECTION: Final = "websocket:"
-# Replacement for secrets in responses.
-HIDDEN: Final = "***"
 
 
 class Subscribed(Struct, frozen=True, omit_defaults=True):

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The declaration of a project: its types, and the checks of references between its parts."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from zq import wire
-from zq.cli.declared.document import FileErrors, read_yaml
+from zq.cli.declared.document import FileErrors, Json, read_yaml
 from zq.cli.declared.schema import form_errors
+from zq.cli.output import as_text
 from zq.client.warnings import did_you_mean
 from zq.errors import Invalid
 from zq.limits import Limits
@@ -17,10 +19,11 @@ from zq.model import store_uri
 from zq.model.scopes import parse
 from zq.wire.metadata import check_retry_span
 
-Json = dict[str, Any]
-DEAD_LETTERS: Final = "_dead_letter_queue"
+# Maximum number of errors to report. Each may need a search for a similar name.
+MAX_ERRORS: Final = 20
+DEAD_LETTERS_KEY: Final = "_dead_letter_queue"
 # A key of a queue of SQS, which may be its own dead-letter queue.
-SQS: Final = "_sqs"
+SQS_KEY: Final = "_sqs"
 
 
 class Resource(Struct, omit_defaults=True, frozen=True):
@@ -37,6 +40,11 @@ class Subscription(Struct, omit_defaults=True, frozen=True):
     subscriber: str = ""
     ttl: int = 0
     options: Json = {}
+
+    @property
+    def label(self) -> str:
+        """The source and the subscriber, which identify the subscription."""
+        return f"{f'queue {self.queue}' if self.queue else f'topic {self.topic}'} {self.subscriber}"
 
 
 class Pool(Struct, omit_defaults=True, frozen=True):
@@ -80,22 +88,29 @@ class Declaration(Struct, omit_defaults=True, frozen=True, kw_only=True):
 
 
 def read_declaration(content: bytes, limits: Limits) -> Declaration:
-    """Read and check a file. Raises ``FileErrors`` with all errors of its first invalid layer: YAML, form, references.
+    """Read and check a file. Raises ``FileErrors`` with the errors of its first invalid layer: YAML, form, references.
 
     Args:
         limits: The limits of the server.
     """
     given = read_yaml(content)
-    if errors := [*dict.fromkeys(form_errors(given, limits))]:
-        raise FileErrors(errors)
+    _refuse(form_errors(given, limits))
     assert isinstance(given, dict)  # ensured by the schema
     for section in ("queues", "topics", "tokens"):
         if section in given:
             given[section] = {name: _without_nulls(entry or {}) for name, entry in given[section].items()}
     declared = msgspec.convert(given, Declaration)
-    if errors := [*_reference_errors(declared, limits)]:
-        raise FileErrors(errors)
+    _refuse(_reference_errors(declared, limits))
     return declared
+
+
+def _refuse(errors: Iterable[str]) -> None:
+    """Raise ``FileErrors`` if there are errors."""
+    found = [*islice(errors, MAX_ERRORS + 1)]
+    if len(found) > MAX_ERRORS:
+        found[MAX_ERRORS:] = ["Further errors are not shown."]
+    if found:
+        raise FileErrors([*dict.fromkeys(found)])
 
 
 def _without_nulls(entry: Json) -> Json:
@@ -107,15 +122,15 @@ def _reference_errors(declared: Declaration, limits: Limits) -> Iterator[str]:
     for section in ("queues", "topics"):
         for name, entry in (getattr(declared, section) or {}).items():
             yield from _settings_errors(f"{section}.{name}.settings", entry.settings, limits)
-    queues = declared.queues or {}
-    yield from _dead_letter_errors(queues)
     yield from _subscription_errors(declared)
     yield from _pool_errors(declared)
-    for name, entry in queues.items():
-        flavor = entry.settings.get("_flavor")
-        if declared.flavors is not None and flavor and str(flavor) not in declared.flavors:
-            ending = did_you_mean(str(flavor), declared.flavors)
-            yield f"queues.{name}.settings._flavor: the file has no flavor {flavor}{ending}"
+    for name, entry in (declared.queues or {}).items():
+        path = f"queues.{name}.settings"
+        if entry.settings.get(DEAD_LETTERS_KEY) == name and SQS_KEY not in entry.settings:
+            yield f"{path}.{DEAD_LETTERS_KEY} must not be the queue itself."
+        flavor = as_text(entry.settings.get("_flavor") or "")
+        if declared.flavors is not None and flavor and flavor not in declared.flavors:
+            yield f"{path}._flavor: the file has no flavor {flavor}{did_you_mean(flavor, declared.flavors)}"
     for name, token in (declared.tokens or {}).items():
         try:
             parse(token.scopes)
@@ -133,33 +148,8 @@ def _settings_errors(path: str, settings: Json, limits: Limits) -> Iterator[str]
         yield str(error)
 
 
-def _dead_letter_errors(queues: Mapping[str, Resource]) -> Iterator[str]:
-    reported: set[str] = set()
-    for name in queues:
-        chain = dead_letter_chain(name, queues)
-        if chain[-1] in chain[:-1] and chain[-1] not in reported:
-            cycle = chain[chain.index(chain[-1]) :]
-            reported.update(cycle)
-            if len(cycle) > 2 or SQS not in queues[cycle[0]].settings:
-                yield (
-                    f"queues.{cycle[0]}.settings.{DEAD_LETTERS} must not lead back to its own queue: "
-                    f"{' → '.join(cycle)}."
-                )
-
-
-def dead_letter_chain(name: str, queues: Mapping[str, Resource]) -> list[str]:
-    """Return the queue, its dead-letter queue and so on. The chain ends at a repeated or undeclared queue."""
-    chain = dict[str, None]()
-    following: str | None = name
-    while following and following not in chain:
-        chain[following] = None
-        entry = queues.get(following)
-        following = entry.settings.get(DEAD_LETTERS) if entry else None
-    return [*chain, following] if following else [*chain]
-
-
 def _subscription_errors(declared: Declaration) -> Iterator[str]:
-    first: dict[tuple[str, str, str], int] = {}
+    first: dict[str, int] = {}
     for index, entry in enumerate(declared.subscriptions or []):
         path = f"subscriptions[{index}]"
         if bool(entry.queue) == bool(entry.topic):
@@ -170,7 +160,7 @@ def _subscription_errors(declared: Declaration) -> Iterator[str]:
         known = getattr(declared, f"{word}s") or {}
         if name not in known:
             yield f"{path}.{word}: the file has no {word} {name}{did_you_mean(name, known)}"
-        earlier = first.setdefault((word, name, entry.subscriber), index)
+        earlier = first.setdefault(entry.label, index)
         if earlier != index:
             yield f"{path} repeats subscriptions[{earlier}]: a subscriber has one subscription to a {word}."
 

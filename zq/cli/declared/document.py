@@ -2,7 +2,7 @@
 """A YAML reader for values that JSON can represent. It rejects repeated keys, which PyYAML accepts."""
 
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from zq.limits import MAX_NESTING
 from zq.wire.numbers import MAX_BODY_NUMBER
@@ -10,13 +10,18 @@ from zq.wire.numbers import MAX_BODY_NUMBER
 if TYPE_CHECKING:
     import yaml
 
+Json: TypeAlias = dict[str, Any]
 # Maximum size of a file in bytes.
 MAX_BYTES: Final = 4 << 20
 # Maximum number of values in a file, with aliases expanded.
 MAX_VALUES: Final = 200_000
 TAG: Final = "tag:yaml.org,2002:"
-# The tags of values that JSON can represent.
-JSON_TAGS: Final = frozenset(f"{TAG}{name}" for name in ("map", "seq", "str", "null", "bool", "int", "float"))
+# The types of values that JSON can represent, by the kind of the YAML node.
+JSON_TYPES: Final = {
+    "mapping": ("map",),
+    "sequence": ("seq",),
+    "scalar": ("str", "null", "bool", "int", "float"),
+}
 MERGE: Final = f"{TAG}merge"
 
 
@@ -69,9 +74,14 @@ class YamlReader:
             raise FileErrors([f"The file must have at most {MAX_VALUES} values, with aliases expanded."])
         if depth > MAX_NESTING:
             raise RecursionError
-        if node.tag not in JSON_TAGS:
-            kind = node.tag.removeprefix(TAG)
-            self.errors.append(f"{path or 'The file'} has the YAML type {kind}, which JSON does not have: quote it.")
+        name = node.tag.removeprefix(TAG)
+        if name not in JSON_TYPES[node.id]:
+            reason = (
+                f"is not a valid {name}."
+                if any(name in names for names in JSON_TYPES.values())
+                else f"has the YAML type {name}, which JSON does not have: quote it."
+            )
+            self.errors.append(f"{path or 'The file'} {reason}")
             return None
         if node.id == "mapping":
             return self._mapping(node, path, depth)
@@ -96,7 +106,7 @@ class YamlReader:
             line = key.start_mark.line + 1
             if key.tag == MERGE:
                 continue
-            if key.tag != f"{TAG}str":
+            if key.tag != f"{TAG}str" or key.id != "scalar":
                 self.errors.append(f"{path or 'The file'} has a key in line {line} that is not text: quote it.")
             elif key.value in lines:
                 where = f"in lines {lines[key.value]} and {line}"
@@ -108,9 +118,9 @@ class YamlReader:
     def _scalar(self, node: Any, path: str) -> Any:
         try:
             value = self._loader.construct_object(node)
-        except ValueError:
+        except (ValueError, LookupError):
             value = None
-            self.errors.append(f"{path} is not a valid {node.tag.removeprefix(TAG)}.")
+            self.errors.append(f"{path or 'The file'} is not a valid {node.tag.removeprefix(TAG)}.")
         if isinstance(value, int) and not -MAX_BODY_NUMBER - 1 <= value <= MAX_BODY_NUMBER:
             self.errors.append(f"{path} must fit in 64 bits with sign.")
         if isinstance(value, float) and not isfinite(value):

@@ -3,15 +3,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
+from itertools import islice
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from msgspec import UNSET, Struct
 
 from zq.cli.declared.changes import Action, Change, Field, compare, same
 from zq.cli.declared.declaration import (
-    DEAD_LETTERS,
-    SQS,
+    DEAD_LETTERS_KEY,
+    SQS_KEY,
     Declaration,
     Flavor,
     Pool,
@@ -19,27 +21,29 @@ from zq.cli.declared.declaration import (
     Resource,
     Subscription,
     Token,
-    dead_letter_chain,
 )
+from zq.cli.declared.document import Json
 from zq.client import Client, Queue, Topic
 from zq.client import Subscription as StoredSubscription
-from zq.errors import Conflict
+from zq.errors import Conflict, MetadataConflict, NotFound
 from zq.limits import MAX_NAME, Limits
 from zq.model.store_uri import HIDDEN, mask_uri
 from zq.wire.metadata import KNOWN_KEYS, shown_defaults
 from zq.wire.subscriptions import CONNECTION, mask_options
 
-Json = dict[str, Any]
 # Type of a declared entry, and of an object on the server.
 D = TypeVar("D")
 A = TypeVar("A")
-GROUPED: Final = "_grouped"
-TTL: Final = "_default_message_ttl"
-# Settings that operators and SQS clients change. They are kept unless the file names them.
-KEPT: Final = ("_paused", SQS)
+GROUPED_KEY: Final = "_grouped"
+TTL_KEY: Final = "_default_message_ttl"
+HISTORY_KEY: Final = "_history_ttl"
+# Name of the change that renews a subscription. A subscription expires when its ttl has passed.
+REMAINING_TTL: Final = "remaining_ttl"
+# Settings that operators and SQS_KEY clients change. They are kept unless the file names them.
+KEPT_SETTINGS: Final = ("_paused", SQS_KEY)
 # Number of tokens and projects per request.
-PAGE: Final = 100
-ADMIN: Final = "This part of the file needs the role admin."
+PAGE_SIZE: Final = 100
+ADMIN_RIGHT: Final = "This part of the file needs the role admin."
 
 
 class Mode(Struct, frozen=True):
@@ -47,11 +51,13 @@ class Mode(Struct, frozen=True):
 
     Attributes:
         prune: Whether to delete objects that are not declared.
-        force: Whether to delete queues and topics that hold messages.
+        force: Whether to delete objects that hold messages, history or deliveries.
+        create_tokens: Whether to create tokens, whose secrets are printed.
     """
 
     prune: bool = False
     force: bool = False
+    create_tokens: bool = True
 
 
 class Kind(ABC, Generic[D, A]):
@@ -75,6 +81,10 @@ class Kind(ABC, Generic[D, A]):
     @abstractmethod
     def read(self) -> dict[str, A]:
         """Return the objects on the server by name. Without ``prune``, objects that are not declared may be missing."""
+
+    @abstractmethod
+    def properties(self, actual: A) -> Json:
+        """Return the properties of an object on the server. Secrets are masked."""
 
     @abstractmethod
     def fields(self, entry: D, actual: A | None) -> list[Field]:
@@ -102,13 +112,24 @@ class Kind(ABC, Generic[D, A]):
         """Return the names of the objects to prune in the order in which to delete them."""
         return [name for name in actual if name not in self.declared]
 
-    def remark(self, action: Action, name: str) -> str:
-        """Return information about a change for the reader."""
+    def prune(self, name: str, actual: A) -> None:
+        """Delete an object. Raises ``Conflict`` if data came since the plan, unless the user forces the deletion."""
+        if not self.mode.force and (held := self.held(name, actual)):
+            raise Conflict(f"It now holds {held}.")
+        self.delete(name, actual)
+
+    def held(self, name: str, actual: A) -> str:
+        """Describe the data that is lost if the object is deleted, such as messages; "" = none."""
         return ""
+
+    def remark(self, action: Action, name: str, actual: A | None) -> str:
+        """Return information about a change for the reader. A deletion has a remark only if data is lost."""
+        return "" if action != "delete" or actual is None else self.held(name, actual)
 
     def obstacles(self, change: Change, actual: A | None) -> Iterator[str]:
         """Yield sentences about a change that would fail."""
-        yield from ()
+        if change.action == "delete" and change.remark and not self.mode.force:
+            yield f"{self.word} {change.name} is not in the file and holds {change.remark}: use --force to delete it."
 
 
 class ActualResource(Struct, frozen=True):
@@ -139,11 +160,11 @@ class _Resources(Kind[Resource, ActualResource]):
         shown = {each.name: dict(each.metadata or {}) for each in listed(detailed=True, page=page)}
         own = {name: self._own(metadata) for name, metadata in shown.items()}
         # The option queue_ttl sets the default ttl of some queues. A filter finds the queues that have a value stored.
-        for ttl in {metadata[TTL] for metadata in own.values() if TTL in metadata}:
-            stored = {each.name for each in listed(page=page, **{TTL: ttl})}
+        for ttl in {metadata[TTL_KEY] for metadata in own.values() if TTL_KEY in metadata}:
+            stored = {each.name for each in listed(page=page, **{TTL_KEY: ttl})}
             for name, metadata in own.items():
-                if metadata.get(TTL) == ttl and name not in stored:
-                    del metadata[TTL]
+                if metadata.get(TTL_KEY) == ttl and name not in stored:
+                    del metadata[TTL_KEY]
         return {name: ActualResource(metadata, own[name]) for name, metadata in shown.items()}
 
     def _own(self, shown: Json) -> Json:
@@ -155,10 +176,13 @@ class _Resources(Kind[Resource, ActualResource]):
             and (not key.startswith("_") or key in KNOWN_KEYS[self.section])
         }
 
+    def properties(self, actual: ActualResource) -> Json:
+        return actual.own
+
     def fields(self, entry: Resource, actual: ActualResource | None) -> list[Field]:
         own = {} if actual is None else actual.own
         removed = [key for key in own if entry.settings.get(key, UNSET) is None]
-        removed += [key for key in own if key not in entry.settings and key not in KEPT]
+        removed += [key for key in own if key not in entry.settings and key not in KEPT_SETTINGS]
         given = {key: value for key, value in entry.settings.items() if value is not None}
         fields = []
         for key, value in given.items():
@@ -177,29 +201,35 @@ class _Resources(Kind[Resource, ActualResource]):
         return {}
 
     def change(self, name: str, actual: ActualResource, fields: list[Field]) -> None:
+        try:
+            self._update(name, fields)
+        except MetadataConflict:  # such as a key that a parallel run has removed
+            self._update(name, self.fields(self.declared[name], self.read().get(name)))
+
+    def _update(self, name: str, fields: list[Field]) -> None:
         new = {field.name: field.new for field in fields if field.new is not UNSET}
-        self.handle(name).update(new, remove=[field.name for field in fields if field.new is UNSET])
+        removed = [field.name for field in fields if field.new is UNSET]
+        if fields:
+            self.handle(name).update(new, remove=removed)
 
     def delete(self, name: str, actual: ActualResource) -> None:
-        if not self.mode.force and (remark := self.remark("delete", name)):
-            raise Conflict(f"It now holds {remark}.")
         self.handle(name).delete()
 
     def export(self, actual: dict[str, ActualResource]) -> dict[str, Resource]:
         return {name: Resource(each.own) for name, each in actual.items()}
 
-    def remark(self, action: Action, name: str) -> str:
-        total = self.handle(name).stats().total if action == "delete" else 0
-        return f"{total:,} message{'' if total == 1 else 's'}" if total else ""
+    def held(self, name: str, actual: ActualResource) -> str:
+        total = self.handle(name).stats().total
+        held = [f"{total:,} message{'' if total == 1 else 's'}"] if total else []
+        return " and ".join([*held, "history"] if actual.own.get(HISTORY_KEY) else held)
 
     def obstacles(self, change: Change, actual: ActualResource | None) -> Iterator[str]:
+        yield from super().obstacles(change, actual)
         path = f"{self.section}.{change.name}"
         if change.action == "create" and len(change.name) > MAX_NAME:
             yield f"{path} does not exist, and a new name must have at most {MAX_NAME} characters."
-        if change.action == "change" and any(field.name == GROUPED for field in change.fields):
-            yield f"{path}.settings.{GROUPED} can only be set when the queue is created."
-        if change.action == "delete" and change.remark and not self.mode.force:
-            yield f"{path} is not in the file and holds {change.remark}: use --force to delete it."
+        if change.action == "change" and any(field.name == GROUPED_KEY for field in change.fields):
+            yield f"{path}.settings.{GROUPED_KEY} can only be set when the queue is created."
 
 
 class Queues(_Resources):
@@ -207,24 +237,32 @@ class Queues(_Resources):
     word = "queue"
 
     def creation_order(self) -> list[str]:
-        return targets_first(self.declared)
+        return targets_first(self.declared, self.declared)
 
     def deletion_order(self, actual: dict[str, ActualResource]) -> list[str]:
         """Return the queues to prune, each before its dead-letter queue.
 
-        The dead-letter queues of declared queues are kept, because the server creates them again when it needs them.
+        The dead-letter queues of kept queues are kept, because the server creates them again when it needs them.
         """
-        targets = {entry.settings.get(DEAD_LETTERS) for entry in self.declared.values()}
-        pruned = {name: each for name, each in actual.items() if name not in self.declared and name not in targets}
-        return targets_first(self.export(pruned))[::-1]
+        stored = self.export(actual)
+        kept = {*targets_first({**stored, **self.declared}, self.declared)}
+        pruned = {name: each for name, each in stored.items() if name not in kept}
+        return targets_first(pruned, pruned)[::-1]
 
 
-def targets_first(queues: Mapping[str, Resource]) -> list[str]:
-    """Return the names of the queues so that a dead-letter queue precedes the queues that name it."""
+def targets_first(queues: Mapping[str, Resource], names: Iterable[str]) -> list[str]:
+    """Return the names and those of their dead-letter queues, each dead-letter queue before the queues that name it.
+
+    Names that are not in ``queues`` are omitted. The order within a cycle is arbitrary.
+    """
     ordered: dict[str, None] = {}
-    for name in queues:
-        if name not in ordered:
-            ordered |= dict.fromkeys(each for each in reversed(dead_letter_chain(name, queues)) if each in queues)
+    for name in names:
+        chain: dict[str, None] = {}
+        following: str | None = name
+        while following and following in queues and following not in ordered and following not in chain:
+            chain[following] = None
+            following = queues[following].settings.get(DEAD_LETTERS_KEY)
+        ordered |= dict.fromkeys(reversed(chain))
     return [*ordered]
 
 
@@ -233,74 +271,99 @@ class Topics(_Resources):
     word = "topic"
 
 
-class Subscriptions(Kind[Subscription, Json]):
-    """Subscriptions. Their names consist of the kind and name of the source, and the subscriber."""
+class ActualSubscription(Struct, frozen=True):
+    """A subscription on the server.
+
+    Attributes:
+        entry: The entry that declares it, with masked headers.
+        age: Seconds since the start of the ttl.
+    """
+
+    id: str
+    entry: Subscription
+    age: int
+
+
+class Subscriptions(Kind[Subscription, ActualSubscription]):
+    """Subscriptions, by their labels."""
 
     section = "subscriptions"
     word = "subscription"
 
-    def read(self) -> dict[str, Json]:
-        page = min(PAGE, self.limits.max_messages_per_page)
-        found: Iterable[tuple[str, StoredSubscription]]
+    def read(self) -> dict[str, ActualSubscription]:
+        page = min(PAGE_SIZE, self.limits.max_messages_per_page)
+        found: Iterable[tuple[bool, StoredSubscription]]
         if self.mode.prune:
-            found = ((each.kind, each) for each in self.client.subscriptions(page=page))
+            found = ((each.kind == "topic", each) for each in self.client.subscriptions(page=page))
         else:
-            sources = sorted({("queue", one.queue) if one.queue else ("topic", one.topic) for one in self._entries()})
+            sources = {(entry.queue, entry.topic): self._source(entry) for entry in self.declared.values()}
             found = (
-                (kind, each) for kind, name in sources for each in self._handle(kind, name).subscriptions(page=page)
+                (topic != "", each)
+                for (_, topic), source in sorted(sources.items(), key=lambda pair: pair[0])
+                for each in source.subscriptions(page=page)
             )
         return {
-            f"{kind} {each.source} {each.subscriber}": {"id": each.id, "ttl": each.ttl, "options": each.options}
-            for kind, each in found
-            if not each.subscriber.startswith(CONNECTION)
+            one.entry.label: one
+            for one in (_actual_subscription(each, is_topic) for is_topic, each in found)
+            if not one.entry.subscriber.startswith(CONNECTION)
         }
 
-    def _entries(self) -> Iterable[Subscription]:
-        return self.declared.values()
+    def _source(self, entry: Subscription) -> Queue | Topic:
+        return self.client.queue(entry.queue) if entry.queue else self.client.topic(entry.topic)
 
-    def _handle(self, kind: str, name: str) -> Queue | Topic:
-        return self.client.queue(name) if kind == "queue" else self.client.topic(name)
+    def properties(self, actual: ActualSubscription) -> Json:
+        return {"ttl": actual.entry.ttl} | _options(actual.entry.options)
 
-    def _split(self, name: str) -> tuple[Queue | Topic, str]:
-        kind, source, subscriber = name.split(" ", 2)
-        return self._handle(kind, source), subscriber
-
-    def fields(self, entry: Subscription, actual: Json | None) -> list[Field]:
-        old = {} if actual is None else {"ttl": actual["ttl"]} | _options(without_trust(actual["options"]))
-        return compare(old, {"ttl": entry.ttl} | _options(mask_options(entry.options)))
+    def fields(self, entry: Subscription, actual: ActualSubscription | None) -> list[Field]:
+        options = without_trust(mask_options(entry.options))
+        fields = compare({} if actual is None else self.properties(actual), {"ttl": entry.ttl} | _options(options))
+        if actual is not None and entry.ttl == actual.entry.ttl and actual.age > entry.ttl // 2:
+            fields.append(Field(REMAINING_TTL, max(0, entry.ttl - actual.age), entry.ttl))
+        return fields
 
     def create(self, name: str) -> Json:
-        (source, subscriber), entry = self._split(name), self.declared[name]
-        source.subscribe(subscriber, ttl=entry.ttl, options=entry.options)
+        entry = self.declared[name]
+        self._source(entry).subscribe(entry.subscriber, ttl=entry.ttl, options=entry.options)
         return {}
 
-    def change(self, name: str, actual: Json, fields: list[Field]) -> None:
+    def change(self, name: str, actual: ActualSubscription, fields: list[Field]) -> None:
         entry, changed = self.declared[name], {field.name for field in fields}
+        ttl_fields = {"ttl", REMAINING_TTL}
         # A ttl counts from its last change, so an unchanged ttl is not sent.
-        ttl = entry.ttl if "ttl" in changed else None
-        options = entry.options if changed - {"ttl"} else None
-        self._split(name)[0].update_subscription(actual["id"], ttl=ttl, options=options)
+        ttl = entry.ttl if changed & ttl_fields else None
+        options = entry.options if changed - ttl_fields else None
+        self._source(entry).update_subscription(actual.id, ttl=ttl, options=options)
 
-    def delete(self, name: str, actual: Json) -> None:
-        self._split(name)[0].unsubscribe(actual["id"])
+    def delete(self, name: str, actual: ActualSubscription) -> None:
+        self._source(actual.entry).unsubscribe(actual.id)
 
-    def export(self, actual: dict[str, Json]) -> list[Subscription]:
-        made = []
-        for name, each in actual.items():
-            kind, source, subscriber = name.split(" ", 2)
-            queue, topic = (source, "") if kind == "queue" else ("", source)
-            made.append(Subscription(queue, topic, subscriber, each["ttl"], without_trust(each["options"])))
-        return made
+    def export(self, actual: dict[str, ActualSubscription]) -> list[Subscription]:
+        return [each.entry for each in actual.values()]
 
-    def obstacles(self, change: Change, actual: Json | None) -> Iterator[str]:
+    def held(self, name: str, actual: ActualSubscription) -> str:
+        source = self._source(actual.entry)
+        held = []
+        with suppress(NotFound):  # the subscription may have expired
+            held += ["waiting deliveries" for _ in islice(source.waiting_deliveries(actual.id, page=1), 1)]
+            held += ["failed deliveries" for _ in islice(source.dead_deliveries(actual.id, page=1), 1)]
+        return " and ".join(held)
+
+    def obstacles(self, change: Change, actual: ActualSubscription | None) -> Iterator[str]:
+        yield from super().obstacles(change, actual)
         if change.action != "delete":
-            known = ({} if actual is None else actual["options"]).get("post_headers") or {}
+            known = ({} if actual is None else actual.entry.options).get("post_headers") or {}
             for header, value in (self.declared[change.name].options.get("post_headers") or {}).items():
                 if value == HIDDEN and header not in known:
                     yield (
                         f"subscriptions: the header {header} of {change.name} is {HIDDEN}, the placeholder of an "
                         "export: write its value."
                     )
+
+
+def _actual_subscription(stored: StoredSubscription, is_topic: bool) -> ActualSubscription:
+    queue, topic = ("", stored.source) if is_topic else (stored.source, "")
+    entry = Subscription(queue, topic, stored.subscriber, stored.ttl, without_trust(stored.options))
+    return ActualSubscription(stored.id, entry, stored.age)
 
 
 def without_trust(options: Json) -> Json:
@@ -315,15 +378,16 @@ def _options(options: Json) -> Json:
 class Pools(Kind[Pool, Json]):
     section = "pools"
     word = "pool"
-    right = ADMIN
+    right = ADMIN_RIGHT
 
     def read(self) -> dict[str, Json]:
         return {each["name"]: each for each in self.client.pools(detailed=True, page=self.limits.max_pools_per_page)}
 
+    def properties(self, actual: Json) -> Json:
+        return {"uri": actual["uri"], "weight": actual["weight"]} | _options(actual["options"])
+
     def fields(self, entry: Pool, actual: Json | None) -> list[Field]:
-        old = {}
-        if actual is not None:
-            old = {"uri": actual["uri"], "weight": actual["weight"]} | _options(actual["options"])
+        old = {} if actual is None else self.properties(actual)
         return compare(old, {"uri": mask_uri(entry.uri), "weight": entry.weight} | _options(entry.options))
 
     def create(self, name: str) -> Json:
@@ -343,21 +407,25 @@ class Pools(Kind[Pool, Json]):
         return {name: Pool(each["uri"], each["weight"], each["options"]) for name, each in actual.items()}
 
     def obstacles(self, change: Change, actual: Json | None) -> Iterator[str]:
-        if any(field.name == "uri" and HIDDEN in self.declared[change.name].uri for field in change.fields):
+        entry = self.declared.get(change.name)
+        if entry and HIDDEN in entry.uri and any(field.name == "uri" for field in change.fields):
             yield f"pools.{change.name}.uri contains {HIDDEN}, the placeholder of an export: write the credential."
 
 
 class Flavors(Kind[Flavor, list[str]]):
     section = "flavors"
     word = "flavor"
-    right = ADMIN
+    right = ADMIN_RIGHT
 
     def read(self) -> dict[str, list[str]]:
         page = self.limits.max_flavors_per_page
         return {each["name"]: each.get("pool_list", []) for each in self.client.flavors(page=page)}
 
+    def properties(self, actual: list[str]) -> Json:
+        return {"pools": sorted(actual)}
+
     def fields(self, entry: Flavor, actual: list[str] | None) -> list[Field]:
-        return compare({} if actual is None else {"pools": sorted(actual)}, {"pools": sorted({*entry.pools})})
+        return compare({} if actual is None else self.properties(actual), {"pools": sorted({*entry.pools})})
 
     def create(self, name: str) -> Json:
         self.client.put_flavor(name, self.declared[name].pools)
@@ -372,7 +440,11 @@ class Flavors(Kind[Flavor, list[str]]):
         self.client.delete_flavor(name)
 
     def export(self, actual: dict[str, list[str]]) -> dict[str, Flavor]:
-        return {name: Flavor(pools) for name, pools in actual.items() if pools}
+        return {name: Flavor(pools) for name, pools in actual.items()}
+
+    def obstacles(self, change: Change, actual: list[str] | None) -> Iterator[str]:
+        if change.action != "delete" and not self.declared[change.name].pools:
+            yield f"flavors.{change.name}.pools must name a pool. Only an existing flavor can be without pools."
 
 
 class Quotas(Kind[ProjectQuota, dict[str, int]]):
@@ -380,13 +452,16 @@ class Quotas(Kind[ProjectQuota, dict[str, int]]):
 
     section = "quotas"
     word = "quota"
-    right = ADMIN
+    right = ADMIN_RIGHT
 
     def read(self) -> dict[str, dict[str, int]]:
         if not self.mode.prune:
             return {name: self.client.project(name)["limits"] for name in self.declared}
-        found = {each["project"]: each["limits"] for each in self.client.projects(page=PAGE) if each["limits"]}
+        found = {each["project"]: each["limits"] for each in self.client.projects(page=PAGE_SIZE) if each["limits"]}
         return {name: {} for name in self.declared} | found
+
+    def properties(self, actual: dict[str, int]) -> Json:
+        return actual
 
     def fields(self, entry: ProjectQuota, actual: dict[str, int] | None) -> list[Field]:
         return compare(actual or {}, entry.limits)
@@ -404,11 +479,11 @@ class Quotas(Kind[ProjectQuota, dict[str, int]]):
         return {name: ProjectQuota(limits) for name, limits in actual.items()}
 
 
-class Tokens(Kind[Token, Json]):
-    """The named tokens of the project.
+class Tokens(Kind[Token, list[Json]]):
+    """The tokens of the project by name. Several tokens can have one name.
 
-    The rights of a token never change. A declared token exists if a token with its name has its rights. All other
-    tokens have the key "name id".
+    The rights of a token never change. A declared token exists if a token with its name has its rights; other tokens
+    with the name are neither changed nor deleted.
     """
 
     section = "tokens"
@@ -416,20 +491,24 @@ class Tokens(Kind[Token, Json]):
     right = "This part of the file needs a credential that manages the whole project."
 
     @cached_property
-    def _named(self) -> list[Json]:
-        return [each for each in self.client.tokens(page=PAGE) if each["name"]]
+    def _named(self) -> dict[str, list[Json]]:
+        found: dict[str, list[Json]] = {}
+        for each in self.client.tokens(page=PAGE_SIZE):
+            if each["name"]:
+                found.setdefault(each["name"], []).append(each)
+        return found
 
-    def read(self) -> dict[str, Json]:
-        return {self._key(each): each for each in self._named}
+    def read(self) -> dict[str, list[Json]]:
+        return {
+            name: tokens
+            for name, tokens in self._named.items()
+            if name not in self.declared or any(_fits(self.declared[name], each) for each in tokens)
+        }
 
-    def _key(self, token: Json) -> str:
-        entry = self.declared.get(token["name"])
-        fits = entry is not None and _rights(entry.scopes, entry.roles or token["roles"]) == _rights(
-            token["scopes"], token["roles"]
-        )
-        return token["name"] if fits else f"{token['name']} {token['id']}"
+    def properties(self, actual: list[Json]) -> Json:
+        return {each["id"]: {"scopes": each["scopes"], "roles": each["roles"]} for each in actual}
 
-    def fields(self, entry: Token, actual: Json | None) -> list[Field]:
+    def fields(self, entry: Token, actual: list[Json] | None) -> list[Field]:
         terms = {"scopes": entry.scopes, "roles": entry.roles, "days": entry.days}
         return compare({}, {name: value for name, value in terms.items() if value}) if actual is None else []
 
@@ -438,26 +517,36 @@ class Tokens(Kind[Token, Json]):
         made = self.client.create_token(name=name, scopes=entry.scopes, roles=entry.roles, days=entry.days)
         return {"id": made["id"], "token": made["token"]}
 
-    def change(self, name: str, actual: Json, fields: list[Field]) -> None:
+    def change(self, name: str, actual: list[Json], fields: list[Field]) -> None:
         raise AssertionError("the rights of a token never change")
 
-    def delete(self, name: str, actual: Json) -> None:
-        self.client.revoke_token(actual["id"])
+    def delete(self, name: str, actual: list[Json]) -> None:
+        for each in actual:
+            self.client.revoke_token(each["id"])
 
-    def export(self, actual: dict[str, Json]) -> dict[str, Token]:
-        newest = {each["name"]: each for each in sorted(actual.values(), key=lambda each: str(each["created"]))}
+    def export(self, actual: dict[str, list[Json]]) -> dict[str, Token]:
+        newest = {name: max(tokens, key=lambda each: str(each["created"])) for name, tokens in actual.items()}
         return {name: Token(each["scopes"], each["roles"]) for name, each in sorted(newest.items())}
 
-    def deletion_order(self, actual: dict[str, Json]) -> list[str]:
-        """Return the tokens to prune. The token of the caller is kept."""
+    def deletion_order(self, actual: dict[str, list[Json]]) -> list[str]:
+        """Return the names of the tokens to prune. The caller's token, and tokens with its name, are kept."""
         own = self.client.whoami()["credential"]
-        return [name for name, each in actual.items() if name not in self.declared and each["id"] != own]
+        return [name for name in super().deletion_order(actual) if own not in self.properties(actual[name])]
 
-    def remark(self, action: Action, name: str) -> str:
-        others = [each["id"] for each in self._named if each["name"] == name]
-        if action != "create" or not others:
-            return ""
-        return f"in addition to {', '.join(others)}, with other rights"
+    def remark(self, action: Action, name: str, actual: list[Json] | None) -> str:
+        others = [each["id"] for each in self._named.get(name, ())]
+        return f"in addition to {', '.join(others)}, with other rights" if action == "create" and others else ""
+
+    def obstacles(self, change: Change, actual: list[Json] | None) -> Iterator[str]:
+        if change.action == "create" and not self.mode.create_tokens:
+            yield (
+                f"tokens.{change.name} does not exist, and standard output is not a terminal: use --create-tokens to "
+                "create it and print its secret."
+            )
+
+
+def _fits(entry: Token, token: Json) -> bool:
+    return _rights(entry.scopes, entry.roles or token["roles"]) == _rights(token["scopes"], token["roles"])
 
 
 def _rights(scopes: Iterable[str] | None, roles: Iterable[str]) -> tuple[set[str] | None, set[str]]:
@@ -467,7 +556,7 @@ def _rights(scopes: Iterable[str] | None, roles: Iterable[str]) -> tuple[set[str
 # The sections in the order in which to create their objects.
 KINDS: Final[tuple[type[Kind[Any, Any]], ...]] = (Quotas, Pools, Flavors, Queues, Topics, Subscriptions, Tokens)
 # The sections that every project has.
-COMMON: Final = (Queues, Topics, Subscriptions)
+COMMON_KINDS: Final = (Queues, Topics, Subscriptions)
 
 
 def declared_kinds(declared: Declaration, client: Client, limits: Limits, mode: Mode) -> list[Kind[Any, Any]]:
@@ -476,12 +565,7 @@ def declared_kinds(declared: Declaration, client: Client, limits: Limits, mode: 
     for kind in KINDS:
         entries = getattr(declared, kind.section)
         if isinstance(entries, list):
-            entries = {_subscription_name(entry): entry for entry in entries}
+            entries = {entry.label: entry for entry in entries}
         if entries is not None:
             made.append(kind(client, limits, entries, mode))
     return made
-
-
-def _subscription_name(entry: Subscription) -> str:
-    source = f"queue {entry.queue}" if entry.queue else f"topic {entry.topic}"
-    return f"{source} {entry.subscriber}"

@@ -7,17 +7,17 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from zq.cli.declared.changes import Change
+from zq.cli.declared.changes import Action, Change, Field, compare
 from zq.cli.declared.declaration import Declaration
-from zq.cli.declared.kinds import COMMON, KINDS, Kind, Mode, Subscriptions
-from zq.cli.declared.schema import VERSION
+from zq.cli.declared.kinds import COMMON_KINDS, KINDS, Kind, Mode, Subscriptions
+from zq.cli.declared.schema import FILE_VERSION
 from zq.cli.failures import Failure, error_message, exit_code
 from zq.client import Client
 from zq.errors import NotAuthenticated, NotAuthorized, NotBuilt, NotFound, ZqError
 from zq.limits import Limits
 
-# Errors of a server that does not offer a section, or not to this caller.
-MISSING_ERRORS: Final = (NotAuthorized, NotFound, NotBuilt)
+# Errors of a server that does not have a section.
+MISSING_ERRORS: Final = (NotFound, NotBuilt)
 
 
 class Step(Struct, frozen=True):
@@ -48,10 +48,7 @@ def make_plan(kinds: Iterable[Kind[Any, Any]], mode: Mode) -> Plan:
             actual = kind.read()
             steps += _changes(kind, actual)
             if mode.prune:
-                pruned = [
-                    Step(kind, _change(kind, "delete", name), actual[name]) for name in kind.deletion_order(actual)
-                ]
-                deletions = pruned + deletions
+                deletions = [_deletion(kind, name, actual[name]) for name in kind.deletion_order(actual)] + deletions
     steps += deletions
     return Plan(steps, [each for step in steps for each in step.kind.obstacles(step.change, step.actual)])
 
@@ -61,13 +58,17 @@ def _changes(kind: Kind[Any, Any], actual: dict[str, Any]) -> Iterable[Step]:
         found = actual.get(name)
         fields = kind.fields(kind.declared[name], found)
         if found is None:
-            yield Step(kind, _change(kind, "create", name, fields))
+            yield _step(kind, "create", name, fields)
         elif fields:
-            yield Step(kind, _change(kind, "change", name, fields), found)
+            yield _step(kind, "change", name, fields, found)
 
 
-def _change(kind: Kind[Any, Any], action: Any, name: str, fields: Any = ()) -> Change:
-    return Change(action, kind.word, name, [*fields], kind.remark(action, name))
+def _deletion(kind: Kind[Any, Any], name: str, actual: Any) -> Step:
+    return _step(kind, "delete", name, compare(kind.properties(actual), {}), actual)
+
+
+def _step(kind: Kind[Any, Any], action: Action, name: str, fields: list[Field], actual: Any = None) -> Step:
+    return Step(kind, Change(action, kind.word, name, fields, kind.remark(action, name, actual)), actual)
 
 
 def carry_out(plan: Plan, show_secrets: Callable[[Change, dict[str, Any]], None]) -> None:
@@ -87,7 +88,7 @@ def carry_out(plan: Plan, show_secrets: Callable[[Change, dict[str, Any]], None]
             elif change.action == "change":
                 step.kind.change(change.name, step.actual, change.fields)
             else:
-                step.kind.delete(change.name, step.actual)
+                step.kind.prune(change.name, step.actual)
 
 
 @contextmanager
@@ -97,7 +98,8 @@ def named_errors(kind: Kind[Any, Any], name: str, remark: str = "") -> Generator
         yield
     except ZqError as error:
         lacks = type(error) in (NotAuthorized, NotAuthenticated)
-        parts = [f"{name}: {error_message(error)}", kind.right if lacks else "", remark]
+        text = "This server does not have this section." if type(error) in MISSING_ERRORS else error_message(error)
+        parts = [f"{name}: {text}", kind.right if lacks else "", remark]
         raise Failure(" ".join(filter(None, parts)), exit_code(error)) from error
 
 
@@ -107,16 +109,16 @@ def export_declaration(client: Client, limits: Limits) -> tuple[Declaration, lis
     It omits sections that the server does not offer to this caller, and subscriptions without a queue or topic.
     """
     sections: dict[str, Any] = {}
-    missing: list[str] = []
     notes: list[str] = []
     for make in KINDS:
         kind = make(client, limits, {}, Mode(prune=True))
         try:
             found = kind.export(kind.read())
-        except MISSING_ERRORS:
-            if make in COMMON:
+        except (NotAuthorized, *MISSING_ERRORS) as error:
+            if isinstance(error, NotAuthorized) and make in COMMON_KINDS:
                 raise
-            missing.append(kind.section)
+            reason = "this caller may not list" if isinstance(error, NotAuthorized) else "this server does not have"
+            notes.append(f"The file omits {kind.section}, which {reason}.")
             continue
         if make is Subscriptions:
             known = {(each, name) for each in ("queues", "topics") for name in sections.get(each, ())}
@@ -125,6 +127,4 @@ def export_declaration(client: Client, limits: Limits) -> tuple[Declaration, lis
             notes += [f"The file omits a subscription of {each.queue or each.topic}, which is gone." for each in alone]
         if found:
             sections[kind.section] = found
-    if missing:
-        notes.append(f"The file omits what this caller may not list: {', '.join(missing)}.")
-    return Declaration(version=VERSION, **sections), notes
+    return Declaration(version=FILE_VERSION, **sections), notes

@@ -3,10 +3,10 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from zq import limits as bounds
-from zq.cli.declared.document import join
+from zq.cli.declared.document import Json, join
 from zq.client.warnings import did_you_mean
 from zq.limits import Limits
 from zq.model.pools import MAX_TEXT, MAX_WEIGHT
@@ -19,9 +19,10 @@ from zq.wire.subscriptions import MAX_URI
 if TYPE_CHECKING:
     from jsonschema import ValidationError
 
-Json = dict[str, Any]
-VERSION: Final = 1
-OPTIONS: Final[Json] = {"type": "object", "description": "must be an object"}
+FILE_VERSION: Final = 1
+# Maximum number of pools of a flavor.
+MAX_POOLS: Final = 1000
+OBJECT_SCHEMA: Final[Json] = {"type": "object", "description": "must be an object"}
 
 
 def _text(most: int, description: str, pattern: str = "") -> Json:
@@ -56,8 +57,9 @@ def _by_name(pattern: str, rule: str, entry: Json) -> Json:
     }
 
 
-def _texts(most: int, description: str) -> Json:
-    return {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": most, "description": description}
+def _texts(low: int, high: int, noun: str) -> Json:
+    described = f"must be a list of {low} to {high} {noun}"
+    return {"type": "array", "items": {"type": "string"}, "minItems": low, "maxItems": high, "description": described}
 
 
 def _resource(kind: str, limits: Limits) -> Json:
@@ -91,9 +93,9 @@ def file_schema(limits: Limits) -> Json:
     )
     token = rf"^[^\x00-\x1f]{{1,{tokens.MAX_TEXT}}}\Z", f"a name must be 1 to {tokens.MAX_TEXT} printable characters"
     amounts = {each: _integer(*(PERCENT if each == "share" else (0, MAX_QUOTA))) for each in Quota.__struct_fields__}
-    pools = _texts(1000, "must be a list of 1 to 1000 names of pools")
+    pools = _texts(0, MAX_POOLS, "names of pools")
     sections: Json = {
-        "version": {"enum": [VERSION], "description": f"must be {VERSION}"},
+        "version": {"type": "integer", "enum": [FILE_VERSION], "description": f"must be {FILE_VERSION}"},
         "quotas": _by_name(*project, _object({"limits": _object(amounts)}, ["limits"])),
         "pools": _by_name(*pool, _pool()),
         "flavors": _by_name(*pool, _object({"pools": pools}, ["pools"])),
@@ -107,7 +109,7 @@ def file_schema(limits: Limits) -> Json:
 
 def _pool() -> Json:
     uri = _text(MAX_TEXT, f"must be the URI of a store, of at most {MAX_TEXT} characters")
-    return _object({"uri": uri, "weight": _integer(0, MAX_WEIGHT), "options": OPTIONS}, ["uri", "weight"])
+    return _object({"uri": uri, "weight": _integer(0, MAX_WEIGHT), "options": OBJECT_SCHEMA}, ["uri", "weight"])
 
 
 def _subscription() -> Json:
@@ -117,7 +119,7 @@ def _subscription() -> Json:
         "topic": source,
         "subscriber": _text(MAX_URI, f"must be a URI of at most {MAX_URI} characters", r"^[A-Za-z+]+:[^\x00-\x20]+\Z"),
         "ttl": _integer(bounds.MIN_TTL, 1 << 53),
-        "options": OPTIONS,
+        "options": {**OBJECT_SCHEMA, "properties": {"post_headers": {**OBJECT_SCHEMA, "type": ["object", "null"]}}},
     }
     return _object(members, ["subscriber", "ttl"])
 
@@ -125,8 +127,8 @@ def _subscription() -> Json:
 def _token() -> Json:
     role = rf"^{tokens.ROLE.pattern}\Z"
     members = {
-        "scopes": _texts(MAX_SCOPES, f"must be a list of 1 to {MAX_SCOPES} scopes"),
-        "roles": _texts(tokens.MAX_ROLES, f"must be a list of 1 to {tokens.MAX_ROLES} roles"),
+        "scopes": _texts(1, MAX_SCOPES, "scopes"),
+        "roles": _texts(1, tokens.MAX_ROLES, "roles"),
         "days": _integer(1, bounds.MAX_REMEMBERED),
     }
     members["roles"]["items"] = _text(64, "must be 1 to 64 characters from a-z 0-9 _ . : and -", role)
