@@ -40,7 +40,7 @@ class ModeWatch:
         modes = self._modes
         before = modes.current, modes.has_low_space
         try:
-            modes.refresh(self._has_low_space())
+            modes.refresh(self._read_space())
         except Unavailable as error:
             LOG.warning("The mode cannot be read and stays the same: %s", error)
         except Exception:  # the thread must survive every failure
@@ -48,3 +48,11 @@ class ModeWatch:
         if before != (modes.current, modes.has_low_space):
             reason = "; the store has little free disk space" if modes.has_low_space else ""
             LOG.warning("The mode is now %s%s.", modes.current, reason)
+
+    def _read_space(self) -> bool:
+        """Return whether free space is low, or the former value if it is unknown."""
+        try:
+            return self._has_low_space()
+        except OSError as error:
+            LOG.warning("The free disk space cannot be read: %s", error)
+            return self._modes.has_low_space

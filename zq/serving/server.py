@@ -216,6 +216,7 @@ def _open_in_process(chosen: Settings) -> App:
     clock = StoreClock(storage.now, distrusted_lead=storage.clock_lead)
     broker = make_broker(chosen, storage, clock, NO_EVENTS, create_followers(chosen, storage, clock))
     atexit.register(broker.trail.finish)  # must run before the store is closed
+    broker.modes.refresh(has_low_space=False)
     return create_app(broker, features=command_features(broker, chosen))
 
 
