@@ -156,7 +156,7 @@ class Application:
             share=lambda: configuration.current.share,
             auth=chosen.auth.strategy,
             features=self.features,
-            is_stopping=self.drain.is_leaving,
+            is_leaving=self.drain.is_leaving,
         )
 
     def _notify(self, queue: QueueRef) -> None:

@@ -184,7 +184,7 @@ def _serve(configuration: Configuration) -> int:
         return Supervisor(chosen.server.workers, work, reload, lost, patience).run()
     from zq.serving import gunicorn
 
-    return gunicorn.run(chosen, partial(open_app, configuration, tls, drain), reload, lost, tls)
+    return gunicorn.run(chosen, partial(open_app, configuration, tls, drain), reload, lost, drain.is_leaving, tls)
 
 
 def _run_worker(configuration: Configuration, tls: ServerTls | None, drain: Drain, number: int) -> int:
