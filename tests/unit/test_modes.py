@@ -125,8 +125,9 @@ def test_a_watch_reads_the_mode_if_the_free_space_is_unknown() -> None:
     ModeWatch(modes, fail)
     assert modes.current is Mode.NO_POSTS
     Modes(storage.documents, clock).set(Mode.READ_ONLY)
-    ModeWatch(modes, fail)
-    assert modes.current is Mode.READ_ONLY
+    reported: list[Mode] = []
+    ModeWatch(modes, fail, reported.append)
+    assert reported == [modes.current] == [Mode.READ_ONLY]
 
 
 class ReadOnlySubscriptions(NoSubscriptions):
@@ -167,10 +168,11 @@ def test_a_mode_refuses_sqs_messages(has_low_space: bool, grouping: Grouping) ->
 
 def test_move_tasks_pause_while_the_service_is_read_only() -> None:
     storage, source = connect("memory:"), QueueRef("acme", "dead")
-    broker = Broker(storage, ManualClock(storage.now()))
+    clock = ManualClock(storage.now())
+    broker = Broker(storage, clock)
     tasks = use_cases(broker).move_tasks
     assert storage.queues.create(QueueRef("acme", "jobs"), b"{}")
-    storage.messages.post(source, [Draft("a", b"1", 600, 0, "c")], storage.now())
+    storage.messages.post(source, [Draft("a", b"1", 600, 0, "c")], clock.now())
     tasks.start(source, "jobs", 0, 1)
     broker.modes.set(Mode.READ_ONLY)
     tasks.resume()
