@@ -17,7 +17,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
 NUMBER: Final = r"(\d+\.\d+\.\d+)"
-# The version in each file that has one. The first file is the one from which packages get theirs.
+# The pattern of the version in each file that has one. Packages get their version from the first file.
 PLACES: Final = {
     "zq/__init__.py": rf'^__version__ = "{NUMBER}"$',
     "CHANGELOG.md": rf"^## \[(?:Unreleased\] )?{NUMBER}\b",

@@ -40,6 +40,7 @@ WATCHED = {
     "sweep_lag_seconds": "sweep behind",
     "sweep_limit_reached_total": "sweep at its limit",
     "store_up": "store down",
+    "mode": "mode restricted",
     "requests_total": "errors",
     "backup_age_seconds": "backup old",
     "clock_offset_seconds": "clock",

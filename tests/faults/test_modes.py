@@ -5,14 +5,16 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from tests.commands import run, run_apart
 from tests.faults.disks import SmallFileSystem
-from tests.servers import Answer, ZqServer, ask, wait_for
+from tests.servers import Answer, ZqServer, ask, every_message, wait_for
 from tests.stores import MongoServer, RedisServer
+from zq.core.modes import LOW_SPACE
 from zq.serving import control
 
 QUEUE = "/v2/queues/jobs"
@@ -58,9 +60,9 @@ def refusal(answer: Answer) -> tuple[int, str, str]:
     return answer.status, answer.document["title"], answer.headers["retry-after"]
 
 
-def sqs(server: ZqServer, operation: str, **members: object) -> int:
+def sqs(server: ZqServer, operation: str, **members: object) -> Answer:
     headers = {"X-Amz-Target": f"AmazonSQS.{operation}", "Content-Type": "application/x-amz-json-1.0"}
-    return ask(server.url, "POST", "/", members, headers=headers).status
+    return ask(server.url, "POST", "/", members, headers=headers)
 
 
 @pytest.mark.store_of_the_day
@@ -92,7 +94,7 @@ def test_a_read_only_server_refuses_every_change(engine: str, tmp_path: Path) ->
     config = f"[DEFAULT]\nadmin_mode = true\n[server]\ntrust_network = true\n{SQS}"
     with ZqServer(uri, engine=engine, config=config) as server:
         url = f"{server.url}/000000000000/jobs"
-        assert sqs(server, "CreateQueue", QueueName="jobs") == 200
+        assert sqs(server, "CreateQueue", QueueName="jobs").status == 200
         assert status(server, *POSTS[0]) == 201
         assert status(server, "POST", "/v2/topics/news/messages", POST) == 201
         waited: list[Answer] = []
@@ -106,8 +108,9 @@ def test_a_read_only_server_refuses_every_change(engine: str, tmp_path: Path) ->
             answers = [ask(server.url, *request) for request in [*POSTS, *CHANGES]]
             assert {refusal(answer) for answer in answers} == {(503, "Read only", "5")}
             assert {status(server, "GET", path) for path in READS} == {200}
-            assert (sqs(server, "SendMessage", QueueUrl=url, MessageBody="x"), sqs(server, "ListQueues")) == (503, 200)
-            assert sqs(server, "ReceiveMessage", QueueUrl=url) == 503
+            assert sqs(server, "SendMessage", QueueUrl=url, MessageBody="x").status == 503
+            assert sqs(server, "ListQueues").status == 200
+            assert sqs(server, "ReceiveMessage", QueueUrl=url).status == 503
             waiter.join(15)
             assert refusal(waited[0]) == (503, "Read only", "5")
             assert server.terminate() == 0
@@ -116,22 +119,32 @@ def test_a_read_only_server_refuses_every_change(engine: str, tmp_path: Path) ->
         assert "The mode is now read_only." in server.output
         assert run("mode", "normal", "--store", uri).code == 0
         assert status(server, *POSTS[0]) == 201
-        assert sqs(server, "SendMessage", QueueUrl=url, MessageBody="x") == 200
+        assert sqs(server, "SendMessage", QueueUrl=url, MessageBody="x").status == 200
 
 
 @pytest.mark.ability("unshare")
 def test_posts_are_refused_before_the_disk_is_full_and_accepted_when_there_is_space(tmp_path: Path) -> None:
     """Consumers go on in between, and nothing is lost."""
-    disk = SmallFileSystem(tmp_path, min_free_space=8 << 20)
+    disk, numbers, accepted = SmallFileSystem(tmp_path, min_free_space=8 << 20), count(), list[int]()
     with closing(disk), disk.server as server:
-        assert status(server, *POSTS[0]) == 201
+
+        def post() -> int:
+            body = next(numbers)
+            answer = status(server, "POST", f"{QUEUE}/messages", {"messages": [{"body": body, "ttl": 600}]})
+            if answer == 201:
+                accepted.append(body)
+            return answer
+
+        assert post() == 201
         disk.fill(leave=6 << 20)
-        wait_for(lambda: status(server, *POSTS[0]) == 503, WITHIN, "it refuses posts")
+        wait_for(lambda: post() == 503, WITHIN, "it refuses posts")
         assert refusal(ask(server.url, *POSTS[0])) == (503, "No posts", "5")
-        assert status(server, "DELETE", f"{QUEUE}/messages?pop=1") == 200
+        popped = ask(server.url, "DELETE", f"{QUEUE}/messages?pop=1").document["messages"]
         assert status(server, "GET", "/readyz") == 200
         disk.free()
-        wait_for(lambda: status(server, *POSTS[0]) == 201, WITHIN, "it accepts posts")
+        wait_for(lambda: post() == 201, WITHIN, "it accepts posts")
+        left = [message["body"] for message in every_message(server.url, "jobs")]
+        assert [popped[0]["body"], *left] == accepted
 
 
 def test_a_server_with_little_free_space_refuses_posts_by_itself(engine: str, tmp_path: Path) -> None:
@@ -140,14 +153,21 @@ def test_a_server_with_little_free_space_refuses_posts_by_itself(engine: str, tm
     with ZqServer(uri, engine=engine, config="") as server:
         assert status(server, *POSTS[0]) == 201
         server.terminate()
-    with ZqServer(uri, engine=engine, config=f"[storage:rocksdb]\nmin_free_space = {free * 2}\n") as server:
+    with ZqServer(uri, engine=engine, config=f"{SQS}[storage:rocksdb]\nmin_free_space = {free * 2}\n") as server:
         answer = ask(server.url, *POSTS[0])
         assert refusal(answer) == (503, "No posts", "5")
-        assert answer.document["description"].startswith("The store has little free disk space")
+        assert answer.document["description"] == LOW_SPACE
         assert run("mode", "normal", "--store", uri).said == (
             "The mode is normal.\nThe store has little free disk space, so its server refuses posts.\n"
         )
         assert status(server, *POSTS[0]) == 503
+        queue_url = sqs(server, "CreateQueue", QueueName="jobs").document["QueueUrl"]
+        for operation, members in (
+            ("SendMessage", {"MessageBody": "x"}),
+            ("SendMessageBatch", {"Entries": [{"Id": "a", "MessageBody": "x"}]}),
+        ):
+            sent = sqs(server, operation, QueueUrl=queue_url, **members)
+            assert (sent.status, sent.document["message"]) == (503, LOW_SPACE)
         assert status(server, "DELETE", f"{QUEUE}/messages?pop=1") == 200
         assert status(server, "GET", "/readyz") == 200
         assert run("mode", "read_only", "--store", uri).code == 0
@@ -157,6 +177,15 @@ def test_a_server_with_little_free_space_refuses_posts_by_itself(engine: str, tm
         server.terminate()
     with ZqServer(uri, engine=engine, config="[storage:rocksdb]\nmin_free_space = 0\n") as server:
         assert status(server, *POSTS[0]) == 201
+
+
+def test_a_command_without_a_server_obeys_the_mode(tmp_path: Path) -> None:
+    """One that opens the store itself."""
+    uri = f"rocksdb://{tmp_path}/store"
+    assert run("mode", "read_only", "--store", uri).code == 0
+    done = run_apart("token", "create", "--project", "acme", "--store", uri)
+    assert (done.code, done.said) == (2, "")
+    assert "The mode of this service is read_only" in done.error
 
 
 @pytest.mark.parametrize("names", [["closed"], ["NORMAL"], ["normal", "read_only"], [""]])

@@ -2,11 +2,13 @@
 """The Kubernetes objects in ``deploy/kubernetes``, against the schemas of Kubernetes and the options of the server."""
 
 import json
+import os
 import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 import jsonschema
 import kubernetes_validate
@@ -15,6 +17,7 @@ import yaml
 
 from tests.abilities import able, locate
 from tests.blocks import ROOT
+from tests.packaging.image import read_options
 from tests.servers import ZqServer, ask, free_port
 from zq.serving import control, server, settings, startup
 from zq.serving.settings import Settings
@@ -140,8 +143,17 @@ def container(pod: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def environment() -> dict[str, str]:
+    """Return the options in the environment of the container: those of the image and of the pod."""
+    [document] = documents((FOLDER / "base" / "deployment.yaml").read_text())
+    [container] = document["spec"]["template"]["spec"]["containers"]
+    return {**read_options(), **{each["name"]: each["value"] for each in container["env"]}}
+
+
 def load(overlay: str) -> Settings:
-    return settings.load(str(FOLDER / overlay / "zq.conf"))
+    """Return the settings of the server in the container; its environment precedes the file."""
+    with mock.patch.dict(os.environ, environment()):
+        return settings.load(str(FOLDER / overlay / "zq.conf"))
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -188,6 +200,8 @@ def test_ports_of_the_pod_are_those_of_the_options(
     startup.check_exposure(chosen)
     assert chosen.probes_address is not None
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    addresses = {chosen.server.bind, chosen.probes_address[0], chosen.metrics.bind}
+    assert addresses == {"0.0.0.0"}, "Kubernetes reaches a pod by its own address."
     assert ports == {"http": chosen.server.port, "probes": chosen.probes_address[1], "metrics": chosen.metrics.port}
     assert pod["metadata"]["annotations"]["prometheus.io/port"] == str(chosen.metrics.port)
     used = {container[probe]["httpGet"]["port"] for probe in PROBES}
@@ -253,12 +267,15 @@ def test_a_server_with_the_options_of_the_pod_answers_its_probes(container: dict
     assert chosen.probes_address is not None
     ports = {chosen.probes_address[1]: free_port(), chosen.metrics.port: free_port()}
     config = (FOLDER / "embedded" / "zq.conf").read_text().replace("/var/lib/zq", str(tmp_path))
-    config = config.replace("0.0.0.0", "127.0.0.1").replace(
-        str(chosen.probes_address[1]), str(ports[chosen.probes_address[1]])
-    )
-    metrics = {"OS_METRICS__PORT": str(ports[chosen.metrics.port]), "OS_METRICS__ON_MAIN_PORT": "false"}
+    config = config.replace("0.0.0.0", "127.0.0.1")
+    own = {
+        **environment(),
+        settings.variable("probes", "bind"): f"127.0.0.1:{ports[chosen.probes_address[1]]}",
+        settings.variable("metrics", "port"): str(ports[chosen.metrics.port]),
+        settings.variable("metrics", "on_main_port"): "false",
+    }
     names = {port["name"]: ports.get(port["containerPort"]) for port in container["ports"]}
-    with ZqServer("", config=config, env=metrics) as running:
+    with ZqServer("", config=config, env=own) as running:
         for probe in PROBES:
             get = container[probe]["httpGet"]
             assert ask(f"http://127.0.0.1:{names[get['port']]}", "GET", get["path"]).status == 200

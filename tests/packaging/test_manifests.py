@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tests.certificates import issue
+from tests.packaging.image import read_options
 from tests.servers import ZqServer, free_port, wait_for
 from zq.serving import server, settings
 
@@ -88,8 +89,7 @@ def test_the_image_s_health_check_works_with_tls(tmp_path: Path) -> None:
     text = (ETC.parent / "Dockerfile").read_text().replace("\\\n", " ")
     [check] = [line for line in text.splitlines() if line.startswith("HEALTHCHECK")]
     program, *arguments = json.loads(check.partition(" CMD ")[2])
-    [given] = [line.split()[1:] for line in text.splitlines() if line.startswith("ENV")]
-    bind = dict(pair.split("=", 1) for pair in given)["OS_PROBES__BIND"]
+    bind = read_options()["OS_PROBES__BIND"]
     issue(tmp_path, "ca", "CN=ca")
     issue(tmp_path, "server", "CN=server", "ca")
     files = {"tls_cert": "server.pem", "tls_key": "server.key", "tls_client_ca": "ca.pem"}

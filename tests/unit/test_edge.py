@@ -3,6 +3,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,12 +14,15 @@ from zq.clock import ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
 from zq.http.pending import PendingRequest
+from zq.serving import draining
 from zq.serving.asgi import Edge, Limits, Response
 from zq.serving.draining import Drain
 from zq.serving.fairness import MAX_STEPS
 from zq.storage import connect
 from zq.turns import Contention
 
+# Seconds without a request after which a server is idle, here.
+QUIET = 0.3
 POLL = "/v2/queues/jobs/messages"
 CLAIM = "/v2/queues/jobs/claims/mine.1"
 HEADERS = [(b"host", b"localhost"), (b"client-id", b"30387f00c63a4a30ac1f3e2cf1b0c3a1")]
@@ -30,8 +34,9 @@ class Watched(Edge):
 
     def __init__(self, broker: Broker) -> None:
         app = create_app(broker)
-        drain, loop = Drain(), asyncio.get_running_loop()
-        super().__init__(app, app, Limits(60, 60, 60, 1 << 20), 2, loop, drain.counter(0), drain.is_leaving)
+        self.drain = drain = Drain()
+        limits, loop = Limits(60, 60, 60, 1 << 20), asyncio.get_running_loop()
+        super().__init__(app, app, limits, 2, loop, drain.counter(0), drain.is_leaving)
         self.broker = broker
         self.calls: list[int] = []
         self.projects: list[str] = []
@@ -110,6 +115,27 @@ def test_only_a_probe_of_health_runs_on_the_loop_unseen() -> None:
         assert edge.calls[1] != loops
 
     drive(probe)
+
+
+def test_probes_do_not_delay_the_end_of_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load balancer sends them to the main port; other requests delay it."""
+    monkeypatch.setattr(draining, "QUIET", QUIET)
+
+    async def drain_beside(edge: Watched, path: str) -> bool:
+        edge.drain.set(True)
+        idle = asyncio.ensure_future(asyncio.to_thread(edge.drain.wait_until_idle, 3 * QUIET))
+        began = time.monotonic()
+        while not idle.done():
+            await edge.ask("GET", path)
+            await asyncio.sleep(QUIET / 10)
+        assert await idle == 0
+        return time.monotonic() - began < 3 * QUIET
+
+    async def drain(edge: Watched, _loops: int) -> None:
+        for path, ends in {"/readyz": True, "/healthz": True, "/v2/ping": False}.items():
+            assert await drain_beside(edge, path) is ends
+
+    drive(drain)
 
 
 def test_a_request_passes_the_queued_requests_of_another_project() -> None:

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from zq.clock import ManualClock
 from zq.errors import Unavailable
 from zq.model import Claim, CommitResult, Draft, Message, Outcome, Page, Queue, QueueRef
+from zq.model.modes import Mode
 from zq.model.stats import Depth, Measure
 from zq.serving.metrics.collector import PAGE, CachedCall
 from zq.serving.metrics.counting import MAX_BUFFERED, Metrics, observe_into
@@ -135,6 +136,11 @@ def test_a_sweep_is_counted(metrics: Metrics) -> None:
     assert page["sweep_rest_seconds_total"] == 0.5
     assert page["sweep_latency_ratio"] == 2.0
     assert page["sweep_share"] == 0.1
+
+
+def test_the_mode_is_a_number(metrics: Metrics) -> None:
+    metrics.set_mode(Mode.READ_ONLY)
+    assert shown(metrics)["mode"] == 2
 
 
 def test_values_added_together_make_the_histogram_that_they_make_one_by_one() -> None:

@@ -225,3 +225,32 @@ def test_stores_of_one_process_are_no_pools_of_many(tmp_path: Path) -> None:
         Configuration(str(file))
     file.write_text(text.format("memory:"))
     assert Configuration(str(file)).current.pooling is not None
+
+
+class Filling:
+    """A store whose free space a test sets."""
+
+    def __init__(self) -> None:
+        self.is_low = False
+        self.checks = 0
+
+    def __call__(self) -> bool:
+        self.checks += 1
+        return self.is_low
+
+
+def test_space_is_low_if_any_open_store_has_little(catalogue: Storage, opened: Opened) -> None:
+    """Each store is checked each time, because each keeps its own state. A check opens no store."""
+    put(catalogue, "p", "u")
+    pooled = PooledStorage(catalogue, opened, virtual=True)
+    assert not pooled.has_low_space()
+    assert opened.uris == []
+    spaces = [Filling(), Filling()]
+    for store, space in zip([catalogue, pooled.pools()["p"]], spaces, strict=True):
+        store.has_low_space = space  # type: ignore[union-attr]
+    for space in spaces:
+        space.is_low = True
+        assert pooled.has_low_space()
+        space.is_low = False
+    assert not pooled.has_low_space()
+    assert [space.checks for space in spaces] == [3, 3]

@@ -440,7 +440,10 @@ class Messages:
 
         Returns:
             The error if posts are paused or the quota is exceeded; otherwise ``None``.
+
+        Raises ``NoPosts`` or ``ReadOnly`` if the mode of the service forbids posts.
         """
+        self._modes.check_post()
         return QueuePaused.of(queue.name) if rules.posts_paused else self._quotas.reserve_storage(queue.project, drafts)
 
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:

@@ -76,7 +76,7 @@ def create_app(
     share: Callable[[], SignedUrlOptions] = SignedUrlOptions,
     auth: str = "",
     features: Sequence[Feature] = (),
-    is_stopping: Callable[[], bool] = bool,
+    is_leaving: Callable[[], bool] = bool,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> App:
     """Create the WSGI application for a broker.
@@ -96,7 +96,7 @@ def create_app(
         tokens: The tokens of all projects. Default: the tokens in the broker's store.
         share: Returns the current options of signed URLs.
         auth: Name of the authentication strategy.
-        is_stopping: Returns whether the server is stopping or drains. If so, ``/readyz`` answers 503.
+        is_leaving: Returns whether the server stops or drains. If so, ``/readyz`` answers 503.
         monotonic: Clock of the rate limit on invalid signatures.
     """
     guarded = strategy is not None or proxy is not None
@@ -117,7 +117,7 @@ def create_app(
     )
     app = App(middleware, authentication, authorization, broker.storage)
     _add_routes(app, broker)
-    app.add_route("/readyz", Readiness(broker.health, is_stopping))
+    app.add_route("/readyz", Readiness(broker.health, is_leaving))
     app.add_route("/", Versions(page))
     app.add_route("/v2/me", Me(auth, page))
     if metrics_page is not None:

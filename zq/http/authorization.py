@@ -25,7 +25,6 @@ from zq.http.context import Request
 from zq.http.pending import HANDOVER, NO_HANDOVER
 from zq.model.allowance import Allowance, Policy
 from zq.model.identity import Identity
-from zq.model.modes import Mode
 from zq.model.quotas import State
 from zq.model.scopes import Kind, Scopes
 
@@ -43,7 +42,6 @@ ALWAYS_ALLOWED: Final = frozenset(
 NO_RULES: Final[Mapping[str, str]] = {}
 # A module variable is faster than an attribute of the class.
 ACTIVE: Final = State.ACTIVE
-READ_ONLY: Final = Mode.READ_ONLY
 
 
 class Response(falcon.Response):
@@ -92,8 +90,7 @@ class Authorization:
         identity: Identity = context.identity
         if self.quotas is not None and identity.project:
             self._admit(self.quotas, req, identity.project, rule)
-        if self._modes.current is READ_ONLY and req.method not in SAFE_METHODS:
-            self._modes.check_change()
+        self.check_mode(req.method not in SAFE_METHODS)
         if rule not in ALWAYS_ALLOWED:
             context.bounds = self
         allowance = self._allowances.get(id(identity))
@@ -178,7 +175,7 @@ class Authorization:
 
     def check_mode(self, changes: bool) -> None:
         """Raise ``ReadOnly`` if the request changes something and the mode of the service forbids it."""
-        if changes and self._modes.current is READ_ONLY:
+        if changes:
             self._modes.check_change()
 
     def check_state(self, req: Request) -> None:

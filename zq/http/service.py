@@ -151,18 +151,19 @@ class Health:
 
 
 class Readiness:
-    """``/readyz``: readiness. The status is 503 if the store is unavailable or the server is stopping."""
+    """``/readyz``: readiness. The status is 503 if the store is unavailable or the server stops or drains."""
 
     audience = Audience.PROBE
     open = True
 
-    def __init__(self, health: StoreHealth, is_stopping: Callable[[], bool]) -> None:
+    def __init__(self, health: StoreHealth, is_leaving: Callable[[], bool]) -> None:
         self._health = health
-        self._is_stopping = is_stopping
+        self._is_leaving = is_leaving
 
     def on_get(self, _req: Request, resp: falcon.Response) -> None:
-        if self._is_stopping():
-            raise falcon.HTTPServiceUnavailable(title="Stopping", description="The server is stopping.", retry_after=1)
+        if self._is_leaving():
+            sentence = "The server is stopping or draining."
+            raise falcon.HTTPServiceUnavailable(title="Stopping", description=sentence, retry_after=1)
         self._health.check_ready()
         resp.data = wire.encode({"status": "ok"})
 

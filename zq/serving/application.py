@@ -120,9 +120,8 @@ class Application:
         )
         self._upkeep.start()
         atexit.register(self._upkeep.stop)
-        watch = ModeWatch(
-            self.broker.modes, self._storage.has_low_space if isinstance(self._storage, LimitedSpace) else bool
-        )
+        has_low_space = self._storage.has_low_space if isinstance(self._storage, LimitedSpace) else bool
+        watch = ModeWatch(self.broker.modes, has_low_space, self._metrics.set_mode)
         watch.start()
         atexit.register(watch.stop)  # must run before the store is closed
         lifecycle.register_exit(self.broker.trail.finish)  # must run before the store is closed
@@ -156,7 +155,7 @@ class Application:
             share=lambda: configuration.current.share,
             auth=chosen.auth.strategy,
             features=self.features,
-            is_stopping=self.drain.is_leaving,
+            is_leaving=self.drain.is_leaving,
         )
 
     def _notify(self, queue: QueueRef) -> None:

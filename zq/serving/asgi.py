@@ -33,6 +33,8 @@ from zq.storage.inline import Ticket
 
 # Requests that are served even under overload: liveness probes, which need neither credential nor store.
 ALWAYS_SERVED: Final = frozenset({("GET", "/healthz"), ("HEAD", "/healthz")})
+# Requests that are not counted, because a load balancer continues to send them while the server drains.
+PROBES: Final = ALWAYS_SERVED | {("GET", "/readyz"), ("HEAD", "/readyz")}
 # Maximum bytes of a response that the edge passes to Granian at once.
 PIECE_SIZE: Final = 64 << 10
 # Minimum transfer rate of a body in bytes per second, after the body timeout.
@@ -96,7 +98,7 @@ class Edge:
     Args:
         app: The WSGI application with all its wrappers.
         inner: The ``App`` inside ``app``; the same object if there is no wrapper.
-        counter: Counts the requests.
+        counter: Counts the requests, except probes.
         is_leaving: Returns whether the server stops or drains. If so, each response closes its connection.
     """
 
@@ -266,9 +268,12 @@ class Exchange:
         edge, address = self._edge, client_network(self._environ["REMOTE_ADDR"])
         edge.last_request = time.monotonic()
         edge.addresses[address] += 1
-        edge.counter.begin()
+        target = self._environ["REQUEST_METHOD"], self._environ["PATH_INFO"]
+        counter = None if target in PROBES else edge.counter
+        if counter is not None:
+            counter.begin()
         try:
-            if (self._environ["REQUEST_METHOD"], self._environ["PATH_INFO"]) in ALWAYS_SERVED:
+            if target in ALWAYS_SERVED:
                 self._must_close = announced_size(self._environ) != 0
                 add_body(self._environ, b"")
                 self._answer(edge.call(self._environ))
@@ -284,7 +289,8 @@ class Exchange:
         except Crowded:
             self._reject_overload(Refusal.QUEUE, "The server is overloaded. Try again later.")
         finally:
-            edge.counter.end()
+            if counter is not None:
+                counter.end()
             edge.body_bytes -= len(self._body)
             edge.addresses[address] -= 1
             if not edge.addresses[address]:

@@ -41,37 +41,46 @@ class Drain:
     def __init__(self) -> None:
         self._numbers = memoryview(mmap.mmap(-1, NUMBER * (1 + 2 * MAX_WORKERS))).cast("Q")
 
+    @property
+    def is_draining(self) -> bool:
+        return bool(self._numbers[0])
+
     def set(self, is_draining: bool) -> None:
         """Begin to drain, or end it."""
         self._numbers[0] = is_draining
 
     def is_leaving(self) -> bool:
         """Return whether the server drains or this process stops, so that clients must use another server."""
-        return bool(self._numbers[0]) or lifecycle.is_stopping()
+        return self.is_draining or lifecycle.is_stopping()
 
     def counter(self, worker: int) -> "RequestCounter":
         """Return the counter of a new worker; its predecessor of the same number has ended."""
         return RequestCounter(self._numbers[1 + 2 * worker : 3 + 2 * worker])
 
-    def wait_until_idle(self, seconds: float) -> int:
+    def wait_until_idle(self, seconds: float, counts: bool = True) -> int | None:
         """Wait until no request has been in progress for ``QUIET`` seconds or draining ends, but at most ``seconds``.
 
-        Return the number of requests that are in progress.
+        Return the number of requests that are in progress. If the HTTP server does not count requests (``counts``),
+        wait until draining ends or for ``seconds``, and return ``None``.
         """
         now = began = quiet_since = time.monotonic()
         begun, in_progress = self._requests()
-        while self._numbers[0] and now < began + seconds and (in_progress or now < quiet_since + QUIET):
+        while self.is_draining and now < began + seconds and (in_progress or now < quiet_since + QUIET or not counts):
             time.sleep(CHECK_INTERVAL)
             former, now = begun, time.monotonic()
             begun, in_progress = self._requests()
             if in_progress or begun != former:
                 quiet_since = now
-        return in_progress
+        return in_progress if counts else None
 
     def _requests(self) -> tuple[int, int]:
-        """Return how many requests were begun, and how many of them are in progress."""
+        """Return how many requests were begun, and how many of them are in progress.
+
+        The ended requests are read first, so that a request that begins and ends meanwhile counts as in progress.
+        """
+        ended = sum(self._numbers[2::2])
         begun = sum(self._numbers[1::2])
-        return begun, begun - sum(self._numbers[2::2])
+        return begun, begun - ended
 
 
 class RequestCounter:
@@ -117,13 +126,8 @@ class DrainControl:
     def __call__(self, body: bytes) -> dict[str, int | None]:
         given = wire.decode(_decoder, body)
         self._drain.set(given.wait is not None)
-        return {"in_progress": None if given.wait is None else self._wait(given.wait)}
-
-    def _wait(self, seconds: int) -> int | None:
-        if self._counts:
-            return self._drain.wait_until_idle(seconds)
-        time.sleep(seconds)
-        return None
+        in_progress = None if given.wait is None else self._drain.wait_until_idle(given.wait, self._counts)
+        return {"is_draining": self._drain.is_draining, "in_progress": in_progress}
 
 
 def run(given: argparse.Namespace, socket: str) -> int:
@@ -144,9 +148,10 @@ def run(given: argparse.Namespace, socket: str) -> int:
         )
     wait = None if given.undo else DEFAULT_WAIT if given.wait is None else given.wait
     answer = control.operate(socket, PATH, {"wait": wait}, control.TIMEOUT + (wait or 0))
-    if wait is None:
-        print("The server does not drain: /readyz answers 200 again.")  # noqa: T201
-    elif answer["in_progress"] == 0:
+    if not answer["is_draining"]:
+        print("The server does not drain.")  # noqa: T201
+        return int(wait is not None)  # while this command waited, another one ended draining
+    if answer["in_progress"] == 0:
         print("The server drains: /readyz answers 503, and no request is in progress.")  # noqa: T201
     else:
         count = "unknown" if answer["in_progress"] is None else f"{answer['in_progress']:,}"

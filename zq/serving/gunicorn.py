@@ -29,13 +29,18 @@ from zq.serving.tls import ServerTls, get_certificate
 LOG = logging.getLogger(__name__)
 
 
-def _reject_ambiguous_head(_worker: object, request: Any) -> None:
+def _admit(request: Any, is_leaving: Callable[[], bool]) -> None:
+    """Reject a request with an ambiguous head. If the server is leaving, close the connection after the response."""
     sentence = heads.find_head_error(request.headers, "")
     if sentence is not None:
         raise InvalidHeader(sentence, request)
+    if is_leaving():
+        request.force_close()
 
 
-def _options(chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None]) -> dict[str, object]:
+def _options(
+    chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None], is_leaving: Callable[[], bool]
+) -> dict[str, object]:
     """Return gunicorn's options by name. The installed version of gunicorn may lack some of them."""
     server = chosen.server
     options: dict[str, object] = {
@@ -58,7 +63,7 @@ def _options(chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None
         "forwarded_allow_ips": "",
         "control_socket_disable": True,
         "proc_name": "zq-server",
-        "pre_request": _reject_ambiguous_head,
+        "pre_request": lambda _worker, request: _admit(request, is_leaving),
         "post_worker_init": lambda _worker: systemd.notify(systemd.READY),
         "child_exit": lambda _master, worker: lost(worker.pid),
     }
@@ -73,6 +78,7 @@ def run(
     load: Callable[[], Callable[..., Iterable[bytes]]],
     reload: Callable[[], bool],
     lost: Callable[[int], None],
+    is_leaving: Callable[[], bool],
     tls: ServerTls | None = None,
 ) -> int:
     """Serve until a signal ends the master. Return the exit code.
@@ -81,6 +87,7 @@ def run(
         load: Creates the application. Called in each worker after the fork.
         reload: Reloads the options. Returns whether the workers must reload too.
         lost: Called with the process id of each ended worker.
+        is_leaving: Returns whether the server stops or drains. If so, each response closes its connection.
     """
 
     class PlainLogger(Logger):  # type: ignore[misc]
@@ -91,7 +98,7 @@ def run(
         """A gunicorn application that is created in the worker, after the fork."""
 
         def load_config(self) -> None:
-            for name, value in (_options(chosen, tls, lost) | {"logger_class": PlainLogger}).items():
+            for name, value in (_options(chosen, tls, lost, is_leaving) | {"logger_class": PlainLogger}).items():
                 if name in self.cfg.settings:
                     self.cfg.set(name, value)
 

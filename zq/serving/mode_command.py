@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final
 
-from msgspec import Struct, convert
+from msgspec import Struct
 from msgspec.json import Decoder
 
 from zq import wire
@@ -28,13 +28,6 @@ class ModeChange(Struct, forbid_unknown_fields=True):
     mode: Mode | None
 
 
-class ModeReport(Struct):
-    """The mode, and whether the server refuses posts because the store has little free disk space."""
-
-    mode: Mode
-    has_low_space: bool
-
-
 _decoder: Final = Decoder(ModeChange)
 
 
@@ -45,17 +38,16 @@ class ModeControl:
         self._modes = modes
 
     def __call__(self, body: bytes) -> dict[str, object]:
-        given = wire.decode(_decoder, body)
-        report = _apply(self._modes, given.mode)
-        return {"mode": report.mode, "has_low_space": report.has_low_space}
+        return _apply(self._modes, wire.decode(_decoder, body).mode)
 
 
-def _apply(modes: Modes, mode: Mode | None) -> ModeReport:
+def _apply(modes: Modes, mode: Mode | None) -> dict[str, object]:
+    """Set the mode unless it is ``None``. Return the mode, and whether the store has little free disk space."""
     if mode is not None:
         modes.set(mode)
     else:
         modes.refresh(modes.has_low_space)
-    return ModeReport(modes.stored, modes.has_low_space)
+    return {"mode": modes.stored, "has_low_space": modes.has_low_space}
 
 
 def run(given: argparse.Namespace, socket: str, open_modes: Callable[[], AbstractContextManager[Modes]]) -> int:
@@ -73,16 +65,17 @@ def run(given: argparse.Namespace, socket: str, open_modes: Callable[[], Abstrac
             f"The mode must be {', '.join(list(Mode)[:-1])} or {list(Mode)[-1]}: zq-server mode no_posts"
         )
     report = _ask(socket, Mode(names[0]) if names else None, open_modes)
-    print(f"The mode is {report.mode}.")  # noqa: T201
-    if report.has_low_space:
+    print(f"The mode is {report['mode']}.")  # noqa: T201
+    if report["has_low_space"]:
         print("The store has little free disk space, so its server refuses posts.")  # noqa: T201
     return 0
 
 
-def _ask(socket: str, mode: Mode | None, open_modes: Callable[[], AbstractContextManager[Modes]]) -> ModeReport:
+def _ask(socket: str, mode: Mode | None, open_modes: Callable[[], AbstractContextManager[Modes]]) -> dict[str, object]:
     if socket:
         try:
-            return convert(control.operate(socket, PATH, {"mode": mode}), ModeReport)
+            report: dict[str, object] = control.operate(socket, PATH, {"mode": mode})
+            return report
         except Unavailable:
             pass  # no server has the store open
     with open_modes() as modes:

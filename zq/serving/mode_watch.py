@@ -8,6 +8,7 @@ from typing import Final
 
 from zq.core.modes import Modes
 from zq.errors import Unavailable
+from zq.model.modes import Mode
 
 LOG = logging.getLogger(__name__)
 # Seconds between two reads. All servers must obey a new mode within five seconds.
@@ -17,9 +18,14 @@ INTERVAL: Final = 2.0
 class ModeWatch:
     """The thread that keeps the modes of a process up to date."""
 
-    def __init__(self, modes: Modes, has_low_space: Callable[[], bool]) -> None:
-        """Read the mode and the free space once, and do not start the thread."""
+    def __init__(self, modes: Modes, has_low_space: Callable[[], bool], report: Callable[[Mode], object] = str) -> None:
+        """Read the mode and the free space once, and do not start the thread.
+
+        Args:
+            report: Called with the current mode after each read.
+        """
         self._modes = modes
+        self._report = report
         self._has_low_space = has_low_space
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="zq-mode", daemon=True)
@@ -40,11 +46,20 @@ class ModeWatch:
         modes = self._modes
         before = modes.current, modes.has_low_space
         try:
-            modes.refresh(self._has_low_space())
+            modes.refresh(self._read_space())
         except Unavailable as error:
             LOG.warning("The mode cannot be read and stays the same: %s", error)
         except Exception:  # the thread must survive every failure
             LOG.critical("Unexpected error while reading the mode, which stays the same.", exc_info=True)
+        self._report(modes.current)
         if before != (modes.current, modes.has_low_space):
             reason = "; the store has little free disk space" if modes.has_low_space else ""
             LOG.warning("The mode is now %s%s.", modes.current, reason)
+
+    def _read_space(self) -> bool:
+        """Return whether free space is low, or the former value if it is unknown."""
+        try:
+            return self._has_low_space()
+        except OSError as error:
+            LOG.warning("The free disk space cannot be read: %s", error)
+            return self._modes.has_low_space

@@ -27,8 +27,8 @@ RETRY_INTERVAL: Final = 1.0
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 # Media type of health reports.
 JSON: Final = "application/json"
-# Description of the 503 response while the process stops.
-STOPPING_ERROR: Final = "The server is stopping."
+# Description of the 503 response while the server is leaving.
+STOPPING_ERROR: Final = "The server is stopping or draining."
 
 
 class Response(NamedTuple):
@@ -48,7 +48,7 @@ def health() -> Response:
 
 
 def readiness(check: Callable[[], object], is_leaving: Callable[[], bool]) -> Page:
-    """Return a readiness page. Its status is 503 if ``check`` raises ``ZqError`` or the server is about to stop."""
+    """Return a readiness page. Its status is 503 if ``check`` raises ``ZqError`` or the server is leaving."""
 
     def page() -> Response:
         if is_leaving():

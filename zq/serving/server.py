@@ -185,7 +185,7 @@ def _serve(configuration: Configuration) -> int:
         return Supervisor(chosen.server.workers, work, reload, lost, patience).run()
     from zq.serving import gunicorn
 
-    return gunicorn.run(chosen, partial(open_app, configuration, tls, drain), reload, lost, tls)
+    return gunicorn.run(chosen, partial(open_app, configuration, tls, drain), reload, lost, drain.is_leaving, tls)
 
 
 def _run_worker(configuration: Configuration, tls: ServerTls | None, drain: Drain, number: int) -> int:
@@ -217,6 +217,7 @@ def _open_in_process(chosen: Settings) -> App:
     clock = StoreClock(storage.now, distrusted_lead=storage.clock_lead)
     broker = make_broker(chosen, storage, clock, NO_EVENTS, create_followers(chosen, storage, clock))
     atexit.register(broker.trail.finish)  # must run before the store is closed
+    broker.modes.refresh(has_low_space=False)
     return create_app(broker, features=command_features(broker, chosen))
 
 

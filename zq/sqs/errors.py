@@ -203,8 +203,7 @@ def access_denied(message: str) -> SqsError:
     return SqsError("AccessDenied", "AccessDenied", message, 403)
 
 
-def service_unavailable() -> SqsError:
-    message = "The store is temporarily unavailable. Try again later."
+def service_unavailable(message: str = "The store is temporarily unavailable. Try again later.") -> SqsError:
     return SqsError("ServiceUnavailable", "ServiceUnavailable", message, 503, receiver=True)
 
 

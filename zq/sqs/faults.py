@@ -53,6 +53,7 @@ def _translate(req: Request, error: Exception) -> errors.SqsError:
 
 # Functions that create the SQS error, by zq error class. The first class that matches applies, so order matters.
 TRANSLATIONS: Final[Mapping[type[zq_errors.ZqError], Callable[[zq_errors.ZqError], errors.SqsError]]] = {
+    zq_errors.Restricted: lambda error: errors.service_unavailable(str(error)),
     zq_errors.Unavailable: lambda _error: errors.service_unavailable(),
     zq_errors.Crowded: lambda _error: errors.service_unavailable(),
     zq_errors.TooManyRequests: lambda error: errors.request_throttled(str(error)),

@@ -114,7 +114,7 @@ def use_cases(core: Broker) -> UseCases:
         messaging=Messaging(
             storage, clock, rules_cache, core.messages, core.claims, events, core.sealing, core.checksum
         ),
-        move_tasks=MoveTasks(storage, clock, rules_cache, events),
+        move_tasks=MoveTasks(storage, clock, rules_cache, events, core.modes),
         cooldowns=Cooldowns(storage.documents, clock, core.queues),
         accounts=Accounts(storage, clock),
         quotas=core.quotas,

@@ -278,7 +278,7 @@ class Messaging:
         """Reserve quota, and post the drafts together with the notices for subscribers.
 
         If the queue's metadata has changed since ``rules`` was read, post nothing and return False. Raises
-        ``QueuePaused`` or ``QuotaExceeded``.
+        ``QueuePaused``, ``QuotaExceeded``, ``NoPosts`` or ``ReadOnly``.
         """
         refusal = self._messages.reserve_storage(queue, drafts, rules)
         if refusal is not None:

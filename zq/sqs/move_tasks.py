@@ -24,11 +24,13 @@ import msgspec
 from msgspec import Struct, structs
 
 from zq.clock import Clock
+from zq.core.modes import Modes
 from zq.core.rules import RulesCache
 from zq.errors import Conflict, NotFound, Unavailable
 from zq.events import Events
 from zq.model import ListFilter, Message, Move, Outcome, QueueRef, Seconds
 from zq.model.documents import Document, DocumentRef
+from zq.model.modes import Mode
 from zq.storage.api import Storage
 
 # Document kind.
@@ -114,12 +116,13 @@ _encode: Final = msgspec.json.Encoder().encode
 class MoveTasks:
     """The use cases of move tasks, and their execution in the background."""
 
-    def __init__(self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events) -> None:
+    def __init__(self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events, modes: Modes) -> None:
         self._storage = storage
         self._documents = storage.documents
         self._clock = clock
         self._rules_cache = rules_cache
         self._events = events
+        self._modes = modes
         self._runner = uuid4().hex
         self._after = ""
         """The document name of the last task that ran; "" = the next round starts with the first task."""
@@ -157,7 +160,11 @@ class MoveTasks:
         """Run one step of each task, except tasks whose lease another server holds. Call this method every second.
 
         A round ends after ``MAX_ROUND_SECONDS`` or ``MAX_TASKS`` tasks. The next call continues with later tasks.
+
+        If the mode of the service is read-only, the tasks pause.
         """
+        if self._modes.current is Mode.READ_ONLY:
+            return
         began = time.monotonic()
         page = self._documents.list("", TASK, "", self._after, MAX_TASKS, self._clock.now())
         self._after = page.items[-1].ref.name if len(page.items) == MAX_TASKS else ""

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from zq.errors import ZqError
+from zq.errors import Restricted, ZqError
 from zq.model import QueueRef
 from zq.websocket import frames
 
@@ -113,6 +113,8 @@ class Pusher:
                         ]
                 else:  # the subscription has expired or was deleted
                     self._forget(queue, id)
+        except Restricted:
+            pass  # the messages stay until the mode of the service allows to delete them
         except ZqError as failure:
             LOG.warning("Cannot read the messages for a WebSocket connection; retrying: %s", failure)
 

@@ -17,6 +17,7 @@ from zq.cache import ReadThroughCache
 from zq.clock import Clock
 from zq.events import Events, refusal_counts
 from zq.model import Claim, CommitResult, Draft, Messages, Outcome, QueueRef, Seconds
+from zq.model.modes import Mode
 from zq.model.topics import Entry, TopicRef
 from zq.serving.metrics import multiprocess
 from zq.serving.metrics.collector import StoreCollector
@@ -36,6 +37,9 @@ METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OP
 OTHER: Final = "OTHER"
 # Label of all queues beyond ``max_queues``.
 REST: Final = QueueRef("", "")
+
+# The value of the metric ``mode`` is an index of this sequence.
+MODES: Final = tuple(Mode)
 
 Request = tuple[str, str, int, bool]
 
@@ -257,6 +261,9 @@ class Metrics(Events):
     def throttled(self, ratio: float, share: float) -> None:
         self._metrics["sweep_latency_ratio"].set(ratio)
         self._metrics["sweep_share"].set(share)
+
+    def set_mode(self, mode: Mode) -> None:
+        self._metrics["mode"].set(MODES.index(mode))
 
     def _request(self, method: str, route: str, status: int, waited: bool) -> Buffer:
         with self._lock:

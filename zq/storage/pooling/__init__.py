@@ -18,7 +18,7 @@ from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage import browsing
 from zq.storage.api import ClaimController, MessageController, QueueController, Storage
-from zq.storage.capabilities import HistoryController, MissingCapability, TransactionController
+from zq.storage.capabilities import HistoryController, LimitedSpace, MissingCapability, TransactionController
 from zq.storage.pooling.bindings import Bindings
 from zq.storage.pooling.routing import Claims, History, Messages, Queues, Transactions
 from zq.storage.pooling.stores import Connect, Stores
@@ -141,6 +141,11 @@ class PooledStorage:
                 other = found.get((name, labels), 0.0)
                 found[name, labels] = max(other, value) if name in MAXIMUM_METRICS else other + value
         return [Measure(name, value, labels) for (name, labels), value in found.items()]
+
+    def has_low_space(self) -> bool:
+        """Return whether the catalogue or an open pool has little free space. Each store is checked."""
+        low = [store.has_low_space() for store in self._stores.opened() if isinstance(store, LimitedSpace)]
+        return any(low)
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         self._stores.listen(listener)

@@ -4,7 +4,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -75,6 +75,11 @@ class Stores:
             if store is not None:
                 yield store
 
+    def opened(self) -> Sequence[Storage]:
+        """Return the open stores, the catalogue first."""
+        with self._lock:
+            return [self._catalogue, *(each.storage for each in self._opened.values())]
+
     def by_name(self) -> Mapping[str, Storage | None]:
         """Return a mapping from pool name to store, or to None if the store is unavailable.
 
@@ -92,8 +97,7 @@ class Stores:
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         with self._lock:
             self._listener = listener
-            storages = [opened.storage for opened in self._opened.values()]
-        for storage in [self._catalogue, *storages]:
+        for storage in self.opened():
             storage.listen(listener)
 
     def close_removed(self) -> None:

@@ -12,7 +12,7 @@ DEFAULT_PART: Final = 0.05
 MIN_DEFAULT: Final = 1 << 30
 # Upper bound of the default minimum, as a part of the file system.
 MAX_DEFAULT_PART: Final = 0.2
-# Free space above which posts are accepted again, as a multiple of the minimum.
+# Free space at which posts are accepted again, as a multiple of the minimum.
 RECOVERY: Final = 2
 
 
@@ -43,10 +43,14 @@ class SpaceGuard:
         self._is_low = False
 
     def is_low(self) -> bool:
-        """Return whether free space is below the minimum, and after that, whether it is below twice the minimum."""
+        """Return whether free space is below the minimum or, after that, below the space that ends the state.
+
+        That is twice the minimum, or halfway from the minimum to an empty file system if this is less.
+        """
         usage = self._disk_usage(self._path)
         minimum = default_minimum(usage.total) if self._minimum is None else self._minimum
-        self._is_low = usage.free < (minimum * RECOVERY if self._is_low else minimum)
+        recovered = min(minimum * RECOVERY, (minimum + usage.total) // 2)
+        self._is_low = usage.free < (recovered if self._is_low else minimum)
         return self._is_low
 
 
