@@ -68,7 +68,7 @@ class FairQueue:
         self._uncounted = MAX_STEPS
         """Number of remaining steps in this iteration that are not counted by caller."""
         self._max_steps = MAX_STEPS
-        self._shared_until = loop.time()
+        self._shared_until = loop.time() + SHARED_SECONDS
         self._step_counts: Counter[bytes] = Counter()
         self._waiting: dict[bytes, deque[asyncio.Future[None]]] = {}
         self._notices: deque[tuple[bytes, asyncio.Future[None]]] = deque()
