@@ -70,7 +70,7 @@ class ParcelController(Protocol):
     def projects(self) -> Sequence[str]:
         """Return all projects that have data, including "" for documents of the deployment.
 
-        Raises ``StartRefused`` if the store has projects whose names it does not know.
+        Raises ``StartRefused`` if the names of some projects are not stored.
         """
         ...
 
@@ -90,6 +90,14 @@ class ParcelController(Protocol):
         The parcels must be adopted in the order in which they were exported. Counters never decrease, so later
         messages get higher sequences. Items that have expired at ``now`` may be omitted. The items of one queue are
         adopted atomically, up to the bounds of a page.
+        """
+        ...
+
+    def last_clock(self) -> Seconds | None:
+        """Return the stored time of a store that several servers can use, without changing it; 0 = no time is stored.
+
+        Every running server changes the stored time every few seconds with ``Storage.now``. Return None if only one
+        process can open the store.
         """
         ...
 

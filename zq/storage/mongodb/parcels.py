@@ -90,6 +90,11 @@ class ParcelController:
                 elif statements := [one for parcel in its for one in self._statements(project, parcel)]:
                     self._client.update(statements)
 
+    def last_clock(self) -> Seconds:
+        with self._client.verb():
+            found = self._client.read({"find": layout.CLOCK, "filter": {"_id": layout.CLOCK}})
+        return int(found[0]["t"]) / 1000 if found else 0.0
+
     def _adopt_messages(self, key: QueueKey, messages: Sequence[Message]) -> None:
         def work(session: Session) -> None:
             counters = self._client.find({"_id": key.counter, "s": key.shard}, session=session)

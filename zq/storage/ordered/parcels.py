@@ -67,6 +67,9 @@ class ParcelController:
                 _adopt(session, kind, QueueRef(project, owner), list(group), moment)
             session.store.wait_durable()
 
+    def last_clock(self) -> None:
+        return None
+
 
 def _adopt(session: Session, kind: type[Parcel], queue: QueueRef, parcels: Sequence[Parcel], now: int) -> None:
     store, registry = session

@@ -113,6 +113,9 @@ class ParcelController:
             else:
                 self._adopt_rest(project, its, moment)
 
+    def last_clock(self) -> Seconds:
+        return float(self._store.client.command(layout.CLOCK_KEY, b"GET", layout.CLOCK_KEY) or 0) / 1_000_000
+
     def _adopt_queue(self, queue: QueueRef, parcel: QueueParcel, now: int) -> None:
         if parcel.metadata is None:
             return
