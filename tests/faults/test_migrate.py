@@ -11,7 +11,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -20,6 +20,7 @@ import redis
 
 from tests.blocks import ROOT, blocks
 from tests.commands import run, run_apart
+from tests.faults.job import Job
 from tests.reader import SHELL, succeed
 from tests.rotation import SEED
 from tests.servers import ZqServer, ask, free_port, wait_for
@@ -33,12 +34,15 @@ from zq.model import ClaimRef, Grouping, ListFilter, QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.parcels import Fact, Parcel, facts
 from zq.model.pools import pool_ref
+from zq.model.quotas import Work
 from zq.model.topics import Retention
 from zq.serving.migrate_command import Migration, Options, Store, migrate
 from zq.serving.migration_record import TARGET, SourceRecord, TargetRecord, check_served, write
 from zq.storage import check, connect
 from zq.storage.api import Storage
 from zq.storage.capabilities import ParcelController
+from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.parcels import ParcelReader
 
 pytestmark = pytest.mark.one_store
 
@@ -76,6 +80,9 @@ class Mortal:
 
     def last_clock(self) -> float | None:
         return self._storage.parcels.last_clock()
+
+    def abort_overdue(self, now: float) -> object:
+        return self._storage.parcels.abort_overdue(now)
 
     def adopt(self, *arguments: object) -> None:
         self._left -= 1
@@ -274,6 +281,18 @@ def test_changes_of_the_source_during_the_copy_are_noticed(embedded: Pair, monke
     assert len(new.at("jobs").walk()) == len(contents(embedded.target.parcels, "b", new.now)) - 1
 
 
+def test_a_lower_counter_is_a_difference(embedded: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that came and went during the copy: its sequence must not be assigned again."""
+    scene = Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs"))
+    scene.post()
+    scene.pop(1)
+    with monkeypatch.context() as patched:
+        after_the_copy(patched, lambda: (scene.post(), scene.pop(1)))
+        code, lines = moved(embedded)
+    assert (code, lines[-2]) == (1, "Project 'acme': the target has lower counters of queue 'jobs'.")
+    assert moved(embedded, resume=True)[0] == 0
+
+
 @contextmanager
 def running(storage: Storage) -> Iterator[None]:
     """Read the store's time as a server without console does."""
@@ -391,6 +410,66 @@ def test_an_open_commit_is_completed_first(embedded: Pair) -> None:
     assert scene.decide(1, ["night"]).open
     assert moved(embedded)[0] == 0
     assert len(Scene(embedded.target, scene.clock, scene.queue).walk()) == 3
+
+
+@pytest.fixture
+def from_mongodb(stores: Stores, tmp_path: Path) -> Iterator[Pair]:
+    with ExitStack() as closing_later:
+        kinds = ("mongodb", "a"), ("rocksdb", "b")
+        yield Pair(*(opened(closing_later, stores, tmp_path, *one) for one in kinds))
+
+
+def test_an_undecided_commit_keeps_its_stages(from_mongodb: Pair) -> None:
+    """Within its time limit, it is waited for; afterwards, its stages are listed again."""
+    client = from_mongodb.source._client
+    job = Job(client)
+    job.dies("begun")
+    job.close()
+    with pytest.raises(StartRefused, match=r"producer 'etl' of project 'acme' is under way\. Wait \d+ sec"):
+        moved(from_mongodb, drop_stages=True)
+    client.messages.update_many({"state": "preparing"}, {"$set": {"due": 0}})
+    with pytest.raises(StartRefused, match=r"Stages of open transactions cannot be moved: stage\.0"):
+        moved(from_mongodb)
+    assert len(job.input.storage.transactions.list("acme", Work.STAGE, "", 9, job.input.now).items) == 3
+
+
+def test_a_search_on_mongodb_has_no_common_time_limit(from_mongodb: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request of the search for projects and for missing queues has the whole time of an operation."""
+    scene = Scene(from_mongodb.source, ManualClock(from_mongodb.source.now()), QueueRef("acme", "a"))
+    for name in "abc":
+        scene.at(name).post(1, once=make_key(name))
+        scene.at(f"{name}{name}").stage("dropped", 1, once=make_key(name))
+        scene.at(f"{name}{name}").drop_stage("dropped")
+    requests: list[int] = []
+    verb, find = StoreClient.verb, StoreClient.find
+
+    def counted_verb(client: StoreClient, timeout: float | None = None) -> AbstractContextManager[None]:
+        requests.append(0)
+        return verb(client, timeout)
+
+    def counted_find(client: StoreClient, *arguments: object, **options: object) -> object:
+        requests[-1] += 1
+        return find(client, *arguments, **options)
+
+    reader = ParcelReader(from_mongodb.source._client)
+    with monkeypatch.context() as patched:
+        patched.setattr(StoreClient, "verb", counted_verb)
+        patched.setattr(StoreClient, "find", counted_find)
+        assert reader.missing("acme", "", 2) == ["aa", "bb"]
+        assert reader.missing("acme", "bb", 2) == ["cc"]
+        assert from_mongodb.source.parcels.projects() == ["acme"]
+    assert set(requests) == {1}
+
+
+def test_a_deleted_queue_of_a_mongodb_target_is_refused(from_mongodb: Pair) -> None:
+    """Its floor would hide the messages."""
+    former = Pair(from_mongodb.target, from_mongodb.source)
+    scenes = [Scene(storage, ManualClock(storage.now()), QueueRef("acme", "jobs")) for storage in former]
+    scenes[0].post(2)
+    scenes[1].post(2)
+    former.target.queues.delete(scenes[1].queue)
+    code, lines = moved(former)
+    assert (code, "The queue 'jobs' was deleted in this store" in lines[-1]) == (1, True), lines
 
 
 def test_only_the_named_projects_move(embedded: Pair) -> None:

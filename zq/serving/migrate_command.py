@@ -397,7 +397,16 @@ class Migration:
             migration_record.write(self._target.documents, record, self._target.now())
 
     def _complete_commits(self) -> None:
+        """Complete the decided commits of the source, and abort the overdue ones.
+
+        Raises ``StartRefused`` if a commit is undecided.
+        """
         work, now = self._source.transactions, self._source.now()
+        for project, producer, seconds in self._from.abort_overdue(now):
+            raise StartRefused(
+                f"A commit of producer {producer!r} of project {project!r} is under way. Wait {seconds:.0f} seconds, "
+                "and repeat the command."
+            )
         while opened := work.unfinished(now):
             for commit in opened:
                 while work.carry_on(commit.project, commit.producer, SLICE, now):

@@ -7,7 +7,7 @@ The rules in ``api`` for all operations and arguments also apply here. A driver 
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Final, NoReturn, Protocol, runtime_checkable
+from typing import Final, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 from zq.errors import CommitTooLarge, NotBuilt, StageDiffers
 from zq.model import (
@@ -61,6 +61,14 @@ class Snapshots(Protocol):
         ...
 
 
+class UndecidedCommit(NamedTuple):
+    """A commit that may still fail, because a server prepares or aborts it. ``seconds``: the rest of its time limit."""
+
+    project: str
+    producer: str
+    seconds: Seconds
+
+
 class ParcelController(Protocol):
     """The operations that move a project to another store; see ``zq.model.parcels``.
 
@@ -90,6 +98,16 @@ class ParcelController(Protocol):
         The parcels must be adopted in the order in which they were exported. Counters never decrease, so later
         messages get higher sequences. Items that have expired at ``now`` may be omitted. The items of one queue are
         adopted atomically, up to the bounds of a page.
+
+        Raises ``Invalid`` if the store cannot store an item, or would hide it because of a deleted queue of this name.
+        """
+        ...
+
+    def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
+        """Abort the undecided commits of all projects whose time limit has passed. Return the others.
+
+        The stages of an undecided commit are missing in all listings. If there are very many commits, some are left
+        out.
         """
         ...
 

@@ -65,7 +65,7 @@ class MongoStorage(Defaults):
         self.history = HistoryController(client)
         self.transactions = TransactionController(client, stages, commits)
         self.topics = TopicController(client, self._feed)
-        self.parcels = ParcelController(client, self)
+        self.parcels = ParcelController(client, self, commits)
 
     def now(self) -> Seconds:
         """Return the time of the database, in seconds since the Unix epoch.

@@ -27,6 +27,7 @@ from zq.model.parcels import (
 )
 from zq.model.quotas import OVERHEAD
 from zq.storage.api import Storage
+from zq.storage.capabilities import UndecidedCommit
 from zq.storage.concurrency import StripedLocks
 from zq.storage.exporting import Documents, Exporter, Keys
 from zq.storage.ordered import documents, due, layout, logs
@@ -66,6 +67,9 @@ class ParcelController:
             for (kind, owner), group in groupby(parcels, lambda one: (type(one), getattr(one, "queue", ""))):
                 _adopt(session, kind, QueueRef(project, owner), list(group), moment)
             session.store.wait_durable()
+
+    def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
+        return []  # a commit is decided in one step
 
     def last_clock(self) -> None:
         return None
@@ -223,12 +227,11 @@ class ParcelReader:
             tally = state.tally
             return Counters(tally.sequence, tally.fresh / 1000, tally.position, tally.finished / 1000)
 
-    def missing(self, project: str) -> Sequence[str]:
-        prefix = layout.project_prefix(project)
+    def missing(self, project: str, after: str, limit: int) -> Sequence[str]:
+        lower = layout.queue_key(QueueRef(project, after)) + b"\0" if after else layout.project_prefix(project)
         with self._handle as (store, _):
-            return [
-                layout.decode_queue_key(key).name for key, _ in store.scan("hidden", prefix, layout.prefix_end(prefix))
-            ]
+            found = store.scan("hidden", lower, layout.prefix_end(layout.project_prefix(project)))
+            return [layout.decode_queue_key(key).name for key, _ in islice(found, limit)]
 
     def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Keys:
         moment = layout.ms(now)

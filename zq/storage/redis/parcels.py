@@ -5,6 +5,7 @@ Adopted messages are not in the lane, because their order of claims may differ f
 in ``parcels.lua``.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, TypeVar
@@ -30,6 +31,7 @@ from zq.model.parcels import (
     expiry_of,
 )
 from zq.storage.api import Storage
+from zq.storage.capabilities import UndecidedCommit
 from zq.storage.exporting import Documents, Exporter, Keys
 from zq.storage.redis import batches, documents, layout, scripts
 from zq.storage.redis.client import ReadRequest
@@ -112,6 +114,9 @@ class ParcelController:
                 self._store.run(scripts.ADOPT_KEYS, queue, *terms, more=[layout.keys(queue).answers])
             else:
                 self._adopt_rest(project, its, moment)
+
+    def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
+        return []  # a commit is decided in one step
 
     def last_clock(self) -> Seconds:
         return float(self._store.client.command(layout.CLOCK_KEY, b"GET", layout.CLOCK_KEY) or 0) / 1_000_000
@@ -247,12 +252,16 @@ class ParcelReader:
         )
         return Counters(sequence, fresh / 1000, sequence, finished / 1000)
 
-    def missing(self, project: str) -> Sequence[str]:
-        keys, client = layout.keys(layout.whole(project)), self._store.client
+    def missing(self, project: str, after: str, limit: int) -> Sequence[str]:
+        keys, client, found = layout.keys(layout.whole(project)), self._store.client, list[str]()
         fields = client.command(keys.usage, b"HKEYS", keys.usage)
         names = sorted(field[len(ANSWERS) :] for field in fields if field.startswith(ANSWERS))
-        scores = client.each([ReadRequest(keys.names, (b"ZSCORE", keys.names, name)) for name in names])
-        return [layout.string(name) for name, score in zip(names, scores, strict=True) if score is None]
+        names = names[bisect_right(names, layout.text(after)) :]
+        while names and len(found) < limit:
+            scores = client.each([ReadRequest(keys.names, (b"ZSCORE", keys.names, name)) for name in names[:limit]])
+            found += [layout.string(name) for name, score in zip(names, scores, strict=False) if score is None]
+            names = names[limit:]
+        return found[:limit]
 
     def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Keys:
         client, (answers, windows), rank = self._store.client, layout.keys(queue).answers, int(after or 0)
