@@ -37,7 +37,7 @@ from zq.model.pools import pool_ref
 from zq.model.quotas import Work
 from zq.model.topics import Retention
 from zq.serving.migrate_command import Migration, Options, Store, migrate
-from zq.serving.migration_record import TARGET, SourceRecord, TargetRecord, check_served, write
+from zq.serving.migration_record import TARGET, SourceRecord, TargetRecord, check_served, release, write
 from zq.storage import check, connect
 from zq.storage.api import Storage
 from zq.storage.capabilities import ParcelController
@@ -327,7 +327,7 @@ def test_a_server_without_a_console_is_noticed(
         with monkeypatch.context() as patched, ExitStack() as server:
             after_the_copy(patched, lambda: server.enter_context(running(other)))
             code, lines = moved(pair, watch=0.3)
-        assert (code, lines[-2]) == (1, "A server uses the source.")
+        assert (code, lines[-2]) == (1, "A server uses the source. Stop all its servers, and wait 60 seconds.")
         assert moved(pair, resume=True, watch=0.3)[0] == 0
 
 
@@ -359,6 +359,9 @@ def test_a_completed_migration_does_not_hide_later_data(embedded: Pair) -> None:
     scene.post()
     with pytest.raises(StartRefused, match="The target is not empty: project 'acme'"):
         moved(embedded)
+    release(embedded.source.documents, embedded.source.now())
+    with pytest.raises(StartRefused, match="The target is not empty: project 'acme'"):
+        moved(embedded, resume=True)
 
 
 def occupied(pair: Pair) -> str:

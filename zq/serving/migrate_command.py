@@ -257,19 +257,10 @@ class Migration:
 
         Raises ``StartRefused`` if the stores cannot be migrated.
         """
-        clocks, began = self._read_clocks(), time.monotonic()
-        used = self._find_used(clocks, began)
+        for obstacle in self._find_servers(self._read_clocks(), time.monotonic()):
+            raise StartRefused(obstacle)
         now, there = self._source.now(), self._target.now()
-        sides = ("source", self._source, now, clocks[0]), ("target", self._target, there, clocks[1])
-        for which, storage, moment, clock in sides:
-            records = (storage.documents.list(DEPLOYMENT, kind, "", "", 1, moment).items for kind in SERVER_RECORDS)
-            if which in used or (clock is not None and any(records)):
-                raise StartRefused(f"A server uses the {which}. Stop all its servers, and wait 60 seconds.")
-            if clock and moment - clock < self._options.watch / 2:
-                raise StartRefused(
-                    f"The clock of the {which} is behind its stored time, so the command cannot notice its servers. "
-                    "Wait a minute, and repeat the command."
-                )
+        for which, storage, moment in (("source", self._source, now), ("target", self._target, there)):
             pools = [one.ref.name for one in storage.documents.list(DEPLOYMENT, POOL, "", "", NAMED, moment).items]
             if pools:
                 raise StartRefused(
@@ -323,7 +314,7 @@ class Migration:
             contents = self._read_contents("source", now), other.result()
         elapsed = time.monotonic() - began + abs(now - there) + 1
         differences = self._find_differences(*contents, elapsed)
-        differences += [f"A server uses the {which}." for which in self._find_used(clocks, began)]
+        differences += self._find_servers(clocks, began)
         with _failures_of("source"):
             new = self._find_projects().difference(self._projects)
         differences += [f"Project {one!r} is new in the source, so a server uses the source." for one in sorted(new)]
@@ -354,12 +345,25 @@ class Migration:
     def _read_clocks(self) -> tuple[Seconds | None, Seconds | None]:
         return self._from.last_clock(), self._to.last_clock()
 
-    def _find_used(self, clocks: tuple[Seconds | None, Seconds | None], began: float) -> list[str]:
-        """Return "source" and "target" if their stored times change until ``watch`` seconds after ``began``."""
+    def _find_servers(self, clocks: tuple[Seconds | None, Seconds | None], began: float) -> list[str]:
+        """Watch the stored times for changes since ``began``. Return a sentence for each store that is in use."""
         if clocks != (None, None):
             time.sleep(max(0.0, self._options.watch - (time.monotonic() - began)))
-        changes = zip(("source", "target"), clocks, self._read_clocks(), strict=True)
-        return [which for which, before, after in changes if before != after]
+        found, later = list[str](), self._read_clocks()
+        sides = ("source", self._source), ("target", self._target)
+        for (which, storage), before, after in zip(sides, clocks, later, strict=True):
+            if after is None:  # no server can have opened an embedded store
+                continue
+            now = storage.now()
+            reports = (storage.documents.list(DEPLOYMENT, kind, "", "", 1, now).items for kind in SERVER_RECORDS)
+            if before != after or any(reports):
+                found.append(f"A server uses the {which}. Stop all its servers, and wait 60 seconds.")
+            elif after and now - after < self._options.watch / 2:
+                found.append(
+                    f"The clock of the {which} is behind its stored time, so the command cannot notice its servers. "
+                    "Wait a minute, and repeat the command."
+                )
+        return found
 
     def _find_record(self, now: Seconds) -> TargetRecord:
         """Return the record in the target, or a new one if the target has no data of the projects."""
@@ -367,7 +371,7 @@ class Migration:
         stored = migration_record.read_target(self._target.documents, now)
         if stored is not None:
             is_same = (stored.source, stored.projects) == (new.source, new.projects)
-            if is_same and self._options.resume:
+            if is_same and self._options.resume and (stored.finished is None or self._is_moved()):
                 return stored
             if stored.finished is None and not is_same:
                 raise StartRefused(f"The target belongs to another migration, of {stored.source}. Use another target.")
@@ -382,6 +386,11 @@ class Migration:
                     "the data."
                 )
         return new
+
+    def _is_moved(self) -> bool:
+        """Return whether servers have refused the source since its migration was completed."""
+        source = migration_record.read_source(self._source.documents, self._source.now())
+        return source is not None and source.finished is not None
 
     def _check_deployment(self, now: Seconds) -> None:
         """Raise ``StartRefused`` if projects would be moved without the records of the deployment that they need."""

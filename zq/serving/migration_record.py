@@ -50,6 +50,12 @@ def read_target(documents: DocumentController, now: Seconds) -> TargetRecord | N
     return None if stored is None else msgspec.json.decode(stored.value, type=TargetRecord)
 
 
+def read_source(documents: DocumentController, now: Seconds) -> SourceRecord | None:
+    """Return the record of the migration from this store."""
+    stored = documents.get(SOURCE, now)
+    return None if stored is None else msgspec.json.decode(stored.value, type=SourceRecord)
+
+
 def write(documents: DocumentController, record: TargetRecord | SourceRecord, now: Seconds) -> None:
     """Store a record."""
     ref = TARGET if isinstance(record, TargetRecord) else SOURCE
@@ -70,8 +76,7 @@ def check_served(documents: DocumentController, now: Seconds) -> None:
             f"The store may have only a part of the data of {target.source}, because its migration is not complete. "
             f"Repeat zq-server migrate with --resume. {RELEASE}"
         )
-    stored = documents.get(SOURCE, now)
-    if stored is not None:
-        source = msgspec.json.decode(stored.value, type=SourceRecord)
+    source = read_source(documents, now)
+    if source is not None:
         state = "is being moved" if source.finished is None else "was moved"
         raise StartRefused(f"The data of this store {state} to {source.target}: serve that store. {RELEASE}")
