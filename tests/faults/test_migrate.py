@@ -576,6 +576,18 @@ def test_projects_without_a_known_name_must_be_named(stores: Stores, tmp_path: P
         assert target.documents.get(DocumentRef("acme", "topic", "news"), target.now()) is not None
 
 
+def test_every_server_of_a_cluster_is_searched(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a server that has no part of the schedule: here, another database."""
+    with ExitStack() as closing_later:
+        first, second = (opened(closing_later, stores, tmp_path, "redis", name) for name in "ab")
+        second.documents.put(DocumentRef("acme", "topic", "news"), b"{}", second.now())
+        assert first.parcels.projects() == [""]
+        networks = [storage._client.network for storage in (first, second)]
+        monkeypatch.setattr(networks[0], "pools", lambda: [network.pool(b"") for network in networks])
+        with pytest.raises(StartRefused, match="data of 1 projects whose names it does not record"):
+            first.parcels.projects()
+
+
 HEADERS = {"Client-ID": "5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f", "X-Project-ID": "acme"}
 
 

@@ -45,8 +45,6 @@ T = TypeVar("T")
 ANSWERS: Final = b"answers:"
 # First byte of every result of a post, which is a MessagePack array. Counts of settlements are lower.
 ARRAY: Final = 0x90
-# Number of keys that one command of a search examines.
-SCANNED: Final = b"1000"
 # Number of batches and bytes that one result has.
 BATCHES: Final = 64
 BUCKETS: Final = [layout.bucket(number) for number in range(layout.BUCKETS)]
@@ -75,16 +73,8 @@ class ParcelController:
 
     def _tags(self) -> set[bytes]:
         """Return the hash tags of all projects that have keys."""
-        client, tags = self._store.client, set[bytes]()
-        for key in client.pick_per_server(BUCKETS):
-            cursor = b"0"
-            while True:
-                scan = b"SCAN", cursor, b"MATCH", b"zq:{*}:*", b"COUNT", SCANNED
-                [(cursor, names)] = client.each([ReadRequest(key, scan)])
-                tags |= {name.partition(b"}")[0] for name in names if len(name.partition(b"}")[0]) > TAG}
-                if int(cursor) == 0:
-                    break
-        return tags
+        tags = {name.partition(b"}")[0] for name in self._store.client.scan(b"zq:{*}:*")}
+        return {tag for tag in tags if len(tag) > TAG}
 
     def export(self, project: str, after: str, limit: int, now: Seconds) -> Page[Parcel]:
         return self._exporter.page(project, after, limit, now)
