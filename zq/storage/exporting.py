@@ -34,20 +34,6 @@ PAGE_BYTES: Final = 4 << 20
 EVER: Final = Span(0.0, 1e12)
 
 
-class Keys(NamedTuple):
-    """Idempotency keys, and the position after which more of them may follow; None at the end."""
-
-    items: Sequence[KeyParcel]
-    next: str | None
-
-
-class Documents(NamedTuple):
-    """Documents, and the position after which more of them may follow; None at the end."""
-
-    items: Sequence[DocumentParcel]
-    next: str | None
-
-
 class ParcelReader(Protocol):
     """The part of an export that depends on the driver. No method returns expired items."""
 
@@ -62,10 +48,11 @@ class ParcelReader(Protocol):
         """
         ...
 
-    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Keys:
+    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[KeyParcel]:
         """Return up to ``limit`` idempotency keys of the queue, or of the topic log for the queue name ``LOG``.
 
-        ``after`` is ``next`` of the former result, or "". A result may have fewer items although more follow.
+        ``after`` is ``next`` of the former result, or "". A result may have fewer items although more follow; ``next`` is
+        None at the end.
         """
         ...
 
@@ -77,7 +64,7 @@ class ParcelReader(Protocol):
         """Return the next batches of the log after a sequence, up to ``limit``. The result is empty at the end."""
         ...
 
-    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Documents:
+    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Page[DocumentParcel]:
         """Return up to ``limit`` documents of the project. The arguments have the same meaning as in ``keys``."""
         ...
 

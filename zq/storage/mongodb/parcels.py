@@ -35,7 +35,7 @@ from zq.model.parcels import (
 from zq.model.quotas import OVERHEAD
 from zq.storage.api import Storage
 from zq.storage.capabilities import UndecidedCommit
-from zq.storage.exporting import Documents, Exporter, Keys
+from zq.storage.exporting import Exporter
 from zq.storage.mongodb import documents, groups, layout, producers, topic_log, usage
 from zq.storage.mongodb.changes import fence_identity
 from zq.storage.mongodb.client import Session, StoreClient
@@ -185,8 +185,8 @@ class ParcelController:
             case FenceParcel(epoch=epoch):
                 identity = fence_identity(project, parcel.fence)
                 if not self._client.find({**identity, "epoch": {"$gte": epoch}}, fields={"_id": 1}):
-                    told = {} if parcel.advanced is None else {"advanced": layout.ms(parcel.advanced)}
-                    yield _upsert(identity, {"$set": {"epoch": epoch, **told}})
+                    known_since = {} if parcel.advanced is None else {"advanced": layout.ms(parcel.advanced)}
+                    yield _upsert(identity, {"$set": {"epoch": epoch, **known_since}})
             case ProducerParcel(batch=batch):
                 identity = producers.identity(project, parcel.producer)
                 if not self._client.find({**identity, "batch": {"$gte": batch}}, fields={"_id": 1}):
@@ -292,7 +292,7 @@ class ParcelReader:
             yield found[0]["q"][1:]
             lower = found[0]["q"] + "\0"
 
-    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Keys:
+    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[KeyParcel]:
         key = topic_log.key(queue.project) if queue.name == LOG else layout.key(queue)
         prefix, moment = key.named("o", ""), layout.ms(now)
         where = {"_id": {"$gt": prefix + after, "$lt": layout.after(prefix)}, **self._client.shards([key.shard])}
@@ -305,7 +305,7 @@ class ParcelReader:
             for one in found
             if int(one["e"]) > moment and int(one["k"]) >= floor
         ]
-        return Keys(parcels, found[-1]["_id"][len(prefix) :] if len(found) == limit else None)
+        return Page(parcels, found[-1]["_id"][len(prefix) :] if len(found) == limit else None)
 
     def log(self, project: str) -> LogParcel | None:
         key = topic_log.key(project)
@@ -343,7 +343,7 @@ class ParcelReader:
                         parcels.append(parcel)
         return parcels
 
-    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Documents:
+    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Page[DocumentParcel]:
         prefix, moment = "r" + layout.project_prefix(project), layout.ms(now)
         where = {"_id": {"$gt": prefix + after, "$lt": layout.after(prefix)}}
         with self._client.verb():
@@ -357,7 +357,7 @@ class ParcelReader:
             if not is_own and (expires is None or expires > moment):
                 ends = None if expires is None else expires / 1000
                 parcels.append(DocumentParcel(kind, name, bytes(one["b"]), str(one["v"]), ends))
-        return Documents(parcels, found[-1]["_id"][len(prefix) :] if len(found) == limit else None)
+        return Page(parcels, found[-1]["_id"][len(prefix) :] if len(found) == limit else None)
 
 
 def _key_parcel(queue: str, key: str, found: BsonDocument) -> KeyParcel:

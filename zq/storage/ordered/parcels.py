@@ -29,7 +29,7 @@ from zq.model.quotas import OVERHEAD
 from zq.storage.api import Storage
 from zq.storage.capabilities import UndecidedCommit
 from zq.storage.concurrency import StripedLocks
-from zq.storage.exporting import Documents, Exporter, Keys
+from zq.storage.exporting import Exporter
 from zq.storage.ordered import documents, due, layout, logs
 from zq.storage.ordered.changes import Change
 from zq.storage.ordered.handle import Session, StoreHandle
@@ -233,14 +233,14 @@ class ParcelReader:
             found = store.scan("hidden", lower, layout.prefix_end(layout.project_prefix(project)))
             return [layout.decode_queue_key(key).name for key, _ in islice(found, limit)]
 
-    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Keys:
+    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[KeyParcel]:
         moment = layout.ms(now)
         with self._handle as (store, registry):
             owner: Owner | None = registry.find(queue) or registry.find_hidden(queue)
             if queue.name == LOG:
                 owner = registry.logs.find(queue.project)
             if owner is None:
-                return Keys([], None)
+                return Page([], None)
             prefix = layout.number.pack(owner.history)
             lower = bytes.fromhex(after) + b"\0" if after else prefix
             found = list(islice(store.scan("keys", lower, layout.prefix_end(prefix)), limit))
@@ -249,7 +249,7 @@ class ParcelReader:
             for key, value in found
             if due.parse_expiry(key) > moment
         ]
-        return Keys(parcels, found[-1][0].hex() if len(found) == limit else None)
+        return Page(parcels, found[-1][0].hex() if len(found) == limit else None)
 
     def log(self, project: str) -> LogParcel | None:
         with self._handle as (_, registry):
@@ -279,7 +279,7 @@ class ParcelReader:
                     break
         return found
 
-    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Documents:
+    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Page[DocumentParcel]:
         prefix, moment = layout.project_prefix(project), layout.ms(now)
         with self._handle as (store, _):
             lower = bytes.fromhex(after) + b"\0" if after else prefix
@@ -292,7 +292,7 @@ class ParcelReader:
                 expires = None if stored.expires is None else stored.expires / 1000
                 name = rest[len(kind) :].decode("utf-8", "surrogatepass")
                 parcels.append(DocumentParcel(layout.decode_project(kind), name, stored.value, stored.version, expires))
-        return Documents(parcels, found[-1][0].hex() if len(found) == limit else None)
+        return Page(parcels, found[-1][0].hex() if len(found) == limit else None)
 
 
 # Total size of the batches in one result after which it ends.

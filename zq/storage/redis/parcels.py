@@ -32,7 +32,7 @@ from zq.model.parcels import (
 )
 from zq.storage.api import Storage
 from zq.storage.capabilities import UndecidedCommit
-from zq.storage.exporting import Documents, Exporter, Keys
+from zq.storage.exporting import Exporter
 from zq.storage.redis import batches, documents, layout, scripts
 from zq.storage.redis.client import ReadRequest
 from zq.storage.redis.layout import DRAFT, ENTRY, FRONT, MORE, OUTCOMES, PAST, STATE, TAIL
@@ -161,11 +161,11 @@ def _head(message: Message) -> bytes:
     group, attributes = layout.text(message.group), len(message.attributes)
     first = 0 if message.claim_count else layout.ms(message.first_claimed)
     created, expires = layout.ms(message.created), layout.ms(message.expires)
-    told = 0 if created == expires - message.ttl * 1000 else created
+    kept_created = 0 if created == expires - message.ttl * 1000 else created
     tail = TAIL.pack(first, attributes) + group if first or attributes or group else b""
     more = b""
-    if told or tail or any(texts) or message.origin_claim_count:
-        more = MORE.pack(told, message.origin_claim_count, *map(len, texts)) + b"".join(texts) + tail
+    if kept_created or tail or any(texts) or message.origin_claim_count:
+        more = MORE.pack(kept_created, message.origin_claim_count, *map(len, texts)) + b"".join(texts) + tail
     sizes = message.size, len(id), len(client), len(more)
     return DRAFT.pack(layout.ms(message.available), expires, message.ttl, *sizes) + id + client + more
 
@@ -253,13 +253,13 @@ class ParcelReader:
             names = names[limit:]
         return found[:limit]
 
-    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Keys:
+    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[KeyParcel]:
         client, (answers, windows), rank = self._store.client, layout.keys(queue).answers, int(after or 0)
         names = client.command(windows, b"ZRANGE", windows, b"%d" % rank, b"%d" % (rank + limit - 1))
         kept = client.command(answers, b"HMGET", answers, *names) if names else []
         parcels = [_key_parcel(queue.name, name, value) for name, value in zip(names, kept, strict=True) if value]
         live = [parcel for parcel in parcels if parcel.expires > now]
-        return Keys(live, str(rank + limit) if len(names) == limit else None)
+        return Page(live, str(rank + limit) if len(names) == limit else None)
 
     def log(self, project: str) -> LogParcel | None:
         key = batches.keys(project)[1]
@@ -291,7 +291,7 @@ class ParcelReader:
                     found.append(parcel)
         return found
 
-    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Documents:
+    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Page[DocumentParcel]:
         start = b"(" + bytes.fromhex(after) if after else b"-"
         terms = b"%d" % layout.ms(now), start, b"+", b"%d" % limit
         last, *pairs = self._store.client.run(scripts.DOCUMENT_LIST, batches.documents(project), *terms)
@@ -300,7 +300,7 @@ class ParcelReader:
             document = documents.unpacked(project, title, packed)
             ref = document.ref
             found.append(DocumentParcel(ref.kind, ref.name, document.value, document.version, document.expires))
-        return Documents(found, last.hex() if last else None)
+        return Page(found, last.hex() if last else None)
 
 
 def _key_parcel(queue: str, key: bytes, kept: bytes) -> KeyParcel:
