@@ -51,8 +51,8 @@ class ParcelReader(Protocol):
     def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[KeyParcel]:
         """Return up to ``limit`` idempotency keys of the queue, or of the topic log for the queue name ``LOG``.
 
-        ``after`` is ``next`` of the former result, or "". A result may have fewer items although more follow; ``next`` is
-        None at the end.
+        ``after`` is ``next`` of the former result, or "". A result may have fewer items although more follow.
+        ``next`` is None at the end.
         """
         ...
 
