@@ -220,10 +220,10 @@ def migrate(source: Store, target: Store, options: Options, report: Callable[[st
         when = datetime.fromtimestamp(record.finished, UTC).isoformat(" ", "seconds")
         report(f"This migration was completed at {when}. Later changes of the stores are unknown.")
         return 0
+    checked = time.monotonic()
     try:
         migration.copy(record)
-        copied = time.monotonic()
-        report(f"Copied in {copied - began:,.0f} seconds. Both stores are compared.")
+        report(f"Copied in {time.monotonic() - checked:,.0f} seconds. Both stores are compared.")
         migration.compare(record)
         migration.finish(record)
     except (Incomplete, StartRefused) as error:
