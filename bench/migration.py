@@ -12,7 +12,7 @@ from typing import Final
 
 from tests.stores import MongoServer, RedisServer
 from zq.model import Draft, QueueRef, new_ids
-from zq.serving.migrate_command import Options, migrate
+from zq.serving.migrate_command import Options, Store, migrate
 from zq.storage import connect
 
 BATCH: Final = 1000
@@ -35,7 +35,12 @@ def main() -> None:
                 new = [Draft(id, BODY, 86_400, 0, CLIENT) for id in new_ids(BATCH, now)]
                 source.messages.post(QueueRef("acme", f"jobs-{start // BATCH % 10}"), new, now)
             began = time.monotonic()
-            migrate(source, target, "", Options(), lambda line: print(f"{time.monotonic() - began:6.1f} s  {line}"))
+            migrate(
+                Store(source, ""),
+                Store(target, ""),
+                Options(),
+                lambda line: print(f"{time.monotonic() - began:6.1f} s  {line}"),
+            )
 
 
 if __name__ == "__main__":

@@ -7,38 +7,46 @@ import random
 import signal
 import subprocess
 import sys
+import threading
+import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pytest
 import redis
 
 from tests.blocks import ROOT, blocks
-from tests.commands import MODULE, run, run_apart
+from tests.commands import run, run_apart
+from tests.faults.job import Job
 from tests.reader import SHELL, succeed
 from tests.rotation import SEED
-from tests.servers import ZqServer, ask, wait_for
+from tests.servers import ZqServer, ask, free_port, wait_for
 from tests.stores import Stores
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, make_key
 from zq.conformance.test_groups import send
 from zq.conformance.topic_builders import Log
-from zq.errors import StartRefused
+from zq.errors import StartRefused, Unavailable
 from zq.model import ClaimRef, Grouping, ListFilter, QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.parcels import Fact, Parcel, facts
 from zq.model.pools import pool_ref
+from zq.model.quotas import Work
 from zq.model.topics import Retention
-from zq.serving.migrate_command import RECORD, Migration, Options, Record, migrate
+from zq.serving.migrate_command import Migration, Options, Store, migrate
+from zq.serving.migration_record import TARGET, SourceRecord, TargetRecord, check_served, release, write
 from zq.storage import check, connect
 from zq.storage.api import Storage
 from zq.storage.capabilities import ParcelController
+from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.parcels import ParcelReader
 
 pytestmark = pytest.mark.one_store
 
+T = TypeVar("T")
 KINDS = ("rocksdb", "redis", "mongodb")
 PAIRS = list(itertools.permutations(KINDS, 2))
 PROJECTS = ("acme", "\u00e4.b", "c")
@@ -69,6 +77,12 @@ class Mortal:
 
     def export(self, *arguments: object) -> object:
         return self._storage.parcels.export(*arguments)
+
+    def last_clock(self) -> float | None:
+        return self._storage.parcels.last_clock()
+
+    def abort_overdue(self, now: float) -> object:
+        return self._storage.parcels.abort_overdue(now)
 
     def adopt(self, *arguments: object) -> None:
         self._left -= 1
@@ -154,7 +168,8 @@ def use_once(scene: Scene, chance: random.Random, step: int) -> None:
 def moved(pair: Pair, *, target: object = None, **options: object) -> tuple[int, list[str]]:
     """Migrate, and return the exit code and the printed lines."""
     lines: list[str] = []
-    code = migrate(pair.source, target or pair.target, "rocksdb:source", Options(**options), lines.append)
+    stores = Store(pair.source, "rocksdb:source"), Store(target or pair.target, "redis:target")
+    code = migrate(*stores, Options(**{"watch": 0.0, **options}), lines.append)
     return code, lines
 
 
@@ -204,7 +219,8 @@ def test_a_killed_migration_is_resumed(
         moved(embedded)
     assert moved(embedded, resume=True)[0] == 0
     assert_moved(embedded)
-    assert moved(embedded, resume=True) == (0, ["This migration is complete already."])
+    code, [line] = moved(embedded, resume=True)
+    assert (code, line.startswith("This migration was completed at 2")) == (0, True), line
 
 
 def test_an_adopted_store_has_no_contradictions(tmp_path: Path) -> None:
@@ -231,17 +247,121 @@ def test_a_difference_is_reported(embedded: Pair, monkeypatch: pytest.MonkeyPatc
     """The exit code is 1, and the migration stays incomplete."""
     scene = Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs"))
     scene.post(2)
-    copy, told = Migration.copy, list[str]()
-
-    def copy_and_spoil(migration: Migration, record: Record) -> None:
-        copy(migration, record)
-        told.append(spoil(embedded.target))
-
-    monkeypatch.setattr(Migration, "copy", copy_and_spoil)
-    code, lines = moved(embedded)
-    assert (code, told[0] in lines[-1]) == (1, True), lines
+    with monkeypatch.context() as patched:
+        sentences = after_the_copy(patched, lambda: spoil(embedded.target))
+        code, lines = moved(embedded)
+    assert (code, sentences[0] in lines[-2]) == (1, True), lines
+    assert lines[-1].startswith("Do not serve the target. Repeat the command with --resume.")
     with pytest.raises(StartRefused, match="add --resume"):
         moved(embedded)
+    assert moved(embedded, resume=True)[0] == (0 if spoil is lose_a_message else 1)
+
+
+def after_the_copy(patched: pytest.MonkeyPatch, act: Callable[[], T]) -> list[T]:
+    """Act once between the copy and the comparison; return a list that gets the result."""
+    copy, results = Migration.copy, list[T]()
+
+    def copy_and_act(migration: Migration, record: TargetRecord) -> None:
+        copy(migration, record)
+        results.append(act())
+
+    patched.setattr(Migration, "copy", copy_and_act)
+    return results
+
+
+def test_changes_of_the_source_during_the_copy_are_noticed(embedded: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new project is not in the first list. The next run copies it."""
+    Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("c", "jobs")).post()
+    new = Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("b", "jobs"))
+    with monkeypatch.context() as patched:
+        after_the_copy(patched, new.post)
+        code, lines = moved(embedded)
+    assert (code, "Project 'b' is new in the source" in lines[-2]) == (1, True), lines
+    assert moved(embedded, resume=True)[0] == 0
+    assert len(new.at("jobs").walk()) == len(contents(embedded.target.parcels, "b", new.now)) - 1
+
+
+def test_a_lower_counter_is_a_difference(embedded: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that came and went during the copy: its sequence must not be assigned again."""
+    scene = Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs"))
+    scene.post()
+    scene.pop(1)
+    with monkeypatch.context() as patched:
+        after_the_copy(patched, lambda: (scene.post(), scene.pop(1)))
+        code, lines = moved(embedded)
+    assert (code, lines[-2]) == (1, "Project 'acme': the target has lower counters of queue 'jobs'.")
+    assert moved(embedded, resume=True)[0] == 0
+
+
+@contextmanager
+def running(storage: Storage) -> Iterator[None]:
+    """Read the store's time as a server without console does."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(0.02):
+            storage.now()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", ["redis", "mongodb"])
+def test_a_server_without_a_console_is_noticed(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Before the copy, and between the copy and the end."""
+    with ExitStack() as closing_later:
+        uri = stores.empty(kind, tmp_path, "a")
+        target = opened(closing_later, stores, tmp_path, "rocksdb", "b")
+        source, other = (closing_later.enter_context(closing(connect(uri))) for _ in range(2))
+        pair = Pair(source, target)
+        Scene(source, ManualClock(source.now()), QueueRef("acme", "jobs")).post()
+        with running(other), pytest.raises(StartRefused, match="A server uses the source"):
+            moved(pair, watch=0.3)
+        with monkeypatch.context() as patched, ExitStack() as server:
+            after_the_copy(patched, lambda: server.enter_context(running(other)))
+            code, lines = moved(pair, watch=0.3)
+        assert (code, lines[-2]) == (1, "A server uses the source. Stop all its servers, and wait 60 seconds.")
+        assert moved(pair, resume=True, watch=0.3)[0] == 0
+
+
+def test_a_server_that_hangs_is_noticed(stores: Stores, tmp_path: Path) -> None:
+    """By its last report, which lives for a minute."""
+    with ExitStack() as closing_later:
+        kinds = ("redis", "a"), ("rocksdb", "b")
+        pair = Pair(*(opened(closing_later, stores, tmp_path, *one) for one in kinds))
+        now = pair.source.now()
+        pair.source.documents.put(DocumentRef("", "server", "a"), b"{}", now, expires=now + 60)
+        with pytest.raises(StartRefused, match="A server uses the source"):
+            moved(pair)
+
+
+def test_a_stopped_clock_is_refused(stores: Stores, tmp_path: Path) -> None:
+    """If the machine's clock is behind the stored time, servers do not change the stored time."""
+    uri = stores.empty("redis", tmp_path, "a")
+    with closing(connect(uri)) as source, closing(connect(f"rocksdb://{tmp_path}/b")) as target:
+        with redis.Redis.from_url(uri) as client:
+            client.set("zq:clock", int((source.now() + 30) * 1e6))
+        with pytest.raises(StartRefused, match="The clock of the source is behind its stored time"):
+            moved(Pair(source, target), watch=0.1)
+
+
+def test_a_completed_migration_does_not_hide_later_data(embedded: Pair) -> None:
+    scene = Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs"))
+    scene.post()
+    assert moved(embedded)[0] == 0
+    scene.post()
+    with pytest.raises(StartRefused, match="The target is not empty: project 'acme'"):
+        moved(embedded)
+    release(embedded.source.documents, embedded.source.now())
+    with pytest.raises(StartRefused, match="The target is not empty: project 'acme'"):
+        moved(embedded, resume=True)
 
 
 def occupied(pair: Pair) -> str:
@@ -254,34 +374,35 @@ def staged(pair: Pair) -> str:
     return "Stages of open transactions cannot be moved: night of project 'acme'"
 
 
-def served(pair: Pair) -> str:
-    ref = DocumentRef("", "server", "a")
-    pair.source.documents.put(ref, b"{}", pair.source.now(), expires=pair.source.now() + 60)
-    return "A server uses the source"
-
-
 def with_pools(pair: Pair) -> str:
     pair.source.documents.put(pool_ref("other"), b"{}", pair.source.now())
     return "The source has pools, whose queues are in other stores: other"
 
 
 def of_another(pair: Pair) -> str:
-    migrate(pair.source, pair.target, "redis:other", Options(), lambda _line: None)
+    write(pair.target.documents, TargetRecord("redis:other", None), pair.target.now())
     return "another migration, of redis:other"
 
 
-@pytest.mark.parametrize("obstacle", [occupied, staged, served, with_pools, of_another])
+def incomplete(pair: Pair) -> str:
+    write(pair.source.documents, TargetRecord("redis:other", None), pair.source.now())
+    return "The source has only a part of the data of redis:other"
+
+
+@pytest.mark.parametrize("obstacle", [occupied, staged, with_pools, of_another, incomplete])
 def test_a_store_that_cannot_be_moved_is_refused_unchanged(embedded: Pair, obstacle: Callable[[Pair], str]) -> None:
     Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs")).post(2)
     sentence = obstacle(embedded)
-    before = embedded.target.documents.get(RECORD, embedded.target.now())
+    before = embedded.target.documents.get(TARGET, embedded.target.now())
     with pytest.raises(StartRefused, match=sentence):
         moved(embedded, resume=obstacle is of_another)
-    assert embedded.target.documents.get(RECORD, embedded.target.now()) == before
+    assert embedded.target.documents.get(TARGET, embedded.target.now()) == before
 
 
 def test_stages_are_dropped_if_allowed(embedded: Pair) -> None:
     staged(embedded)
+    with pytest.raises(StartRefused, match="no data of project 'typo'"):
+        moved(embedded, drop_stages=True, projects=["acme", "typo"])
     assert moved(embedded, drop_stages=True)[0] == 0
     assert embedded.target.parcels.export("acme", "", 10, embedded.target.now()).items == []
 
@@ -294,6 +415,66 @@ def test_an_open_commit_is_completed_first(embedded: Pair) -> None:
     assert len(Scene(embedded.target, scene.clock, scene.queue).walk()) == 3
 
 
+@pytest.fixture
+def from_mongodb(stores: Stores, tmp_path: Path) -> Iterator[Pair]:
+    with ExitStack() as closing_later:
+        kinds = ("mongodb", "a"), ("rocksdb", "b")
+        yield Pair(*(opened(closing_later, stores, tmp_path, *one) for one in kinds))
+
+
+def test_an_undecided_commit_keeps_its_stages(from_mongodb: Pair) -> None:
+    """Within its time limit, it is waited for; afterwards, its stages are listed again."""
+    client = from_mongodb.source._client
+    job = Job(client)
+    job.dies("begun")
+    job.close()
+    with pytest.raises(StartRefused, match=r"producer 'etl' of project 'acme' is under way\. Wait \d+ sec"):
+        moved(from_mongodb, drop_stages=True)
+    client.messages.update_many({"state": "preparing"}, {"$set": {"due": 0}})
+    with pytest.raises(StartRefused, match=r"Stages of open transactions cannot be moved: stage\.0"):
+        moved(from_mongodb)
+    assert len(job.input.storage.transactions.list("acme", Work.STAGE, "", 9, job.input.now).items) == 3
+
+
+def test_a_search_on_mongodb_has_no_common_time_limit(from_mongodb: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request of the search for projects and for missing queues has the whole time of an operation."""
+    scene = Scene(from_mongodb.source, ManualClock(from_mongodb.source.now()), QueueRef("acme", "a"))
+    for name in "abc":
+        scene.at(name).post(1, once=make_key(name))
+        scene.at(f"{name}{name}").stage("dropped", 1, once=make_key(name))
+        scene.at(f"{name}{name}").drop_stage("dropped")
+    requests: list[int] = []
+    verb, find = StoreClient.verb, StoreClient.find
+
+    def counted_verb(client: StoreClient, timeout: float | None = None) -> AbstractContextManager[None]:
+        requests.append(0)
+        return verb(client, timeout)
+
+    def counted_find(client: StoreClient, *arguments: object, **options: object) -> object:
+        requests[-1] += 1
+        return find(client, *arguments, **options)
+
+    reader = ParcelReader(from_mongodb.source._client)
+    with monkeypatch.context() as patched:
+        patched.setattr(StoreClient, "verb", counted_verb)
+        patched.setattr(StoreClient, "find", counted_find)
+        assert reader.missing("acme", "", 2) == ["aa", "bb"]
+        assert reader.missing("acme", "bb", 2) == ["cc"]
+        assert from_mongodb.source.parcels.projects() == ["acme"]
+    assert set(requests) == {1}
+
+
+def test_a_deleted_queue_of_a_mongodb_target_is_refused(from_mongodb: Pair) -> None:
+    """Its floor would hide the messages."""
+    former = Pair(from_mongodb.target, from_mongodb.source)
+    scenes = [Scene(storage, ManualClock(storage.now()), QueueRef("acme", "jobs")) for storage in former]
+    scenes[0].post(2)
+    scenes[1].post(2)
+    former.target.queues.delete(scenes[1].queue)
+    code, lines = moved(former)
+    assert (code, "The queue 'jobs' was deleted in this store" in lines[-1]) == (1, True), lines
+
+
 def test_only_the_named_projects_move(embedded: Pair) -> None:
     for project in ("a", "b"):
         Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef(project, "jobs")).post()
@@ -303,9 +484,77 @@ def test_only_the_named_projects_move(embedded: Pair) -> None:
     assert embedded.target.parcels.projects() == ["", "a"]
 
 
-def test_the_command_of_the_page_works(stores: Stores, tmp_path: Path) -> None:
+def test_named_projects_need_the_records_of_the_deployment(embedded: Pair) -> None:
+    """Without its data key, a project's encrypted messages would be unreadable."""
+    Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("a", "jobs")).post()
+    key = DocumentRef("", "data_keys", "a")
+    embedded.source.documents.put(key, b"key", embedded.source.now())
+    with pytest.raises(StartRefused, match="add --project ''"):
+        moved(embedded, projects=["a"])
+    assert moved(embedded, projects=["a", ""])[0] == 0
+    assert embedded.target.documents.get(key, embedded.target.now()) is not None
+
+
+def test_servers_refuse_both_stores_until_the_end(embedded: Pair) -> None:
+    """Afterwards, they refuse the source, except if only some of its projects were moved."""
+    Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs")).post(2)
+    with pytest.raises(Killed):
+        moved(embedded, target=Mortal(embedded.target, 1, True))
+    for storage, sentence in zip(
+        embedded, ("is being moved to redis:target", "a part of the data of rocksdb:source"), strict=True
+    ):
+        with pytest.raises(StartRefused, match=sentence):
+            check_served(storage.documents, storage.now())
+    assert moved(embedded, resume=True)[0] == 0
+    check_served(embedded.target.documents, embedded.target.now())
+    with pytest.raises(StartRefused, match="was moved to redis:target"):
+        check_served(embedded.source.documents, embedded.source.now())
+
+
+def test_a_source_with_other_projects_can_be_served(embedded: Pair) -> None:
+    for project in ("a", "b"):
+        Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef(project, "jobs")).post()
+    assert moved(embedded, projects=["a"])[0] == 0
+    for storage in embedded:
+        check_served(storage.documents, storage.now())
+
+
+def test_a_moved_store_is_served_after_its_release(tmp_path: Path) -> None:
+    uri = f"rocksdb://{tmp_path}/store"
+    with closing(connect(uri)) as storage:
+        write(storage.documents, SourceRecord("redis:target", 1.0), storage.now())
+    server = run_apart("--store", uri, "--port", free_port())
+    assert (server.code, "was moved to redis:target" in server.error) == (2, True), server
+    assert run("migrate", "--release", uri).code == 0
+    with closing(connect(uri)) as storage:
+        check_served(storage.documents, storage.now())
+    assert run("migrate", "--release", uri).code == 2
+
+
+@pytest.mark.parametrize("which", ["source", "target"])
+def test_a_failing_store_is_named(embedded: Pair, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+    Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs")).post(2)
+
+    def fail(*_args: object) -> None:
+        raise Unavailable
+
+    def copy(migration: Migration, record: TargetRecord) -> None:
+        parcels = embedded.source.parcels if which == "source" else embedded.target.parcels
+        with monkeypatch.context() as patched:
+            patched.setattr(parcels, "export" if which == "source" else "adopt", fail)
+            original(migration, record)
+
+    original = Migration.copy
+    with monkeypatch.context() as patched:
+        patched.setattr(Migration, "copy", copy)
+        code, lines = moved(embedded)
+    assert (code, lines[-1].startswith(f"The {which} has failed: ")) == (1, True), lines
+    assert "--resume" in lines[-1]
+
+
+def test_the_command_of_the_page_works(tmp_path: Path) -> None:
     """``api-ref/backup.md``: the printed digest is the last word, and the source is as before."""
-    source, target = f"rocksdb://{tmp_path}/store", stores.empty("redis", tmp_path, "a")
+    source, target = f"rocksdb://{tmp_path}/store", f"rocksdb://{tmp_path}/new"
     with closing(connect(source)) as storage:
         scribble(storage, SEED, 30)
     (line,) = (block.text for block in blocks(ROOT / "api-ref/backup.md") if "zq-server migrate" in block.text)
@@ -327,11 +576,24 @@ def test_projects_without_a_known_name_must_be_named(stores: Stores, tmp_path: P
         assert target.documents.get(DocumentRef("acme", "topic", "news"), target.now()) is not None
 
 
+def test_every_server_of_a_cluster_is_searched(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a server that has no part of the schedule: here, another database."""
+    with ExitStack() as closing_later:
+        first, second = (opened(closing_later, stores, tmp_path, "redis", name) for name in "ab")
+        second.documents.put(DocumentRef("acme", "topic", "news"), b"{}", second.now())
+        assert first.parcels.projects() == [""]
+        networks = [storage._client.network for storage in (first, second)]
+        monkeypatch.setattr(networks[0], "pools", lambda: [network.pool(b"") for network in networks])
+        with pytest.raises(StartRefused, match="data of 1 projects whose names it does not record"):
+            first.parcels.projects()
+
+
 HEADERS = {"Client-ID": "5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f", "X-Project-ID": "acme"}
 
 
-def test_a_server_continues_on_the_new_store(stores: Stores, tmp_path: Path) -> None:
+def test_a_server_continues_on_the_new_store(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Encrypted messages are read, a subscription is known, and a kill of the command loses nothing."""
+    monkeypatch.setattr("zq.serving.migrate_command.WATCH", 0.2)
     keys = tmp_path / "keys"
     keys.write_text(f"one {b64encode(bytes(32)).decode()}\n")
     keys.chmod(0o600)
@@ -353,9 +615,9 @@ def test_a_server_continues_on_the_new_store(stores: Stores, tmp_path: Path) -> 
         assert (busy.code, "in use" in busy.error) == (2, True), busy.error
         page = call(server, "GET", f"{messages}?limit=12&echo=true")
         link = page["links"][0]["href"]
-        server.terminate()  # a killed server would count as running for a minute
+        server.terminate()
     kill_in_the_middle(source, target)
-    done = run_apart("migrate", source, target, "--resume")
+    done = run("migrate", source, target, "--resume")
     assert done.code == 0, done
     with ZqServer(target, config=config) as server:
         call(server, "POST", messages, {"messages": [{"body": "last"}]})
@@ -370,14 +632,23 @@ def test_a_server_continues_on_the_new_store(stores: Stores, tmp_path: Path) -> 
         assert len(call(server, "GET", "/v2/queues/cards/subscriptions")["subscriptions"]) == 1
 
 
+# The program, with a shorter watch for servers.
+QUICK = """
+import sys
+from zq.serving import migrate_command, server
+migrate_command.WATCH = 0.2
+sys.exit(server.main(sys.argv[1:]))
+"""
+
+
 def kill_in_the_middle(source: str, target: str) -> None:
-    """Kill the command as soon as the target has its record."""
-    command = [sys.executable, "-m", MODULE, "migrate", source, target]
+    """Kill the command as soon as the target has its record, without a change of the stored time."""
+    command = [sys.executable, "-c", QUICK, "migrate", source, target]
     with closing(connect(target)) as storage:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             began = wait_for(
-                lambda: storage.documents.get(RECORD, storage.now()) or process.poll() is not None, 60, "it has begun"
+                lambda: storage.documents.get(TARGET, time.time()) or process.poll() is not None, 60, "it has begun"
             )
             assert began is not True, "the command was refused"
         finally:
@@ -395,6 +666,9 @@ def kill_in_the_middle(source: str, target: str) -> None:
         (["rocksdb:a", "redis://u:secret@127.0.0.1"], "must not contain a password"),
         (["@missing", "rocksdb:a"], "The file missing with the URI"),
         (["a", "b", "--keep", "3"], "--keep does not apply"),
+        (["rocksdb:typo", "rocksdb:a"], "There is no store in typo"),
+        (["--release"], "Name one store"),
+        (["--release", "rocksdb:typo"], "There is no store in typo"),
     ],
 )
 def test_wrong_arguments_are_refused(

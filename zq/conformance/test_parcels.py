@@ -233,6 +233,22 @@ def test_adopted_fences_and_producers_reject_former_work(
     assert elsewhere.fence().epoch == current.epoch + 1
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_keys_of_missing_queues_are_exported_in_pages(
+    scene: Scene, elsewhere: Scene, parcels: ParcelController, limit: int
+) -> None:
+    for name, count in (("a", 1), ("b", 3), ("c", 2), ("\u00e4", 1)):
+        for key in range(count):
+            scene.at(name).stage("dropped", 1, once=make_key(f"stage:{key}"))
+            scene.at(name).drop_stage("dropped")
+        scene.at(name + name).post(1, once=make_key("post:1"))
+    before = contents(scene, parcels)
+    assert len(before) == 7 + 3 * 4
+    assert contents(scene, parcels, limit) == before
+    transfer(scene, elsewhere, parcels, limit)
+    assert contents(elsewhere, parcels) == before
+
+
 def test_an_adopted_log_keeps_its_retention(scene: Scene, elsewhere: Scene, parcels: ParcelController) -> None:
     """The next publish operation trims what it would have trimmed in the former log."""
     log, keep = Log(scene.storage, scene.clock, scene.queue.project), Retention(10**6, 20)

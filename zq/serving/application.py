@@ -30,7 +30,7 @@ from zq.http.authentication import get_peer, set_aside
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
 from zq.model.stats import Snapshot
-from zq.serving import lifecycle, probes
+from zq.serving import lifecycle, migration_record, probes
 from zq.serving.draining import Drain
 from zq.serving.features import EXTENSIONS, create_features, create_followers
 from zq.serving.listening import format_authority, overlap
@@ -219,12 +219,12 @@ def open_store(chosen: Settings) -> Storage:
     """Open the store. With ``wait_for_store``, retry until the store is available.
 
     Raises:
-        StartRefused: The store cannot be used with these settings.
+        StartRefused: The store cannot be used with these settings, or because of a migration.
         Unavailable: The store is unavailable and ``wait_for_store`` is off.
     """
     while True:
         try:
-            return connect(chosen.storage.uri, chosen.driver_options, chosen.expiry)
+            return _open_served(chosen.storage.uri, chosen.driver_options, chosen.expiry)
         except Unavailable as absence:
             if not chosen.storage.wait:
                 raise
@@ -234,7 +234,17 @@ def open_store(chosen: Settings) -> Storage:
 
 def _open_pool(chosen: Settings, uri: str, expiry: Expiry | None) -> Storage:
     options = chosen.pooling.options if chosen.pooling else {}
-    return connect(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry)
+    return _open_served(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry)
+
+
+def _open_served(uri: str, options: Mapping[str, object] | None, expiry: Expiry) -> Storage:
+    storage = connect(uri, options, expiry)
+    try:
+        migration_record.check_served(storage.documents, storage.now())
+    except BaseException:
+        storage.close()
+        raise
+    return storage
 
 
 def _probe(chosen: Settings, uri: str) -> None:

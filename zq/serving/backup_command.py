@@ -53,6 +53,7 @@ def check(given: argparse.Namespace) -> None:
         ("--project", given.project and given.command != "migrate"),
         ("--resume", given.resume and given.command != "migrate"),
         ("--drop-stages", given.drop_stages and given.command != "migrate"),
+        ("--release", given.release and given.command != "migrate"),
         ("--shift-time", given.shift_time and not of_backup),
         ("--revoke-tokens", given.revoke_tokens and not of_backup),
         ("--json", given.json and given.command != "doctor"),

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command ``zq-server migrate``: moves all projects of a store to a store of any driver.
 
-The command copies page by page. A document in the target, the *migration record*, has the position of the copy, so a
-killed migration can be resumed: the target ignores what it has already. At the end, the command compares both stores.
-No server may use the stores meanwhile.
+The command copies page by page. A record in the target has the position of the copy, so a killed migration can be
+resumed: the target ignores items that it has already. At the end, the command compares both stores.
+
+No server may use the stores meanwhile. The command notices running servers of a networked store, because they change
+its stored time every two seconds. Records in both stores keep servers from starting; see ``migration_record``.
 """
 
 import argparse
@@ -12,35 +14,37 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
-from zq.errors import Invalid, StartRefused
+from zq.errors import CommitRunning, Invalid, StartRefused, Unavailable, ZqError
 from zq.logs import holds_password, without_secrets
 from zq.model import Page, Seconds, store_uri
-from zq.model.documents import DocumentRef
-from zq.model.parcels import DocumentParcel, Parcel, facts
+from zq.model.parcels import LOG, DocumentParcel, LogParcel, Parcel, QueueParcel, facts
 from zq.model.pools import POOL
 from zq.model.quotas import Work
-from zq.serving import settings
+from zq.serving import migration_record, settings
 from zq.serving.features import SERVER_RECORDS
+from zq.serving.migration_record import DEPLOYMENT, KIND, SOURCE, SourceRecord, TargetRecord
 from zq.serving.settings import Configuration
 from zq.storage import connect, find_driver
 from zq.storage.api import Storage
 from zq.storage.capabilities import Migratable, ParcelController
 
-T = TypeVar("T")
 USAGE: Final = "zq-server migrate rocksdb:///var/lib/zq redis://127.0.0.1/0"
 # Number of parcels in one page.
 PAGE: Final = 500
-# Seconds between two updates of the migration record, and between two lines of progress.
+# Seconds for which the command watches the stored times for changes by servers.
+WATCH: Final = 5.0
+# Seconds between two updates of the record in the target, and between two lines of progress.
 RECORD_INTERVAL: Final = 1.0
 PROGRESS_INTERVAL: Final = 10.0
 # Maximum seconds by which the clocks of the two stores may differ.
@@ -49,11 +53,10 @@ MAX_SKEW: Final = 60.0
 SLICE: Final = 1000
 # Maximum number of names in an error message.
 NAMED: Final = 5
-# The project of the deployment's own documents.
-DEPLOYMENT: Final = ""
-RECORD: Final = DocumentRef(DEPLOYMENT, "migration", "target")
 # Prefix of an argument that names a file with the URI.
 FILE: Final = "@"
+EMBEDDED: Final = "rocksdb"
+AGAIN: Final = "Do not serve the target. Repeat the command with --resume."
 NOT_MOVED: Final = {
     "memory": "A store in memory cannot be migrated: its data is lost when the server stops.",
     **dict.fromkeys(
@@ -64,29 +67,36 @@ NOT_MOVED: Final = {
 }
 
 
-class Record(Struct, frozen=True):
-    """The migration record in the target.
+class Incomplete(ZqError):
+    """The migration has ended early, after it has changed the target."""
 
-    Attributes:
-        source: The URI of the source without its password.
-        projects: The projects to move; None = all.
-        project: The project that is being copied; ``after``: the position in its export.
-        finished: Time at which the comparison succeeded; None = the migration is not complete.
-    """
 
-    source: str
-    projects: list[str] | None
-    project: str = ""
-    after: str = ""
-    finished: Seconds | None = None
+class Store(NamedTuple):
+    """An open store. ``name`` is its URI without the password."""
+
+    storage: Storage
+    name: str
+
+    @property
+    def parcels(self) -> ParcelController:
+        opened: object = self.storage
+        if not isinstance(opened, Migratable):
+            raise StartRefused("The driver of the store does not support migrate.")
+        return opened.parcels
 
 
 class Options(NamedTuple):
-    """The options of a migration. ``projects`` are the projects to move; None = all."""
+    """The options of a migration.
+
+    Attributes:
+        projects: The projects to move; None = all.
+        watch: Seconds for which the command watches the stored times.
+    """
 
     projects: Sequence[str] | None = None
     resume: bool = False
     drop_stages: bool = False
+    watch: float = WATCH
 
 
 class Digest:
@@ -106,27 +116,64 @@ class Digest:
     __hash__ = None  # type: ignore[assignment]
 
 
-# Digests by project, kind, and lifetime: 2 ** lifetime is at most the number of seconds until the facts expire.
-Digests = defaultdict[tuple[str, str, int], Digest]
+class Contents:
+    """The contents of the projects in one store.
+
+    Attributes:
+        digests: Digests by project, kind, and lifetime: 2 ** lifetime is at most the number of seconds until the facts
+            expire.
+        counters: Counters by project and queue. The queue ``LOG`` is the topic log.
+    """
+
+    def __init__(self) -> None:
+        self.digests = defaultdict[tuple[str, str, int], Digest](Digest)
+        self.counters: dict[tuple[str, str], tuple[float, ...]] = {}
+
+    def add(self, project: str, parcel: Parcel, now: Seconds) -> None:
+        if isinstance(parcel, LogParcel):
+            self.counters[project, LOG] = (parcel.last,)
+        elif isinstance(parcel, QueueParcel) and parcel.metadata is not None:
+            self.counters[project, parcel.queue] = parcel.counters
+        for fact in facts(parcel, now):
+            lifetime = int(fact.expires - now).bit_length() - 1
+            self.digests[project, fact.kind, lifetime].add(_encode(fact.content))
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command. Return 0, or 1 if the stores differ at the end. Raises ``StartRefused`` before any change."""
-    if len(given.names) != 2:
-        raise StartRefused(f"Name the source and the target: {USAGE}")
+    """Run the command. Return 0, or 1 if the migration is not complete.
+
+    Raises ``StartRefused`` or ``Unavailable`` if nothing was copied.
+    """
     if given.store:
         raise StartRefused(f"--store does not apply to migrate: {USAGE}")
+    if given.release:
+        return _release(given)
+    if len(given.names) != 2:
+        raise StartRefused(f"Name the source and the target: {USAGE}")
     source, target = (_read_uri(name) for name in given.names)
     if source == target:
         raise StartRefused("The source and the target must be different stores.")
     with ExitStack() as opened:
-        former = opened.enter_context(closing(_open(source)))
-        new = opened.enter_context(closing(_open(target)))
-        options = Options(given.project, given.resume, given.drop_stages)
+        former = Store(opened.enter_context(closing(_open(source))), without_secrets(source))
+        new = Store(opened.enter_context(closing(_open(target, is_new=True))), without_secrets(target))
+        options = Options(given.project, given.resume, given.drop_stages, WATCH)
+        report = partial(print, flush=True)
         try:
-            return migrate(former, new, without_secrets(source), options, partial(print, flush=True))
+            return migrate(former, new, options, report)
         except KeyboardInterrupt:
-            raise StartRefused("The migration was interrupted: add --resume to continue.") from None
+            report(f"The migration was interrupted. {AGAIN}")
+            return 1
+
+
+def _release(given: argparse.Namespace) -> int:
+    """Let servers use the store again. Return 0."""
+    if len(given.names) != 1 or given.project or given.resume or given.drop_stages:
+        raise StartRefused("Name one store, without other options: zq-server migrate --release rocksdb:///var/lib/zq")
+    with closing(_open(_read_uri(given.names[0]))) as storage:
+        if not migration_record.release(storage.documents, storage.now()):
+            raise StartRefused("The store takes part in no migration, so servers can use it already.")
+    print("Servers can use the store. Do not serve it together with the other store of its migration.")  # noqa: T201
+    return 0
 
 
 def _read_uri(name: str) -> str:
@@ -143,77 +190,242 @@ def _read_uri(name: str) -> str:
         raise StartRefused(f"The file {name[len(FILE) :]} with the URI of a store cannot be read.") from error
 
 
-def _open(uri: str) -> Storage:
+def _open(uri: str, is_new: bool = False) -> Storage:
+    """Open a store. Raises ``StartRefused`` if it is an embedded store that is missing, unless ``is_new`` is true."""
     find_driver(uri)  # raises for an unknown scheme
-    scheme = store_uri.split(uri).scheme
-    if scheme in NOT_MOVED:
-        raise StartRefused(NOT_MOVED[scheme])
+    parts = store_uri.split(uri)
+    if parts.scheme in NOT_MOVED:
+        raise StartRefused(NOT_MOVED[parts.scheme])
+    folder = Path(unquote(parts.path))
+    if parts.scheme == EMBEDDED and not is_new and not (folder / "CURRENT").exists():
+        raise StartRefused(f"There is no store in {folder}.")
     os.environ[settings.variable("storage", "uri")] = uri
     return connect(uri, Configuration().current.driver_options)
 
 
-def migrate(source: Storage, target: Storage, name: str, options: Options, report: Callable[[str], object]) -> int:
-    """Copy the projects of the source to the target, and compare the stores. Return 0, or 1 if they differ.
+def migrate(source: Store, target: Store, options: Options, report: Callable[[str], object]) -> int:
+    """Copy the projects of the source to the target, and compare the stores.
 
-    Args:
-        name: URI of the source without its password.
-        report: Receives the lines that the command prints.
+    ``report`` receives the lines that the command prints. Return 0, or 1 if the migration is not complete.
 
-    Raises ``StartRefused`` if the stores cannot be migrated. Nothing has changed then.
+    Raises ``StartRefused`` or ``Unavailable`` if nothing was copied.
     """
     began = time.monotonic()
-    migration = Migration(source, target, name, options, report)
-    record = migration.check()
+    migration = Migration(source, target, options, report)
+    try:
+        record = migration.check()
+    except CommitRunning as error:
+        raise StartRefused("A commit is under way in one of the stores. Wait ten seconds, and try again.") from error
     if record.finished is not None:
-        report("This migration is complete already.")
+        when = datetime.fromtimestamp(record.finished, UTC).isoformat(" ", "seconds")
+        report(f"This migration was completed at {when}. Later changes of the stores are unknown.")
         return 0
-    migration.copy(record)
-    copied = time.monotonic()
-    report(f"Copied in {copied - began:,.0f} seconds. Both stores are compared.")
-    if not migration.is_equal():
+    checked = time.monotonic()
+    try:
+        migration.copy(record)
+        report(f"Copied in {time.monotonic() - checked:,.0f} seconds. Both stores are compared.")
+        migration.compare(record)
+        migration.finish(record)
+    except (Incomplete, StartRefused) as error:
+        report(str(error))
         return 1
-    migration.finish(record)
-    report(f"The target has all data of the source. The migration took {time.monotonic() - began:,.0f} seconds.")
-    report("Serve the target from now on, and never the source again.")
+    except Unavailable as error:
+        report(f"{error} {AGAIN}")
+        return 1
+    report(f"The migration took {time.monotonic() - began:,.0f} seconds.")
+    moved = "the source" if options.projects is None else "these projects from the source"
+    report(f"Serve the target from now on, and never {moved} again.")
     return 0
 
 
 class Migration:
     """One run of the command."""
 
-    def __init__(
-        self, source: Storage, target: Storage, name: str, options: Options, report: Callable[[str], object]
-    ) -> None:
-        self._source, self._target = source, target
-        self._from, self._to = _parcels(source), _parcels(target)
-        self._name = name
+    def __init__(self, source: Store, target: Store, options: Options, report: Callable[[str], object]) -> None:
+        self._source, self._target = source.storage, target.storage
+        self._from, self._to = source.parcels, target.parcels
+        self._names = source.name, target.name
         self._options = options
         self._report = report
-        self._projects = sorted({*(self._from.projects() if options.projects is None else options.projects)})
+        self._projects = sorted(self._find_projects())
 
-    def check(self) -> Record:
-        """Return the migration record, which has the position from which to copy.
+    def check(self) -> TargetRecord:
+        """Return the record for the target, which has the position from which to copy.
 
-        Raises ``StartRefused`` if the stores cannot be migrated. Except for open commits of the source, which are
-        completed, and stages that are to be dropped, nothing is changed.
+        If its migration is complete, nothing has changed. Otherwise, open commits of the source are completed, and
+        stages that are to be dropped are dropped.
+
+        Raises ``StartRefused`` if the stores cannot be migrated.
         """
+        for obstacle in self._find_servers(self._read_clocks(), time.monotonic()):
+            raise StartRefused(obstacle)
         now, there = self._source.now(), self._target.now()
-        if abs(now - there) > MAX_SKEW:
-            raise StartRefused(f"The clocks of the two stores differ by {abs(now - there):,.0f} seconds. Correct them.")
         for which, storage, moment in (("source", self._source, now), ("target", self._target, there)):
-            for kind in SERVER_RECORDS:
-                if storage.documents.list(DEPLOYMENT, kind, "", "", 1, moment).items:
-                    raise StartRefused(
-                        f"A server uses the {which}. Stop all its servers, and wait 60 seconds if one was killed."
-                    )
             pools = [one.ref.name for one in storage.documents.list(DEPLOYMENT, POOL, "", "", NAMED, moment).items]
             if pools:
                 raise StartRefused(
                     f"The {which} has pools, whose queues are in other stores: {', '.join(pools)}. Remove the pools "
                     "first."
                 )
+        if abs(now - there) > MAX_SKEW:
+            raise StartRefused(f"The clocks of the two stores differ by {abs(now - there):,.0f} seconds. Correct them.")
+        former = migration_record.read_target(self._source.documents, now)
+        if former is not None and former.finished is None:
+            raise StartRefused(f"The source has only a part of the data of {former.source}. Complete that migration.")
         record = self._find_record(there)
-        self._complete_commits()
+        if record.finished is None:
+            self._check_deployment(now)
+            self._complete_commits()
+            self._drop_stages()
+        return record
+
+    def copy(self, record: TargetRecord) -> None:
+        """Copy the projects from the position in the record on. Raises ``Incomplete`` if this is not possible."""
+        copied, noted, reported = 0, 0.0, time.monotonic()
+        self._note(record)
+        with _failures_of("source"):
+            migration_record.write(self._source.documents, SourceRecord(self._names[1]), self._source.now())
+        with _failures_of("target"):
+            self._target.documents.delete(SOURCE, self._target.now())
+        for project in (one for one in self._projects if one >= record.project):
+            record = replace(record, project=project, after=record.after if project == record.project else "")
+            for page in self._pages("source", project, record.after, self._source.now):
+                self._adopt(project, page.items)
+                copied += len(page.items)
+                record = replace(record, after=page.next or "")
+                moment = time.monotonic()
+                if moment - noted > RECORD_INTERVAL:
+                    self._note(record)
+                    noted = moment
+                if moment - reported > PROGRESS_INTERVAL:
+                    self._report(f"{copied:,} items are copied.")
+                    reported = moment
+
+    def compare(self, record: TargetRecord) -> None:
+        """Compare the projects in both stores, and report the counts.
+
+        Raises ``Incomplete`` if there are differences, or a server uses a store. ``--resume`` then copies from the
+        beginning.
+        """
+        now, there = self._source.now(), self._target.now()
+        clocks, began = self._read_clocks(), time.monotonic()
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(self._read_contents, "target", now)
+            contents = self._read_contents("source", now), other.result()
+        elapsed = time.monotonic() - began + abs(now - there) + 1
+        differences = self._find_differences(*contents, elapsed)
+        differences += self._find_servers(clocks, began)
+        with _failures_of("source"):
+            new = self._find_projects().difference(self._projects)
+        differences += [f"Project {one!r} is new in the source, so a server uses the source." for one in sorted(new)]
+        if differences:
+            self._note(replace(record, project="", after=""))
+            for line in differences:
+                self._report(line)
+            raise Incomplete(f"{AGAIN} If the stores still differ then, use an empty target.")
+
+    def finish(self, record: TargetRecord) -> None:
+        """Record in both stores that the migration is complete.
+
+        After a migration of some projects, servers can use the source for its other projects.
+        """
+        now = self._source.now()
+        with _failures_of("source"):
+            if self._options.projects is None:
+                migration_record.write(self._source.documents, SourceRecord(self._names[1], now), now)
+            else:
+                self._source.documents.delete(SOURCE, now)
+        self._note(replace(record, project="", after="", finished=self._target.now()))
+
+    def _find_projects(self) -> set[str]:
+        if self._options.projects is not None:
+            return set(self._options.projects)
+        return {DEPLOYMENT, *self._from.projects()}
+
+    def _read_clocks(self) -> tuple[Seconds | None, Seconds | None]:
+        return self._from.last_clock(), self._to.last_clock()
+
+    def _find_servers(self, clocks: tuple[Seconds | None, Seconds | None], began: float) -> list[str]:
+        """Watch the stored times for changes since ``began``. Return a sentence for each store that is in use."""
+        if clocks != (None, None):
+            time.sleep(max(0.0, self._options.watch - (time.monotonic() - began)))
+        found, later = list[str](), self._read_clocks()
+        sides = ("source", self._source), ("target", self._target)
+        for (which, storage), before, after in zip(sides, clocks, later, strict=True):
+            if after is None:  # no server can have opened an embedded store
+                continue
+            now = storage.now()
+            reports = (storage.documents.list(DEPLOYMENT, kind, "", "", 1, now).items for kind in SERVER_RECORDS)
+            if before != after or any(reports):
+                found.append(f"A server uses the {which}. Stop all its servers, and wait 60 seconds.")
+            elif after and now - after < self._options.watch / 2:
+                found.append(
+                    f"The clock of the {which} is behind its stored time, so the command cannot notice its servers. "
+                    "Wait a minute, and repeat the command."
+                )
+        return found
+
+    def _find_record(self, now: Seconds) -> TargetRecord:
+        """Return the record in the target, or a new one if the target has no data of the projects."""
+        new = TargetRecord(self._names[0], None if self._options.projects is None else self._projects)
+        stored = migration_record.read_target(self._target.documents, now)
+        if stored is not None:
+            is_same = (stored.source, stored.projects) == (new.source, new.projects)
+            if is_same and self._options.resume and (stored.finished is None or self._is_moved()):
+                return stored
+            if stored.finished is None and not is_same:
+                raise StartRefused(f"The target belongs to another migration, of {stored.source}. Use another target.")
+            if stored.finished is None:
+                raise StartRefused(
+                    "The target has a part of this migration, which was interrupted: add --resume to continue."
+                )
+        for project in self._projects:
+            if _movable(project, self._to.export(project, "", PAGE, now).items):
+                raise StartRefused(
+                    f"The target is not empty: project {project!r} has data there. Use another target, or delete "
+                    "the data."
+                )
+        return new
+
+    def _is_moved(self) -> bool:
+        """Return whether servers have refused the source since its migration was completed."""
+        source = migration_record.read_source(self._source.documents, self._source.now())
+        return source is not None and source.finished is not None
+
+    def _check_deployment(self, now: Seconds) -> None:
+        """Raise ``StartRefused`` if projects would be moved without the records of the deployment that they need."""
+        if DEPLOYMENT in self._projects or not _movable("", self._from.export(DEPLOYMENT, "", PAGE, now).items):
+            return
+        raise StartRefused(
+            "The source has records of the deployment, such as data keys and tokens, which its projects need: add "
+            "--project ''."
+        )
+
+    def _note(self, record: TargetRecord) -> None:
+        with _failures_of("target"):
+            migration_record.write(self._target.documents, record, self._target.now())
+
+    def _complete_commits(self) -> None:
+        """Complete the decided commits of the source, and abort the overdue ones.
+
+        Raises ``StartRefused`` if a commit is undecided.
+        """
+        work, now = self._source.transactions, self._source.now()
+        for project, producer, seconds in self._from.abort_overdue(now):
+            raise StartRefused(
+                f"A commit of producer {producer!r} of project {project!r} is under way. Wait {seconds:.0f} seconds, "
+                "and repeat the command."
+            )
+        while opened := work.unfinished(now):
+            for commit in opened:
+                while work.carry_on(commit.project, commit.producer, SLICE, now):
+                    pass
+
+    def _drop_stages(self) -> None:
+        """Drop the stages if this is allowed.
+
+        Raises ``StartRefused`` if it is not allowed, or if the source or one of the named projects has no data.
+        """
         stages = self._find_stages()
         if stages and not self._options.drop_stages:
             more = f" and {len(stages) - NAMED} more" if len(stages) > NAMED else ""
@@ -222,97 +434,18 @@ class Migration:
                 f"Stages of open transactions cannot be moved: {names}{more}. Let their producers commit them, or drop "
                 "them with --drop-stages."
             )
-        if not stages:
-            self._check_content()
+        now, staged = self._source.now(), {project for project, _ in stages}
+        empty = [
+            one
+            for one in self._projects
+            if one not in staged and not _movable(one, self._from.export(one, "", PAGE, now).items)
+        ]
+        if self._options.projects is not None and empty:
+            raise StartRefused(f"The source has no data of project {empty[0]!r}.")
+        if len(empty) == len(self._projects):
+            raise StartRefused("The source has no data.")
         for project, name in stages:
             self._source.transactions.drop_stage(project, name)
-        return record
-
-    def copy(self, record: Record) -> None:
-        """Copy the projects from the position in the record on."""
-        copied, noted, told = 0, 0.0, time.monotonic()
-        self._note(record)
-        for project in (one for one in self._projects if one >= record.project):
-            record = replace(record, project=project, after=record.after if project == record.project else "")
-            for page in self._pages(self._from, project, record.after, self._source.now):
-                try:
-                    self._to.adopt(project, _movable(project, page.items), self._target.now())
-                except Invalid as error:
-                    raise StartRefused(
-                        f"The target cannot store an item of project {project!r}: {error} The source is unchanged."
-                    ) from error
-                copied += len(page.items)
-                record = replace(record, after=page.next or "")
-                moment = time.monotonic()
-                if moment - noted > RECORD_INTERVAL:
-                    self._note(record)
-                    noted = moment
-                if moment - told > PROGRESS_INTERVAL:
-                    self._report(f"{copied:,} items are copied.")
-                    told = moment
-
-    def is_equal(self) -> bool:
-        """Compare the projects in both stores, and report the counts and the differences."""
-        now, began = self._source.now(), time.monotonic()
-        with ThreadPoolExecutor(1) as pool:
-            other = pool.submit(self._digest, self._to, now)
-            here, there = self._digest(self._from, now), other.result()
-        elapsed = time.monotonic() - began + abs(self._source.now() - self._target.now()) + 1
-        compared = {key for key in {*here, *there} if 2 ** key[2] > elapsed}
-        for kind in sorted({kind for _, kind, _ in compared}):
-            count = sum(here[key].count for key in compared if key[1] == kind)
-            self._report(f"{count:>12,} {kind}")
-        soon = sum(digest.count for key, digest in here.items() if key not in compared)
-        if soon:
-            self._report(f"{soon:>12,} items that expire within {2 * elapsed:,.0f} seconds were not compared")
-        differing = sorted({key[:2] for key in compared if here[key] != there[key]})
-        for project, kind in differing:
-            keys = [key for key in compared if key[:2] == (project, kind)]
-            counts = [sum(side[key].count for key in keys) for side in (here, there)]
-            self._report(
-                f"Project {project!r}: {counts[0]:,} {kind} in the source and {counts[1]:,} in the target differ."
-            )
-        if not differing:
-            total = sum(here[key].total for key in compared) % (1 << 256)
-            self._report(f"SHA-256 digest of both: {total:064x}")
-        return not differing
-
-    def finish(self, record: Record) -> None:
-        """Note in the target that the migration is complete."""
-        self._note(replace(record, project="", after="", finished=self._target.now()))
-
-    def _find_record(self, now: Seconds) -> Record:
-        """Return the migration record in the target, or a new one if the target is empty."""
-        named = None if self._options.projects is None else self._projects
-        new = Record(self._name, named)
-        stored = self._target.documents.get(RECORD, now)
-        if stored is None:
-            for project in self._projects:
-                page = self._to.export(project, "", PAGE, now)
-                if _movable(project, page.items):
-                    raise StartRefused(
-                        f"The target is not empty: project {project!r} has data there. Use another target, or delete "
-                        "the data."
-                    )
-            return new
-        record = msgspec.json.decode(stored.value, type=Record)
-        if (record.source, record.projects) != (new.source, new.projects):
-            raise StartRefused(f"The target belongs to another migration, of {record.source}. Use another target.")
-        if record.finished is None and not self._options.resume:
-            raise StartRefused(
-                "The target has a part of this migration, which was interrupted: add --resume to continue."
-            )
-        return record
-
-    def _note(self, record: Record) -> None:
-        self._target.documents.put(RECORD, msgspec.json.encode(record), self._target.now())
-
-    def _complete_commits(self) -> None:
-        work, now = self._source.transactions, self._source.now()
-        while opened := work.unfinished(now):
-            for commit in opened:
-                while work.carry_on(commit.project, commit.producer, SLICE, now):
-                    pass
 
     def _find_stages(self) -> list[tuple[str, str]]:
         """Return the project and the name of each stage in the projects to move."""
@@ -325,34 +458,78 @@ class Migration:
                 after = page.next
         return found
 
-    def _check_content(self) -> None:
-        """Raise ``StartRefused`` if the source or one of the named projects has no data."""
-        now = self._source.now()
-        empty = [one for one in self._projects if not _movable(one, self._from.export(one, "", PAGE, now).items)]
-        if self._options.projects is not None and empty:
-            raise StartRefused(f"The source has no data of project {empty[0]!r}.")
-        if len(empty) == len(self._projects):
-            raise StartRefused("The source has no data.")
+    def _adopt(self, project: str, parcels: Sequence[Parcel]) -> None:
+        try:
+            with _failures_of("target"):
+                self._to.adopt(project, _movable(project, parcels), self._target.now())
+        except Invalid as error:
+            raise Incomplete(
+                f"The target cannot store an item of project {project!r}: {error} The source still has all its data. "
+                "Use another target."
+            ) from error
 
-    def _pages(
-        self, parcels: ParcelController, project: str, after: str, now: Callable[[], Seconds]
-    ) -> Iterator[Page[Parcel]]:
+    def _pages(self, which: str, project: str, after: str, now: Callable[[], Seconds]) -> Iterator[Page[Parcel]]:
         """Yield the pages of an export. The next page is read while the caller processes a page."""
-        with ThreadPoolExecutor(1) as pool:
+        parcels = self._from if which == "source" else self._to
+        with _failures_of(which), ThreadPoolExecutor(1) as pool:
             reading = pool.submit(parcels.export, project, after, PAGE, now())
             while (page := reading.result()).next is not None:
                 reading = pool.submit(parcels.export, project, page.next, PAGE, now())
                 yield page
 
-    def _digest(self, parcels: ParcelController, now: Seconds) -> Digests:
-        digests: Digests = defaultdict(Digest)
+    def _read_contents(self, which: str, now: Seconds) -> Contents:
+        contents, reported, count = Contents(), time.monotonic(), 0
         for project in self._projects:
-            for page in self._pages(parcels, project, "", lambda: now):
+            for page in self._pages(which, project, "", lambda: now):
                 for parcel in _movable(project, page.items):
-                    for fact in facts(parcel, now):
-                        lifetime = int(fact.expires - now).bit_length() - 1
-                        digests[project, fact.kind, lifetime].add(_encode(fact.content))
-        return digests
+                    contents.add(project, parcel, now)
+                count += len(page.items)
+                if time.monotonic() - reported > PROGRESS_INTERVAL:
+                    self._report(f"{count:,} items of the {which} are read.")
+                    reported = time.monotonic()
+        return contents
+
+    def _find_differences(self, source: Contents, target: Contents, elapsed: Seconds) -> list[str]:
+        """Compare the contents, report the counts, and return a sentence for each difference.
+
+        Items that may have expired within ``elapsed`` seconds are left out.
+        """
+        here, there = source.digests, target.digests
+        compared = {key for key in {*here, *there} if 2 ** key[2] > elapsed}
+        for kind in sorted({kind for _, kind, _ in compared}):
+            count = sum(here[key].count for key in compared if key[1] == kind)
+            self._report(f"{count:>12,} {kind}")
+        soon = sum(digest.count for key, digest in here.items() if key not in compared)
+        if soon:
+            self._report(f"{soon:>12,} items that expire within {2 * elapsed:,.0f} seconds were not compared")
+        differences = []
+        for project, kind in sorted({key[:2] for key in compared if here[key] != there[key]}):
+            keys = [key for key in compared if key[:2] == (project, kind)]
+            counts = [sum(side[key].count for key in keys) for side in (here, there)]
+            differences.append(
+                f"Project {project!r}: {counts[0]:,} {kind} in the source and {counts[1]:,} in the target differ."
+            )
+        for (project, queue), counters in sorted(source.counters.items()):
+            others = target.counters.get((project, queue), (0.0,) * len(counters))
+            if any(other < one for one, other in zip(counters, others, strict=True)):
+                owner = f"queue {queue!r}" if queue else "the topic log"
+                differences.append(f"Project {project!r}: the target has lower counters of {owner}.")
+        if not differences:
+            total = sum(here[key].total for key in compared) % (1 << 256)
+            self._report(f"All {sum(here[key].count for key in compared):,} compared items are equal.")
+            self._report(f"SHA-256 digest of both: {total:064x}")
+        return differences
+
+
+@contextmanager
+def _failures_of(which: str) -> Iterator[None]:
+    """Convert failures of the source or the target to ``Incomplete``; a context manager."""
+    try:
+        yield
+    except Unavailable as error:
+        raise Incomplete(f"The {which} has failed: {error} {AGAIN}") from error
+    except CommitRunning as error:
+        raise Incomplete(f"A commit is under way in the {which}, so a server uses it. Stop it. {AGAIN}") from error
 
 
 def _encode(content: object) -> bytes:
@@ -363,15 +540,8 @@ def _encode(content: object) -> bytes:
         return repr(content).encode("utf-8", "surrogatepass")
 
 
-def _parcels(storage: Storage) -> ParcelController:
-    opened: object = storage
-    if not isinstance(opened, Migratable):
-        raise StartRefused("The driver of the store does not support migrate.")
-    return opened.parcels
-
-
 def _movable(project: str, parcels: Sequence[Parcel]) -> list[Parcel]:
-    """Return the parcels without migration records, which describe one store only."""
+    """Return the parcels without the records of migrations and of running servers, which concern one store only."""
     if project != DEPLOYMENT:
         return list(parcels)
-    return [one for one in parcels if not (isinstance(one, DocumentParcel) and one.kind == RECORD.kind)]
+    return [one for one in parcels if not (isinstance(one, DocumentParcel) and one.kind in (KIND, *SERVER_RECORDS))]

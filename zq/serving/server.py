@@ -281,7 +281,8 @@ def _parser() -> argparse.ArgumentParser:
         "backup verify: check that the backup NAME is complete and unchanged; "
         "doctor: check the configuration, the machine, the server and the store, and print what to do; "
         "check-store: check that an embedded store without a running server is readable and consistent; "
-        "migrate: copy the store NAME to the empty store NAME, of any driver, while no server uses them; "
+        "migrate: copy the store NAME (source) to the empty store NAME (target), of any driver, while no server uses "
+        "them; "
         "drain: report that the server is not ready, and return when no request is in progress; "
         "mode: print the mode of all servers on the store, or set it to NAME: normal, no_posts (no new messages) or "
         "read_only (no changes); "
@@ -304,6 +305,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--resume", action="store_true", help="migrate: continue an interrupted migration")
     parser.add_argument("--drop-stages", action="store_true", help="migrate: drop the stages of open transactions")
+    parser.add_argument(
+        "--release", action="store_true", help="migrate: let servers use the store NAME despite its migration"
+    )
     parser.add_argument(
         "--wait",
         metavar="S",

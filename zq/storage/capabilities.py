@@ -7,7 +7,7 @@ The rules in ``api`` for all operations and arguments also apply here. A driver 
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Final, NoReturn, Protocol, runtime_checkable
+from typing import Final, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 from zq.errors import CommitTooLarge, NotBuilt, StageDiffers
 from zq.model import (
@@ -61,6 +61,14 @@ class Snapshots(Protocol):
         ...
 
 
+class UndecidedCommit(NamedTuple):
+    """A commit that may still fail, because a server prepares or aborts it. ``seconds``: the rest of its time limit."""
+
+    project: str
+    producer: str
+    seconds: Seconds
+
+
 class ParcelController(Protocol):
     """The operations that move a project to another store; see ``zq.model.parcels``.
 
@@ -70,7 +78,7 @@ class ParcelController(Protocol):
     def projects(self) -> Sequence[str]:
         """Return all projects that have data, including "" for documents of the deployment.
 
-        Raises ``StartRefused`` if the store has projects whose names it does not know.
+        Raises ``StartRefused`` if the names of some projects are not stored.
         """
         ...
 
@@ -90,6 +98,24 @@ class ParcelController(Protocol):
         The parcels must be adopted in the order in which they were exported. Counters never decrease, so later
         messages get higher sequences. Items that have expired at ``now`` may be omitted. The items of one queue are
         adopted atomically, up to the bounds of a page.
+
+        Raises ``Invalid`` if the store cannot store an item, or would hide it because of a deleted queue of this name.
+        """
+        ...
+
+    def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
+        """Abort the undecided commits of all projects whose time limit has passed. Return the others.
+
+        The stages of an undecided commit are missing in all listings. If there are very many commits, some are left
+        out.
+        """
+        ...
+
+    def last_clock(self) -> Seconds | None:
+        """Return the stored time of a store that several servers can use, without changing it; 0 = no time is stored.
+
+        Every running server changes the stored time every few seconds with ``Storage.now``. Return None if only one
+        process can open the store.
         """
         ...
 

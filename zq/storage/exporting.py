@@ -34,20 +34,6 @@ PAGE_BYTES: Final = 4 << 20
 EVER: Final = Span(0.0, 1e12)
 
 
-class Keys(NamedTuple):
-    """Idempotency keys, and the position after which more of them may follow; None at the end."""
-
-    items: Sequence[KeyParcel]
-    next: str | None
-
-
-class Documents(NamedTuple):
-    """Documents, and the position after which more of them may follow; None at the end."""
-
-    items: Sequence[DocumentParcel]
-    next: str | None
-
-
 class ParcelReader(Protocol):
     """The part of an export that depends on the driver. No method returns expired items."""
 
@@ -55,14 +41,18 @@ class ParcelReader(Protocol):
         """Return the counters of an existing queue."""
         ...
 
-    def missing(self, project: str) -> Sequence[str]:
-        """Return the names of queues that do not exist, but have idempotency keys."""
+    def missing(self, project: str, after: str, limit: int) -> Sequence[str]:
+        """Return the next names of queues that do not exist, but have idempotency keys.
+
+        The names are greater than ``after``, in an order that depends on the driver. The result is empty at the end.
+        """
         ...
 
-    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Keys:
+    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[KeyParcel]:
         """Return up to ``limit`` idempotency keys of the queue, or of the topic log for the queue name ``LOG``.
 
         ``after`` is ``next`` of the former result, or "". A result may have fewer items although more follow.
+        ``next`` is None at the end.
         """
         ...
 
@@ -74,7 +64,7 @@ class ParcelReader(Protocol):
         """Return the next batches of the log after a sequence, up to ``limit``. The result is empty at the end."""
         ...
 
-    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Documents:
+    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Page[DocumentParcel]:
         """Return up to ``limit`` documents of the project. The arguments have the same meaning as in ``keys``."""
         ...
 
@@ -115,17 +105,13 @@ class Exporter:
                 ]
                 return parcels, Cursor("queues", "", queues.next) if queues.next else Cursor("missing")
             case "missing":
-                missing = [name for name in self._reader.missing(project) if name > at.position][:limit]
+                missing = self._reader.missing(project, at.position, limit)
                 left = Cursor("missing", "", missing[-1]) if missing else self._next_queue(project, "")
                 return [QueueParcel(name, None) for name in missing], left
             case "messages" | "history" | "keys":
                 return self._read_queue(QueueRef(project, at.queue), at, limit, now)
             case "missing keys":
-                keys = self._reader.keys(QueueRef(project, at.queue), at.position, limit, now) if at.queue else None
-                if keys is not None and keys.next is not None:
-                    return keys.items, at._replace(position=keys.next)
-                after = [name for name in sorted(self._reader.missing(project)) if name > at.queue]
-                return keys.items if keys else (), Cursor("missing keys", after[0]) if after else Cursor("log")
+                return self._read_missing_keys(project, at, limit, now)
             case "log":
                 log = self._reader.log(project)
                 return ([log] if log else []), Cursor("batches", "", "0")
@@ -160,6 +146,19 @@ class Exporter:
         if keys.next is not None:
             return keys.items, at._replace(position=keys.next)
         return keys.items, self._next_queue(queue.project, queue.name)
+
+    def _read_missing_keys(
+        self, project: str, at: Cursor, limit: int, now: Seconds
+    ) -> tuple[Sequence[Parcel], Cursor | None]:
+        """Read the keys of missing queues after ``at.queue`` or, if there is a position, from this queue on."""
+        names = [at.queue] if at.position else self._reader.missing(project, at.queue, limit)
+        found: list[Parcel] = []
+        for name in names:
+            keys = self._reader.keys(QueueRef(project, name), at.position, limit - len(found), now)
+            found += keys.items
+            if keys.next is not None or len(found) == limit:
+                return found, Cursor("missing keys", name, keys.next or "")
+        return found, Cursor("missing keys", names[-1]) if names else Cursor("log")
 
     def _next_queue(self, project: str, after: str) -> Cursor:
         queues = self._storage.queues.list(project, after, 1).items

@@ -67,7 +67,7 @@ class MongoStorage(Defaults):
         self.history = HistoryController(client, open_posts)
         self.transactions = TransactionController(client, stages, commits)
         self.topics = TopicController(client, self._feed)
-        self.parcels = ParcelController(client, self)
+        self.parcels = ParcelController(client, self, commits)
 
     def now(self) -> Seconds:
         """Return the time of the database, in seconds since the Unix epoch.

@@ -154,6 +154,16 @@ class Commits:
             found = self._client.find(decided, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
         return [producers.unfinished(record) for record in found]
 
+    def undecided(self) -> list[tuple[UnfinishedCommit, int]]:
+        """Return up to ``FOUND_AT_ONCE`` commits that are not effective yet or are being aborted, with their deadlines.
+
+        A deadline is a time in milliseconds.
+        """
+        begun: BsonDocument = {"due": {"$exists": True}, "state": {"$in": [PREPARING, ABORTING]}}
+        with self._client.verb():
+            found = self._client.find(begun, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
+        return [(producers.unfinished(record), int(record["due"])) for record in found]
+
     def resume(self, now: int, *, stages: bool = True) -> int:
         """Abort undecided commits whose deadline has passed, and drop expired stages.
 

@@ -7,7 +7,7 @@ An adopted history entry is stored like the entry of a moved message, with an ``
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Final, TypeVar
 from uuid import uuid4
 
@@ -15,6 +15,7 @@ import msgspec
 from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 
+from zq.errors import Invalid
 from zq.model import Grouping, Message, Page, QueueRef, Seconds, SettleResult
 from zq.model.parcels import (
     LOG,
@@ -33,10 +34,12 @@ from zq.model.parcels import (
 )
 from zq.model.quotas import OVERHEAD
 from zq.storage.api import Storage
-from zq.storage.exporting import Documents, Exporter, Keys
+from zq.storage.capabilities import UndecidedCommit
+from zq.storage.exporting import Exporter
 from zq.storage.mongodb import documents, groups, layout, producers, topic_log, usage
 from zq.storage.mongodb.changes import fence_identity
 from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.commits import Commits
 from zq.storage.mongodb.floors import floor_of, history_floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey, encode_text
 from zq.storage.mongodb.topic_log import LogPosition
@@ -46,27 +49,30 @@ T = TypeVar("T")
 OF_PROJECTS: Final = "qfprls"
 # Maximum size in bytes of the batches in one result.
 BATCH_BYTES: Final = 4 << 20
+# Number of queue names that one search looks up.
+NAMES_AT_ONCE: Final = 100
 ANSWER: Final = list[str] | SettleResult | int
 
 
 class ParcelController:
     """The MongoDB implementation of ``zq.storage.capabilities.ParcelController``."""
 
-    def __init__(self, client: StoreClient, storage: Storage) -> None:
+    def __init__(self, client: StoreClient, storage: Storage, commits: Commits) -> None:
         self._client = client
+        self._commits = commits
         self._exporter = Exporter(storage, ParcelReader(client))
 
     def projects(self) -> Sequence[str]:
-        with self._client.verb():
-            found = {project for letter in OF_PROJECTS for project in self._scan("_id", letter, "_id_")}
-            return sorted({*found, *self._scan("q", "o", layout.CLAIMS)})
+        found = {project for letter in OF_PROJECTS for project in self._scan("_id", letter, "_id_")}
+        return sorted({*found, *self._scan("q", "o", layout.CLAIMS)})
 
     def _scan(self, field: str, letter: str, index: str) -> Iterator[str]:
         """Yield the projects whose prefixes follow the letter in the field, without reading all documents."""
         lower, end = letter + "0", letter + ":"
         while True:
             where = {field: {"$gte": lower, "$lt": end}}
-            found = self._client.find(where, limit=1, sort={field: 1}, hint=index, fields={field: 1})
+            with self._client.verb():
+                found = self._client.find(where, limit=1, sort={field: 1}, hint=index, fields={field: 1})
             if not found:
                 return
             length, _, rest = found[0][field][1:].partition(":")
@@ -87,8 +93,31 @@ class ParcelController:
                     self._insert([_history_document(key, one) for one in _only(HistoryParcel, its)])
                 elif kind is BatchParcel:
                     self._adopt_batches(topic_log.key(project), _only(BatchParcel, its))
+                elif kind is QueueParcel and (name := self._find_deleted(project, _only(QueueParcel, its))):
+                    raise Invalid(f"The queue {name!r} was deleted in this store, which would hide its items.")
                 elif statements := [one for parcel in its for one in self._statements(project, parcel)]:
                     self._client.update(statements)
+
+    def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
+        moment = layout.ms(now)
+        self._commits.resume(moment, stages=False)
+        return [
+            UndecidedCommit(commit.project, commit.producer, max(0, due - moment) / 1000)
+            for commit, due in self._commits.undecided()
+        ]
+
+    def last_clock(self) -> Seconds:
+        with self._client.verb():
+            found = self._client.read({"find": layout.CLOCK, "filter": {"_id": layout.CLOCK}})
+        return int(found[0]["t"]) / 1000 if found else 0.0
+
+    def _find_deleted(self, project: str, queues: Sequence[QueueParcel]) -> str:
+        """Return the first of these queues that was deleted and whose floors still exist, or ""."""
+        keys = {layout.key(QueueRef(project, one.queue)).counter: one.queue for one in queues}
+        with_floor = [{field: {"$exists": True}} for field in ("m0", "h0", "g", "g1")]
+        shards = self._client.shards(layout.key(QueueRef(project, name)).shard for name in keys.values())
+        where = {"_id": {"$in": list(keys)}, "n": {"$exists": False}, "$or": with_floor, **shards}
+        return next((keys[one["_id"]] for one in self._client.find(where, hint="_id_", fields={"_id": 1})), "")
 
     def _adopt_messages(self, key: QueueKey, messages: Sequence[Message]) -> None:
         def work(session: Session) -> None:
@@ -156,8 +185,8 @@ class ParcelController:
             case FenceParcel(epoch=epoch):
                 identity = fence_identity(project, parcel.fence)
                 if not self._client.find({**identity, "epoch": {"$gte": epoch}}, fields={"_id": 1}):
-                    told = {} if parcel.advanced is None else {"advanced": layout.ms(parcel.advanced)}
-                    yield _upsert(identity, {"$set": {"epoch": epoch, **told}})
+                    known_since = {} if parcel.advanced is None else {"advanced": layout.ms(parcel.advanced)}
+                    yield _upsert(identity, {"$set": {"epoch": epoch, **known_since}})
             case ProducerParcel(batch=batch):
                 identity = producers.identity(project, parcel.producer)
                 if not self._client.find({**identity, "batch": {"$gte": batch}}, fields={"_id": 1}):
@@ -238,22 +267,32 @@ class ParcelReader:
         sequence, fresh, position, finished = (int(values.get(field, 0)) for field in ("k1", "d1", "p1", "f1"))
         return Counters(sequence, fresh / 1000, position, finished / 1000)
 
-    def missing(self, project: str) -> Sequence[str]:
-        prefix, names = layout.project_prefix(project), list[str]()
-        lower = "o" + prefix
-        with self._client.verb():
-            while True:
-                where = {"q": {"$gte": lower, "$lt": "o" + layout.after(prefix)}}
-                found = self._client.find(where, limit=1, sort={"q": 1}, hint=layout.CLAIMS, fields={"q": 1})
-                if not found:
-                    break
-                name = found[0]["q"]
-                lower = name + "\0"
-                if not self._client.find({"n": name[1:]}, limit=1, hint=layout.NAMES, fields={"_id": 1}):
-                    names.append(layout.decode_text(name[1 + len(prefix) :]))
-        return names
+    def missing(self, project: str, after: str, limit: int) -> Sequence[str]:
+        prefix, missing = layout.project_prefix(project), list[str]()
+        lower = "o" + prefix + (encode_text(after) + "\0" if after else "")
+        while len(missing) < limit:
+            names = list(islice(self._owners_of_keys(lower, "o" + layout.after(prefix)), NAMES_AT_ONCE))
+            if not names:
+                break
+            with self._client.verb():
+                known = self._client.find({"n": {"$in": names}}, hint=layout.NAMES, fields={"_id": 0, "n": 1})
+            existing = {one["n"] for one in known}
+            missing += [layout.decode_text(name[len(prefix) :]) for name in names if name not in existing]
+            lower = "o" + names[-1] + "\0"
+        return missing[:limit]
 
-    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Keys:
+    def _owners_of_keys(self, lower: str, end: str) -> Iterator[str]:
+        """Yield the full names of queues with idempotency keys, from ``lower`` on, without reading all keys."""
+        while True:
+            with self._client.verb():
+                where = {"q": {"$gte": lower, "$lt": end}}
+                found = self._client.find(where, limit=1, sort={"q": 1}, hint=layout.CLAIMS, fields={"q": 1})
+            if not found:
+                return
+            yield found[0]["q"][1:]
+            lower = found[0]["q"] + "\0"
+
+    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[KeyParcel]:
         key = topic_log.key(queue.project) if queue.name == LOG else layout.key(queue)
         prefix, moment = key.named("o", ""), layout.ms(now)
         where = {"_id": {"$gt": prefix + after, "$lt": layout.after(prefix)}, **self._client.shards([key.shard])}
@@ -266,7 +305,7 @@ class ParcelReader:
             for one in found
             if int(one["e"]) > moment and int(one["k"]) >= floor
         ]
-        return Keys(parcels, found[-1]["_id"][len(prefix) :] if len(found) == limit else None)
+        return Page(parcels, found[-1]["_id"][len(prefix) :] if len(found) == limit else None)
 
     def log(self, project: str) -> LogParcel | None:
         key = topic_log.key(project)
@@ -304,7 +343,7 @@ class ParcelReader:
                         parcels.append(parcel)
         return parcels
 
-    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Documents:
+    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Page[DocumentParcel]:
         prefix, moment = "r" + layout.project_prefix(project), layout.ms(now)
         where = {"_id": {"$gt": prefix + after, "$lt": layout.after(prefix)}}
         with self._client.verb():
@@ -318,7 +357,7 @@ class ParcelReader:
             if not is_own and (expires is None or expires > moment):
                 ends = None if expires is None else expires / 1000
                 parcels.append(DocumentParcel(kind, name, bytes(one["b"]), str(one["v"]), ends))
-        return Documents(parcels, found[-1]["_id"][len(prefix) :] if len(found) == limit else None)
+        return Page(parcels, found[-1]["_id"][len(prefix) :] if len(found) == limit else None)
 
 
 def _key_parcel(queue: str, key: str, found: BsonDocument) -> KeyParcel:

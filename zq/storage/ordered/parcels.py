@@ -27,8 +27,9 @@ from zq.model.parcels import (
 )
 from zq.model.quotas import OVERHEAD
 from zq.storage.api import Storage
+from zq.storage.capabilities import UndecidedCommit
 from zq.storage.concurrency import StripedLocks
-from zq.storage.exporting import Documents, Exporter, Keys
+from zq.storage.exporting import Exporter
 from zq.storage.ordered import documents, due, layout, logs
 from zq.storage.ordered.changes import Change
 from zq.storage.ordered.handle import Session, StoreHandle
@@ -66,6 +67,12 @@ class ParcelController:
             for (kind, owner), group in groupby(parcels, lambda one: (type(one), getattr(one, "queue", ""))):
                 _adopt(session, kind, QueueRef(project, owner), list(group), moment)
             session.store.wait_durable()
+
+    def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
+        return []  # a commit is decided in one step
+
+    def last_clock(self) -> None:
+        return None
 
 
 def _adopt(session: Session, kind: type[Parcel], queue: QueueRef, parcels: Sequence[Parcel], now: int) -> None:
@@ -220,21 +227,20 @@ class ParcelReader:
             tally = state.tally
             return Counters(tally.sequence, tally.fresh / 1000, tally.position, tally.finished / 1000)
 
-    def missing(self, project: str) -> Sequence[str]:
-        prefix = layout.project_prefix(project)
+    def missing(self, project: str, after: str, limit: int) -> Sequence[str]:
+        lower = layout.queue_key(QueueRef(project, after)) + b"\0" if after else layout.project_prefix(project)
         with self._handle as (store, _):
-            return [
-                layout.decode_queue_key(key).name for key, _ in store.scan("hidden", prefix, layout.prefix_end(prefix))
-            ]
+            found = store.scan("hidden", lower, layout.prefix_end(layout.project_prefix(project)))
+            return [layout.decode_queue_key(key).name for key, _ in islice(found, limit)]
 
-    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Keys:
+    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[KeyParcel]:
         moment = layout.ms(now)
         with self._handle as (store, registry):
             owner: Owner | None = registry.find(queue) or registry.find_hidden(queue)
             if queue.name == LOG:
                 owner = registry.logs.find(queue.project)
             if owner is None:
-                return Keys([], None)
+                return Page([], None)
             prefix = layout.number.pack(owner.history)
             lower = bytes.fromhex(after) + b"\0" if after else prefix
             found = list(islice(store.scan("keys", lower, layout.prefix_end(prefix)), limit))
@@ -243,7 +249,7 @@ class ParcelReader:
             for key, value in found
             if due.parse_expiry(key) > moment
         ]
-        return Keys(parcels, found[-1][0].hex() if len(found) == limit else None)
+        return Page(parcels, found[-1][0].hex() if len(found) == limit else None)
 
     def log(self, project: str) -> LogParcel | None:
         with self._handle as (_, registry):
@@ -273,7 +279,7 @@ class ParcelReader:
                     break
         return found
 
-    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Documents:
+    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Page[DocumentParcel]:
         prefix, moment = layout.project_prefix(project), layout.ms(now)
         with self._handle as (store, _):
             lower = bytes.fromhex(after) + b"\0" if after else prefix
@@ -286,7 +292,7 @@ class ParcelReader:
                 expires = None if stored.expires is None else stored.expires / 1000
                 name = rest[len(kind) :].decode("utf-8", "surrogatepass")
                 parcels.append(DocumentParcel(layout.decode_project(kind), name, stored.value, stored.version, expires))
-        return Documents(parcels, found[-1][0].hex() if len(found) == limit else None)
+        return Page(parcels, found[-1][0].hex() if len(found) == limit else None)
 
 
 # Total size of the batches in one result after which it ends.

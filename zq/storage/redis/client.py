@@ -50,6 +50,8 @@ MAX_REDIRECTS: Final = 3
 # First and maximum pause in seconds before a deferred command is repeated.
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05
+# Number of keys that one command of a search examines.
+SCANNED: Final = 1000
 STORE_FULL_ERROR: Final = "The store is full. Consumers can still claim messages, but no messages can be posted."
 TOO_FEW_REPLICAS_ERROR: Final = (
     "Too few replicas of the store are connected, so it rejects changes. Nothing was changed."
@@ -139,6 +141,18 @@ class Client:
         """Return one key for each server: the first one that is stored on that server."""
         with translate_errors():
             return [keys[places[0]] for _, places in self._servers(keys).values()]
+
+    def scan(self, pattern: bytes) -> Iterator[bytes]:
+        """Yield the keys on all servers that match the pattern. A key may be repeated."""
+        with translate_errors():
+            for pool in self.network.pools():
+                cursor = b"0"
+                while True:
+                    command = b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"%d" % SCANNED
+                    cursor, names = self._exchange(pool, command, False, False, time.monotonic() + self._timeout)
+                    yield from names
+                    if int(cursor) == 0:
+                        break
 
     def close(self) -> None:
         self.network.close()

@@ -246,6 +246,9 @@ class SentinelNetwork:
     def any_pool(self) -> Pool:
         return self.pool(b"")
 
+    def pools(self) -> list[Pool]:
+        return [self.pool(b"")]
+
     def relearn(self) -> None:
         self._wanted.set()
 

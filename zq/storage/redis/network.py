@@ -31,6 +31,10 @@ class Network(Protocol):
         """Return the pool of any server. Raises ``RedisError`` if no server is available."""
         ...
 
+    def pools(self) -> list[Pool]:
+        """Return the pools of all servers. Raises ``RedisError`` if no server is available."""
+        ...
+
     def relearn(self) -> None:
         """Reload the mapping from keys to servers. Raise no error if that fails."""
         ...
@@ -65,6 +69,9 @@ class SingleServer:
 
     def any_pool(self) -> Pool:
         return self._pool
+
+    def pools(self) -> list[Pool]:
+        return [self._pool]
 
     def relearn(self) -> None:
         """Do nothing: there is only one server."""
@@ -101,6 +108,9 @@ class Cluster:
 
     def any_pool(self) -> Pool:
         return self._pool_to(random.choice(self._connected().get_primaries()))
+
+    def pools(self) -> list[Pool]:
+        return [self._pool_to(node) for node in self._connected().get_primaries()]
 
     def relearn(self) -> None:
         # Ignore failures: the next operation reloads the mapping again and reports the failure.

@@ -5,6 +5,7 @@ Adopted messages are not in the lane, because their order of claims may differ f
 in ``parcels.lua``.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, TypeVar
@@ -30,7 +31,8 @@ from zq.model.parcels import (
     expiry_of,
 )
 from zq.storage.api import Storage
-from zq.storage.exporting import Documents, Exporter, Keys
+from zq.storage.capabilities import UndecidedCommit
+from zq.storage.exporting import Exporter
 from zq.storage.redis import batches, documents, layout, scripts
 from zq.storage.redis.client import ReadRequest
 from zq.storage.redis.layout import DRAFT, ENTRY, FRONT, MORE, OUTCOMES, PAST, STATE, TAIL
@@ -43,8 +45,6 @@ T = TypeVar("T")
 ANSWERS: Final = b"answers:"
 # First byte of every result of a post, which is a MessagePack array. Counts of settlements are lower.
 ARRAY: Final = 0x90
-# Number of keys that one command of a search examines.
-SCANNED: Final = b"1000"
 # Number of batches and bytes that one result has.
 BATCHES: Final = 64
 BUCKETS: Final = [layout.bucket(number) for number in range(layout.BUCKETS)]
@@ -73,16 +73,8 @@ class ParcelController:
 
     def _tags(self) -> set[bytes]:
         """Return the hash tags of all projects that have keys."""
-        client, tags = self._store.client, set[bytes]()
-        for key in client.pick_per_server(BUCKETS):
-            cursor = b"0"
-            while True:
-                scan = b"SCAN", cursor, b"MATCH", b"zq:{*}:*", b"COUNT", SCANNED
-                [(cursor, names)] = client.each([ReadRequest(key, scan)])
-                tags |= {name.partition(b"}")[0] for name in names if len(name.partition(b"}")[0]) > TAG}
-                if int(cursor) == 0:
-                    break
-        return tags
+        tags = {name.partition(b"}")[0] for name in self._store.client.scan(b"zq:{*}:*")}
+        return {tag for tag in tags if len(tag) > TAG}
 
     def export(self, project: str, after: str, limit: int, now: Seconds) -> Page[Parcel]:
         return self._exporter.page(project, after, limit, now)
@@ -112,6 +104,12 @@ class ParcelController:
                 self._store.run(scripts.ADOPT_KEYS, queue, *terms, more=[layout.keys(queue).answers])
             else:
                 self._adopt_rest(project, its, moment)
+
+    def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
+        return []  # a commit is decided in one step
+
+    def last_clock(self) -> Seconds:
+        return float(self._store.client.command(layout.CLOCK_KEY, b"GET", layout.CLOCK_KEY) or 0) / 1_000_000
 
     def _adopt_queue(self, queue: QueueRef, parcel: QueueParcel, now: int) -> None:
         if parcel.metadata is None:
@@ -163,11 +161,11 @@ def _head(message: Message) -> bytes:
     group, attributes = layout.text(message.group), len(message.attributes)
     first = 0 if message.claim_count else layout.ms(message.first_claimed)
     created, expires = layout.ms(message.created), layout.ms(message.expires)
-    told = 0 if created == expires - message.ttl * 1000 else created
+    kept_created = 0 if created == expires - message.ttl * 1000 else created
     tail = TAIL.pack(first, attributes) + group if first or attributes or group else b""
     more = b""
-    if told or tail or any(texts) or message.origin_claim_count:
-        more = MORE.pack(told, message.origin_claim_count, *map(len, texts)) + b"".join(texts) + tail
+    if kept_created or tail or any(texts) or message.origin_claim_count:
+        more = MORE.pack(kept_created, message.origin_claim_count, *map(len, texts)) + b"".join(texts) + tail
     sizes = message.size, len(id), len(client), len(more)
     return DRAFT.pack(layout.ms(message.available), expires, message.ttl, *sizes) + id + client + more
 
@@ -244,20 +242,24 @@ class ParcelReader:
         )
         return Counters(sequence, fresh / 1000, sequence, finished / 1000)
 
-    def missing(self, project: str) -> Sequence[str]:
-        keys, client = layout.keys(layout.whole(project)), self._store.client
+    def missing(self, project: str, after: str, limit: int) -> Sequence[str]:
+        keys, client, found = layout.keys(layout.whole(project)), self._store.client, list[str]()
         fields = client.command(keys.usage, b"HKEYS", keys.usage)
         names = sorted(field[len(ANSWERS) :] for field in fields if field.startswith(ANSWERS))
-        scores = client.each([ReadRequest(keys.names, (b"ZSCORE", keys.names, name)) for name in names])
-        return [layout.string(name) for name, score in zip(names, scores, strict=True) if score is None]
+        names = names[bisect_right(names, layout.text(after)) :]
+        while names and len(found) < limit:
+            scores = client.each([ReadRequest(keys.names, (b"ZSCORE", keys.names, name)) for name in names[:limit]])
+            found += [layout.string(name) for name, score in zip(names, scores, strict=False) if score is None]
+            names = names[limit:]
+        return found[:limit]
 
-    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Keys:
+    def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[KeyParcel]:
         client, (answers, windows), rank = self._store.client, layout.keys(queue).answers, int(after or 0)
         names = client.command(windows, b"ZRANGE", windows, b"%d" % rank, b"%d" % (rank + limit - 1))
         kept = client.command(answers, b"HMGET", answers, *names) if names else []
         parcels = [_key_parcel(queue.name, name, value) for name, value in zip(names, kept, strict=True) if value]
         live = [parcel for parcel in parcels if parcel.expires > now]
-        return Keys(live, str(rank + limit) if len(names) == limit else None)
+        return Page(live, str(rank + limit) if len(names) == limit else None)
 
     def log(self, project: str) -> LogParcel | None:
         key = batches.keys(project)[1]
@@ -289,7 +291,7 @@ class ParcelReader:
                     found.append(parcel)
         return found
 
-    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Documents:
+    def documents(self, project: str, after: str, limit: int, now: Seconds) -> Page[DocumentParcel]:
         start = b"(" + bytes.fromhex(after) if after else b"-"
         terms = b"%d" % layout.ms(now), start, b"+", b"%d" % limit
         last, *pairs = self._store.client.run(scripts.DOCUMENT_LIST, batches.documents(project), *terms)
@@ -298,7 +300,7 @@ class ParcelReader:
             document = documents.unpacked(project, title, packed)
             ref = document.ref
             found.append(DocumentParcel(ref.kind, ref.name, document.value, document.version, document.expires))
-        return Documents(found, last.hex() if last else None)
+        return Page(found, last.hex() if last else None)
 
 
 def _key_parcel(queue: str, key: bytes, kept: bytes) -> KeyParcel:

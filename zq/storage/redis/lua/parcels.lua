@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Adoption of what another store has exported: see parcels.py. What exists already stays as it is.
+-- Adoption of exported items of another store: see parcels.py. Items that exist already do not change.
 
 ---- script adopt_queue
 
 -- Creates a queue if it is missing, and raises its counters. KEYS: project, queue.
--- ARGV: now, name, metadata, grouping ("": none), kind of its messages then, last sequence, available-at of the last
--- post without delay, finish time of the last history entry. Returns "".
+-- ARGV: now, name, metadata, grouping ("" = none), kind of a grouped queue's messages, last sequence, available-at of
+-- the last post without delay, finish time of the last history entry. Returns "".
 
 local q, now, name, metadata, grouping, kind = queue_at(5), number(), argument(), argument(), argument(), argument()
 local sequence, fresh, finished = number(), number(), number()
@@ -26,9 +26,9 @@ return ''
 
 ---- script adopt_messages
 
--- Puts messages at the places that they had, outside the lane. KEYS: project, queue.
--- ARGV: now, queue's full name; then each message in order of sequences: its sequence, its claim count, when it was
--- first claimed in this queue, the message as layout.draft packs it. Returns "".
+-- Stores messages with their sequences, outside the lane. KEYS: project, queue.
+-- ARGV: now, the queue's full name; for each message, in order of sequences: sequence, claim count, time of the first
+-- claim in this queue, the message as packed by layout.draft. Returns "".
 
 local q, now, full = queue_at(5), number(), argument()
 local kind = tonumber(redis.call('HGET', q.state, 'grouping') or 1)
@@ -82,8 +82,8 @@ return ''
 ---- script adopt_history
 
 -- Adds entries to a queue's history. KEYS: project, queue, history.
--- ARGV: of each: its position, its message's sequence, when it is removed, the record as `keep` packs it, the message's
--- packed id, its body. Returns "".
+-- ARGV: for each entry: position, sequence of the message, expiry, the record as packed by `keep`, the message's packed
+-- id, body. Returns "".
 
 local q, h, size = queue_at(5), history(1), 0
 local function adopt(position, sequence, expires, record, id, body)
@@ -105,8 +105,8 @@ return ''
 
 ---- script adopt_keys
 
--- Remembers requests of a queue or, if its name is "", of the log. KEYS: project, queue, answers.
--- ARGV: now, queue's name; of each: idempotency key, digest, until when it is kept, the answer. Returns "".
+-- Stores idempotency keys of a queue or, if its name is "", of the log. KEYS: project, queue, answers.
+-- ARGV: now, the queue's name; for each key: idempotency key, digest, expiry, result. Returns "".
 
 local now, name, once = number(), argument(), keys(2)
 local function adopt(key, digest, expires, answer)
@@ -123,9 +123,8 @@ return ''
 
 ---- script adopt_work
 
--- Takes over fences and producers. KEYS: project, queue (not used), transactions. ARGV: of each: "f" or "p", its name,
--- its epoch or batch, when it came to it or "", for a producer: what is kept of it, until when; else twice "".
--- Returns "".
+-- Stores fences and producers. KEYS: project, queue (not used), transactions. ARGV: for each: "f" or "p", name, epoch or
+-- batch, its time or ""; for a producer, its record and expiry, and for a fence, twice "". Returns "".
 
 local t = transactions()
 local function is_above(one, other) return #one > #other or #one == #other and one > other end
@@ -149,8 +148,8 @@ return ''
 
 ---- script adopt_log
 
--- Gives an empty log the state of another one. KEYS: the log. ARGV: last sequence, messages and bytes that it has, last
--- trimmed sequence. Returns "".
+-- Sets the state of an empty log. KEYS: the log. ARGV: last sequence, numbers of messages and bytes, last trimmed
+-- sequence. Returns "".
 
 local log = log_at(1)
 if redis.call('EXISTS', log.counts) == 0 then
@@ -163,7 +162,7 @@ return ''
 
 ---- script adopt_batches
 
--- Adds batches to a log. KEYS: the log. ARGV: of each: its last sequence, the last expiry, its front, its messages.
+-- Adds batches to a log. KEYS: the log. ARGV: for each batch: last sequence, last expiry, front, messages.
 -- Returns "".
 
 local log = log_at(1)

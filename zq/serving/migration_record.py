@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records of ``zq-server migrate`` in the two stores, because of which servers refuse to serve these stores."""
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from zq.errors import StartRefused
+from zq.model import Seconds
+from zq.model.documents import DocumentRef
+from zq.storage.api import DocumentController
+
+# The project of the deployment's own documents.
+DEPLOYMENT: Final = ""
+# Kind of both records. They describe one store only, so they are not moved.
+KIND: Final = "migration"
+TARGET: Final = DocumentRef(DEPLOYMENT, KIND, "target")
+SOURCE: Final = DocumentRef(DEPLOYMENT, KIND, "source")
+RELEASE: Final = "To let servers use it nevertheless: zq-server migrate --release, with the URI of this store."
+
+
+class TargetRecord(Struct, frozen=True):
+    """The record in the target.
+
+    Attributes:
+        source: The URI of the source without its password.
+        projects: The projects to move; None = all.
+        project: The project that is being copied; ``after``: the position in its export.
+        finished: Time at which the comparison succeeded; None = the migration is not complete.
+    """
+
+    source: str
+    projects: list[str] | None
+    project: str = ""
+    after: str = ""
+    finished: Seconds | None = None
+
+
+class SourceRecord(Struct, frozen=True):
+    """The record in the source: the URI of the target without its password, and the time of completion."""
+
+    target: str
+    finished: Seconds | None = None
+
+
+def read_target(documents: DocumentController, now: Seconds) -> TargetRecord | None:
+    """Return the record of the migration to this store."""
+    stored = documents.get(TARGET, now)
+    return None if stored is None else msgspec.json.decode(stored.value, type=TargetRecord)
+
+
+def read_source(documents: DocumentController, now: Seconds) -> SourceRecord | None:
+    """Return the record of the migration from this store."""
+    stored = documents.get(SOURCE, now)
+    return None if stored is None else msgspec.json.decode(stored.value, type=SourceRecord)
+
+
+def write(documents: DocumentController, record: TargetRecord | SourceRecord, now: Seconds) -> None:
+    """Store a record."""
+    ref = TARGET if isinstance(record, TargetRecord) else SOURCE
+    documents.put(ref, msgspec.json.encode(record), now)
+
+
+def release(documents: DocumentController, now: Seconds) -> bool:
+    """Delete both records. Return whether there were any."""
+    was_target = documents.delete(TARGET, now)
+    return documents.delete(SOURCE, now) or was_target
+
+
+def check_served(documents: DocumentController, now: Seconds) -> None:
+    """Raise ``StartRefused`` if the store was moved, or has only a part of another store's data."""
+    target = read_target(documents, now)
+    if target is not None and target.finished is None:
+        raise StartRefused(
+            f"The store may have only a part of the data of {target.source}, because its migration is not complete. "
+            f"Repeat zq-server migrate with --resume. {RELEASE}"
+        )
+    source = read_source(documents, now)
+    if source is not None:
+        state = "is being moved" if source.finished is None else "was moved"
+        raise StartRefused(f"The data of this store {state} to {source.target}: serve that store. {RELEASE}")
