@@ -29,7 +29,7 @@ def draws(scene: Scene) -> None:
 @pytest.fixture
 def servers(mongodb: MongoServer) -> Iterator[list[Scene]]:
     """Two of them on one store, at one queue, which both have posted to."""
-    storages = [connect(mongodb.uri_of("counters")) for _ in range(2)]
+    storages = [connect(mongodb.uri_of("counters"), drawn_sequences=True) for _ in range(2)]
     clock = ManualClock(storages[0].now())
     queue = QueueRef("acme", uuid4().hex)
     yield [Scene(storage, clock, queue) for storage in storages]

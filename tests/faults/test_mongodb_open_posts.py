@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -52,7 +53,7 @@ class Stop:
 @pytest.fixture
 def servers(mongodb: MongoServer) -> Iterator[list[Scene]]:
     """Three servers that draw in one queue."""
-    storages = [connect(mongodb.uri_of(DATABASE)) for _ in range(3)]
+    storages = [connect(mongodb.uri_of(DATABASE), drawn_sequences=True) for _ in range(3)]
     clock = ManualClock(storages[0].now())
     queue = QueueRef("acme", uuid4().hex)
     scenes = [Scene(storage, clock, queue) for storage in storages]
@@ -124,6 +125,39 @@ def test_listing_beside_an_open_post_waits_for_it_and_has_its_messages(
         later(stop)
         listed = listing(here)
         assert listed == [*before, *posted.result(10), *after]
+
+
+def test_listing_whose_page_is_consumed_while_it_waits_has_the_next_page(
+    servers: list[Scene], monkeypatch: pytest.MonkeyPatch
+):
+    """An empty page would mean that no message is left."""
+    here, there, other = servers
+    first = other.post(1)
+    original = OpenPosts._settle
+    with stopped("draw", monkeypatch, partial(there.post, 1)) as (stop, posted):
+        page, behind = here.post(3), here.post(10)
+
+        def settle(*arguments: Any) -> object:
+            stop.may_go.set()
+            settled = original(*arguments)
+            other.storage.messages.delete(other.queue, [*first, *posted.result(10), *page], other.now)
+            return settled
+
+        monkeypatch.setattr(OpenPosts, "_settle", settle)
+        listed = ids_of(here.storage.messages.list(here.queue, 0, 4, EVERYTHING, here.now).items)
+        assert listed == behind[:4]
+
+
+def test_posts_that_create_queues_waste_no_sequences_of_other_queues(servers: list[Scene]):
+    here, there, _ = servers
+    there.post(1)  # so that ``here`` draws
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(24):
+            pool.submit(Scene(here.storage, here.clock, QueueRef("other", uuid4().hex)).post, 1)
+            pool.submit(here.post, 1)
+    sequences = [one.sequence for one in followed(here, limit=100)[0]]
+    assert len(sequences) == 25
+    assert sequences[-1] - sequences[0] < 35
 
 
 def test_listing_whose_page_ends_before_an_open_post_does_not_wait(

@@ -80,7 +80,7 @@ class Load:
 @pytest.mark.parametrize("way", ["step down", "kill"])
 def test_a_change_of_the_primary_under_load_loses_and_doubles_nothing(members: list[Member], way: str):
     """Every acknowledged post is there once, none twice, and no message was given to two claims (L1, L2, L7)."""
-    storage = connect(uri_of(members), timeout=10.0)
+    storage = connect(uri_of(members), timeout=10.0, drawn_sequences=True)
     load = Load(storage, QueueRef("acme", "jobs"))
     with ThreadPoolExecutor(6) as pool:
         running = [pool.submit(work) for work in [load.produce] * 4 + [load.work] * 2]
@@ -108,7 +108,7 @@ def test_a_change_of_the_primary_under_load_loses_and_doubles_nothing(members: l
 @pytest.mark.parametrize("way", ["step down", "kill"])
 def test_followers_of_servers_that_draw_miss_nothing_while_the_primary_changes(members: list[Member], way: str):
     """Three servers draw sequences in one queue, and each has a listing that follows it (L6)."""
-    storages = [connect(uri_of(members), timeout=10.0) for _ in range(3)]
+    storages = [connect(uri_of(members), timeout=10.0, drawn_sequences=True) for _ in range(3)]
     loads = [Load(storage, QueueRef("acme", "followed")) for storage in storages]
     storages[0].queues.create(QueueRef("acme", "followed"), b"{}")
     for load in loads:
@@ -212,7 +212,7 @@ GROUPS = ("a", "b", "c")
 def test_groups_keep_their_order_while_the_primary_steps_down(members: list[Member]):
     """Each message comes, and none before one that stands before it in its group (L5); no group is left behind, though
     an answer to a claim or to a deletion was lost."""
-    storage = connect(uri_of(members), timeout=10.0)
+    storage = connect(uri_of(members), timeout=10.0, drawn_sequences=True)
     load = Groups(storage, QueueRef("acme", "steps"))
     with ThreadPoolExecutor(5) as pool:
         running = [pool.submit(work) for work in [load.produce] * 2 + [load.work] * 3]

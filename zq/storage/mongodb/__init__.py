@@ -150,7 +150,8 @@ def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
     except (StartRefused, Unavailable):
         client.close()
         raise
-    return MongoStorage(StoreClient(client, found.database, chosen.timeout, found.durable, cluster), expiry=expiry)
+    opened = StoreClient(client, found.database, chosen.timeout, found.durable, cluster, chosen.drawn_sequences)
+    return MongoStorage(opened, expiry=expiry)
 
 
 def prepare(uri: str, **options: Any) -> None:

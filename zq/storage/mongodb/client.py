@@ -91,7 +91,16 @@ class Aborted(Exception):
 class StoreClient:
     """The connection to one database. Safe for any number of threads."""
 
-    def __init__(self, client: Client, database: str, timeout: float, durable: WriteConcern, sharded: bool) -> None:
+    def __init__(
+        self,
+        client: Client,
+        database: str,
+        timeout: float,
+        durable: WriteConcern,
+        sharded: bool,
+        draws: bool = False,
+    ) -> None:
+        """Wrap an open connection. ``draws``: the option ``drawn_sequences``."""
         self.pymongo = client
         self.database = client.get_database(database, codec_options=CODEC)
         self.messages = self.database.get_collection(MESSAGES, write_concern=durable)
@@ -100,6 +109,7 @@ class StoreClient:
         self.locks = StripedLocks(timeout)
         self.removals = removals()
         self.transactions = Tally("store_transactions_total", "outcome", *OUTCOMES)
+        self._draws = draws
         self._listener: Callable[[QueueRef], object] = lambda queue: None
         self._made_ready: WeakKeyDictionary[Session, set[QueueRef]] = WeakKeyDictionary()
         self._durable = durable
@@ -112,7 +122,7 @@ class StoreClient:
     @property
     def can_draw(self) -> bool:
         """Whether posts may draw sequences beside their transactions; see the module ``numbering``."""
-        return not self.sharded and self._read_concern["level"] == "majority"
+        return self._draws and not self.sharded and self._read_concern["level"] == "majority"
 
     @contextmanager
     def verb(self, timeout: float | None = None) -> Iterator[None]:

@@ -92,11 +92,13 @@ class Beside:
         self._lane.hold(session)
 
     def find_missing(self, session: Session, keys: Iterable[QueueKey]) -> set[QueueKey]:
-        """Return an empty set: a draw in a missing queue fails."""
-        return set()
+        return find_missing(self._client, session, list(keys))
 
     def assign(self, session: Session, arrivals: Mapping[QueueKey, Arrivals]) -> Mapping[QueueKey, SequenceRange]:
         """Draw sequences. Raises ``NotDrawn`` if a queue does not exist, or if the outcome of the draw is unknown."""
+        # Otherwise, the posts that create queues would waste sequences of all other queues in the group.
+        if find_missing(self._client, session, list(arrivals)):
+            raise NotDrawn
         try:
             counters = {one["_id"]: one for one in self._draw(arrivals)}
         except PyMongoError as error:

@@ -79,20 +79,23 @@ class OpenPosts:
 
     def read_page(self, key: QueueKey, search: Callable[[PageLimits], Found]) -> Found:
         """Return the result of ``search`` for a page below which no message of the queue can appear later."""
-        with self._lock:
-            final = self._final.get(key.counter, 0)
-            limits = PageLimits(LARGEST_MARKER, (self._time if final else None) or True, {})
-        found, counter = search(limits)
-        if not found or found[-1]["k"] <= final or "x" not in counter:
-            return found, counter
-        limits = self._limits(key)
-        found, counter = search(limits)
-        if found:
-            last = found[-1]["k"]
-            waiting = {lane: first for lane, first in limits.ranges.items() if first <= last}
-            if waiting:
-                found, counter = search(PageLimits(last, self._settle(key, waiting), {}))
-        return found, counter
+        while True:
+            with self._lock:
+                final = self._final.get(key.counter, 0)
+                limits = PageLimits(LARGEST_MARKER, (self._time if final else None) or True, {})
+            found, counter = search(limits)
+            if not found or found[-1]["k"] <= final or "x" not in counter:
+                return found, counter
+            limits = self._limits(key)
+            found, counter = search(limits)
+            if found:
+                last = found[-1]["k"]
+                waiting = {lane: first for lane, first in limits.ranges.items() if first <= last}
+                if waiting:
+                    found, counter = search(PageLimits(last, self._settle(key, waiting), {}))
+            if found:
+                return found, counter
+            # Consumers have removed all messages up to the limit. An empty page would mean that none is left.
 
     def settle(self, key: QueueKey) -> None:
         """Wait until each post that has already drawn sequences in the queue is committed or aborted."""
