@@ -127,8 +127,7 @@ def rotate(session: Session, id: str) -> None:
 def quota(session: Session) -> None:
     """Show the project's quotas and usage; 0 = no limit."""
     found = session.client.quota()
-    used = found["used"]
-    rows = [{"name": name, "limit": limit, "used": used.get(name)} for name, limit in found["limits"].items()]
+    rows = [{"name": name, "limit": limit, "used": found.used.get(name)} for name, limit in found.limits.items()]
     session.out.rows(("name", "limit", "used"), rows, lambda row: [*row.values()])
 
 

@@ -36,6 +36,7 @@ from zq.model import CommitResult, Fence
 from zq.wire import extensions
 from zq.wire.answers import Epoch, JobCommit, JobFence, JobStage, LastCommit
 from zq.wire.figures import FiguresRow, Overview, Server, Servers
+from zq.wire.quotas import QuotaReport
 from zq.wire.subscriptions import ProjectSubscription
 
 if TYPE_CHECKING:
@@ -197,12 +198,12 @@ class ClientOperations(AdministrationOperations):
         return Call(method="POST", path=path("share", "revoke"), read=read_empty)
 
     @operation
-    def quota(self) -> Call[dict[str, Any]]:
+    def quota(self) -> Call[QuotaReport]:
         """Return the project's quotas (``limits``) and usage (``used``).
 
         Raises ``NotBuilt`` if the server does not authenticate callers.
         """
-        return Call(method="GET", path=path("quota"), read=read_object)
+        return Call(method="GET", path=path("quota"), read=decode_as(QuotaReport))
 
     @listing
     def tokens(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:

@@ -11,16 +11,12 @@ from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer,
 from zq.http.openapi.structs import answer_schemas, page_schema, request_schemas
 from zq.http.tokens import MAX_PAGE as MAX_TOKENS_PAGE
 from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
-from zq.model.quotas import MAX_QUOTA, PERCENT, Quota, State
+from zq.model.quotas import BOUNDS, MAX_QUOTA
+from zq.wire.quotas import QuotaReport
 from zq.wire.tokens import MAX_TEXT, Identity, Me, ShareTerms
 
 ASKED: Final = (400, 403, 406, 503)
 IDS: Final = TEXT | {"pattern": f"^{PROJECT_ID.pattern}$", "minLength": 1, "maxLength": MAX_PROJECT}
-COUNTS: Final = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
-FLAGS: Final = {"type": "object", "additionalProperties": {"type": "boolean"}}
-STATE: Final = {"enum": [str(state) for state in State]}
-# Members of a usage report.
-USE: Final = {"used": COUNTS, "exact": FLAGS, "age": {"type": "number", "minimum": 0}}
 
 
 def administration() -> Json:
@@ -50,16 +46,15 @@ def administration() -> Json:
 
 def schemas() -> Json:
     """Return the schemas of quotas, callers, the audit trail and signed URLs."""
-    values = {name: integer(0, MAX_QUOTA) for name in Quota.__struct_fields__} | {"share": integer(*PERCENT)}
-    own = {"type": "object", "properties": values, "additionalProperties": False}
-    callers = answer_schemas(Identity, Me)
-    callers["Me"]["properties"]["rules"]["items"] = {"enum": list(RULES)}
+    values = {name: integer(*bounds) for name, bounds in BOUNDS.items()}
+    found = answer_schemas(Identity, Me, QuotaReport)
+    found["Me"]["properties"]["rules"]["items"] = {"enum": list(RULES)}
+    found["QuotaReport"]["properties"]["limits"] = reference("schemas", "OwnLimits")
     return _shares() | {
-        "OwnLimits": own,
-        **callers,
+        **found,
+        "OwnLimits": {"type": "object", "properties": values, "additionalProperties": False},
         "AuditEntry": _audit_entry(),
         "AuditPage": page_schema("entries", "AuditEntry"),
-        "QuotaReport": object_of({"limits": reference("schemas", "OwnLimits"), "state": STATE} | USE),
     }
 
 
