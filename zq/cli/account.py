@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import quote
 
 import click
+from msgspec.structs import asdict
 
 from zq.cli.output import note
 from zq.cli.param_types import Count
@@ -161,7 +162,7 @@ def share(
         session.client.revoke_shares()
         return
     until = None if expires is None else expires.replace(tzinfo=UTC)
-    session.out.result(session.client.queue(queue).share(paths=paths, methods=methods, expires=until))
+    session.out.result(asdict(session.client.queue(queue).share(paths=paths, methods=methods, expires=until)))
 
 
 def property_cell(value: object) -> object:

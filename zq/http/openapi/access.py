@@ -13,7 +13,7 @@ from zq.http.tokens import MAX_PAGE as MAX_TOKENS_PAGE
 from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
 from zq.model.quotas import BOUNDS, MAX_QUOTA
 from zq.wire.quotas import QuotaReport
-from zq.wire.tokens import MAX_TEXT, Identity, Me, ShareTerms
+from zq.wire.tokens import MAX_TEXT, Identity, Me, Share, ShareTerms
 
 ASKED: Final = (400, 403, 406, 503)
 IDS: Final = TEXT | {"pattern": f"^{PROJECT_ID.pattern}$", "minLength": 1, "maxLength": MAX_PROJECT}
@@ -80,13 +80,10 @@ def sharing() -> Json:
 
 
 def _shares() -> Json:
-    texts = {"type": "array", "items": TEXT}
     terms = request_schemas(ShareTerms)
     for name, names in (("paths", PATHS), ("methods", METHODS)):
         terms["ShareTerms"]["properties"][name]["anyOf"][0]["items"]["enum"] = list(names)
-    return terms | {
-        "Share": object_of({"paths": texts, "methods": texts, "project": IDS, "expires": TEXT, "signature": TEXT}),
-    }
+    return terms | answer_schemas(Share)
 
 
 def _audit_entry() -> Json:
