@@ -33,6 +33,7 @@ from zq.client.streams import EventReader, stream, stream_async
 from zq.client.values import Event, Gap, Listed, LiveClaim, Located
 from zq.errors import Invalid
 from zq.model import CommitResult, Fence
+from zq.model.audit import Entry
 from zq.wire import extensions
 from zq.wire.answers import Epoch, JobCommit, JobFence, JobStage, LastCommit
 from zq.wire.figures import FiguresRow, Overview, Server, Servers
@@ -251,7 +252,7 @@ class ClientOperations(AdministrationOperations):
         return Call(method="DELETE", path=path("tokens", id), read=read_empty)
 
     @listing
-    def audit(self, /, *, since: datetime | None = None, page: int | None = None) -> Call[Page[dict[str, Any]]]:
+    def audit(self, /, *, since: datetime | None = None, page: int | None = None) -> Call[Page[Entry]]:
         """List audit entries, newest first. Administrators get the entries of all projects.
 
         Args:
@@ -259,7 +260,7 @@ class ClientOperations(AdministrationOperations):
             page: Number of entries per request.
         """
         since_text = None if since is None else since.isoformat()
-        return pages("entries", dict[str, Any], path("audit"), {"limit": page, "since": since_text})
+        return pages("entries", Entry, path("audit"), {"limit": page, "since": since_text})
 
     @operation
     def fence(self, name: str) -> Call[Fence]:

@@ -3,7 +3,6 @@
 
 from typing import Final
 
-from zq.audit import Entry
 from zq.auth.policy import RULES
 from zq.auth.signatures import METHODS, PATHS
 from zq.core.trail import MAX_PAGE
@@ -11,7 +10,8 @@ from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer,
 from zq.http.openapi.structs import answer_schemas, page_schema, request_schemas
 from zq.http.tokens import MAX_PAGE as MAX_TOKENS_PAGE
 from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
-from zq.model.quotas import BOUNDS, MAX_QUOTA
+from zq.model.audit import Entry
+from zq.model.quotas import BOUNDS
 from zq.wire.quotas import QuotaReport
 from zq.wire.tokens import MAX_TEXT, Identity, Me, Share, ShareTerms
 
@@ -47,13 +47,13 @@ def administration() -> Json:
 def schemas() -> Json:
     """Return the schemas of quotas, callers, the audit trail and signed URLs."""
     values = {name: integer(*bounds) for name, bounds in BOUNDS.items()}
-    found = answer_schemas(Identity, Me, QuotaReport)
+    found = answer_schemas(Identity, Me, QuotaReport, AuditEntry=Entry)
+    found["AuditEntry"]["required"] = [name for name in Entry.__struct_fields__ if name != "messages"]
     found["Me"]["properties"]["rules"]["items"] = {"enum": list(RULES)}
     found["QuotaReport"]["properties"]["limits"] = reference("schemas", "OwnLimits")
     return _shares() | {
         **found,
         "OwnLimits": {"type": "object", "properties": values, "additionalProperties": False},
-        "AuditEntry": _audit_entry(),
         "AuditPage": page_schema("entries", "AuditEntry"),
     }
 
@@ -84,18 +84,6 @@ def _shares() -> Json:
     for name, names in (("paths", PATHS), ("methods", METHODS)):
         terms["ShareTerms"]["properties"][name]["anyOf"][0]["items"]["enum"] = list(names)
     return terms | answer_schemas(Share)
-
-
-def _audit_entry() -> Json:
-    texts = object_of(dict.fromkeys((name for name in Entry.__struct_fields__ if name != "messages"), TEXT))
-    texts["properties"] |= {"time": TEXT | {"format": "date-time"}}
-    texts["properties"]["messages"] = integer(0, MAX_QUOTA) | {"description": "Number of messages affected, if known."}
-    return texts
-
-
-def object_of(properties: Json) -> Json:
-    """Return the schema of an object whose members are all required."""
-    return {"type": "object", "properties": properties, "required": sorted(properties)}
 
 
 def tokens() -> Json:
