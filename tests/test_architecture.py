@@ -141,7 +141,7 @@ MAY_IMPORT: dict[str, list[str]] = {
         ),
     ],
     "zq.console": ["zq.http", "zq.model"],
-    "zq.audit": ["zq.errors"],
+    "zq.audit": VALUES,
     "zq.auth.policy": [*VALUES, "zq.audit"],
     "zq.testing": [
         "zq.serving",

@@ -17,9 +17,10 @@ from logging.handlers import WatchedFileHandler
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType, structs
+from msgspec import structs
 
 from zq.errors import StartRefused
+from zq.model.audit import Entry
 
 # The logger of the audit log. It does not propagate.
 LOGGER: Final = logging.getLogger("zq.audit")
@@ -29,30 +30,6 @@ MAX_PER_SECOND: Final = 100
 DELAY: Final = 1.0
 OFF: Final = "off"
 STDERR: Final = "stderr"
-
-
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the audit log.
-
-    Attributes:
-        route: The path with parameter names, such as ``/v2/queues/{queue}/purge``.
-        object: The affected object, such as ``queue jobs``.
-        why: Reason for a rejection. If a token was rotated: a sentence that names the new token.
-        messages: Number of affected messages, if known.
-    """
-
-    time: str = ""
-    request_id: str = ""
-    project: str = ""
-    credential: str = ""
-    peer: str = ""
-    method: str = ""
-    route: str = ""
-    rule: str = ""
-    object: str = ""
-    outcome: str
-    why: str = ""
-    messages: int | UnsetType = UNSET
 
 
 def encode(entry: Entry) -> bytes:

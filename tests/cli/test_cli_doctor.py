@@ -107,7 +107,8 @@ def figures(offset: float) -> Response:
 
 
 def quota(used: int) -> Response:
-    return 200, {}, {"limits": {"queues": 10, "rate": 5, "bytes": 0}, "used": {"queues": used, "bytes": 7}}
+    use = {"used": {"queues": used, "bytes": 7}, "exact": {}, "age": 0}
+    return 200, {}, {"limits": {"queues": 10, "rate": 5, "bytes": 0}, "state": "active", **use}
 
 
 @pytest.fixture

@@ -64,9 +64,9 @@ def test_the_limits_of_a_project_are_set_and_removed(kind: str, project: str) ->
         server(auth_strategy="token") as guarded,
         client_of(kind, guarded.url, "root", token=guarded.token("root", roles=["admin"])) as client,
     ):
-        assert client.project(project)["limits"] == {}
-        assert client.set_limits(project, {"queues": 5})["limits"] == {"queues": 5}
-        assert [(each["project"], each["limits"]) for each in client.projects()] == [(project, {"queues": 5})]
-        assert client.set_limits(project, {})["limits"] == {}
+        assert client.project(project).limits == {}
+        assert client.set_limits(project, {"queues": 5}).limits == {"queues": 5}
+        assert [(each.project, each.limits) for each in client.projects()] == [(project, {"queues": 5})]
+        assert client.set_limits(project, {}).limits == {}
         with pytest.raises(errors.Invalid, match="limits may contain"):
             client.set_limits(project, {"queue": 5})

@@ -50,11 +50,11 @@ def test_what_was_changed_is_listed_the_latest_first(client: Any) -> None:
         client.queue(f"q{number}").post_batch(list(range(number)))
         client.queue(f"q{number}").purge()
     entries = wait_for(lambda: [*client.audit(page=2)][4:] and [*client.audit(page=2)], 60, "five entries")
-    told = [(entry["rule"], entry["object"], entry["messages"]) for entry in entries]
+    told = [(entry.rule, entry.object, entry.messages) for entry in entries]
     assert told == [("queues:purge", f"queue q{number}", number) for number in reversed(range(1, 6))]
     assert len([*client.audit(since=begun)]) == 5
     assert [*client.audit(since=datetime.now(UTC) + timedelta(days=1))] == []
-    assert [*client.audit(since=datetime.fromisoformat(entries[2]["time"]), page=1)][:3] == entries[:3]
+    assert [*client.audit(since=datetime.fromisoformat(entries[2].time), page=1)][:3] == entries[:3]
     with pytest.raises(errors.Invalid, match="limit"):
         [*client.audit(page=101)]
 

@@ -31,7 +31,7 @@ def slow(tmp_path: Path) -> dict[str, str]:
 
 def listed(server: ZqServer, **options: str) -> list[str]:
     with Client(server.url, **options) as client:
-        return [f"{entry['rule']} {entry['object']}" for entry in client.audit()]
+        return [f"{entry.rule} {entry.object}" for entry in client.audit()]
 
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])

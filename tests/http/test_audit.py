@@ -11,11 +11,12 @@ import pytest
 from tests.http.scoped import Scoped
 from tests.servers import wait_for
 from zq import audit
-from zq.audit import MAX_PER_SECOND, Audit, Entry
+from zq.audit import MAX_PER_SECOND, Audit
 from zq.auth import open_tokens
 from zq.auth.tokens import Grant, Tokens
 from zq.clock import ManualClock
 from zq.errors import StartRefused
+from zq.model.audit import Entry
 from zq.model.identity import AuthOptions, Identity
 from zq.storage import connect
 

@@ -13,11 +13,11 @@ from tests.http.api import Api
 from tests.http.scoped import Scoped
 from tests.http.stores import down
 from tests.servers import wait_for
-from zq.audit import Entry
 from zq.clock import ManualClock
 from zq.core import trail as module
 from zq.core.trail import MAX_PER_SECOND, MAX_TEXT, MAX_WAITING, Trail
 from zq.errors import Unavailable
+from zq.model.audit import Entry
 from zq.model.identity import Identity
 from zq.storage.api import Storage
 

@@ -196,7 +196,7 @@ def test_an_embedded_store_moves_into_an_object_store(machine: Open, uri: str, t
     assert run("ship", "--store", f"rocksdb://{path}", "--to", uri).code == 0
     done = run("ship", "--store", f"rocksdb://{path}", "--to", uri)
     assert done.code == 2
-    assert "The prefix contains a store" in done.error
+    assert "The prefix already contains objects of a store" in done.error
     storage = machine("first", takeover="refuse")
     posted(storage, 20, 25)
     storage.close()

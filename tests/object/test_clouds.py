@@ -166,7 +166,7 @@ def test_a_store_that_elects_everybody_is_refused(store: str) -> None:
 @STORES
 @pytest.mark.usefixtures("variables")
 @pytest.mark.parametrize(
-    ("status", "sentence"), [(403, "credentials"), (507, "status 507"), (404, "bucket or container does not exist")]
+    ("status", "sentence"), [(403, "credentials"), (507, "status 507"), (404, "bucket or container of the store")]
 )
 def test_what_is_refused_is_named(store: str, status: int, sentence: str) -> None:
     """No rights, no space, no bucket."""

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from zq.audit import Audit, Entry
+from zq.audit import Audit
 from zq.auth.policy import RULES, Policy
 from zq.errors import StartRefused
+from zq.model.audit import Entry
 from zq.model.identity import Identity
 
 MEMBER, READER = (Identity("acme", "u1", frozenset({role})) for role in ("member", "reader"))

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenAPI operations and schemas of ``/v2/admin/project…`` and ``/v2/admin/rekey``."""
 
-from zq.http.openapi.access import IDS, STATE, USE, object_of
+from zq.core.data_keys import RekeyResult
+from zq.http.openapi.access import IDS
 from zq.http.openapi.operations import TEXT, Json, answer, body, integer, operation, query, reference
-from zq.http.openapi.structs import page_schema
-from zq.model.quotas import MAX_QUOTA
+from zq.http.openapi.structs import answer_schemas, page_schema
+from zq.model.quotas import State
+from zq.wire.quotas import ProjectReport
 
 
 def operations() -> Json:
@@ -66,19 +68,13 @@ def _projects() -> Json:
 
 def schemas() -> Json:
     """Return the schemas of request and response bodies."""
-    said = {
-        "project": IDS,
-        "limits": reference("schemas", "OwnLimits"),
-        "state": STATE,
-        "deleting": {"type": "boolean"},
-    }
-    return {
-        "Project": object_of(said | USE),
+    found, limits = answer_schemas(Project=ProjectReport, Rekeyed=RekeyResult), reference("schemas", "OwnLimits")
+    found["Project"]["properties"]["limits"] = limits
+    return found | {
         "ProjectPage": page_schema("projects", "Project"),
-        "Rekeyed": object_of({"projects": integer(0, MAX_QUOTA), "left": integer(0, MAX_QUOTA)}),
         "ProjectChange": {
             "type": "object",
-            "properties": {"limits": reference("schemas", "OwnLimits"), "state": STATE},
+            "properties": {"limits": limits, "state": {"enum": [*State]}},
             "minProperties": 1,
         },
     }

@@ -19,6 +19,7 @@ from zq.http.tenant import Audience
 from zq.limits import project_id
 from zq.model.quotas import Project, State, validate_limits
 from zq.wire import encoding
+from zq.wire.quotas import ProjectReport
 
 
 class ProjectChange(msgspec.Struct):
@@ -39,8 +40,9 @@ class _Projects:
     def _quotas(self) -> Quotas:
         return require_quotas(self._optional_quotas)
 
-    def _representation(self, project: str, stored: Project) -> dict[str, Any]:
-        return {"project": project} | structs.asdict(stored) | usage(self._quotas, project)
+    def _report(self, project: str, stored: Project) -> ProjectReport:
+        used = structs.asdict(usage(self._quotas, project))
+        return ProjectReport(project, stored.limits, stored.state, stored.deleting, **used)
 
 
 class ProjectCollection(_Projects):
@@ -52,10 +54,8 @@ class ProjectCollection(_Projects):
     def on_get(self, req: Request, resp: falcon.Response) -> None:
         limit = query.integer(req, "limit")
         page = self._quotas.list(query.text(req, "marker"), limit)
-        items, link = (
-            [self._representation(*each) for each in page.items],
-            query.next_page_query(page.next, limit=limit),
-        )
+        items = [self._report(*each) for each in page.items]
+        link = query.next_page_query(page.next, limit=limit)
         resp.data = encoding.page("projects", items, "/v2/admin/projects", link)
 
 
@@ -89,7 +89,7 @@ class ProjectItem(_Projects):
         resp.status = falcon.HTTP_202
 
     def _show(self, resp: falcon.Response, project: str, stored: Project) -> None:
-        resp.data = wire.encode(self._representation(project, stored))
+        resp.data = wire.encode(self._report(project, stored))
 
 
 class RekeyResource:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from zq.audit import Audit, Entry
+from zq.audit import Audit
 from zq.auth.certificates import Certificates, read_holders
 from zq.auth.credentials import BearerStrategy
 from zq.auth.files import read_private
@@ -16,6 +16,7 @@ from zq.auth.proxy import ProxySecrets, read_secrets
 from zq.auth.tokens import Tokens, TokenVerifier, default_max_tokens, parse_token
 from zq.clock import Clock
 from zq.errors import StartRefused
+from zq.model.audit import Entry
 from zq.model.identity import ADMIN, ALGORITHMS, AuthOptions, JwtOptions
 from zq.storage.api import DocumentController
 

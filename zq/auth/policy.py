@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from zq.audit import Audit, Entry
+from zq.audit import Audit
 from zq.errors import StartRefused
+from zq.model.audit import Entry
 from zq.model.identity import ADMIN, Identity
 from zq.model.scopes import Verb
 

@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import quote
 
 import click
+from msgspec.structs import asdict
 
 from zq.cli.output import note
 from zq.cli.param_types import Count
@@ -127,8 +128,7 @@ def rotate(session: Session, id: str) -> None:
 def quota(session: Session) -> None:
     """Show the project's quotas and usage; 0 = no limit."""
     found = session.client.quota()
-    used = found["used"]
-    rows = [{"name": name, "limit": limit, "used": used.get(name)} for name, limit in found["limits"].items()]
+    rows = [{"name": name, "limit": limit, "used": found.used.get(name)} for name, limit in found.limits.items()]
     session.out.rows(("name", "limit", "used"), rows, lambda row: [*row.values()])
 
 
@@ -162,7 +162,7 @@ def share(
         session.client.revoke_shares()
         return
     until = None if expires is None else expires.replace(tzinfo=UTC)
-    session.out.result(session.client.queue(queue).share(paths=paths, methods=methods, expires=until))
+    session.out.result(asdict(session.client.queue(queue).share(paths=paths, methods=methods, expires=until)))
 
 
 def property_cell(value: object) -> object:

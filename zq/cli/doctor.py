@@ -193,8 +193,8 @@ class Doctor:
 
     def check_quotas(self) -> Finding:
         quota = self._client.quota()
-        used = quota["used"]
-        shares = {name: used[name] / limit for name, limit in quota["limits"].items() if limit and name in used}
+        used = quota.used
+        shares = {name: used[name] / limit for name, limit in quota.limits.items() if limit and name in used}
         near = [f"{name} {share:.0%}" for name, share in shares.items() if share >= HIGH_QUOTA_SHARE]
         if near:
             found = f"Quotas are nearly used: {', '.join(near)}."

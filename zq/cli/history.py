@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, Final
 
 import click
+import msgspec
 from msgspec.structs import asdict
 
 from zq.cli.failures import RESOURCE_ERRORS, UnreadableResources
@@ -198,7 +199,7 @@ def replay(
 def audit(session: Session, since: datetime | None, limit: int) -> None:
     """List changes and deletions with the credentials that made them, newest first."""
     found = session.client.audit(since=since, page=min(limit or AUDIT_PAGE, AUDIT_PAGE))
-    session.out.rows(AUDIT_COLUMNS, islice(found, limit or None), audit_cells)
+    session.out.rows(AUDIT_COLUMNS, map(msgspec.to_builtins, islice(found, limit or None)), audit_cells)
 
 
 def audit_cells(entry: dict[str, Any]) -> list[object]:

@@ -4,8 +4,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from zq.client.calls import Call, Page, listing, operation, pages, path, read_empty, read_object
+from zq.client.calls import Call, Page, decode_as, listing, operation, pages, path, read_empty, read_object
 from zq.wire.numbers import checked_json
+from zq.wire.quotas import ProjectReport
 
 
 class AdministrationOperations:
@@ -86,22 +87,23 @@ class AdministrationOperations:
         return Call(method="DELETE", path=path("flavors", name), read=read_empty)
 
     @listing
-    def projects(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:
+    def projects(self, /, *, page: int | None = None) -> Call[Page[ProjectReport]]:
         """List the projects that have created something or have settings, each with its usage.
 
         Args:
             page: Number of projects per request.
         """
-        return pages("projects", dict[str, Any], path("admin", "projects"), {"limit": page})
+        return pages("projects", ProjectReport, path("admin", "projects"), {"limit": page})
 
     @operation
-    def project(self, name: str) -> Call[dict[str, Any]]:
+    def project(self, name: str) -> Call[ProjectReport]:
         """Return a project's own limits, state and usage. An unknown project has none."""
-        return Call(method="GET", path=path("admin", "project"), params={"project": name}, read=read_object)
+        read = decode_as(ProjectReport)
+        return Call(method="GET", path=path("admin", "project"), params={"project": name}, read=read)
 
     @operation
-    def set_limits(self, project: str, limits: Mapping[str, int]) -> Call[dict[str, Any]]:
+    def set_limits(self, project: str, limits: Mapping[str, int]) -> Call[ProjectReport]:
         """Replace a project's own limits and return the project. A limit that is not given is the server's."""
-        body = checked_json({"limits": dict(limits)})
+        body, read = checked_json({"limits": dict(limits)}), decode_as(ProjectReport)
         where = path("admin", "project")
-        return Call(method="PUT", path=where, params={"project": project}, body=body, read=read_object)
+        return Call(method="PUT", path=where, params={"project": project}, body=body, read=read)

@@ -33,9 +33,11 @@ from zq.client.streams import EventReader, stream, stream_async
 from zq.client.values import Event, Gap, Listed, LiveClaim, Located
 from zq.errors import Invalid
 from zq.model import CommitResult, Fence
+from zq.model.audit import Entry
 from zq.wire import extensions
 from zq.wire.answers import Epoch, JobCommit, JobFence, JobStage, LastCommit
 from zq.wire.figures import FiguresRow, Overview, Server, Servers
+from zq.wire.quotas import QuotaReport
 from zq.wire.subscriptions import ProjectSubscription
 
 if TYPE_CHECKING:
@@ -197,12 +199,12 @@ class ClientOperations(AdministrationOperations):
         return Call(method="POST", path=path("share", "revoke"), read=read_empty)
 
     @operation
-    def quota(self) -> Call[dict[str, Any]]:
+    def quota(self) -> Call[QuotaReport]:
         """Return the project's quotas (``limits``) and usage (``used``).
 
         Raises ``NotBuilt`` if the server does not authenticate callers.
         """
-        return Call(method="GET", path=path("quota"), read=read_object)
+        return Call(method="GET", path=path("quota"), read=decode_as(QuotaReport))
 
     @listing
     def tokens(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:
@@ -250,7 +252,7 @@ class ClientOperations(AdministrationOperations):
         return Call(method="DELETE", path=path("tokens", id), read=read_empty)
 
     @listing
-    def audit(self, /, *, since: datetime | None = None, page: int | None = None) -> Call[Page[dict[str, Any]]]:
+    def audit(self, /, *, since: datetime | None = None, page: int | None = None) -> Call[Page[Entry]]:
         """List audit entries, newest first. Administrators get the entries of all projects.
 
         Args:
@@ -258,7 +260,7 @@ class ClientOperations(AdministrationOperations):
             page: Number of entries per request.
         """
         since_text = None if since is None else since.isoformat()
-        return pages("entries", dict[str, Any], path("audit"), {"limit": page, "since": since_text})
+        return pages("entries", Entry, path("audit"), {"limit": page, "since": since_text})
 
     @operation
     def fence(self, name: str) -> Call[Fence]:

@@ -22,7 +22,6 @@ from zq.client.calls import (
     operation,
     pages,
     read_empty,
-    read_object,
 )
 from zq.client.resources import FINISHED, MESSAGES, Ids, id_list, message_pages, messages_call, stretch_call
 from zq.client.subscriptions import SubscriptionOperations
@@ -44,6 +43,7 @@ from zq.wire import extensions
 from zq.wire.answers import Depth, Replayed
 from zq.wire.attributes import Attribute
 from zq.wire.figures import Points
+from zq.wire.tokens import Share
 
 T = TypeVar("T")
 
@@ -151,15 +151,12 @@ class QueueOperations(SubscriptionOperations):
         paths: Sequence[str] = ("messages",),
         methods: Sequence[str] = ("GET",),
         expires: datetime | None = None,
-    ) -> Call[dict[str, Any]]:
+    ) -> Call[Share]:
         """Create a signed URL of the queue, for callers without an account.
 
         Args:
             paths: Resources that the URL gives access to: "messages", "claims", "subscriptions".
             expires: Expiry time. Default: in one day. A time without a time zone is local.
-
-        Returns:
-            The parts of the URL: ``paths``, ``methods``, ``project``, ``expires`` and ``signature``.
         """
         terms: dict[str, Any] = {"paths": paths, "methods": methods}
         if expires is not None:
@@ -168,7 +165,7 @@ class QueueOperations(SubscriptionOperations):
             method="POST",
             path=self._path("share"),
             body=wire.encode(terms),
-            read=read_object,
+            read=decode_as(Share),
         )
 
     @operation

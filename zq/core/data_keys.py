@@ -18,6 +18,7 @@ from zq.clock import Clock
 from zq.errors import Invalid, MetadataConflict, Unavailable
 from zq.model.documents import Document, DocumentRef
 from zq.storage.api import DocumentController
+from zq.wire.answers import SafeCount
 
 LOG = logging.getLogger(__name__)
 # Kind of the deployment's documents; each holds the keys of one project.
@@ -59,8 +60,8 @@ class RekeyResult(Struct, frozen=True):
         left: Number of projects with a key that no master key of this server can unwrap.
     """
 
-    projects: int
-    left: int
+    projects: SafeCount
+    left: SafeCount
 
 
 _decoder: Final = msgspec.msgpack.Decoder(ProjectKeys)

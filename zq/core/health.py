@@ -5,16 +5,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from uuid import uuid4
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from zq.clock import Clock
 from zq.errors import Unavailable, ZqError
 from zq.limits import MAX_DRIFT, MAX_UNCERTAINTY, MIN_TTL
 from zq.model import ClaimRequest, Draft, Lease, ListFilter, QueueRef, Seconds, new_ids
 from zq.storage.api import Storage
+from zq.wire.answers import Count
 
 LOG = logging.getLogger(__name__)
 # Project of the probe's queues. A project id cannot contain a comma, so no client can access it.
@@ -48,16 +49,16 @@ class Operation(Struct, frozen=True):
     """
 
     succeeded: bool
-    seconds: float
-    ref: str | None = None
+    seconds: Annotated[float, Meta(extra_json_schema={"minimum": 0})]
+    ref: Annotated[str, Meta(extra_json_schema={"format": "uuid"})] | None
 
 
 class Volume(Struct, frozen=True):
     """The number of messages in all projects, up to a limit at which the server stops counting."""
 
-    free: int
-    claimed: int
-    total: int
+    free: Count
+    claimed: Count
+    total: Count
 
 
 class Report(Struct, frozen=True):

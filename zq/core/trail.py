@@ -19,11 +19,12 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from zq.audit import Entry, encode
+from zq.audit import encode
 from zq.clock import Clock
 from zq.errors import InvalidParameter
 from zq.limits import DEFAULT_PAGE, check_range
 from zq.model import Page
+from zq.model.audit import Entry
 from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
 from zq.wire.encoding import timestamp

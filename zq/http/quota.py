@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP resource for project quotas (tenancy 5)."""
 
-from typing import Any, Final
+from typing import Final
 
 import falcon
 from msgspec import structs
@@ -10,6 +10,7 @@ from zq import wire
 from zq.core.quotas import Quotas
 from zq.errors import NotBuilt
 from zq.http.context import Request
+from zq.wire.quotas import QuotaReport, UsageReport
 
 NO_QUOTAS: Final = "This server does not authenticate callers (auth_strategy is empty), so it has no quotas."
 
@@ -21,15 +22,8 @@ def require_quotas(quotas: Quotas | None) -> Quotas:
     return quotas
 
 
-def usage(quotas: Quotas, project: str) -> dict[str, Any]:
-    """Return the usage of a project as a JSON object for the quota document.
-
-    The object has these members:
-
-    - ``used``: usage by quota name;
-    - ``exact``: by quota name, whether the usage is exact;
-    - ``age``: age of inexact counts in seconds.
-    """
+def usage(quotas: Quotas, project: str) -> UsageReport:
+    """Return the usage of a project."""
     used = dict(quotas.used(project))
     exact, age = dict.fromkeys(used, True), 0
     stored = quotas.stored(project)
@@ -37,7 +31,7 @@ def usage(quotas: Quotas, project: str) -> dict[str, Any]:
         used |= {"stored_messages": stored.messages, "stored_bytes": stored.bytes}
         exact |= dict.fromkeys(("stored_messages", "stored_bytes"), stored.exact)
         age = stored.age
-    return {"used": used, "exact": exact, "age": age}
+    return UsageReport(used=used, exact=exact, age=age)
 
 
 class QuotaDocument:
@@ -51,5 +45,5 @@ class QuotaDocument:
     def on_get(self, req: Request, resp: falcon.Response) -> None:
         quotas, project = require_quotas(self._quotas), req.context.project
         allotment = quotas.allotment(project)
-        limits = {"limits": structs.asdict(allotment.quota), "state": allotment.state}
-        resp.data = wire.encode(limits | usage(quotas, project))
+        limits, used = structs.asdict(allotment.quota), structs.asdict(usage(quotas, project))
+        resp.data = wire.encode(QuotaReport(limits, allotment.state, **used))

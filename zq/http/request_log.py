@@ -11,7 +11,7 @@ from typing import Final
 import falcon
 from msgspec import UNSET
 
-from zq.audit import Audit, Entry
+from zq.audit import Audit
 from zq.core.trail import Trail
 from zq.events import Events
 from zq.http.authentication import get_peer
@@ -19,6 +19,7 @@ from zq.http.authorization import Response, find_object
 from zq.http.context import Request
 from zq.http.faults import context
 from zq.http.pending import HANDOVER, NO_HANDOVER
+from zq.model.audit import Entry
 
 LOG = logging.getLogger("zq.requests")
 # Content Security Policy. A browser that displays a response must not load, run or frame anything.

@@ -29,7 +29,7 @@ from zq.model.identity import ADMIN, MEMBER, Identity
 from zq.model.scopes import Kind, Verb, parse, scopes_exceed
 from zq.wire import encoding
 from zq.wire import tokens as shapes
-from zq.wire.tokens import MAX_ROLES, MAX_TEXT, ROLE, ShareTerms, TokenTerms, share_terms
+from zq.wire.tokens import MAX_ROLES, MAX_TEXT, ROLE, Share, ShareTerms, TokenTerms, share_terms
 
 # Maximum number of tokens per page.
 MAX_PAGE: Final = 100
@@ -365,15 +365,10 @@ class QueueShare:
             raise Invalid(f"expires must be between now and {format_time(last)}, not {format_time(asked)}.")
         return asked
 
-    def _signed(self, queue: QueueRef, paths: list[str], methods: list[str], expires: Seconds) -> dict[str, Any]:
+    def _signed(self, queue: QueueRef, paths: list[str], methods: list[str], expires: Seconds) -> Share:
         whole = sorted(f"/v2/queues/{queue.name}/{path}" for path in paths)
-        return {
-            "paths": whole,
-            "methods": sorted(methods),
-            "project": queue.project,
-            "expires": format_time(expires),
-            "signature": self._signatures.sign(queue.project, whole, methods, expires),
-        }
+        signature = self._signatures.sign(queue.project, whole, methods, expires)
+        return Share(whole, sorted(methods), queue.project, format_time(expires), signature)
 
 
 class ShareRevocation:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, NamedTuple
 from msgspec import Struct, structs
 
 from zq.errors import Invalid
+from zq.model.declarations import find_declarations
 from zq.model.options import Option
 
 # Kind of the deployment's documents that hold the settings of projects.
@@ -16,8 +17,6 @@ QUOTA: Final = "quota"
 PROJECT: Final = "project"
 # Maximum value of a quota.
 MAX_QUOTA: Final = 1 << 53
-# Minimum and maximum of ``share``.
-PERCENT: Final = (1, 100)
 # The type of a limit; 0 = no limit.
 Amount = Annotated[int, Option(0, MAX_QUOTA, reload=True)]
 
@@ -94,7 +93,7 @@ class Quota(Struct, frozen=True):
     """Subscriptions of a project. 0: no limit."""
     tokens: Amount = 100
     """Unexpired tokens of a project. 0: no limit."""
-    share: Annotated[int, Option(*PERCENT, reload=True)] = 25
+    share: Annotated[int, Option(1, 100, reload=True)] = 25
     """Percentage of threads, max_waiters and max_streams per process that one project may use."""
 
     def with_own(self, own: Mapping[str, int]) -> "Quota":
@@ -102,6 +101,10 @@ class Quota(Struct, frozen=True):
         return structs.replace(self, **own) if own else self
 
 
+# Minimum and maximum of each limit.
+BOUNDS: Final[dict[str, tuple[Any, Any]]] = {
+    field.name: (option.low, option.high) for field, option in find_declarations(Quota, Option)
+}
 UNBOUNDED: Final = Quota(**dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25})
 """The quota of servers that do not authenticate callers."""
 
@@ -121,10 +124,10 @@ def validate_limits(limits: Mapping[str, Any]) -> dict[str, int]:
     Raises ``Invalid`` if a limit is not valid.
     """
     for name, value in limits.items():
-        if name not in Quota.__struct_fields__:
-            known = ", ".join(Quota.__struct_fields__)
+        if name not in BOUNDS:
+            known = ", ".join(BOUNDS)
             raise Invalid(f"limits may contain {known}, not {name[:32]!r}.")
-        low, high = PERCENT if name == "share" else (0, MAX_QUOTA)
+        low, high = BOUNDS[name]
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise Invalid(f"limits.{name} must be an integer from {low} to {high}, not {str(value)[:32]}.")
     return dict(limits)

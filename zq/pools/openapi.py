@@ -4,7 +4,6 @@
 from typing import Any
 
 from zq.http.openapi.operations import TEXT, Json, answer, body, flag, integer, operation, query, reference
-from zq.http.openapi.schemas import store_report
 from zq.http.openapi.structs import answer_schemas, page_schema
 from zq.limits import DEFAULT_PAGE, Limits
 from zq.pools.catalogue import FLAVOR_CHANGE, NEW_FLAVOR, NEW_POOL, POOL_CHANGE
@@ -77,7 +76,6 @@ def flavors(limits: Limits) -> Json:
 def schemas() -> Json:
     """Return a mapping from name to JSON schema, for the bodies of pools, flavors and the health report."""
     return answer_schemas(Pool=ShownPool, Flavor=ShownFlavor) | {
-        "StoreReport": store_report(),
         "HealthReport": {
             "type": "object",
             "properties": {"catalog_reachable": {"type": "boolean"}},

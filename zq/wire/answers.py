@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from zq.limits import MAX_BATCH, MAX_PROJECT, PROJECT_ID
 from zq.model import Outcome, State
+from zq.model.quotas import MAX_QUOTA
 from zq.wire.attributes import JsonValue
 
 # Length in characters of ``Message.body_start``.
@@ -19,6 +20,8 @@ Time = TypeVar("Time")
 M = TypeVar("M")
 
 Count: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
+# A count that every JSON parser reads exactly.
+SafeCount: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": MAX_QUOTA})]
 BatchCount: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": MAX_BATCH})]
 # A time in the format of the extensions, and one in the format of the contract.
 Timestamp: TypeAlias = Annotated[

@@ -35,6 +35,20 @@ class ShareTerms(Struct, forbid_unknown_fields=True):
     expires: str | None = None
 
 
+class Share(Struct, frozen=True):
+    """The parts of a pre-signed URL, which the caller sends as headers.
+
+    Attributes:
+        expires: Expiry time in UTC, without a time zone.
+    """
+
+    paths: list[str]
+    methods: list[str]
+    project: ProjectId
+    expires: str
+    signature: str
+
+
 _decoder: Final = msgspec.json.Decoder(TokenTerms)
 _share_decoder: Final = msgspec.json.Decoder(ShareTerms)
 

@@ -11,11 +11,11 @@ from playwright.sync_api import Page, expect
 
 from tests.console.conftest import Guarded, Watch, Watching
 from tests.servers import ZqServer, ask
-from zq.audit import Entry
 from zq.client import Client
 from zq.clock import ManualClock
 from zq.core import trail as module
 from zq.core.trail import Trail
+from zq.model.audit import Entry
 from zq.storage import connect
 
 pytestmark = pytest.mark.slow

@@ -456,8 +456,8 @@ class Quotas(Kind[ProjectQuota, dict[str, int]]):
 
     def read(self) -> dict[str, dict[str, int]]:
         if not self.mode.prune:
-            return {name: self.client.project(name)["limits"] for name in self.declared}
-        found = {each["project"]: each["limits"] for each in self.client.projects(page=PAGE_SIZE) if each["limits"]}
+            return {name: self.client.project(name).limits for name in self.declared}
+        found = {each.project: each.limits for each in self.client.projects(page=PAGE_SIZE) if each.limits}
         return {name: {} for name in self.declared} | found
 
     def properties(self, actual: dict[str, int]) -> Json:

@@ -10,7 +10,7 @@ from zq.cli.declared.document import Json, join
 from zq.client.warnings import did_you_mean
 from zq.limits import Limits
 from zq.model.pools import MAX_TEXT, MAX_WEIGHT
-from zq.model.quotas import MAX_QUOTA, PERCENT, Quota
+from zq.model.quotas import BOUNDS
 from zq.model.scopes import MAX_SCOPES
 from zq.wire import tokens
 from zq.wire.metadata import KEYS, KNOWN_KEYS, RETRY_POLICY, build_key_schemas
@@ -92,7 +92,7 @@ def file_schema(limits: Limits) -> Json:
         f"a project id must be 1 to {bounds.MAX_PROJECT} printable ASCII characters",
     )
     token = rf"^[^\x00-\x1f]{{1,{tokens.MAX_TEXT}}}\Z", f"a name must be 1 to {tokens.MAX_TEXT} printable characters"
-    amounts = {each: _integer(*(PERCENT if each == "share" else (0, MAX_QUOTA))) for each in Quota.__struct_fields__}
+    amounts = {name: _integer(*interval) for name, interval in BOUNDS.items()}
     pools = _texts(0, MAX_POOLS, "names of pools")
     sections: Json = {
         "version": {"type": "integer", "enum": [FILE_VERSION], "description": f"must be {FILE_VERSION}"},

@@ -3,7 +3,6 @@
 
 from typing import Final
 
-from zq.audit import Entry
 from zq.auth.policy import RULES
 from zq.auth.signatures import METHODS, PATHS
 from zq.core.trail import MAX_PAGE
@@ -11,16 +10,13 @@ from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer,
 from zq.http.openapi.structs import answer_schemas, page_schema, request_schemas
 from zq.http.tokens import MAX_PAGE as MAX_TOKENS_PAGE
 from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
-from zq.model.quotas import MAX_QUOTA, PERCENT, Quota, State
-from zq.wire.tokens import MAX_TEXT, Identity, Me, ShareTerms
+from zq.model.audit import Entry
+from zq.model.quotas import BOUNDS
+from zq.wire.quotas import QuotaReport
+from zq.wire.tokens import MAX_TEXT, Identity, Me, Share, ShareTerms
 
 ASKED: Final = (400, 403, 406, 503)
 IDS: Final = TEXT | {"pattern": f"^{PROJECT_ID.pattern}$", "minLength": 1, "maxLength": MAX_PROJECT}
-COUNTS: Final = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
-FLAGS: Final = {"type": "object", "additionalProperties": {"type": "boolean"}}
-STATE: Final = {"enum": [str(state) for state in State]}
-# Members of a usage report.
-USE: Final = {"used": COUNTS, "exact": FLAGS, "age": {"type": "number", "minimum": 0}}
 
 
 def administration() -> Json:
@@ -50,16 +46,15 @@ def administration() -> Json:
 
 def schemas() -> Json:
     """Return the schemas of quotas, callers, the audit trail and signed URLs."""
-    values = {name: integer(0, MAX_QUOTA) for name in Quota.__struct_fields__} | {"share": integer(*PERCENT)}
-    own = {"type": "object", "properties": values, "additionalProperties": False}
-    callers = answer_schemas(Identity, Me)
-    callers["Me"]["properties"]["rules"]["items"] = {"enum": list(RULES)}
+    values = {name: integer(*bounds) for name, bounds in BOUNDS.items()}
+    found = answer_schemas(Identity, Me, QuotaReport, AuditEntry=Entry)
+    found["AuditEntry"]["required"] = [name for name in Entry.__struct_fields__ if name != "messages"]
+    found["Me"]["properties"]["rules"]["items"] = {"enum": list(RULES)}
+    found["QuotaReport"]["properties"]["limits"] = reference("schemas", "OwnLimits")
     return _shares() | {
-        "OwnLimits": own,
-        **callers,
-        "AuditEntry": _audit_entry(),
+        **found,
+        "OwnLimits": {"type": "object", "properties": values, "additionalProperties": False},
         "AuditPage": page_schema("entries", "AuditEntry"),
-        "QuotaReport": object_of({"limits": reference("schemas", "OwnLimits"), "state": STATE} | USE),
     }
 
 
@@ -85,25 +80,10 @@ def sharing() -> Json:
 
 
 def _shares() -> Json:
-    texts = {"type": "array", "items": TEXT}
     terms = request_schemas(ShareTerms)
     for name, names in (("paths", PATHS), ("methods", METHODS)):
         terms["ShareTerms"]["properties"][name]["anyOf"][0]["items"]["enum"] = list(names)
-    return terms | {
-        "Share": object_of({"paths": texts, "methods": texts, "project": IDS, "expires": TEXT, "signature": TEXT}),
-    }
-
-
-def _audit_entry() -> Json:
-    texts = object_of(dict.fromkeys((name for name in Entry.__struct_fields__ if name != "messages"), TEXT))
-    texts["properties"] |= {"time": TEXT | {"format": "date-time"}}
-    texts["properties"]["messages"] = integer(0, MAX_QUOTA) | {"description": "Number of messages affected, if known."}
-    return texts
-
-
-def object_of(properties: Json) -> Json:
-    """Return the schema of an object whose members are all required."""
-    return {"type": "object", "properties": properties, "required": sorted(properties)}
+    return terms | answer_schemas(Share)
 
 
 def tokens() -> Json:

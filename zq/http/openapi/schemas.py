@@ -6,6 +6,7 @@ from typing import Final, TypeAlias
 
 from zq import wire
 from zq.core.extensions import ProtocolKey
+from zq.core.health import Operation, Report, Volume
 from zq.core.metadata import metadata_schema
 from zq.http.openapi.operations import FREE_NAMES, QUEUE_NAMES, TEXT, Json, delays, integer, reference
 from zq.http.openapi.structs import LINKS, answer_schemas, page_schema, request_schemas
@@ -209,24 +210,10 @@ def _answers() -> Json:
     }
 
 
-def store_report() -> Json:
-    """Return the schema of the health report of one store."""
-    done = _record(
-        succeeded={"type": "boolean"},
-        seconds={"type": "number", "minimum": 0},
-        ref={"type": ["string", "null"], "format": "uuid"},
-    )
-    return _record(
-        storage_reachable={"type": "boolean"},
-        operation_status={"type": "object", "additionalProperties": done},
-        message_volume=_record(free=COUNT, claimed=COUNT, total=COUNT),
-    )
-
-
 def _service() -> Json:
-    return {
+    return answer_schemas(StoreReport=Report, ProbeResult=Operation, MessageVolume=Volume) | {
         "Alive": _record(status={"const": "ok"}),
-        "HealthReport": store_report(),
+        "HealthReport": reference("schemas", "StoreReport"),
         "Versions": _record(versions=_list({"type": "object"})),
         "Home": _record(resources={"type": "object"}),
         "Document": {"type": "object", "description": "This document."},

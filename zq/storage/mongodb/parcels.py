@@ -106,7 +106,7 @@ class ParcelController:
             for commit, due in self._commits.undecided()
         ]
 
-    def last_clock(self) -> Seconds:
+    def last_clock(self) -> Seconds | None:
         with self._client.verb():
             found = self._client.read({"find": layout.CLOCK, "filter": {"_id": layout.CLOCK}})
         return int(found[0]["t"]) / 1000 if found else 0.0

@@ -71,7 +71,7 @@ class ParcelController:
     def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
         return []  # a commit is decided in one step
 
-    def last_clock(self) -> None:
+    def last_clock(self) -> Seconds | None:
         return None
 
 

@@ -108,7 +108,7 @@ class ParcelController:
     def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
         return []  # a commit is decided in one step
 
-    def last_clock(self) -> Seconds:
+    def last_clock(self) -> Seconds | None:
         return float(self._store.client.command(layout.CLOCK_KEY, b"GET", layout.CLOCK_KEY) or 0) / 1_000_000
 
     def _adopt_queue(self, queue: QueueRef, parcel: QueueParcel, now: int) -> None:
