@@ -26,7 +26,7 @@ from zq.cli.declared.document import FileErrors
 from zq.cli.declared.kinds import Mode, Subscriptions, declared_kinds, targets_first
 from zq.cli.declared.plan import Plan, carry_out, make_plan
 from zq.client import Client
-from zq.limits import Limits
+from zq.model.limits import Limits
 
 CONFIG = """\
 [DEFAULT]

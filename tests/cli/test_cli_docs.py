@@ -16,7 +16,7 @@ from tests.reader import INSTALLED, SHELL, environment
 from zq.cli.declared.declaration import read_declaration
 from zq.cli.reference import exit_codes, with_commands
 from zq.cli.root import cli
-from zq.limits import Limits
+from zq.model.limits import Limits
 
 PAGE = (Path(__file__).parent.parent.parent / "api-ref" / "cli.md").read_text()
 SAMPLES = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

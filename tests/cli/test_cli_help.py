@@ -7,7 +7,7 @@ import pytest
 from tests.cli.conftest import Zq, paths
 from zq.cli.param_types import Count, Seconds
 from zq.cli.root import cli
-from zq.limits import MIN_TTL, Limits
+from zq.model.limits import MIN_TTL, Limits
 
 BOUNDS = Limits()
 NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
@@ -34,7 +34,7 @@ def test_the_help_of_each_command_fits_the_screen_and_nothing_is_cut(zq: Zq) -> 
     ids=str,
 )
 def test_lives_are_named_with_the_servers_bounds(zq: Zq, words: list[str], option: str, most: int) -> None:
-    """As zq.limits has them; what is too short for any server is refused with them."""
+    """As zq.model.limits has them; what is too short for any server is refused with them."""
     bounds = f"{MIN_TTL} to {most:,}"
     assert f"[{bounds}]" in " ".join(zq.run(*words, "--help", COLUMNS="200").stdout.split())
     said = zq.refused(2, *words, "jobs", "x", option, str(MIN_TTL - 1))

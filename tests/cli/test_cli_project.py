@@ -27,7 +27,7 @@ from zq.cli.export_import import (
 from zq.client import Message
 from zq.errors import Invalid, QueuePaused, QuotaExceeded, ZqError
 from zq.http.openapi import document
-from zq.limits import Limits
+from zq.model.limits import Limits
 
 
 def fill_placeholder(zq: Zq) -> None:

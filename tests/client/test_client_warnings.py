@@ -12,7 +12,7 @@ from tests.client.test_client_consume import SHORT, left
 from zq.client import Draft, PostStopped
 from zq.core.metadata import metadata_schema
 from zq.errors import Invalid
-from zq.limits import Limits
+from zq.model.limits import Limits
 from zq.sqs.extension import EXTENSION
 from zq.wire.metadata import KNOWN_KEYS, shown_defaults
 

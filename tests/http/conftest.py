@@ -28,8 +28,8 @@ from zq.core import Broker
 from zq.figures.counting import Counts
 from zq.figures.feature import FiguresFeature
 from zq.http.app import create_app
-from zq.limits import DEFAULT_KEEP, Limits
 from zq.model.identity import SignedUrlOptions
+from zq.model.limits import DEFAULT_KEEP, Limits
 from zq.model.topics import Retention
 from zq.serving.features import command_features, described_features
 from zq.storage import connect

@@ -33,10 +33,10 @@ from zq.figures.counting import Counts
 from zq.figures.feature import FiguresFeature
 from zq.http.app import create_app
 from zq.http.openapi import OPEN, document, resources
-from zq.limits import DEFAULT_KEEP, Limits
 from zq.model import ClaimRequest, Commit, Draft, Lease, Move, QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.identity import SignedUrlOptions
+from zq.model.limits import DEFAULT_KEEP, Limits
 from zq.model.topics import TOPIC, Entry, TopicRef
 from zq.serving.features import command_features
 from zq.storage import connect

@@ -17,8 +17,8 @@ from zq.core.encryption import MARK, SET_ASIDE, Sealing
 from zq.core.rates import Rates
 from zq.core.tails import ALL
 from zq.http.app import create_app
-from zq.limits import DEFAULT_KEEP
 from zq.model import Draft, ListFilter, Message, Move, QueueRef, new_ids
+from zq.model.limits import DEFAULT_KEEP
 from zq.model.quotas import Quota
 from zq.model.topics import Entry, TopicRef
 from zq.storage.api import Storage

@@ -23,7 +23,7 @@ from tests.http.mutants import FOR_KNOWN, SUBSCRIBER, Request, mutant, recorded,
 from tests.rotation import SEED, examples
 from tests.servers import Answer, ZqServer, ask
 from zq.http.openapi import document
-from zq.limits import Limits
+from zq.model.limits import Limits
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import Api
-from zq.limits import MAX_GROUP
+from zq.model.limits import MAX_GROUP
 
 JOBS = "/v2/queues/jobs"
 

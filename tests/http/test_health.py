@@ -9,7 +9,7 @@ from tests.tables import every_row
 from zq.clock import ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
-from zq.limits import MAX_DRIFT, MAX_UNCERTAINTY
+from zq.model.limits import MAX_DRIFT, MAX_UNCERTAINTY
 from zq.serving.metrics.counting import Metrics
 from zq.storage.api import Storage
 

@@ -14,8 +14,8 @@ from zq.core import Broker
 from zq.core.health import ABANDONED_AFTER, PROJECT, Health
 from zq.errors import Unavailable
 from zq.http.app import create_app
-from zq.limits import PROJECT_ID
 from zq.model import QueueRef, new_ids
+from zq.model.limits import PROJECT_ID
 from zq.storage.api import Storage
 
 ADMIN = {"X-Roles": "admin"}

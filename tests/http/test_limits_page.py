@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import asdict
 
 from tests.http.api import Api
-from zq.limits import Limits
+from zq.model.limits import Limits
 
 pytestmark = pytest.mark.one_store
 

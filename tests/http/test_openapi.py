@@ -20,7 +20,7 @@ from zq.clock import ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
 from zq.http.openapi import document
-from zq.limits import Limits
+from zq.model.limits import Limits
 from zq.serving.features import described_features
 
 FILE = Path(__file__).parent.parent.parent / "api-ref" / "openapi.json"

@@ -15,8 +15,8 @@ from zq.core import Broker
 from zq.errors import Unavailable
 from zq.events import Observers
 from zq.http.app import create_app
-from zq.limits import Limits
 from zq.model import QueueRef
+from zq.model.limits import Limits
 from zq.pools.catalogue import Pools
 from zq.pools.feature import PoolsFeature
 from zq.serving.features import create_features

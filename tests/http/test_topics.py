@@ -19,7 +19,7 @@ from zq.core.data_keys import DataKeys
 from zq.core.quotas import NO_QUOTAS
 from zq.core.rules import CACHE_TTL, DefaultTtls
 from zq.core.topics import Topics
-from zq.limits import Limits
+from zq.model.limits import Limits
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
 

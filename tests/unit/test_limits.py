@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from zq.errors import Invalid, InvalidBody, InvalidName, InvalidTopicName
-from zq.limits import (
+from zq.model import QueueRef
+from zq.model.limits import (
     MAX_IDS,
     Limits,
     check_body_size,
@@ -21,7 +22,6 @@ from zq.limits import (
     queue_ref,
     topic_ref,
 )
-from zq.model import QueueRef
 from zq.model.topics import TopicRef
 from zq.wire.numbers import check_numbers
 

@@ -15,7 +15,7 @@ from zq.cli.declared.document import FileErrors
 from zq.cli.output import as_yaml
 from zq.clock import ManualClock
 from zq.errors import Invalid, StartRefused, Unavailable
-from zq.limits import Limits, pattern
+from zq.model.limits import Limits, pattern
 from zq.model.store_uri import mask_uri
 from zq.pools.catalogue import Pools
 from zq.sqs import sigv4

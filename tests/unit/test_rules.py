@@ -7,8 +7,8 @@ import pytest
 
 from zq.core import rules
 from zq.core.rules import CACHE_TTL, RulesCache
-from zq.limits import Limits
 from zq.model import ClaimRequest, Lease, Queue, QueueRef
+from zq.model.limits import Limits
 
 JOBS = QueueRef("acme", "jobs")
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moto.sqs.models import Message as Peer
 
-from zq.limits import FORBIDDEN_CHARACTER, is_allowed_text
+from zq.model.limits import FORBIDDEN_CHARACTER, is_allowed_text
 from zq.sqs.errors import SqsError
 from zq.sqs.message_attributes import (
     SentValue,

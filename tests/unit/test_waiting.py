@@ -16,8 +16,8 @@ from zq.core import waiting
 from zq.core.wait_queues import MAX_CONCURRENT_POLLS
 from zq.core.waiting import PollResult, Waiters
 from zq.errors import Invalid, Unavailable
-from zq.limits import Limits
 from zq.model import QueueRef, Ready
+from zq.model.limits import Limits
 from zq.storage.inline import LongScan
 
 QUEUE, OTHER = QueueRef("acme", "jobs"), QueueRef("acme", "other")

@@ -12,7 +12,7 @@ from zq.core.data_keys import DataKeys
 from zq.core.quotas import Quotas
 from zq.core.removal import Removal
 from zq.http.features import Feature, Json
-from zq.limits import Limits
+from zq.model.limits import Limits
 
 
 class AdministrationFeature(Feature):

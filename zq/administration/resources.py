@@ -16,7 +16,7 @@ from zq.http import query
 from zq.http.context import Request
 from zq.http.quota import require_quotas, usage
 from zq.http.tenant import Audience
-from zq.limits import project_id
+from zq.model.limits import project_id
 from zq.model.quotas import Project, State, validate_limits
 from zq.wire import encoding
 from zq.wire.quotas import ProjectReport

@@ -18,9 +18,9 @@ from msgspec import Struct, structs
 
 from zq.clock import Clock
 from zq.errors import Invalid, StartRefused
-from zq.limits import project_id
 from zq.model import scopes
 from zq.model.identity import CERTIFICATE, MEMBER, Identity
+from zq.model.limits import project_id
 
 OPTION: Final = "[auth] certificates"
 

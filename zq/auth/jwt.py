@@ -13,8 +13,8 @@ from zq.auth.jwks import KeySet
 from zq.auth.tokens import DENIED
 from zq.clock import Clock
 from zq.errors import Invalid, ZqError
-from zq.limits import PROJECT_ID
 from zq.model.identity import MEMBER, Identity, JwtOptions
+from zq.model.limits import PROJECT_ID
 from zq.model.scopes import parse
 from zq.storage.api import DocumentController
 

@@ -20,8 +20,8 @@ from webob.exc import HTTPException
 from zq.auth.credentials import CACHE_SIZE, FailureLimit
 from zq.clock import Clock
 from zq.errors import NotAuthenticated, StartRefused, TooManyRequests, Unavailable, ZqError
-from zq.limits import PROJECT_ID
 from zq.model.identity import MEMBER, Identity
+from zq.model.limits import PROJECT_ID
 
 LOG = logging.getLogger(__name__)
 # Environment key of the middleware's result: an identity or an error.

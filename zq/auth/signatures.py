@@ -21,12 +21,11 @@ from typing import Any, Final
 from cachetools import FIFOCache
 from msgspec import Struct, structs
 
-from zq import limits
 from zq.auth.credentials import FailureLimit
 from zq.cache import ReadThroughCache
 from zq.clock import Clock
 from zq.errors import Invalid, InvalidName, MetadataConflict, Unavailable
-from zq.model import Seconds
+from zq.model import Seconds, limits
 from zq.model.documents import DocumentRef
 from zq.model.identity import Identity, SignedUrlOptions
 from zq.model.scopes import Verb

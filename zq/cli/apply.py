@@ -18,7 +18,7 @@ from zq.cli.output import Output, as_yaml, note, replace_controls
 from zq.cli.resources import yes_option
 from zq.cli.session import Command, Session, pass_session
 from zq.errors import Conflict
-from zq.limits import Limits
+from zq.model.limits import Limits
 
 
 @click.command("apply", cls=Command)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from zq.limits import MIN_TTL, Limits
+from zq.model.limits import MIN_TTL, Limits
 
 # Maximum of all numbers. In seconds, it is about thirty years.
 MAX_NUMBER: Final = 1_000_000_000

@@ -24,7 +24,7 @@ from zq.cli.post import attribute_option, send_input
 from zq.cli.session import Command, Group, Kind, Session, pass_session
 from zq.client import Event, Gap, Listed, Queue, Stats, Topic, TypedValue
 from zq.errors import NotFound, QueueNotFound, TopicNotFound
-from zq.limits import is_long_queue_name
+from zq.model.limits import is_long_queue_name
 
 Handle = Queue | Topic
 Metadata = tuple[tuple[str, Any], ...]

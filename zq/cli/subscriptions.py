@@ -16,7 +16,7 @@ from zq.cli.output import as_text
 from zq.cli.param_types import Count
 from zq.cli.session import Group, Session, pass_session
 from zq.client import DeadDelivery, Queue, Subscription, Topic
-from zq.limits import MAX_IDS
+from zq.model.limits import MAX_IDS
 
 subscription_group = Group("subscription", help="Manage HTTP and mail subscriptions to queues and topics.")
 deliveries_group = Group("deliveries", help="Manage failed and pending deliveries of a subscription.")

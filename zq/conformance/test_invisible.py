@@ -5,8 +5,8 @@ import pytest
 
 from zq.conformance.builders import EVERYTHING, Scene, near
 from zq.errors import ClaimLapsed, ClaimNotFound
-from zq.limits import MAX_LIFE, MIN_TTL
 from zq.model import ClaimRef, ListFilter, Release, SettleResult, Stats
+from zq.model.limits import MAX_LIFE, MIN_TTL
 
 pytestmark = pytest.mark.fresh_store
 

@@ -13,9 +13,9 @@ import pytest
 from zq.conformance.builders import EVERYTHING, Scene, make_key, near
 from zq.conformance.topic_builders import Log
 from zq.errors import Fenced
-from zq.limits import MAX_LIFE
 from zq.model import ClaimRef, ClaimRequest, Draft, Fence, Lease, Settlement, new_ids
 from zq.model.documents import DocumentRef
+from zq.model.limits import MAX_LIFE
 from zq.model.topics import Entry
 from zq.storage.api import Storage
 from zq.wire.numbers import MAX_BODY_NUMBER

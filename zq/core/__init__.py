@@ -30,7 +30,7 @@ from zq.core.trail import TTL, Trail
 from zq.core.transactions import Transactions
 from zq.core.waiting import Waiters
 from zq.events import NO_EVENTS, Events
-from zq.limits import DEFAULT_KEEP, MAX_COUNTED, Limits
+from zq.model.limits import DEFAULT_KEEP, MAX_COUNTED, Limits
 from zq.model.quotas import Quota
 from zq.model.topics import Retention
 from zq.storage.api import Storage

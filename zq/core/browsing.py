@@ -13,8 +13,8 @@ from zq.core.encryption import Sealing
 from zq.core.paging import read_page
 from zq.core.values import ReadResult
 from zq.errors import InvalidParameter, MessageNotFound
-from zq.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model import BrowsePage, LocatedMessage, Message, Page, Position, QueueRef, State
+from zq.model.limits import DEFAULT_PAGE, Limits, check_range
 from zq.storage.api import Storage
 from zq.wire.numbers import MAX_BODY_NUMBER
 

@@ -15,7 +15,6 @@ from zq.core.rules import Rules, RulesCache
 from zq.core.values import ReadResult
 from zq.errors import ClaimNotFound, InvalidParameter
 from zq.events import Events
-from zq.limits import DEFAULT_PAGE, MAX_CLAIMS, MIN_DELAY, MIN_TTL, Limits, check_claim_name, check_range
 from zq.model import (
     Claim,
     ClaimRequest,
@@ -32,6 +31,7 @@ from zq.model import (
     new_ids,
 )
 from zq.model.hidden import HIDDEN
+from zq.model.limits import DEFAULT_PAGE, MAX_CLAIMS, MIN_DELAY, MIN_TTL, Limits, check_claim_name, check_range
 from zq.storage.api import Storage
 
 # Default number of messages in a claim.

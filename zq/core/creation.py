@@ -17,9 +17,9 @@ from zq.core.followers import Followers
 from zq.core.metadata import SEALED
 from zq.core.quotas import AnyQuotas
 from zq.core.rules import CACHE_SIZE, CACHE_TTL, DefaultTtls, Rules, RulesCache
-from zq.limits import Limits
 from zq.model import Page, QueueRef, Seconds, Stats
 from zq.model.documents import Document, DocumentRef
+from zq.model.limits import Limits
 from zq.model.topics import TOPIC, TopicRef
 from zq.storage.api import DocumentController, QueueController, Storage
 from zq.storage.capabilities import MissingCapability

@@ -12,8 +12,8 @@ from msgspec import Meta, Struct
 
 from zq.clock import Clock
 from zq.errors import Unavailable, ZqError
-from zq.limits import MAX_DRIFT, MAX_UNCERTAINTY, MIN_TTL
 from zq.model import ClaimRequest, Draft, Lease, ListFilter, QueueRef, Seconds, new_ids
+from zq.model.limits import MAX_DRIFT, MAX_UNCERTAINTY, MIN_TTL
 from zq.storage.api import Storage
 from zq.wire.answers import Count
 

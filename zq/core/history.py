@@ -16,8 +16,17 @@ from zq.core.rules import RulesCache
 from zq.core.values import ReadResult
 from zq.errors import Invalid, InvalidParameter, MessageNotFound
 from zq.events import Events
-from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, check_count, check_range, check_unique
 from zq.model import Draft, HistoryEntry, Page, QueueRef, Seconds, Span, new_ids
+from zq.model.limits import (
+    DEFAULT_BATCH,
+    DEFAULT_PAGE,
+    MAX_BATCH,
+    MAX_IDS,
+    Limits,
+    check_count,
+    check_range,
+    check_unique,
+)
 from zq.storage.api import Storage
 from zq.wire.answers import ReplayDryRun
 from zq.wire.extensions import ReplayTerms, parse_time

@@ -14,8 +14,8 @@ from typing import Final
 
 from zq.clock import Clock
 from zq.errors import InvalidParameter
-from zq.limits import MAX_NAME
 from zq.model.documents import DocumentRef
+from zq.model.limits import MAX_NAME
 from zq.storage.api import DocumentController
 
 # Reference of the document with the encryption key.

@@ -31,7 +31,11 @@ from zq.errors import (
     ZqError,
 )
 from zq.events import Events
-from zq.limits import (
+from zq.model import Copies, Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
+from zq.model import Messages as MessageList
+from zq.model.attributes import Attributes, AttributeValue, encode_attributes, trim_trace, with_trace
+from zq.model.hidden import copies_of
+from zq.model.limits import (
     DEFAULT_PAGE,
     MAX_IDS,
     MIN_DELAY,
@@ -44,10 +48,6 @@ from zq.limits import (
     check_group_name,
     check_range,
 )
-from zq.model import Copies, Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
-from zq.model import Messages as MessageList
-from zq.model.attributes import Attributes, AttributeValue, encode_attributes, trim_trace, with_trace
-from zq.model.hidden import copies_of
 from zq.model.quotas import Work
 from zq.storage.api import Storage
 from zq.turns import SLICE, slices

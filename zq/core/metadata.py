@@ -14,8 +14,8 @@ from msgspec import UNSET
 from zq import wire
 from zq.core.extensions import ProtocolKey, uses_protocol
 from zq.errors import InvalidBody, MetadataConflict, NotBuilt
-from zq.limits import QUEUE_RULE, Limits, check_nesting, is_long_queue_name
 from zq.model.hidden import MARK
+from zq.model.limits import QUEUE_RULE, Limits, check_nesting, is_long_queue_name
 from zq.wire.metadata import KEYS, RETRY_POLICY, build_key_schemas, check_retry_span, shown_defaults
 
 Metadata = dict[str, Any]

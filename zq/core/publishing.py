@@ -24,9 +24,9 @@ from zq.core.values import ReadResult, WriteResult
 from zq.core.waiting import Check, PollResult, Waiters
 from zq.errors import Invalid, MessageNotFound, MessageUnreadable, Repeated
 from zq.events import Events
-from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, check_count, check_range
 from zq.model import IdempotencyKey, Seconds, take_portion
 from zq.model.attributes import AttributeValue, trim_trace
+from zq.model.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, check_count, check_range
 from zq.model.topics import Entry, Pattern, PublishedMessage, Retention, TopicRef
 from zq.storage.api import Storage
 from zq.turns import slices

@@ -24,10 +24,10 @@ from zq.core.rules import CACHE_SIZE, CACHE_TTL, RulesCache
 from zq.core.values import ReadResult
 from zq.core.waiting import Waiters
 from zq.errors import InvalidBody, MetadataConflict, QueueNotFound
-from zq.limits import MAX_LONG_NAME, Limits, check_target
 from zq.model import Grouping, Queue, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.hidden import HIDDEN
+from zq.model.limits import MAX_LONG_NAME, Limits, check_target
 from zq.model.stats import Depth
 from zq.storage.api import Storage
 from zq.storage.capabilities import MissingCapability

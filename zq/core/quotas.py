@@ -37,9 +37,9 @@ from zq.core.usage_quotas import (
     exceeded,
 )
 from zq.errors import MetadataConflict, NotAuthorized, NotBuilt, QuotaExceeded, Unavailable
-from zq.limits import check_range, project_id
 from zq.model import Draft, Page, QueueRef
 from zq.model.documents import Document, DocumentRef
+from zq.model.limits import check_range, project_id
 from zq.model.quotas import OVERHEAD, PROJECT, QUOTA, Project, Quota, State, Usage, Work
 from zq.model.topics import TOPIC, TopicRef
 from zq.storage.api import Storage

@@ -13,7 +13,9 @@ from zq.core.quotas import AnyQuotas
 from zq.core.rules import Rules, RulesCache
 from zq.errors import Invalid, QueuePaused
 from zq.events import Events
-from zq.limits import (
+from zq.model import ListFilter, Message, Move, Outcome, QueueRef
+from zq.model.allowance import EVERYTHING, Allowance
+from zq.model.limits import (
     DEFAULT_BATCH,
     MAX_BATCH,
     MAX_NAMED,
@@ -23,8 +25,6 @@ from zq.limits import (
     check_target,
     check_unique,
 )
-from zq.model import ListFilter, Message, Move, Outcome, QueueRef
-from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
 from zq.wire.answers import RedriveDryRun, Redriven

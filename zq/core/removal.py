@@ -16,9 +16,9 @@ from zq.core.queues import Queues
 from zq.core.quotas import DOCUMENT_PAGE, TOKEN, Quotas
 from zq.core.topics import Topics
 from zq.errors import Unavailable
-from zq.limits import project_id
 from zq.model import QueueRef
 from zq.model.documents import DocumentRef
+from zq.model.limits import project_id
 from zq.model.pools import FLAVOR
 from zq.model.quotas import State
 from zq.model.topics import TopicRef

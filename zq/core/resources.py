@@ -17,10 +17,10 @@ from zq.core.metadata import ENCRYPTS, OWN, SEALED, Metadata, MetadataSchema, fi
 from zq.core.quotas import AnyQuotas
 from zq.core.values import ReadResult
 from zq.errors import InvalidBody, NotFound, ZqError
-from zq.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model import Page, Seconds, Stats
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.hidden import HIDDEN
+from zq.model.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model.scopes import Kind, Verb
 
 LOG = logging.getLogger(__name__)

@@ -23,9 +23,9 @@ from zq.core.extensions import ProtocolKey, uses_protocol
 from zq.core.metadata import SEALED
 from zq.core.redelivery import DeadLetters, Redelivery
 from zq.errors import ClaimNotFound, MetadataConflict, QueuePaused
-from zq.limits import Limits
 from zq.model import Message, Move, QueueRef, Seconds
 from zq.model.hidden import MARK
+from zq.model.limits import Limits
 from zq.storage.api import Storage
 from zq.wire.metadata import ReservedKeys, parse_keys
 

@@ -13,7 +13,9 @@ from zq.core.rules import Rules, RulesCache
 from zq.core.values import WriteResult
 from zq.errors import ClaimNotFound, Invalid, Repeated
 from zq.events import Events
-from zq.limits import (
+from zq.model import Fence, IdempotencyKey, Move, Outcome, QueueRef, Release, Seconds, Settlement, SettleResult
+from zq.model.allowance import EVERYTHING, Allowance
+from zq.model.limits import (
     MAX_NAME,
     MAX_REASON,
     MIN_DELAY,
@@ -25,8 +27,6 @@ from zq.limits import (
     check_target,
     check_unique,
 )
-from zq.model import Fence, IdempotencyKey, Move, Outcome, QueueRef, Release, Seconds, Settlement, SettleResult
-from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
 from zq.wire import extensions

@@ -15,8 +15,8 @@ from zq.core.quotas import AnyQuotas
 from zq.core.resources import READ_AHEAD, MetadataResource
 from zq.core.rules import DefaultTtls
 from zq.errors import TopicNotFound
-from zq.limits import Limits
 from zq.model import Page
+from zq.model.limits import Limits
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
 

@@ -22,10 +22,10 @@ from msgspec import structs
 from zq.audit import encode
 from zq.clock import Clock
 from zq.errors import InvalidParameter
-from zq.limits import DEFAULT_PAGE, check_range
 from zq.model import Page
 from zq.model.audit import Entry
 from zq.model.documents import DocumentRef
+from zq.model.limits import DEFAULT_PAGE, check_range
 from zq.storage.api import DocumentController
 from zq.wire.encoding import timestamp
 from zq.wire.extensions import parse_time

@@ -13,7 +13,10 @@ from zq.core.rules import RulesCache
 from zq.core.values import ReadResult
 from zq.errors import Invalid
 from zq.events import Events
-from zq.limits import (
+from zq.model import Bounds, ClaimRef, Commit, CommitResult, Fence, KnownWork, Outcome, Page, QueueRef
+from zq.model.allowance import EVERYTHING, Allowance
+from zq.model.hidden import HIDDEN, copies_of
+from zq.model.limits import (
     DEFAULT_PAGE,
     MAX_COMMITTED,
     MAX_FREE_NAME,
@@ -24,9 +27,6 @@ from zq.limits import (
     project_id,
     reachable_queue_ref,
 )
-from zq.model import Bounds, ClaimRef, Commit, CommitResult, Fence, KnownWork, Outcome, Page, QueueRef
-from zq.model.allowance import EVERYTHING, Allowance
-from zq.model.hidden import HIDDEN, copies_of
 from zq.model.quotas import Work
 from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage

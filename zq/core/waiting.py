@@ -27,8 +27,8 @@ from zq.clock import Clock
 from zq.core.quotas import NO_QUOTAS, AnyQuotas
 from zq.core.wait_queues import DEFAULT_SHARE, PollQueue, Slots, Waiter, WaitQueue
 from zq.events import NO_EVENTS, Events
-from zq.limits import Limits, check_range
 from zq.model import QueueRef, Seconds
+from zq.model.limits import Limits, check_range
 from zq.storage.api import Storage
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from zq.figures.exchange import About
 from zq.figures.reports import Figures
 from zq.figures.resources import ProjectFigures, QueueFigures, QueuePoints, ServerCollection
 from zq.http.features import Feature, Json
-from zq.limits import Limits
+from zq.model.limits import Limits
 from zq.storage.api import Storage
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from zq.figures.resources import MAX_PAGE
 from zq.figures.series import WINDOWS
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, integer, operation, query
 from zq.http.openapi.structs import answer_schemas
-from zq.limits import DEFAULT_PAGE
+from zq.model.limits import DEFAULT_PAGE
 from zq.wire.answers import DateTime
 from zq.wire.figures import FiguresPage, Overview, Points, Servers
 

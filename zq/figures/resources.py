@@ -7,7 +7,7 @@ from typing import Any, Final
 import falcon
 from msgspec.structs import asdict
 
-from zq import limits, wire
+from zq import wire
 from zq.errors import InvalidParameter, NotBuilt
 from zq.figures import Figures
 from zq.figures.reports import SORTS, TOPIC_SORTS, RankingQuery
@@ -15,7 +15,7 @@ from zq.figures.series import WINDOWS
 from zq.http import query
 from zq.http.context import Request
 from zq.http.tenant import Audience
-from zq.model import Seconds
+from zq.model import Seconds, limits
 from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
 from zq.wire import encoding

@@ -16,9 +16,9 @@ from zq.http import idempotency, query, weight
 from zq.http.context import Request
 from zq.http.pending import respond
 from zq.http.waiting import long_poll
-from zq.limits import MAX_AGENT, MAX_CONTROL_BODY, Limits
 from zq.model import Holder
 from zq.model.allowance import Allowance
+from zq.model.limits import MAX_AGENT, MAX_CONTROL_BODY, Limits
 from zq.model.scopes import Kind, Verb
 from zq.wire import encoding, extensions
 

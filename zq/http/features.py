@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from zq.core.extensions import Extension
 from zq.http.heads import CredentialCheck
-from zq.limits import Limits
 from zq.model import QueueRef
+from zq.model.limits import Limits
 
 if TYPE_CHECKING:
     from zq.http.application import App

@@ -12,8 +12,8 @@ from zq.core.values import ReadResult
 from zq.errors import Invalid, InvalidParameter
 from zq.http import query, weight
 from zq.http.context import Request
-from zq.limits import DEFAULT_BATCH, MAX_BATCH
 from zq.model import HistoryEntry, Page, QueueRef
+from zq.model.limits import DEFAULT_BATCH, MAX_BATCH
 from zq.wire import answers, encoding, extensions
 
 

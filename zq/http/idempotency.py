@@ -9,8 +9,8 @@ import falcon
 
 from zq.errors import InvalidHeader
 from zq.http.context import Request
-from zq.limits import MAX_KEY
 from zq.model import IdempotencyKey
+from zq.model.limits import MAX_KEY
 
 # Environment key of the header.
 HEADER: Final = "HTTP_IDEMPOTENCY_KEY"

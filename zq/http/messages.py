@@ -16,8 +16,8 @@ from zq.errors import Invalid
 from zq.http import idempotency, query, weight
 from zq.http.context import Request
 from zq.http.waiting import long_poll
-from zq.limits import MAX_IDS, Limits
 from zq.model import Message
+from zq.model.limits import MAX_IDS, Limits
 from zq.model.scopes import Kind, Verb
 from zq.wire import answers, encoding
 

@@ -12,7 +12,7 @@ from zq.http import idempotency, query, weight
 from zq.http.authentication import check_again
 from zq.http.context import Request
 from zq.http.pending import defer
-from zq.limits import MAX_IDS, Limits
+from zq.model.limits import MAX_IDS, Limits
 from zq.wire import publishing
 
 

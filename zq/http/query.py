@@ -8,11 +8,10 @@ from typing import Any, Final
 
 import falcon
 
-from zq import limits
 from zq.errors import Invalid, InvalidBody, InvalidHeader, InvalidParameter, Unavailable
 from zq.http import heads
 from zq.http.context import Request
-from zq.model import Fence
+from zq.model import Fence, limits
 from zq.model.attributes import AttributeValue, trace_context
 from zq.model.scopes import Kind, Verb
 from zq.wire.numbers import MAX_BODY_NUMBER

@@ -8,12 +8,13 @@ import falcon
 from falcon import mediatypes
 from msgspec.structs import asdict
 
-from zq import limits, wire
+from zq import wire
 from zq.core.health import Health as StoreHealth
 from zq.core.rules import DefaultTtls
 from zq.http.context import Request
 from zq.http.features import Page
 from zq.http.tenant import Audience
+from zq.model import limits
 
 VERSIONS: Final = {
     "versions": [

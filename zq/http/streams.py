@@ -16,7 +16,6 @@ from typing import Final
 
 import falcon
 
-from zq import limits
 from zq.core.publishing import parse_marker
 from zq.core.rates import Account, Rates
 from zq.core.streams import Gap, Stream, Streams
@@ -25,6 +24,7 @@ from zq.http import query, waiting
 from zq.http.authentication import check_again
 from zq.http.context import Request
 from zq.http.pending import HANDOVER, Handover
+from zq.model import limits
 from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
 from zq.model.topics import EVERYTHING, Pattern

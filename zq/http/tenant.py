@@ -13,10 +13,10 @@ from typing import Any, Final
 import falcon
 from falcon import mediatypes
 
-from zq import limits
 from zq.errors import InvalidHeader, InvalidName, InvalidTopicName, NotAuthorized
 from zq.http import query
 from zq.http.context import Request
+from zq.model import limits
 from zq.model.identity import Identity
 
 # Headers with the project. If a request has several of them, their values must be equal.

@@ -14,7 +14,7 @@ import falcon
 from msgspec import UNSET
 from msgspec.structs import astuple
 
-from zq import __version__, limits, wire
+from zq import __version__, wire
 from zq.auth.policy import RULES
 from zq.auth.signatures import METHODS, PATHS, Signatures, format_time, make_scope, parse_time
 from zq.auth.tokens import DEFAULT_DAYS, FORM, Grant, NewToken, StoredToken, Token, Tokens
@@ -23,7 +23,7 @@ from zq.http import query
 from zq.http.context import Request
 from zq.http.features import Page
 from zq.http.tenant import Audience
-from zq.model import QueueRef, Seconds
+from zq.model import QueueRef, Seconds, limits
 from zq.model.allowance import Allowance
 from zq.model.identity import ADMIN, MEMBER, Identity
 from zq.model.scopes import Kind, Verb, parse, scopes_exceed

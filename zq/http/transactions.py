@@ -10,7 +10,7 @@ from zq import wire
 from zq.core.transactions import Transactions
 from zq.http import query, weight
 from zq.http.context import Request
-from zq.limits import MAX_COMMIT_BODY
+from zq.model.limits import MAX_COMMIT_BODY
 from zq.model.quotas import Work
 from zq.model.scopes import Kind, Verb
 from zq.wire import answers, encoding, extensions

@@ -25,9 +25,9 @@ from zq.errors import (
     StartRefused,
     Unavailable,
 )
-from zq.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model import Page, store_uri
 from zq.model.documents import Document, DocumentRef
+from zq.model.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model.pools import (
     BOUND,
     FLAVOR,

@@ -7,7 +7,7 @@ from typing import Any
 import falcon
 
 from zq.http.features import Feature, Json
-from zq.limits import Limits
+from zq.model.limits import Limits
 from zq.pools import openapi
 from zq.pools.catalogue import Pools
 from zq.pools.resources import FLAVORS, POOLS, FlavorCollection, FlavorItem, PoolCollection, PoolItem

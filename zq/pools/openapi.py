@@ -5,7 +5,7 @@ from typing import Any
 
 from zq.http.openapi.operations import TEXT, Json, answer, body, flag, integer, operation, query, reference
 from zq.http.openapi.structs import answer_schemas, page_schema
-from zq.limits import DEFAULT_PAGE, Limits
+from zq.model.limits import DEFAULT_PAGE, Limits
 from zq.pools.catalogue import FLAVOR_CHANGE, NEW_FLAVOR, NEW_POOL, POOL_CHANGE
 from zq.pools.resources import ShownFlavor, ShownPool
 

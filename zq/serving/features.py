@@ -26,8 +26,8 @@ from zq.figures.feature import FiguresFeature, figures_feature
 from zq.http.commands import Command
 from zq.http.features import Feature
 from zq.http.openapi import document
-from zq.limits import Limits
 from zq.model import Seconds
+from zq.model.limits import Limits
 from zq.pools.catalogue import Pools
 from zq.pools.feature import PoolsFeature
 from zq.serving.settings import Configuration, Settings

@@ -10,7 +10,7 @@ from zq.auth.master_keys import MasterKeys, read_keys
 from zq.core import Broker
 from zq.core.waiting import Waiters
 from zq.http.features import Feature, Json
-from zq.limits import Limits
+from zq.model.limits import Limits
 from zq.sqs import openapi
 from zq.sqs.accounts import Accounts
 from zq.sqs.authentication import SignedCallers, UnauthenticatedCallers

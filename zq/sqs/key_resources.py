@@ -11,11 +11,12 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import astuple
 
-from zq import limits, wire
+from zq import wire
 from zq.errors import Invalid, InvalidParameter
 from zq.http import query
 from zq.http.context import Request
 from zq.http.tenant import Audience
+from zq.model import limits
 from zq.sqs.keys import SqsKey, SqsKeys
 from zq.sqs.operations import OPERATIONS
 from zq.wire import encoding

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from hashlib import md5
 from typing import Any, Final
 
-from zq.limits import (
+from zq.model.attributes import TRACE_NAMES, AttributeValue
+from zq.model.limits import (
     ATTRIBUTE_NAME,
     ATTRIBUTE_NUMBER,
     ATTRIBUTE_TYPE,
@@ -18,7 +19,6 @@ from zq.limits import (
     is_allowed_text,
     is_attribute_number,
 )
-from zq.model.attributes import TRACE_NAMES, AttributeValue
 from zq.sqs import errors
 
 # Names by which a consumer requests all attributes.

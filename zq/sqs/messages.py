@@ -19,7 +19,6 @@ from zq import wire
 from zq.core.claims import ClaimReply
 from zq.core.waiting import PollResult
 from zq.http.claims import holder
-from zq.limits import is_allowed_text
 from zq.model import HandleOutcome, Message, MessageHandle, QueueRef
 from zq.model.attributes import (
     Attributes,
@@ -29,6 +28,7 @@ from zq.model.attributes import (
     trim_trace,
     with_trace,
 )
+from zq.model.limits import is_allowed_text
 from zq.sqs import errors, message_attributes, names, receipts
 from zq.sqs.call import Call, Params, QueueParams, RequiredText
 from zq.sqs.extension import QueueAttributes

@@ -5,8 +5,8 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from zq.limits import LONG_QUEUE_NAME
 from zq.model import Queue, QueueRef
+from zq.model.limits import LONG_QUEUE_NAME
 from zq.sqs import errors
 from zq.sqs.accounts import ACCOUNT
 from zq.sqs.call import Call

@@ -15,7 +15,7 @@ from zq.http.openapi.operations import (
     query,
 )
 from zq.http.openapi.structs import answer_schemas, page_schema, request_schemas
-from zq.limits import DEFAULT_PAGE
+from zq.model.limits import DEFAULT_PAGE
 from zq.sqs.key_resources import MAX_DAYS, MAX_PAGE, PATH, KeyAnswer, KeyChange, KeyTerms, NewKeyAnswer
 from zq.sqs.operations import OPERATIONS
 

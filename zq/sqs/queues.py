@@ -10,8 +10,8 @@ from msgspec import field
 
 from zq import wire
 from zq.core.metadata import GROUPED, Metadata
-from zq.limits import LONG_QUEUE_NAME, MAX_LONG_NAME
 from zq.model import Grouping, Queue, QueueRef
+from zq.model.limits import LONG_QUEUE_NAME, MAX_LONG_NAME
 from zq.sqs import errors, names, queue_attributes
 from zq.sqs.call import Call, Params, QueueParams
 from zq.sqs.extension import ATTRIBUTES, read_attributes, with_attributes

@@ -8,7 +8,7 @@ from msgspec import Struct
 from zq.auth.master_keys import read_keys
 from zq.errors import InvalidName, StartRefused
 from zq.http.features import Listener, Section
-from zq.limits import project_id
+from zq.model.limits import project_id
 from zq.model.options import Flag, Option, Text
 from zq.sqs.limits import MAX_BODY
 

@@ -10,8 +10,8 @@ from zq.clock import Clock
 from zq.core.encryption import Sealing
 from zq.core.values import ReadResult
 from zq.errors import MessageUnreadable, NotAgreed, SubscriptionNotFound
-from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, check_count, check_range
 from zq.model import ListFilter, Message, Move, Page, QueueRef, new_ids
+from zq.model.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, check_count, check_range
 from zq.storage.api import Storage
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.model import Notice, Source, Subscription

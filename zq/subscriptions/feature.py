@@ -12,8 +12,8 @@ from zq.core import Broker
 from zq.core.quotas import NO_QUOTAS
 from zq.errors import Invalid
 from zq.http.features import Feature, Json
-from zq.limits import Limits
 from zq.model.identity import SignedUrlOptions
+from zq.model.limits import Limits
 from zq.subscriptions import openapi, resources
 from zq.subscriptions.connections import ConnectionSubscriptions
 from zq.subscriptions.deliveries import Deliveries

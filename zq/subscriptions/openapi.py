@@ -15,7 +15,7 @@ from zq.http.openapi.operations import (
     several,
 )
 from zq.http.openapi.structs import answer_schemas, page_schema
-from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits
+from zq.model.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits
 from zq.subscriptions.subscriptions import MIN_TTL
 from zq.wire.subscriptions import Delivery, ProjectSubscription, Secret, Subscribed, Subscription, Tested
 

@@ -13,10 +13,10 @@ from zq.http import query, weight
 from zq.http.authentication import SIGNATURE, token_of
 from zq.http.context import Request
 from zq.http.features import CONNECTION
-from zq.limits import check_range
 from zq.model import Seconds
 from zq.model.allowance import Allowance
 from zq.model.identity import ADMIN, Identity
+from zq.model.limits import check_range
 from zq.model.scopes import Kind, Verb
 from zq.subscriptions.deliveries import Deliveries, Delivery
 from zq.subscriptions.model import Source, Subscription

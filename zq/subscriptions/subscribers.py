@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from zq import wire
 from zq.core.metadata import check_retry_policy
 from zq.errors import Invalid
-from zq.limits import check_nesting
+from zq.model.limits import check_nesting
 from zq.model.store_uri import HIDDEN
 from zq.wire.subscriptions import MAX_URI
 

@@ -29,9 +29,9 @@ from zq.errors import (
     SubscriptionExists,
     SubscriptionNotFound,
 )
-from zq.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model import Page, QueueRef, Seconds, new_ids
 from zq.model.documents import DocumentRef
+from zq.model.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
 from zq.subscriptions.documents import MAX_ATTEMPTS, SubscriptionDocuments, position

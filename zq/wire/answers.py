@@ -9,8 +9,8 @@ from typing import Annotated, Final, Generic, TypeAlias, TypeVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from zq.limits import MAX_BATCH, MAX_PROJECT, PROJECT_ID
 from zq.model import Outcome, State
+from zq.model.limits import MAX_BATCH, MAX_PROJECT, PROJECT_ID
 from zq.model.quotas import MAX_QUOTA
 from zq.wire.attributes import JsonValue
 

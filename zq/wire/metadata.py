@@ -14,9 +14,9 @@ from typing import Annotated, Any, Final
 from msgspec import UNSET, Struct
 
 from zq.errors import InvalidBody
-from zq.limits import LONG_QUEUE_NAME, MIN_DELAY, MIN_TTL, QUEUE_RULE, Limits, is_long_queue_name
 from zq.model import Grouping
 from zq.model.declarations import Declaration, find_declarations
+from zq.model.limits import LONG_QUEUE_NAME, MIN_DELAY, MIN_TTL, QUEUE_RULE, Limits, is_long_queue_name
 
 Json = dict[str, Any]
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from zq.limits import MIN_TTL
+from zq.model.limits import MIN_TTL
 from zq.model.store_uri import HIDDEN
 
 SafeCount: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 1 << 53})]

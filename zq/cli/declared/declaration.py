@@ -14,8 +14,8 @@ from zq.cli.declared.schema import form_errors
 from zq.cli.output import as_text
 from zq.client.warnings import did_you_mean
 from zq.errors import Invalid
-from zq.limits import Limits
 from zq.model import store_uri
+from zq.model.limits import Limits
 from zq.model.scopes import parse
 from zq.wire.metadata import check_retry_span
 

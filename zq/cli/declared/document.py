@@ -4,7 +4,7 @@
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from zq.limits import MAX_NESTING
+from zq.model.limits import MAX_NESTING
 from zq.wire.numbers import MAX_BODY_NUMBER
 
 if TYPE_CHECKING:

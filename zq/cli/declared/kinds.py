@@ -26,7 +26,7 @@ from zq.cli.declared.document import Json
 from zq.client import Client, Queue, Topic
 from zq.client import Subscription as StoredSubscription
 from zq.errors import Conflict, MetadataConflict, NotFound
-from zq.limits import MAX_NAME, Limits
+from zq.model.limits import MAX_NAME, Limits
 from zq.model.store_uri import HIDDEN, mask_uri
 from zq.wire.metadata import KNOWN_KEYS, shown_defaults
 from zq.wire.subscriptions import CONNECTION, mask_options

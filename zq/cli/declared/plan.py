@@ -14,7 +14,7 @@ from zq.cli.declared.schema import FILE_VERSION
 from zq.cli.failures import Failure, error_message, exit_code
 from zq.client import Client
 from zq.errors import NotAuthenticated, NotAuthorized, NotBuilt, NotFound, ZqError
-from zq.limits import Limits
+from zq.model.limits import Limits
 
 # Errors of a server that does not have a section.
 MISSING_ERRORS: Final = (NotFound, NotBuilt)

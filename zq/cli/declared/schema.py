@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from zq import limits as bounds
 from zq.cli.declared.document import Json, join
 from zq.client.warnings import did_you_mean
-from zq.limits import Limits
+from zq.model import limits as bounds
+from zq.model.limits import Limits
 from zq.model.pools import MAX_TEXT, MAX_WEIGHT
 from zq.model.quotas import BOUNDS
 from zq.model.scopes import MAX_SCOPES

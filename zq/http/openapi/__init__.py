@@ -30,7 +30,7 @@ from zq.http.openapi.operations import (
     shared_parameters,
 )
 from zq.http.tenant import Audience
-from zq.limits import Limits
+from zq.model.limits import Limits
 
 # Description of the API.
 DESCRIPTION = """\

@@ -9,8 +9,8 @@ from zq.core.trail import MAX_PAGE
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer, operation, query, reference
 from zq.http.openapi.structs import answer_schemas, page_schema, request_schemas
 from zq.http.tokens import MAX_PAGE as MAX_TOKENS_PAGE
-from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
 from zq.model.audit import Entry
+from zq.model.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
 from zq.model.quotas import BOUNDS
 from zq.wire.quotas import QuotaReport
 from zq.wire.tokens import MAX_TEXT, Identity, Me, Share, ShareTerms

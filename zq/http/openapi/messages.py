@@ -24,8 +24,8 @@ from zq.http.openapi.operations import (
     several,
     wait,
 )
-from zq.limits import DEFAULT_PAGE, MAX_CLAIMS, MAX_IDS, MAX_WORK_PAGE, Limits
 from zq.model import State
+from zq.model.limits import DEFAULT_PAGE, MAX_CLAIMS, MAX_IDS, MAX_WORK_PAGE, Limits
 
 
 def messages(limits: Limits) -> Json:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-from zq.limits import (
+from zq.model.limits import (
     FREE_NAME,
     LONG_QUEUE_NAME,
     MAX_FREE_NAME,

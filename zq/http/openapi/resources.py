@@ -23,7 +23,7 @@ from zq.http.openapi.operations import (
 )
 from zq.http.resources import PATCH_TYPE
 from zq.http.streams import MEDIA
-from zq.limits import DEFAULT_PAGE, MAX_IDS, Limits
+from zq.model.limits import DEFAULT_PAGE, MAX_IDS, Limits
 from zq.model.topics import EVERYTHING, PATTERN
 
 

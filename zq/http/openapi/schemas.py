@@ -11,7 +11,9 @@ from zq.core.metadata import metadata_schema
 from zq.http.openapi.operations import FREE_NAMES, QUEUE_NAMES, TEXT, Json, delays, integer, reference
 from zq.http.openapi.structs import LINKS, answer_schemas, page_schema, request_schemas
 from zq.http.service import FIXED
-from zq.limits import (
+from zq.model import SettleResult
+from zq.model.declarations import read_docstrings
+from zq.model.limits import (
     ATTRIBUTE_NAME,
     MAX_ATTRIBUTE_NAME,
     MAX_BATCH,
@@ -22,8 +24,6 @@ from zq.limits import (
     MIN_TTL,
     Limits,
 )
-from zq.model import SettleResult
-from zq.model.declarations import read_docstrings
 from zq.wire import answers, extensions
 from zq.wire.answers import DateTime, Timestamp
 from zq.wire.metadata import FeatureKeys, ReservedKeys, build_key_schemas, shown_defaults

@@ -10,10 +10,10 @@ from typing import Any, Final, get_args
 from msgspec import Struct
 from oslo_config import cfg
 
-from zq.limits import Limits
 from zq.model.declarations import find_declarations, read_docstrings
 from zq.model.expiry import Expiry
 from zq.model.identity import AuthOptions, JwtOptions, SignedUrlOptions
+from zq.model.limits import Limits
 from zq.model.options import PORT, Option
 from zq.model.quotas import Quota
 from zq.serving.sections import SECTIONS

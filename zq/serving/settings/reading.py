@@ -20,11 +20,11 @@ from oslo_config import cfg
 from zq.auth import STRATEGIES
 from zq.errors import StartRefused
 from zq.http.features import Section
-from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MIN_TTL, Limits
 from zq.logs import without_secrets
 from zq.model import store_uri
 from zq.model.expiry import Expiry
 from zq.model.identity import AuthOptions, SignedUrlOptions
+from zq.model.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MIN_TTL, Limits
 from zq.model.options import PORT
 from zq.model.quotas import UNBOUNDED, Quota
 from zq.serving.sections import SECTIONS

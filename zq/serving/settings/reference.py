@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from msgspec import UNSET, Struct
 
-from zq.limits import Limits
 from zq.model.declarations import find_declarations, read_docstrings
+from zq.model.limits import Limits
 from zq.serving.settings.options import OPTIONS, DeclaredOption
 from zq.wire.metadata import FeatureKeys, Key, ReservedKeys, shown_defaults
 

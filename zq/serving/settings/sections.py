@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from zq.limits import DEFAULT_KEEP, MIN_KEEP
+from zq.model.limits import DEFAULT_KEEP, MIN_KEEP
 from zq.model.options import Flag, Natural, Option, Port, Positive, Text
 from zq.model.topics import Retention
 
