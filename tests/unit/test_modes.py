@@ -68,11 +68,10 @@ def test_space_is_never_low_without_a_minimum() -> None:
 
 
 @pytest.mark.parametrize(
-    ("total", "expected"), [(100 * GIB, 5 * GIB), (10 * GIB, GIB), (2 * GIB, int(0.4 * GIB)), (0, 0)]
+    ("total", "expected"),
+    [(4000 * GIB, 10 * GIB), (100 * GIB, 5 * GIB), (10 * GIB, GIB), (2 * GIB, int(0.4 * GIB)), (0, 0)],
 )
-def test_the_default_minimum_is_a_twentieth_but_at_least_a_gibibyte_and_at_most_a_fifth(
-    total: int, expected: int
-) -> None:
+def test_the_default_minimum_is_a_twentieth_within_bounds(total: int, expected: int) -> None:
     assert default_minimum(total) == expected
 
 

@@ -47,11 +47,11 @@ class ModeWatch:
         before = modes.current, modes.has_low_space
         try:
             modes.refresh(self._read_space())
+            self._report(modes.current)
         except Unavailable as error:
             LOG.warning("The mode cannot be read and stays the same: %s", error)
         except Exception:  # the thread must survive every failure
             LOG.critical("Unexpected error while reading the mode, which stays the same.", exc_info=True)
-        self._report(modes.current)
         if before != (modes.current, modes.has_low_space):
             reason = "; the store has little free disk space" if modes.has_low_space else ""
             LOG.warning("The mode is now %s%s.", modes.current, reason)

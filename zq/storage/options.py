@@ -92,7 +92,7 @@ class RocksdbOptions(Struct, frozen=True, kw_only=True):
     would expire messages. 0: no check, like --force-clock for one start."""
     min_free_space: Annotated[int | None, Option(0, 1 << 60)] = None
     """Free bytes of the store's file system below which the server refuses posts until twice as much is free. 0: no
-    check. Default: 5 % of the file system, at least 1 GiB, but at most 20 %."""
+    check. Default: 5 % of the file system, at least 1 GiB, but at most 10 GiB and at most 20 %."""
 
 
 def check_choices(options: Struct) -> None:

@@ -118,7 +118,7 @@ class YamlReader:
     def _scalar(self, node: Any, path: str) -> Any:
         try:
             value = self._loader.construct_object(node)
-        except (ValueError, LookupError):
+        except (ValueError, LookupError, ArithmeticError):
             value = None
             self.errors.append(f"{path or 'The file'} is not a valid {node.tag.removeprefix(TAG)}.")
         if isinstance(value, int) and not -MAX_BODY_NUMBER - 1 <= value <= MAX_BODY_NUMBER:

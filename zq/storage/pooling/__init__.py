@@ -143,8 +143,16 @@ class PooledStorage:
         return [Measure(name, value, labels) for (name, labels), value in found.items()]
 
     def has_low_space(self) -> bool:
-        """Return whether the catalogue or an open pool has little free space. Each store is checked."""
-        low = [store.has_low_space() for store in self._stores.opened() if isinstance(store, LimitedSpace)]
+        """Return whether the catalogue or an open pool has little free space. Each readable store is checked."""
+        low, failures = [], []
+        for store in self._stores.opened():
+            if isinstance(store, LimitedSpace):
+                try:
+                    low.append(store.has_low_space())
+                except OSError as error:
+                    failures.append(error)
+        if failures and not low:
+            raise failures[0]
         return any(low)
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:

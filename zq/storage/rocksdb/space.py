@@ -12,6 +12,8 @@ DEFAULT_PART: Final = 0.05
 MIN_DEFAULT: Final = 1 << 30
 # Upper bound of the default minimum, as a part of the file system.
 MAX_DEFAULT_PART: Final = 0.2
+# Maximum default in bytes. A large file system may be nearly full for years.
+MAX_DEFAULT: Final = 10 << 30
 # Free space at which posts are accepted again, as a multiple of the minimum.
 RECOVERY: Final = 2
 
@@ -56,4 +58,4 @@ class SpaceGuard:
 
 def default_minimum(total: int) -> int:
     """Return the default minimum of free bytes for a file system of ``total`` bytes."""
-    return int(min(max(DEFAULT_PART * total, MIN_DEFAULT), MAX_DEFAULT_PART * total))
+    return int(min(max(DEFAULT_PART * total, MIN_DEFAULT), MAX_DEFAULT, MAX_DEFAULT_PART * total))
