@@ -389,7 +389,12 @@ def incomplete(pair: Pair) -> str:
     return "The source has only a part of the data of redis:other"
 
 
-@pytest.mark.parametrize("obstacle", [occupied, staged, with_pools, of_another, incomplete])
+def moved_before(pair: Pair) -> str:
+    write(pair.source.documents, SourceRecord("redis:other", 1.0), pair.source.now())
+    return "The data of the source was moved to redis:other"
+
+
+@pytest.mark.parametrize("obstacle", [occupied, staged, with_pools, of_another, incomplete, moved_before])
 def test_a_store_that_cannot_be_moved_is_refused_unchanged(embedded: Pair, obstacle: Callable[[Pair], str]) -> None:
     Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs")).post(2)
     sentence = obstacle(embedded)

@@ -197,8 +197,11 @@ def _open(uri: str, is_new: bool = False) -> Storage:
     if parts.scheme in NOT_MOVED:
         raise StartRefused(NOT_MOVED[parts.scheme])
     folder = Path(unquote(parts.path))
-    if parts.scheme == EMBEDDED and not is_new and not (folder / "CURRENT").exists():
-        raise StartRefused(f"There is no store in {folder}.")
+    try:
+        if parts.scheme == EMBEDDED and not is_new and not (folder / "CURRENT").exists():
+            raise StartRefused(f"There is no store in {folder}.")
+    except OSError as error:
+        raise StartRefused(f"The store in {folder} cannot be read. Run the command as the server's user.") from error
     os.environ[settings.variable("storage", "uri")] = uri
     return connect(uri, Configuration().current.driver_options)
 
@@ -272,6 +275,13 @@ class Migration:
         former = migration_record.read_target(self._source.documents, now)
         if former is not None and former.finished is None:
             raise StartRefused(f"The source has only a part of the data of {former.source}. Complete that migration.")
+        moved = migration_record.read_source(self._source.documents, now)
+        is_moved = moved is not None and moved.finished is not None
+        if moved and is_moved and (moved.target != self._names[1] or self._options.projects is not None):
+            raise StartRefused(
+                f"The data of the source was moved to {moved.target}. Use that store, or release the source first: "
+                "zq-server migrate --release, with its URI."
+            )
         record = self._find_record(there)
         if record.finished is None:
             self._check_deployment(now)
