@@ -94,11 +94,7 @@ def _advance(
     while len(found) < limit:
         position = state.visibility.skip(list_filter, position, now)
         scan = _Scan(state, list_filter, now, blocks)
-        for sequence, record, is_shown in scan.records(store, position):
-            if is_shown:
-                found.append((sequence, record))
-                if len(found) == limit:
-                    break
+        scan.collect(store, position, found, limit)
         scan.record_blocks()
         if scan.position is None or len(found) == limit:
             break
@@ -142,37 +138,41 @@ class _Scan:
         self.position: int | None = None
         """The position from which to continue, or None at the end of the queue."""
 
-    def records(self, store: Store, start: int) -> Iterator[tuple[int, StoredMessage, bool]]:
-        """Yield (sequence, record, matches) from the sequence ``start`` to the next block that can be skipped.
+    def collect(self, store: Store, start: int, found: list[Found], limit: int) -> None:
+        """Add (sequence, record) of messages that match the filter to ``found``, up to ``limit`` messages.
 
-        ``matches``: whether the record matches the filter.
+        The scan begins at the sequence ``start`` and ends at the next block that can be skipped.
         """
-        state, list_filter, now = self._state, self._filter, self._now
+        list_filter, now, reserved, unpack = self._filter, self._now, self._state.reserved, layout.pair.unpack
         without = list_filter.without or None  # None equals no client
         block = start // BLOCK
         until = own = NEVER if start <= 1 or start % BLOCK == 0 else 0
-        lower = layout.pair.pack(state.number, min(start, NEVER))
-        for key, value in store.scan("messages", lower, state.bounds()[1]):
-            sequence = layout.pair.unpack(key)[1]
+        lower = layout.pair.pack(self._state.number, min(start, NEVER))
+        for key, value in store.scan("messages", lower, self._state.bounds()[1]):
+            sequence = unpack(key)[1]
             if sequence // BLOCK != block:
                 self._note(block, until, own, sequence // BLOCK)
                 self.blocks -= 1
-                if not self.blocks or state.visibility.skip(list_filter, sequence, now) != sequence:
+                if not self.blocks or self._state.visibility.skip(list_filter, sequence, now) != sequence:
                     self.position = sequence
                     return
                 block, until, own = sequence // BLOCK, NEVER, NEVER
             record = layout.decode_record(value)
-            if sequence in state.reserved:
+            if sequence in reserved:
                 record.ends = RESERVED
             hidden = _hidden_until(record, list_filter, now)
-            is_own = record.client == without
+            if hidden and record.expires <= now:
+                self._expired.append(key)
             if hidden < until:
                 until = hidden
-            if hidden < own and not is_own:
+            if record.client == without:
+                continue
+            if hidden < own:
                 own = hidden
-            if record.expires <= now:
-                self._expired.append(key)
-            yield sequence, record, not hidden and not is_own
+            if not hidden:
+                found.append((sequence, record))
+                if len(found) == limit:
+                    return
         self._note(block, until, own, self._open_block)
 
     def _note(self, block: int, until: int, own: int, next_block: int) -> None:
