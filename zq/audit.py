@@ -2,8 +2,8 @@
 """The audit log: changes and rejected requests (tenancy 9).
 
 The logger ``zq.audit`` writes one JSON object per line, without bodies, secrets or signatures. It writes at most
-``MAX_PER_SECOND`` rejected requests per second. Further ones are only counted, and ``DELAY`` seconds later one line
-reports the count.
+``MAX_PER_SECOND`` rejected requests per second. Further rejected requests are only counted. ``DELAY`` seconds later,
+one line reports the count.
 """
 
 import logging
@@ -82,7 +82,7 @@ class Audit:
             )
 
     def log_refusal(self, entry: Entry) -> None:
-        """Log a rejected request. Beyond ``MAX_PER_SECOND``, only count it."""
+        """Log a rejected request, or only count it if the rate exceeds ``MAX_PER_SECOND``."""
         with self._lock:
             second = int(self._monotonic())
             if second != self._second:

@@ -15,8 +15,8 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 D = TypeVar("D")
 
-# Divisor of the size of a full cache, for the number of entries to evict at once. Python finds the first entry of a
-# dictionary in time proportional to the number of entries that were deleted before it.
+# A full cache evicts its size divided by this number at once. Python finds the first entry of a dictionary in time
+# proportional to the number of entries that were deleted before it.
 EVICTION_DIVISOR: Final = 8
 
 
@@ -38,7 +38,7 @@ class _Flight(Generic[V]):
 class ReadThroughCache(Generic[K, V]):
     """A cache of the values that ``load`` returns. Thread-safe. Lookups of cached keys take no lock.
 
-    Concurrent lookups of a missing key share one load. If it raises a ``ZqError``, each of these lookups raises the
+    Concurrent lookups of a missing key share one load. If the load raises a ``ZqError``, all these lookups raise the
     error, which is not cached. A thread that runs an event loop never waits for another thread's load; it loads the
     value itself.
 

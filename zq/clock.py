@@ -61,7 +61,10 @@ class Clock(Protocol):
 
 
 class Offset(NamedTuple):
-    """Bounds on the store's time minus this machine's monotonic time, measured at the monotonic time ``received``."""
+    """Bounds on the difference between the store's time and this machine's monotonic time.
+
+    The bounds were measured at the monotonic time ``received``.
+    """
 
     low: float
     high: float
@@ -77,7 +80,7 @@ class Offset(NamedTuple):
         return Offset(self.low - grown, self.high + grown, moment)
 
     def max_error(self, offset: float) -> Seconds:
-        """Return the distance from ``offset`` to the farther bound, which is the maximum error of this offset."""
+        """Return the maximum error of ``offset``: its distance to the farther bound."""
         return max(self.high - offset, offset - self.low)
 
 
@@ -151,7 +154,7 @@ class StoreClock:
     def drift(self) -> Seconds:
         """Return the seconds by which this clock is ahead of the clock of the store's machine.
 
-        That clock is the last sample of the store's time plus the distrusted lead, which is usually 0.
+        The time of that clock is the last sample of the store's time plus the distrusted lead, which is usually 0.
         """
         distrusted_lead = self._distrusted_lead()
         with self._lock:
@@ -268,7 +271,7 @@ class ManualClock:
         return 0.0
 
     def advance(self, seconds: float) -> Seconds:
-        """Move forward and return the new time."""
+        """Move the clock forward and return the new time."""
         if seconds < 0:
             raise ValueError("A clock can only move forward.")
         self._now = round(self._now + seconds, 3)

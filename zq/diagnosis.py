@@ -31,7 +31,7 @@ class Finding(Struct, frozen=True):
 
     Attributes:
         found: A sentence about the checked object; for "skip", the reason why it was not checked.
-        advice: A sentence about the solution; "" if there is no problem.
+        advice: A sentence on how to fix the problem; "" if there is no problem.
     """
 
     status: Status
@@ -56,7 +56,7 @@ def skip(reason: str) -> Finding:
 
 
 def judge_clock(offset: float, name: str) -> Finding:
-    """Judge the seconds by which this machine's clock is ahead of the clock that ``name`` names, such as "Redis"."""
+    """Judge the difference between this machine's clock and the clock of ``name``, such as "Redis"."""
     distance = abs(offset)
     found = f"The clocks of this machine and of {name} are {distance:.1f} seconds apart."
     advice = "Synchronise both clocks with a time service that slews, such as chrony."
@@ -66,7 +66,7 @@ def judge_clock(offset: float, name: str) -> Finding:
 
 
 def judge_certificate(left: float, name: str, advice: str) -> Finding:
-    """Judge the seconds until a certificate expires."""
+    """Judge the remaining lifetime of a certificate in seconds."""
     found = f"{name} expires in {left / DAY:.0f} days."
     return warn(found, advice) if left < CERTIFICATE_DAYS * DAY else ok(found)
 
@@ -91,7 +91,7 @@ def measure(call: Callable[[], object], count: int, limit: float = inf) -> list[
 
 
 class Check(Struct, frozen=True):
-    """A check of a doctor.
+    """A check of ``zq doctor`` or ``zq-server doctor``.
 
     Attributes:
         needs: Name of an earlier check. If its status is "fail" or "skip", this check is skipped.
@@ -103,7 +103,7 @@ class Check(Struct, frozen=True):
 
 
 class Result(Finding, frozen=True, kw_only=True):
-    """The finding of the check with the name ``check``, for output."""
+    """The finding of a check together with the check's name, for output."""
 
     check: str
 

@@ -30,7 +30,7 @@ class InvalidBody(Invalid):
 
 
 class InvalidParameter(Invalid):
-    """A query parameter has the wrong type."""
+    """A query parameter has the wrong type or an invalid value."""
 
 
 class InvalidName(Invalid):
@@ -113,7 +113,7 @@ class ClaimNotFound(NotFound):
 
 
 class SubscriptionNotFound(NotFound):
-    """The subscription does not exist, has expired, or belongs to another source."""
+    """The subscription does not exist, has expired, or belongs to another queue or topic."""
 
     sentence = "There is no such subscription."
 
@@ -167,7 +167,7 @@ class QueuePaused(Conflict):
 
 
 class Fenced(Conflict):
-    """The request has an outdated epoch of a fence (fencing token). Its sender must stop."""
+    """The request has an outdated fencing token (epoch of a fence). Its sender must stop."""
 
     sentence = "The fence has a newer epoch, or this epoch was never assigned."
 
@@ -273,15 +273,15 @@ class FlavorNotFound(NotFound):
 
 
 class PoolRefused(Invalid):
-    """The properties of the pool are not valid."""
+    """The store of the pool is not allowed, cannot be used, or does not fit the pool's flavor."""
 
 
 class FlavorRefused(Invalid):
-    """The new flavor names a missing pool."""
+    """The flavor cannot be created: a pool does not exist, or its pools have different capabilities."""
 
 
 class FlavorUpdateRefused(Invalid):
-    """The update of a flavor names a missing pool."""
+    """The flavor cannot be updated: a pool does not exist, or its pools have different capabilities."""
 
 
 class PoolInUse(NotAuthorized):
@@ -342,8 +342,8 @@ class ReadOnly(Restricted):
 
 
 class NoPosts(Restricted):
-    """The service accepts no messages, by its mode or because the store has little free disk space."""
+    """The service accepts no messages, because of its mode or because the store has little free disk space."""
 
 
 class StartRefused(ZqError):
-    """The server refuses to start with this configuration. The sentence says how to fix it."""
+    """The server refuses to start with this configuration. The message explains how to fix the problem."""

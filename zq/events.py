@@ -11,7 +11,7 @@ from zq.model.topics import Entry, TopicRef
 
 
 class Events:
-    """An observer that ignores all events of a server. Subclasses override methods.
+    """Base class of observers, which ignores all events of a server. Subclasses override methods.
 
     Each method is called after its event, on any thread. It must return at once and must not raise an error.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Structured logs on standard error: one line of text or JSON per record, with fields of the request.
 
-Logs never contain bodies or passwords. ``without_secrets`` removes passwords from URIs, also for the command line. Of
-the fields in ``extra``, only those in ``FIELDS`` are logged.
+Logs never contain bodies or passwords. ``without_secrets`` removes passwords from URIs, also for the command line. A
+log record may have further fields in ``extra``; only the fields in ``FIELDS`` are logged.
 """
 
 import logging

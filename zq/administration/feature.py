@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The administration server feature."""
+"""The server feature for project administration."""
 
 from collections.abc import Mapping
 from typing import Any

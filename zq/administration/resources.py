@@ -23,7 +23,7 @@ from zq.wire.quotas import ProjectReport
 
 
 class ProjectChange(msgspec.Struct):
-    """The request body of a project update. A field that is missing stays the same."""
+    """The request body of a project update. A missing field leaves the setting unchanged."""
 
     limits: dict[str, Any] | UnsetType = UNSET
     state: State | UnsetType = UNSET
@@ -46,7 +46,7 @@ class _Projects:
 
 
 class ProjectCollection(_Projects):
-    """``/v2/admin/projects``: the projects that have data or quotas of their own."""
+    """``/v2/admin/projects``: list the projects that have created something or have settings."""
 
     audience = Audience.OPERATOR
     policy = {"GET": "admin:projects"}
@@ -60,7 +60,7 @@ class ProjectCollection(_Projects):
 
 
 class ProjectItem(_Projects):
-    """``/v2/admin/project?project=<id>``: one project."""
+    """``/v2/admin/project?project=<id>``: get, update or delete a project."""
 
     audience = Audience.OPERATOR
     policy = {"GET": "admin:project", "PUT": "admin:project_update", "DELETE": "admin:project_delete"}
@@ -93,7 +93,7 @@ class ProjectItem(_Projects):
 
 
 class RekeyResource:
-    """``/v2/admin/rekey``: re-encryption of all data keys with the first master key of the configuration."""
+    """``/v2/admin/rekey``: re-encrypt all data keys with the first master key of the configuration."""
 
     audience = Audience.OPERATOR
     policy = {"POST": "admin:rekey"}

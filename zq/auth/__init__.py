@@ -88,7 +88,7 @@ def _jwt_verifier(options: JwtOptions, documents: DocumentController, clock: Clo
 
 
 def check(options: AuthOptions) -> None:
-    """Raise ``StartRefused`` if an authentication option, or the content of a file that it names, is not valid."""
+    """Raise ``StartRefused`` if an authentication option or a file that an option names is not valid."""
     if options.strategy == "proxy":
         read_secrets(options.proxy_secret_file)
     if "jwt" in options.strategy:
@@ -119,7 +119,8 @@ def create_strategy(
     """Create the configured strategy. Return ``None`` if authentication is off.
 
     Args:
-        options: Returns the current options. Each reload of a file calls it, because the path may have changed.
+        options: Returns the current options. Called for each reload of a file, because the file's path may have
+            changed.
         path: Path of the configuration file, which Keystone's middleware reads.
 
     Raises ``StartRefused`` if the strategy is unknown, a library is not installed, or a file is not valid.

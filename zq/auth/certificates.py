@@ -26,7 +26,10 @@ OPTION: Final = "[auth] certificates"
 
 
 class CertificateEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """The identity of a certificate subject in the file. Without ``scopes``, it may access the whole project."""
+    """The identity of a certificate subject, as configured in the file.
+
+    Without ``scopes``, the identity may access the whole project.
+    """
 
     project: str
     roles: tuple[str, ...] = (MEMBER,)

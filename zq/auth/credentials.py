@@ -86,7 +86,7 @@ class FailureLimit:
 
 
 class BearerStrategy:
-    """The strategies ``token``, ``jwt`` and ``token,jwt``.
+    """Authentication by bearer credentials: the strategies ``token``, ``jwt`` and ``token,jwt``.
 
     If several verifiers match a credential's format, the first one verifies the credential.
 
@@ -138,7 +138,7 @@ class BearerStrategy:
         return identity
 
     def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Check the credential without access to the store. Return whether it is valid; ``None`` = not known.
+        """Return whether the credential is valid, without access to the store; ``None`` = not known.
 
         The call does not count as an authentication attempt.
         """
@@ -157,7 +157,7 @@ class BearerStrategy:
         return None if any(each.matches(text) for each in self._verifiers) else False
 
     def look_up(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Look up the credential in the store. Return whether it is valid; ``None`` = the store is unavailable."""
+        """Look up the credential in the store and return whether it is valid; ``None`` = the store is unavailable."""
         value: str = env.get("HTTP_AUTHORIZATION") or env.get("HTTP_X_AUTH_TOKEN", "")
         try:
             found = self._look_up(blake2b(value.encode()).digest(), self._text(env, value), peer)
@@ -168,7 +168,7 @@ class BearerStrategy:
         return found.identity is not None
 
     def forget(self, credentials: Collection[str]) -> None:
-        """Expire the cached lookups of the credentials with these names, so that they are verified again."""
+        """Expire the cached lookups of credentials with these names, so that the credentials are verified again."""
         with self._lock:
             for key, known in list(self._valid.items()):
                 if known.identity is not None and known.identity.credential in credentials:

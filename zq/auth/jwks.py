@@ -76,7 +76,7 @@ def _key(given: dict[str, Any]) -> Key | None:
 
 
 def _reading_algorithm(given: dict[str, Any]) -> str:
-    """Return an algorithm with which PyJWT can parse a key of this type. Any such algorithm will do."""
+    """Return any algorithm with which PyJWT can parse a key of this type."""
     fitting = [name for name, (kind, curves) in KEY_REQUIREMENTS.items() if kind == given["kty"]]
     return next((name for name in fitting if given.get("crv") in KEY_REQUIREMENTS[name][1]), fitting[0])
 
@@ -114,7 +114,7 @@ class KeySet:
         threading.Thread(target=self._run, name="zq-jwks", daemon=True).start()
 
     def find(self, id: str, algorithm: str) -> list[Key]:
-        """Return the keys that may verify a token with this key id and algorithm. Without ``id``, every key id matches.
+        """Return the keys that may verify a token with this key id and algorithm. If ``id`` is "", ignore key ids.
 
         Raises ``Unavailable`` if there is no key set or it is too old.
         """

@@ -60,7 +60,7 @@ class JwtVerifier:
         return text.count(".") == 2
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Return the identity and the seconds for which to cache it. If the token is invalid, return the reason.
+        """Return the token's identity and the seconds for which to cache it, or the reason if the token is invalid.
 
         Raises ``Unavailable`` if the issuer's keys or the list of revoked tokens are not available.
         """
@@ -155,7 +155,7 @@ class JwtVerifier:
 
 
 def credential_name(id: str) -> str:
-    """Return the name of the credential, given the token's id."""
+    """Return the credential name of the token with this id."""
     return f"jwt:{id}"[:MAX_TEXT]
 
 

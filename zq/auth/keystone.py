@@ -2,7 +2,7 @@
 """The strategy ``keystone``: keystonemiddleware in front of the application, configured in ``[keystone_authtoken]``.
 
 Identity headers from the client are removed before the middleware runs. The middleware adds its own identity headers.
-They are converted to an ``Identity`` and removed before the application runs.
+The strategy converts these headers to an ``Identity`` and removes them before the application runs.
 """
 
 import logging
@@ -42,7 +42,7 @@ Application = Callable[..., Iterable[bytes]]
 
 
 class Keystone:
-    """An adapter of Keystone's middleware to an authentication strategy. ``wrap`` installs the middleware."""
+    """An authentication strategy that uses Keystone's middleware. ``wrap`` installs the middleware."""
 
     def __init__(self, path: str | None, clock: Clock) -> None:
         """Configure the middleware from the file ``path`` and the environment.
@@ -111,7 +111,7 @@ class Keystone:
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
         """Return the identity that the middleware found.
 
-        A further call for a long-running request validates the token again.
+        For a long-running request, each further call validates the token again.
 
         Raises:
             NotAuthenticated: The token is missing, expired or not valid.

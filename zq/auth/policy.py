@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy: the roles that each rule requires (tenancy 4), from a table or an oslo.policy file.
+"""The policy: the roles that each rule requires (tenancy 4), from a built-in table or an oslo.policy file.
 
 oslo.policy does not report errors in a file: it denies an unparsable rule and ignores an unknown rule. This module
 therefore validates a file first, and rejects the whole file if it has an error. The library is imported only if a file
@@ -100,10 +100,10 @@ Decide = Callable[[str, frozenset[str], str, str], bool]
 
 
 class Policy:
-    """The current policy. Calling it with a rule and an identity returns whether the caller's roles permit the rule.
+    """The current policy. A call with a rule and an identity returns whether the identity's roles permit the rule.
 
     Args:
-        path: Path of a policy file; "" = use the table.
+        path: Path of a policy file; "" = use the built-in table.
 
     Raises ``StartRefused`` if the file is not valid.
     """
@@ -172,7 +172,7 @@ def _missing_library() -> StartRefused:
 
 
 def _checks(path: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the parsed checks of all rules, by rule. A check in ``given`` replaces the check of the table.
+    """Return the parsed checks of all rules, by rule. A check in ``given`` replaces the rule's built-in check.
 
     Raises ``StartRefused`` if a check is not valid or oslo.policy is not installed.
     """

@@ -5,7 +5,7 @@ The signed text consists of paths, methods, project and expiry. Parts that conta
 they would make the text ambiguous.
 
 Signatures are not stored. The signing key depends on the project's revocation count, which is stored. A revocation
-increments the count. It thus invalidates all earlier signatures, on all servers within ``CACHE_TTL`` seconds.
+increments the count, which invalidates all earlier signatures on all servers within ``CACHE_TTL`` seconds.
 """
 
 import hmac
@@ -84,7 +84,7 @@ def parse_time(text: str) -> Seconds:
 
 
 def format_time(expires: Seconds) -> str:
-    """Format a time for the signed text."""
+    """Format an expiry time for the signed text."""
     return datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
@@ -95,7 +95,7 @@ def derive_key(secret: bytes, label: str) -> bytes:
 
 
 def signature(key: bytes, paths: Iterable[str], methods: Iterable[str], project: str, expires: str) -> str:
-    """Compute the signature of contract 10.2, in lower-case hex."""
+    """Compute the signature of a pre-signed URL (contract 10.2), in lower-case hex."""
     text = SIGNED_TEXT.format(
         paths=",".join(sorted(paths)), methods=",".join(sorted(methods)), project=project, expires=expires
     )
@@ -124,7 +124,7 @@ class CachedSignature(Struct, frozen=True):
 
 
 class Signatures:
-    """Signer and verifier of URLs for all projects.
+    """Signer and verifier of pre-signed URLs for all projects.
 
     Args:
         options: Returns the current options. Called for each operation, because the secrets may change.
@@ -191,7 +191,7 @@ class Signatures:
         return share.identity
 
     def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Check the signature without access to the store. Return whether it is valid; ``None`` = not known.
+        """Return whether the signature is valid, without access to the store; ``None`` = not known.
 
         The call does not count as an authentication attempt.
         """

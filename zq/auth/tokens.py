@@ -251,7 +251,7 @@ class Tokens:
         self._documents.put(DocumentRef("", DENIED, jti), b"{}", now, expires=now + self._denied_for)
 
     def rotate(self, id: str, project: str | None = None, by: str = "", expires: Seconds | None = None) -> NewToken:
-        """Create a replacement with the same rights and lifetime, and let the old token expire within a day.
+        """Create a token with the rights and lifetime of the old one, and let the old one expire within a day.
 
         Args:
             by: Name of the credential that creates the replacement; "" = the creator of the old token.
@@ -316,8 +316,8 @@ class Tokens:
     def adopt(self, text: str, project: str) -> bool:
         """Store the bootstrap token ``text`` as an administrator token. Return whether it was stored.
 
-        It is not stored if an administrator token exists, or if the bootstrap token was revoked. Raises ``ValueError``
-        if ``text`` is not a token.
+        The token is not stored if an administrator token exists, or if this token was revoked or rotated. Raises
+        ``ValueError`` if ``text`` is not a token.
         """
         parts = parse_token(text)
         if parts is None:
@@ -390,7 +390,7 @@ class TokenVerifier:
         return text.startswith("zq_")
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Return the identity and the seconds for which to cache it. If the token is invalid, return the reason.
+        """Return the token's identity and the seconds for which to cache it, or the reason if the token is invalid.
 
         Raises ``Unavailable`` if the store is unavailable.
         """

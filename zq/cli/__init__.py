@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line ``zq``. Reference: ``api-ref/cli.md``."""
+"""The ``zq`` command-line program. Reference: ``api-ref/cli.md``."""
 
 import io
 import os
@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def open_streams() -> None:
-    """Replace closed standard streams by ``/dev/null``, and escape characters that a stream cannot encode."""
+    """Replace closed standard streams with ``/dev/null``, and escape characters that a stream cannot encode."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands for credentials: ``zq login``, ``logout``, ``whoami``, ``token``, ``quota`` and ``share``."""
+"""Commands for credentials and access, such as ``zq login``, ``zq token`` and ``zq share``."""
 
 import sys
 import webbrowser
@@ -26,7 +26,7 @@ token_group = Group("token", help="Manage the project's tokens. Requires permiss
 @click.command("login", cls=Command)
 @pass_session
 def login(session: Session) -> None:
-    """Store a token for the context.
+    """Store a token for the current context (profile).
 
     The token is read from standard input, or from a prompt without echo. zq verifies the token with the server, stores
     it in a private file, and sends it only to this server.
@@ -48,7 +48,7 @@ def login(session: Session) -> None:
 @click.command("logout", cls=Command)
 @pass_session
 def logout(session: Session) -> None:
-    """Delete the stored token of the context. To make the token invalid, use zq token revoke."""
+    """Delete the stored token of the current context (profile). To make the token invalid, use zq token revoke."""
     profile, path = active_profile_name(session.chosen.get("profile"), session.profiles), token_file(session.profiles)
     stored = read_logins(path)
     if stored.pop(profile, None) is None:
@@ -166,8 +166,5 @@ def share(
 
 
 def property_cell(value: object) -> object:
-    """Return the table cell of a token's property.
-
-    ``None``, as for a token without scopes, is shown as "everything".
-    """
+    """Return the table cell for a token's property. ``None`` means no restriction and is shown as "everything"."""
     return " ".join(value) if isinstance(value, list) else "everything" if value is None else value

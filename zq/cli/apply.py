@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``zq apply``, and the export of settings to its file."""
+"""The command ``zq apply``, and the export of a project's settings as a YAML file."""
 
 import os
 import sys
@@ -44,7 +44,7 @@ from zq.model.limits import Limits
 def apply(
     session: Session, path: Path, dry_run: bool, prune: bool, force: bool, create_tokens: bool, yes: bool
 ) -> None:
-    """Change queues, topics, subscriptions, pools, flavors, quotas and tokens as a YAML file declares.
+    """Apply a YAML file that declares queues, topics, subscriptions, pools, flavors, quotas and tokens.
 
     zq checks the whole file and shows the changes before it makes any. You can repeat the command at any time. A new
     token's secret is shown once.
@@ -74,13 +74,16 @@ def apply(
 
 
 def server_limits(session: Session) -> Limits:
-    """Return the limits of the server. A limit that an older server does not have is the default."""
+    """Return the server's limits. A limit that an older server does not report has its default value."""
     given = session.client.limits()
     return Limits(**{name: value for name, value in given.items() if name in Limits.__struct_fields__})
 
 
 def checked(path: Path, limits: Limits) -> Declaration:
-    """Read a file. If it has errors, print them and raise ``Failure``."""
+    """Read and check a declaration file (``-`` = standard input).
+
+    If the file has errors, print all errors and raise ``Failure``.
+    """
     content = sys.stdin.buffer.read() if path == Path("-") else path.read_bytes()
     try:
         return read_declaration(content, limits)
@@ -92,7 +95,7 @@ def checked(path: Path, limits: Limits) -> Declaration:
 
 
 class Report:
-    """The output of a run: text, or JSON or YAML if the user selects it."""
+    """The output of ``zq apply``: text by default, JSON or YAML on request."""
 
     def __init__(self, session: Session) -> None:
         self._out = session.out
@@ -108,7 +111,7 @@ class Report:
                 click.echo(shown if os.environ.get("NO_COLOR") else click.style(shown, colour))
 
     def secrets(self, change: Change, secrets: dict[str, Any]) -> None:
-        """Show the secret of a new token. The query does not apply to it, because the secret cannot be shown again."""
+        """Show the secret of a new token. ``--query`` is ignored, because the secret cannot be shown again."""
         if self._text:
             click.echo(f"{change.kind} {change.name}: {secrets['token']}")
         else:
@@ -116,10 +119,10 @@ class Report:
         sys.stdout.flush()
 
     def total(self, plan: Plan, text: str) -> None:
-        """Show the number of changes.
+        """Show how many objects are created, changed and deleted.
 
         Args:
-            text: Text after the number of new objects, with ``{}`` for the other numbers.
+            text: Text after the first number, with ``{}`` for each further number.
         """
         if self._text:
             created, *others = count(plan.changes).values()
@@ -127,7 +130,7 @@ class Report:
 
 
 def settings_file(session: Session) -> bytes:
-    """Return a file that declares the project's settings. Notes name what it omits."""
+    """Return the project's settings as a YAML file for ``zq apply``. Print a note for each omission."""
     declared, notes = export_declaration(session.client, server_limits(session))
     for sentence in notes:
         note(sentence)

@@ -69,7 +69,7 @@ def delete(queue: Queue, name: str, messages: list[str]) -> int:
 
 
 def measure(verb: str, requests: Sequence[Callable[[], int]], concurrency: int) -> dict[str, Any]:
-    """Run requests concurrently. Return a table row with the operation's name ``verb``, throughput and latency."""
+    """Run requests concurrently. Return a table row with the operation (``verb``), its throughput and its latency."""
     begun = time.perf_counter()
     with progress_bar(verb, len(requests)) as bar, ThreadPoolExecutor(concurrency, "zq-bench") as pool:
         results = list(report_progress(bar, pool.map(run_timed, requests)))

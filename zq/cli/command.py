@@ -129,7 +129,7 @@ def split_command(line: str, shell: bool) -> list[str]:
 
 
 def find_shell_syntax(line: str) -> str:
-    """Return the first shell syntax in a command line, or ""."""
+    """Return the first shell metacharacter or operator in a command line, or ""."""
     read = QUOTED_TEXT.sub(lambda found: LITERAL_IN_QUOTES.sub("", found[1]), LITERAL_TEXT.sub("", line))
     found = SHELL_SYNTAX.search(read)
     return found[0] if found else ""

@@ -2,7 +2,7 @@
 """The command ``zq consume``, which passes messages to external commands or writes them to standard output.
 
 A message is deleted after it was written. If standard output is a pipe on Linux, the message is deleted only after the
-reader of the pipe has read it: if the reader exits, unread data is lost.
+other process has read it, because unread data is lost if that process exits.
 """
 
 import os
@@ -42,7 +42,7 @@ except ImportError:  # Windows
 MIN_PIPE_SIZE: Final = 4096
 # Interval in milliseconds at which a waiting thread checks whether to stop.
 POLL_MS: Final = 500
-# Interval in seconds at which a pipe is checked that could not be reduced to one page.
+# Poll interval in seconds for a pipe whose capacity could not be reduced to one page.
 PIPE_POLL_PAUSE: Final = 0.001
 
 
@@ -184,7 +184,7 @@ def run_commands(session: Session, queue: str, words: list[str], options: Consum
 
 
 def finish(counts: WorkCounts, commands: RunningCommands) -> None:
-    """Print the counts.
+    """Print the message counts.
 
     Raises ``Failure`` if a message failed, or else ``Abort`` if the commands were killed.
     """

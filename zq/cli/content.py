@@ -34,7 +34,7 @@ GZIP: Final = 16 + zlib.MAX_WBITS
 BOM: Final = b"\xef\xbb\xbf"
 # Seconds without input after which the lines read so far are sent. A signal takes effect within this time.
 POLL_INTERVAL: Final = 0.2
-# Number of polls without input after which zq prints that it reads standard input, if the user did not request that.
+# Number of polls without input after which zq prints a note, unless the user has selected standard input explicitly.
 SILENT_POLLS: Final = 10
 
 
@@ -68,7 +68,7 @@ class Item(NamedTuple):
 
 
 def read_content(file: BinaryIO, offset: int = 0) -> Iterator[bytes]:
-    """Read a file, decompressing gzip. Raises ``InvalidInput`` for damaged gzip.
+    """Return an iterator over the content of a file, and decompress gzip. Raises ``InvalidInput`` for damaged gzip.
 
     Args:
         offset: Offset in the decompressed content at which to start.
@@ -121,7 +121,7 @@ def decompress(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
 
 
 def split_lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
-    """Split the input into lines, which keep their line ends. Raises ``InvalidInput`` for a line that is too long."""
+    """Split the input into lines, including their line ends. Raises ``InvalidInput`` for a line that is too long."""
     begun = bytearray()
     for piece in pieces:
         if piece is None:
@@ -266,7 +266,7 @@ class CsvRows:
 def read_stdin_bodies(
     form: InputFormat, stopped: Callable[[], bool], is_requested: bool = True
 ) -> Iterator[Raw | None]:
-    """Yield the message bodies in standard input, and ``None`` if no input arrives for a while.
+    """Yield the message bodies from standard input, and ``None`` if no input arrives for a while.
 
     Raises ``InvalidInput`` for a line or row that is not valid.
 

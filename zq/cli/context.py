@@ -39,7 +39,7 @@ context_group = Group(
 
 
 def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Complete profile names. Offer no names if the configuration file cannot be read."""
+    """Return the profile names that begin with ``begun``, or an empty list if the configuration file is unreadable."""
     try:
         document = read_profiles(option_values(context).get("config") or config_file())
     except click.UsageError:

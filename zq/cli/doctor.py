@@ -23,19 +23,19 @@ from zq.diagnosis import DAY, Check, Finding, fail, judge_certificate, judge_clo
 from zq.errors import NotAuthenticated, NotAuthorized, Unavailable, ZqError
 from zq.wire.answers import Depth
 
-# Days before its expiry at which a credential must be replaced.
+# The doctor warns if a credential expires within this number of days.
 CREDENTIAL_DAYS: Final = 7
-# Seconds of a connection attempt.
+# Timeout of a connection attempt in seconds.
 TIMEOUT: Final = 10.0
 # Maximum seconds to post a message to the temporary queue, claim it and delete it.
 MAX_MESSAGE_SECONDS: Final = 1.0
-# Time to live of this message in seconds.
+# Ttl of the test message in seconds.
 MESSAGE_TTL: Final = 60
-# Used share of a quota from which the doctor warns.
+# The doctor warns if this share of a quota is used.
 HIGH_QUOTA_SHARE: Final = 0.8
 # Maximum number of queues that are examined.
 MAX_QUEUES: Final = 100
-# Seconds after which a message without a consumer needs attention.
+# The doctor warns if a message has waited for this number of seconds and the queue has no consumer.
 MAX_READY_AGE: Final = 900
 # Policy rules by what a caller with the rule may do.
 ABILITIES: Final = {
@@ -108,7 +108,7 @@ class Doctor:
 
     @property
     def _among(self) -> str:
-        """The end of a noun phrase about the examined queues: "" if they are all queues of the project."""
+        """Text that limits a finding to the examined queues, such as " of the first 100"; "" if all were examined."""
         return f" of the first {MAX_QUEUES}" if len(self._queues) == MAX_QUEUES else ""
 
     def check_reach(self) -> Finding:
@@ -217,7 +217,7 @@ class Doctor:
                 with suppress(ZqError):
                     queue.delete()
         except ZqError as error:
-            if type(error) is NotAuthorized:  # by the scopes of a token for other queues
+            if type(error) is NotAuthorized:  # the scopes of the token exclude the temporary queue
                 return skip(str(error))
             return fail(f"A message could not be posted, claimed and deleted. {error}", advice)
         if [message.id for message in claimed.messages] != [id]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands ``zq export`` and ``zq import``, which save and restore a project as JSON lines.
 
-An export contains first all queues and topics, then their messages in order. An import derives the idempotency key of a
-batch from its message ids. While the server remembers the keys, a repeated import stores no message twice.
+An export contains all queues and topics first, then their messages in order. An import derives the idempotency key of a
+batch from its message ids. While the server remembers these keys, a repeated import stores no message twice.
 """
 
 import hashlib
@@ -137,7 +137,7 @@ def open_replacement(path: Path) -> Generator[BinaryIO, None, None]:
 
 
 class LossCounts:
-    """A count of the exported messages that an import cannot restore completely."""
+    """Counts of the exported messages that an import cannot restore completely."""
 
     def __init__(self) -> None:
         self._counts: Counter[ResourceKey] = Counter()
@@ -292,7 +292,7 @@ def try_change(change: Callable[[Client, ResourceLine], None], client: Client, l
 
 
 def restore(client: Client, line: ResourceLine) -> None:
-    """Create or update a queue or topic, but without the metadata that restricts posts (see ``restrict``)."""
+    """Create or update a queue or topic, except for the metadata that restricts posts; ``restrict`` adds it later."""
     resource = resource_handle(client, (line.of, line.name))
     metadata = {key: value for key, value in line.metadata.items() if key not in RESTRICTIONS}
     if line.metadata.get("_paused") in ("claims", "all"):
@@ -347,7 +347,7 @@ class Importer:
         self._ignores_delays: dict[str, bool] = {}
 
     def send(self, batch: list[MessageLine]) -> int:
-        """Post a batch and return the number of accepted messages. If the server rejects the batch, bisect it."""
+        """Post a batch and return the number of accepted messages. Split an invalid batch and post the halves."""
         try:
             self._post(batch)
         except SKIPPED_ERRORS as error:

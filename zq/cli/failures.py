@@ -46,9 +46,9 @@ def failure(error: Exception) -> Failure:
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code of an error: that of its class, or of the nearest base class in ``EXIT_CODES``.
+    """Return the exit code for the error's class or its nearest base class in ``EXIT_CODES``.
 
-    If neither is in ``EXIT_CODES``, return the exit code of the error's cause, or 1 without a cause.
+    If ``EXIT_CODES`` has no such class, return the exit code of the error's cause, or 1 if there is no cause.
     """
     for kind in type(error).__mro__:
         if kind in EXIT_CODES:
@@ -78,7 +78,7 @@ class UnreadableResources:
         self._errors[name] = error
 
     def check(self) -> None:
-        """Raise ``Failure`` if a queue or topic was recorded, with the exit code of the first recorded error."""
+        """Raise ``Failure`` with the exit code of the first recorded error, if any."""
         if self._errors:
             names = ", ".join(self._errors)
             raise Failure(

@@ -23,7 +23,7 @@ from zq.errors import NotFound
 
 # Number of dead letters to move per request. The progress bar advances after each request.
 REDRIVE_BATCH: Final = 1000
-# Parameter type of times.
+# Type of options that take a time.
 MOMENT: Final = Moment(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
 since_option = click.option(
     "--since", type=MOMENT, help="Earliest finish time, local unless it has an offset such as +00:00."
@@ -48,9 +48,9 @@ dlq_group = Group("dlq", help="Manage dead letters: messages that were claimed t
 
 
 def find_dead_letter_queue(session: Session, queue: str) -> Queue:
-    """Return the dead-letter queue of ``queue``. If ``queue`` is itself a dead-letter queue, return ``queue``.
+    """Return the dead-letter queue of ``queue``, or ``queue`` itself if it is a dead-letter queue.
 
-    Raises ``NotFound`` if ``queue`` has no dead-letter queue and is not one.
+    Raises ``NotFound`` if ``queue`` neither has nor is a dead-letter queue.
     """
     handle = session.queue(queue)
     named = handle.metadata().get("_dead_letter_queue")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands ``zq jobs``: the stages (uncommitted messages), fencing tokens and commits of batch jobs."""
+"""The commands ``zq jobs``, for stages (uncommitted messages), fencing tokens and commits of batch jobs."""
 
 import sys
 from typing import Final
@@ -18,7 +18,7 @@ jobs_group = Group("jobs", help="Show stages, fences and commits of batch jobs."
 @jobs_group.command("stages")
 @pass_session
 def stages(session: Session) -> None:
-    """List the stages that wait for a commit, with the time until they expire."""
+    """List the stages (messages that wait for a commit) with the time until they expire."""
     columns = ("name", "messages", "bytes", "dropped in")
     found = session.client.stages(page=PAGE)
     session.out.rows(columns, found, lambda one: [one.name, one.messages, one.bytes, one.dropped_in])
@@ -35,7 +35,7 @@ def fences(session: Session) -> None:
 @jobs_group.command("commits")
 @pass_session
 def commits(session: Session) -> None:
-    """List the last committed batch of each producer."""
+    """List the last committed batch of each producer (batch job or stream)."""
     columns = ("producer", "batch", "published", "deleted", "open", "age")
     found = session.client.commits(page=PAGE)
     session.out.rows(
@@ -48,7 +48,7 @@ def commits(session: Session) -> None:
 @yes_option
 @pass_session
 def drop(session: Session, names: tuple[str, ...], yes: bool) -> None:
-    """Delete stages. Unknown stages are ignored; a stage that a commit is publishing is kept."""
+    """Delete stages (uncommitted messages). Unknown stages and stages that a commit is publishing are skipped."""
     if not yes and sys.stdin.isatty():
         click.confirm(f"Drop the stages {', '.join(names)}?", abort=True, err=True)
     for name in names:

@@ -16,7 +16,7 @@ MAX_OFFERED: Final = 200
 
 
 def name_completer(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a completion function for the names of queues or topics. If the server is down, no names are offered."""
+    """Return a shell completion function for queue or topic names. If the server is down, it offers no names."""
 
     def complete(context: click.Context, _parameter: click.Parameter, prefix: str) -> list[str]:
         session = Session({**option_values(context), "retry": 0.0})
@@ -51,7 +51,7 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 def check_not_missing(session: Session, queue: str, found: Iterable[T]) -> Iterator[T]:
-    """Yield the items in ``found``. If there are none because the queue does not exist, raise ``NotFound``."""
+    """Yield the items in ``found``. If ``found`` is empty and the queue does not exist, raise ``NotFound``."""
     empty = True
     for item in found:
         empty = False

@@ -36,7 +36,7 @@ COLOURS: Final = {"id": "cyan", "name": "cyan", "reason": "yellow", "dead letter
 ID_ENDS: Final = 6
 # Line width in characters if the output is not a terminal.
 PIPE_WIDTH: Final = 10_000
-# Control characters, with their replacement.
+# Control characters and their replacement.
 CONTROLS: Final = dict.fromkeys([*range(32), *range(127, 160)], "\ufffd")
 
 
@@ -62,7 +62,9 @@ class Output:
     def rows(
         self, columns: Sequence[str], items: Iterable[T], cells: Callable[[T], Sequence[object]], full: bool = False
     ) -> None:
-        """Show a list. Without a table or query, each item is written as soon as it is available.
+        """Show a list as a table, JSON lines or YAML.
+
+        Without a table or query, each item is written as soon as it is available.
 
         Args:
             full: Show whole ids and bodies, even without the option ``--full``.
@@ -97,7 +99,7 @@ class Output:
                 write(as_yaml(members))
 
     def messages(self, found: Iterable[Message], full: bool = False, **more: str) -> None:
-        """Show messages. The values in ``more`` are shown above a table, or as members of each JSON line."""
+        """Show messages. The values in ``more`` are shown above the table, or as members of each JSON object."""
         if self.uses_tables:
             rows = [
                 (message.id, message.age, message.ttl, message.claim_count, body_text(message)) for message in found
@@ -239,12 +241,12 @@ def members_table(members: Mapping[str, Any]) -> "Table":
 
 
 def table_cell(value: object) -> object:
-    """Convert a value to a table cell. Numbers remain numbers, because the table aligns them right."""
+    """Convert a value to a table cell: text, or a number, which the table aligns right."""
     return value if value is None or _is_number(value) else as_text(value)
 
 
 def create_console(stderr: bool = False) -> "Console":
-    """Return a rich console that prints text literally, without markup."""
+    """Return a ``rich.console.Console`` that prints text literally, without markup."""
     from rich.console import Console
 
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=False)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameter types of options: bounded numbers, times, and JMESPath expressions.
 
-Help texts show the bounds. They also show the server's default limits, which only the server enforces.
+Help texts show the bounds, including default limits of the server, which only the server enforces.
 """
 
 from collections.abc import Callable

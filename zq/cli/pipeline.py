@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command ``zq pipeline``, which runs a Spark job between queues.
 
-Only the command imports Spark, because the import takes seconds.
+Spark is imported only when the command runs, because the import takes seconds.
 """
 
 import importlib.util
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Module name of an imported job.
 MODULE: Final = "zq_pipeline_job"
-# Default Spark master. A copy of the value in ``zq.spark.session``, which would import Spark.
+# Default Spark master, copied from ``zq.spark.session``, because that module imports Spark.
 MASTER: Final = "local[*,4]"
 
 
@@ -95,8 +95,8 @@ def _parse_setting(text: str) -> tuple[str, str]:
 def _load_pipeline(job: Path) -> "Pipeline":
     """Import a job file and return its pipeline.
 
-    The functions of the job file are pickled by value, because Spark workers cannot import it. They can import other
-    modules in its folder.
+    Functions in the job file are pickled by value, because Spark workers cannot import the file. Workers can import
+    other modules in the same folder.
     """
     from pyspark import cloudpickle
 
@@ -132,7 +132,7 @@ def _execute(module: ModuleType, loader: Any, job: Path) -> None:
 
 
 def _with_settings(pipeline: "Pipeline", session: Session) -> "Pipeline":
-    """Add the command line's settings that the job does not set. ``--retry`` overrides the job's value."""
+    """Take the settings that the job does not set from the command line. ``--retry`` overrides the job's value."""
     own = {name: getattr(pipeline, name) for name in ("url", "project", "token", "client_id")}
     connection = session.connection_with(own)
     return replace(

@@ -12,7 +12,7 @@ import click
 from zq.cli.failures import DRIFT, EXIT_CODES, INTERRUPTED
 from zq.cli.root import cli
 
-# The line of the page that the help of all commands replaces.
+# Placeholder line in the page, which is replaced by the help of all commands.
 MARK: Final = "<!-- The site has the help of each command here. -->\n"
 # Line width of help texts in characters.
 WIDTH: Final = 100

@@ -126,7 +126,7 @@ def names_argument(required: bool) -> Callable[[Any], Any]:
 @members_argument
 @pass_resources
 def create(resources: ResourceAccess, name: str, members: Metadata) -> None:
-    """Create a queue or topic with metadata. If it exists, it is not changed."""
+    """Create a queue or topic with metadata. An existing queue or topic is not changed."""
     resources.out.result({"name": name, "created": resources(name).create(dict(members))})
 
 
@@ -402,7 +402,7 @@ def tail(session: Session, topic: str | None, match: str | None, after: int | No
 
 
 def note_gap(gap: Gap) -> bool:
-    """Print a note about missed messages. Return ``False``, so that a filter drops the gap."""
+    """Print a note about missed messages. Always return ``False``, so that the caller's filter drops the gap."""
     if gap.after is None:
         note("The connection was lost before the first message; messages may have been missed.")
     else:

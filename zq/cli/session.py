@@ -19,7 +19,7 @@ from zq.client.warnings import did_you_mean
 from zq.errors import ClaimNotFound, MessageNotFound, NotFound, SubscriptionNotFound, ZqError
 
 Kind = Literal["queues", "topics"]
-# Errors that may have another cause: the queue or topic does not exist.
+# Errors that a missing queue or topic may have caused.
 PART_ERRORS: Final = (MessageNotFound, ClaimNotFound, SubscriptionNotFound)
 # Maximum number of names to compare with a misspelled name.
 MAX_COMPARED: Final = 500
@@ -117,7 +117,7 @@ class GlobalOptionsCommand(click.Command):
         self.params = [*GLOBAL_OPTIONS, *self.params]
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Refer to the root command's help for the global options."""
+        """Write a reference to the root command's help, which describes the global options."""
         super().format_epilog(ctx, formatter)
         if ctx.parent is not None:
             formatter.write_paragraph()
@@ -219,7 +219,7 @@ class Session:
         return self.client.queue(name)
 
     def missing_error(self, name: str, kind: Kind = "queues") -> NotFound:
-        """Return the error for a missing queue or topic. It suggests a similar name."""
+        """Return the error for a missing queue or topic, with a similar name as a suggestion."""
         page = self.client.limits()["max_queues_per_page"]
         listed = self.client.queues(page=page) if kind == "queues" else self.client.topics(page=page)
         ending = did_you_mean(name, [entry.name for entry in islice(listed, MAX_COMPARED)])
@@ -276,7 +276,7 @@ def print_client_logs() -> None:
 
 
 class Command(GlobalOptionsCommand):
-    """A command that also accepts the global options after its name."""
+    """A command of ``zq``, which accepts the global options after its name."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. If a message is missing because its queue or topic is missing, report the queue or topic."""

@@ -197,7 +197,7 @@ def cells(one: DeadDelivery) -> list[object]:
 @topic_option
 @pass_session
 def redrive(session: Session, source: str, subscription: str, limit: int | None, topic: bool) -> None:
-    """Retry failed deliveries. Their attempts are counted from zero again."""
+    """Retry failed deliveries. The count of attempts starts again from zero."""
     handle, moved = source_handle(session, source, topic), 0
     while True:
         most = REDRIVE_BATCH if limit is None else min(REDRIVE_BATCH, limit - moved)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("name", "messages", "claimed", "in/s", "out/s", "change/s", "oldest")
 # Number of terminal lines that show no queue: header, totals, keys and cursor.
 OTHER_LINES: Final = 4
-# A function that waits for a key for some seconds, and returns "" if no key was pressed.
+# A function that waits up to a number of seconds for a key press. It returns the key, or "" after the timeout.
 ReadKey = Callable[[float], str]
 
 
@@ -63,7 +63,7 @@ SORTS: Final[dict[str, Callable[[QueueMetrics], float | None]]] = {
     "out": lambda row: row.left,
     "oldest": lambda row: row.oldest,
 }
-# The server's names of sort orders, where they differ.
+# The server's names of sort orders, if different.
 SERVER_SORTS: Final = {"messages": "ready"}
 # Keyboard key of each sort order.
 KEYS: Final = {"n": "name", "m": "messages", "i": "in", "o": "out", "a": "oldest"}
@@ -120,7 +120,7 @@ class Sampler:
 
 
 def queue_metrics(name: str, now: Sample, before: Sample | None) -> QueueMetrics:
-    """Compute the metrics of a queue from two samples: outgoing = incoming - growth."""
+    """Compute the metrics of a queue from two samples. The outgoing rate is the incoming rate minus the growth."""
     stats = now.stats
     oldest, newest = (mark.age if mark else None for mark in (stats.oldest, stats.newest))
     found = QueueMetrics(name, stats.total, stats.free, stats.claimed, oldest, newest, paused=now.paused)

@@ -108,7 +108,7 @@ def _lock(file: BinaryIO) -> None:
 
 
 def _kept_open(file: BinaryIO) -> BinaryIO:
-    """Return the file, which must stay open to hold the lock. On Windows, where there is no lock, close the file."""
+    """Return the file, which stays open to hold the lock. On Windows, there is no lock, so close the file."""
     if not fcntl:
         file.close()
     return file
@@ -164,7 +164,7 @@ class Upload(Struct, frozen=True):
     messages: int = 0
     batch_messages: int = MAX_BATCH
     before: str = ""
-    """Digest of the content before the offset. Set only if no later content was sent, so that it may be changed."""
+    """Digest of the content before the offset. If set, no later content was sent, so the user may change it."""
     resumed: bool = False
     """Whether an earlier run may have sent batches after the offset."""
 
@@ -192,7 +192,7 @@ def resume(
     *,
     restart: bool = False,
 ) -> Upload:
-    """Load the progress of an interrupted post, or begin a new post.
+    """Load the progress of an interrupted post, or begin a new post. Return the progress.
 
     Raises ``Conflict`` if the stored progress cannot be read, or if the terms or the file have changed since the
     interruption. If an invalid line caused the interruption, the file may have changed from that line on.
@@ -224,7 +224,7 @@ def resume(
 
 
 def save_progress(resume_file: ResumeFile, upload: Upload) -> Upload:
-    """Write the progress durably to the resume file and return it."""
+    """Write the progress durably to the resume file, and return the progress."""
     resume_file.write(msgspec.json.encode(upload), durably=True)
     return upload
 
@@ -259,7 +259,8 @@ class Sender:
     def send(self, progress: Callable[[Upload, int], None]) -> None:
         """Send all batches, then remove the resume file.
 
-        If sending fails, save the progress in the resume file. If certainly no message was stored, remove the file.
+        If sending fails, save the progress in the resume file. If it is certain that no message was stored, remove the
+        resume file instead.
 
         Args:
             progress: Called after each batch with the progress and the number of bytes read.

@@ -16,7 +16,7 @@ class AdministrationOperations:
 
     @listing
     def pools(self, /, *, detailed: bool = False, page: int | None = None) -> Call[Page[dict[str, Any]]]:
-        """List the pools, ordered by name. Credentials and options of their URIs are shown as ``***``.
+        """List the pools (stores that hold queues), ordered by name. Secrets in the URIs are shown as ``***``.
 
         Args:
             detailed: Include the options.
@@ -28,10 +28,12 @@ class AdministrationOperations:
     def put_pool(
         self, name: str, uri: str, weight: int, *, flavor: str = "", options: Mapping[str, Any] | None = None
     ) -> Call[None]:
-        """Create or replace a pool. Raises ``PoolRefused`` and ``PoolConflict`` if its store cannot be used.
+        """Create or replace a pool (a store that holds queues).
+
+        Raises ``PoolRefused`` and ``PoolConflict`` if the store cannot be used.
 
         Args:
-            weight: Share of the new queues; 0 = none.
+            weight: Relative share of new queues that the pool gets; 0 = none.
             flavor: Flavor of the pool; "" = none.
         """
         body = checked_json({"uri": uri, "weight": weight, "flavor": flavor, "options": options or {}})
@@ -49,7 +51,7 @@ class AdministrationOperations:
     ) -> Call[dict[str, Any]]:
         """Change a pool and return it. ``None`` leaves a property unchanged.
 
-        Raises ``PoolNotFound``, and the errors of ``put_pool``.
+        Raises ``PoolNotFound`` for an unknown name, and ``PoolRefused`` or ``PoolConflict`` for an unusable store.
         """
         terms = {"uri": uri, "weight": weight, "flavor": flavor, "options": options}
         body = checked_json({key: value for key, value in terms.items() if value is not None})
@@ -57,12 +59,12 @@ class AdministrationOperations:
 
     @operation
     def delete_pool(self, name: str) -> Call[None]:
-        """Delete a pool. Raises ``PoolInUse`` if it has queues or is the only pool of its flavor."""
+        """Delete a pool. Raises ``PoolInUse`` if the pool has queues or is the only pool of its flavor."""
         return Call(method="DELETE", path=path("pools", name), read=read_empty)
 
     @listing
     def flavors(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:
-        """List the project's flavors with their pools, ordered by name.
+        """List the project's flavors (named sets of pools), ordered by name.
 
         Args:
             page: Number of flavors per request.
@@ -71,19 +73,19 @@ class AdministrationOperations:
 
     @operation
     def put_flavor(self, name: str, pools: Iterable[str]) -> Call[None]:
-        """Create a flavor of pools, or add the pools to an existing flavor. Raises ``FlavorRefused``."""
+        """Create a flavor (a named set of pools), or add the pools to an existing flavor. Raises ``FlavorRefused``."""
         body = checked_json({"pool_list": [*pools]})
         return Call(method="PUT", path=path("flavors", name), body=body, read=lambda _: None)
 
     @operation
     def update_flavor(self, name: str, pools: Iterable[str]) -> Call[dict[str, Any]]:
-        """Replace the pools of a flavor and return it. Raises ``FlavorNotFound`` and ``FlavorUpdateRefused``."""
+        """Replace a flavor's pools and return the flavor. Raises ``FlavorNotFound`` and ``FlavorUpdateRefused``."""
         body = checked_json({"pool_list": [*pools]})
         return Call(method="PATCH", path=path("flavors", name), body=body, read=read_object)
 
     @operation
     def delete_flavor(self, name: str) -> Call[None]:
-        """Delete a flavor of the project. Its pools remain, without a flavor."""
+        """Delete a flavor of the project. The pools of the flavor remain."""
         return Call(method="DELETE", path=path("flavors", name), read=read_empty)
 
     @listing
@@ -97,13 +99,13 @@ class AdministrationOperations:
 
     @operation
     def project(self, name: str) -> Call[ProjectReport]:
-        """Return a project's own limits, state and usage. An unknown project has none."""
+        """Return a project's own limits, its state and its usage. An unknown project has no limits and no usage."""
         read = decode_as(ProjectReport)
         return Call(method="GET", path=path("admin", "project"), params={"project": name}, read=read)
 
     @operation
     def set_limits(self, project: str, limits: Mapping[str, int]) -> Call[ProjectReport]:
-        """Replace a project's own limits and return the project. A limit that is not given is the server's."""
+        """Replace a project's own limits and return the project. The server's defaults apply to omitted limits."""
         body, read = checked_json({"limits": dict(limits)}), decode_as(ProjectReport)
         where = path("admin", "project")
         return Call(method="PUT", path=where, params={"project": project}, body=body, read=read)

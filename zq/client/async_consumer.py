@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The asynchronous consumer.
 
-Two background tasks maintain the claims: one settles messages, the other renews claims.
+Two background tasks maintain the claims: one settles messages, and one renews claims.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class AsyncConsumer(ConsumerBase):
             self._report(raises=completed)
 
     async def _close(self) -> None:
-        """Release unfinished messages and settle the claims, even if the awaiting task is cancelled."""
+        """Release unfinished messages and settle the claims, even if the calling task is cancelled."""
         if self._closing is None:
             self._closed_at = time.monotonic()
             self._closing = asyncio.create_task(self._settle_and_stop())
@@ -121,7 +121,7 @@ class AsyncConsumer(ConsumerBase):
     async def _claim(self) -> float:
         """Claim messages and return the seconds to sleep before the next claim.
 
-        Callers must shield this coroutine: if the request were cancelled, its messages would not be released.
+        Callers must shield this coroutine from cancellation. Otherwise, claimed messages might not be released.
         """
         sent_at = time.monotonic()
         try:
@@ -146,7 +146,7 @@ class AsyncConsumer(ConsumerBase):
         """Send the requests that ``next_request`` returns until the consumer is closed and no request is due.
 
         Args:
-            next_request: ``next_settlement`` or ``next_renewal`` of the state.
+            next_request: The method ``next_settlement`` or ``next_renewal`` of the consumer's state.
         """
         while True:
             self._changed.clear()

@@ -50,7 +50,7 @@ CAUSES: Final[Mapping[type[BaseException], str]] = {
 LAST_PORT: Final = 65535
 # Limits of the connection pool.
 CONNECTIONS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=100, keepalive_expiry=30)
-# Timeout in seconds for the ``undo`` call of a failed call.
+# Timeout in seconds for undoing a failed call.
 UNDO_TIMEOUT: Final = 2.0
 
 
@@ -131,9 +131,9 @@ def make_settings(
 
 
 class Retry(Exception):
-    """A failed attempt that may be retried after ``pause`` seconds.
+    """An exception for a failed attempt that may be retried after ``pause`` seconds.
 
-    ``error`` is the error to raise if no retry follows.
+    ``error`` is the exception to raise if no retry follows.
     """
 
     def __init__(self, error: ZqError, pause: float = 0.0) -> None:
@@ -152,9 +152,9 @@ class Attempts:
         self._jitter = wait_random_exponential(settings.retries.first, settings.retries.most)
         self._failed: Retry | None = None
         self._running_count = 0
-        """Number of responses for a commit that is still running. They do not count as failures."""
+        """Number of responses that report a running commit, which do not count as failures."""
         self._rate_limited_count = 0
-        """Number of responses that rejected the request because of a rate limit. They do not count as failures."""
+        """Number of responses that report a rate limit, which do not count as failures."""
         self._rate_limit_failure: Retry | None = None
         """The failure of the last attempt, if a rate limit rejected it."""
 
@@ -169,7 +169,7 @@ class Attempts:
         }
 
     def request(self, client: httpx.Client | httpx.AsyncClient) -> httpx.Request:
-        """Build the request of the next attempt. Its timeout is at most the time left for the call."""
+        """Build the request of the next attempt, with a timeout of at most the time left for the call."""
         if client.is_closed:
             raise ZqError("The client is closed.")
         self._rate_limit_failure = None
@@ -189,7 +189,7 @@ class Attempts:
 
     @contextmanager
     def attempt(self) -> Generator[None, None, None]:
-        """Translate the block's connection errors into ``Retry`` if a retry is safe, else into ``Unavailable``."""
+        """Convert connection errors in the block to ``Retry`` if a retry is safe, else to ``Unavailable``."""
         try:
             yield
         except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
@@ -202,7 +202,7 @@ class Attempts:
             raise lost from error
 
     def read_response(self, response: httpx.Response) -> Response:
-        """Convert a successful response.
+        """Convert a successful HTTP response to a ``Response``.
 
         Raises ``Retry`` for a failure that permits a retry, and the server's error for any other failure.
         """
@@ -230,7 +230,7 @@ class Attempts:
     def split_pause(self, pause: float) -> Iterator[float]:
         """Yield short sleeps in seconds that add up to ``pause``.
 
-        If ``Call.patience`` returns 0 or less in the meantime, raise the last error.
+        If ``Call.patience`` returns 0 or less before the end, raise the last error.
         """
         yield from split_sleep(pause, self._is_out_of_patience)
         failure = self._rate_limit_failure or self._failed

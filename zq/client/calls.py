@@ -2,7 +2,8 @@
 """API calls as values: the request, its retry rule and the function that reads the response. No I/O.
 
 Each API method is written once, as a function that returns a ``Call``. The decorators ``operation`` and ``listing``
-turn it into a method that sends the request. The method blocks on a ``Client`` and is awaitable on an ``AsyncClient``.
+turn this function into a method that sends the request. On a ``Client``, the method blocks. On an ``AsyncClient``, the
+method is awaitable.
 """
 
 import inspect
@@ -44,7 +45,7 @@ P = ParamSpec("P")
 Params = Mapping[str, str | int | bool | list[str] | None]
 # Errors raised when a response has an unexpected format.
 READ_ERRORS: Final = (msgspec.MsgspecError, LookupError, TypeError, ValueError, RecursionError)
-# Upper bound in seconds for the Retry-After header. Longer times are reduced to it.
+# Maximum sleep in seconds that a Retry-After header can request. Longer times are capped.
 MAX_RETRY_AFTER: Final = 3600.0
 # Interval in seconds at which a sleeping caller checks whether to stop.
 CHECK_INTERVAL: Final = 0.2
@@ -75,10 +76,10 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
     """A request and the function that reads its response.
 
     Attributes:
-        read: Reads the response and returns the result. Its errors fail the call.
+        read: Function that reads the response and returns the result. If the function raises, the call fails.
         params: Query parameters. A parameter whose value is ``None`` is omitted.
         wait: Seconds for which the server may hold the request (long polling).
-        patience: Returns the seconds left for retries. It is called before each attempt and while the client sleeps.
+        patience: Returns the seconds left for retries. Called before each attempt and while the client sleeps.
         local_response: Response to use instead of sending the request.
         undo: Call that reverts this call. If this call fails but may have been applied, the client attempts ``undo``
             once, with a short timeout.
@@ -118,7 +119,7 @@ read_object: Final = decode_as(dict[str, Any])
 
 
 def pages(member: str, kind: type[T], target: str, params: Params) -> "Call[Page[T]]":
-    """Return the call for the first page of a listing. A link in the response leads to the next page.
+    """Return the call for the first page of a listing. Each page contains the call for the next page.
 
     Args:
         member: Member of the response body that contains the items.
@@ -319,7 +320,7 @@ def read_empty(response: Response) -> None:
 
 
 def check_concurrency(concurrency: int) -> int:
-    """Validate and return a concurrency. Raises ``Invalid`` if it is less than 1."""
+    """Return ``concurrency``. Raises ``Invalid`` if the value is less than 1."""
     if concurrency < 1:
         raise Invalid("concurrency must be at least 1.")
     return concurrency
@@ -378,7 +379,7 @@ def parse_retry_after(headers: Mapping[str, str]) -> float:
 
 @contextmanager
 def translate_read_errors(method: str, path: str) -> Generator[None, None, None]:
-    """Translate errors of reading a response into ``ZqError``."""
+    """Convert errors that occur while a response is read to ``ZqError``."""
     try:
         yield
     except READ_ERRORS as error:
@@ -393,7 +394,7 @@ class Retries(Struct, frozen=True):
     Attributes:
         attempts: Maximum number of attempts.
         deadline: Seconds after which no attempt is started.
-        first: Upper bound in seconds of the first back-off. It doubles with each retry.
+        first: Upper bound in seconds of the first back-off. The bound doubles with each retry.
         most: Maximum back-off in seconds.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The certificate of a server, verified as the client verifies it."""
+"""Expiry of a server's TLS certificate."""
 
 import socket
 import ssl

@@ -55,7 +55,7 @@ def claim_call(
     """Return the call that creates a claim or, if the claim ``name`` exists already, returns that claim.
 
     Args:
-        name: Claim id. ``None`` = a new id. If the server then does not respond, the client releases the claim.
+        name: Claim id; ``None`` = a new id. If a call with a new id gets no response, the client releases the claim.
         read: Reads the response; called with the claim id.
         wait: Seconds to wait for the first message.
     """
@@ -72,14 +72,14 @@ def claim_call(
 
 
 def read_claim(name: str, response: Response) -> Claim:
-    """Read the response to a claim request. ``name`` is the claim id."""
+    """Return the claim in the response to a claim request. ``name`` is the claim id."""
     if response.status == 204:
         return Claim("", [])
     return Claim(name, _claimed.decode(response.body).messages)
 
 
 def read_deliveries(name: str, response: Response) -> ClaimedDeliveries:
-    """Read the response to a consumer's claim request. ``name`` is the claim id."""
+    """Return the messages in the response to a consumer's claim request. ``name`` is the claim id."""
     if response.status == 204:
         return ClaimedDeliveries(name, [], parse_retry_after(response.headers))
     return ClaimedDeliveries(name, _delivered.decode(response.body).messages)
@@ -128,7 +128,7 @@ def settle_call(
 
 
 def fence_params(fence: Fence | None) -> dict[str, str]:
-    """Return the query parameters that make the server check the epoch of a fence."""
+    """Return the query parameter with a fencing token, or ``{}`` without a token."""
     return {} if fence is None else {"fence": f"{fence.name}:{fence.epoch}"}
 
 

@@ -294,7 +294,7 @@ class ClientOperations(AdministrationOperations):
 
     @listing
     def commits(self, /, *, page: int | None = None) -> Call[Page[JobCommit]]:
-        """List the last committed batch of each producer, ordered by producer.
+        """List the last committed batch of each producer (batch job or stream), ordered by producer.
 
         Args:
             page: Number of producers per request.
@@ -303,7 +303,7 @@ class ClientOperations(AdministrationOperations):
 
     @operation
     def drop_stage(self, name: str) -> Call[None]:
-        """Delete a stage with its messages. Has no effect if the stage does not exist."""
+        """Delete a stage with its uncommitted messages. Has no effect if the stage does not exist."""
         return Call(method="DELETE", path=path("stages", name), read=read_empty)
 
     @operation
@@ -319,7 +319,7 @@ class ClientOperations(AdministrationOperations):
         """Publish staged messages and delete claimed messages in one atomic commit. A batch is committed only once.
 
         If the server is still applying a large commit, the client repeats the request until the commit is complete.
-        ``replayed`` is then set in the result. If the call raises one of the errors below, nothing has changed.
+        ``replayed`` is then true in the result. If the call raises one of the errors below, nothing has changed.
 
         Args:
             publish: Pairs of a stage and its message count, as returned by ``stage`` and ``post_many``.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base class of consumers, and the blocking consumer.
 
-Two background threads maintain the claims: one settles messages, the other renews claims.
+Two background threads maintain the claims: one settles messages, and one renews claims.
 """
 
 import logging
@@ -93,7 +93,7 @@ class ConsumerBase:
         return self._closed_at + STOP_TIMEOUT - time.monotonic() if self.stopped else inf
 
     def _decide(self, delivery: Delivery, error: BaseException | None) -> Decision:
-        """Return the default decision on a message.
+        """Count the outcome of a handler and return the default decision on its message.
 
         - No error: delete the message.
         - The message's body cannot be decoded: bury the message.
@@ -247,7 +247,7 @@ class Consumer(ConsumerBase):
         """Send the requests that ``next_request`` returns until the consumer is closed and no request is due.
 
         Args:
-            next_request: ``next_settlement`` or ``next_renewal`` of the state.
+            next_request: The method ``next_settlement`` or ``next_renewal`` of the consumer's state.
         """
         while True:
             with self._changed:

@@ -64,7 +64,7 @@ class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_backoff: int = 900
 
     def apply_limits(self, limits: ConsumerLimits) -> "ConsumerOptions":
-        """Return a copy of the options that observes the server's limits."""
+        """Return a copy of the options, capped at the server's limits."""
         return replace(
             self,
             wait=min(self.wait, limits.max_wait) if not self.until_empty else self.wait,
@@ -73,7 +73,7 @@ class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         )
 
     def release_after_failure(self, delivery: Delivery) -> Released:
-        """Return the decision to release a failed message, with a back-off that doubles with each claim."""
+        """Return the decision to release a failed message after a back-off, which doubles with each claim."""
         doublings = min(max(delivery.claim_count, 1) - 1, 20)
         return Released(delivery.id, min(self.backoff * 2**doublings, self.max_backoff))
 
@@ -259,7 +259,7 @@ class ConsumerState:
     def next_renewal(self, now: float) -> PendingRequest | float:
         """Return the renewal to send now, or the time at which the next renewal is due.
 
-        The caller must report the outcome, as for ``next_settlement``.
+        The caller must report the outcome with ``record_success``, ``record_failure`` or ``record_interruption``.
         """
         options, moments = self.options, [inf]
         for claim in self._claims:
@@ -280,7 +280,7 @@ class ConsumerState:
             self.lost += [delivery for delivery, _ in request.decided if delivery.id in lost]
 
     def record_failure(self, request: PendingRequest, error: Exception, now: float) -> None:
-        """Record a failed request and schedule the next one, if any.
+        """Record a failed request, and schedule a retry if a retry can succeed.
 
         - A failed renewal is retried with a back-off.
         - A settlement that the server rejects as invalid is split into two halves. If it has only one message, the
@@ -306,7 +306,7 @@ class ConsumerState:
                 claim.decided.insert(0, [(delivery, Released(delivery.id))])
 
     def record_interruption(self, request: PendingRequest) -> None:
-        """Record a cancelled request, which becomes due again."""
+        """Record a cancelled request, so that it is sent again."""
         if request.decided:
             self._interrupted.append(request)
         request.claim.renewing = False

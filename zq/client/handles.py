@@ -87,9 +87,9 @@ class TopicOperations(SubscriptionOperations):
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
-        """Return a page of messages after the sequence ``after``.
+        """Return a page of messages after the sequence ``after``, with the page's end position.
 
-        The result also has the end position of the page and, if messages before the page were trimmed, the gap.
+        If messages before the page were trimmed, the result has a gap.
         """
         return stretch_call(MESSAGES, self._path("messages"), {"marker": after, "limit": page, "detailed": True})
 
@@ -116,7 +116,7 @@ class Posting(Publishing, total=False):
     delay: int
     """Seconds until the messages can be claimed. Raises ``Invalid`` if the queue ignores delays."""
     stage: str
-    """Stage in which the messages are stored until a commit publishes them."""
+    """Name of a stage, which keeps the messages invisible until a commit publishes them."""
 
 
 Sending = Publishing | Posting
@@ -135,7 +135,7 @@ class Consuming(TypedDict, total=False):
     The consumer renews its claims when a third of the ttl has passed.
     """
     grace: int
-    """Seconds for which messages outlive the claim if they would expire during it. Default: the server's."""
+    """Minimum seconds from the end of a claim to the expiry of its messages. Default: the server's."""
     until_empty: bool
     """End the loop when the queue is empty. Default: False."""
     backoff: int
@@ -147,7 +147,7 @@ class Consuming(TypedDict, total=False):
 
 
 class Queue(QueueOperations, Blocking):
-    """A queue of a ``Client``."""
+    """A handle for blocking operations on a queue."""
 
     def post_many(self, bodies: Iterable[Any], **options: Unpack[Posting]) -> int:
         """Post messages in batches and return their number. Raises ``PostStopped`` if a batch fails."""
@@ -172,7 +172,7 @@ class Queue(QueueOperations, Blocking):
 
 
 class AsyncQueue(QueueOperations, Asynchronous):
-    """A queue of an ``AsyncClient``."""
+    """A handle for asynchronous operations on a queue."""
 
     async def post_many(self, bodies: Iterable[Any] | AsyncIterable[Any], **options: Unpack[Posting]) -> int:
         """Post messages from an iterable or asynchronous iterable in batches; see ``Queue.post_many``."""
@@ -196,7 +196,7 @@ class AsyncQueue(QueueOperations, Asynchronous):
 
 
 class Topic(TopicOperations, Blocking):
-    """A topic of a ``Client``."""
+    """A handle for blocking operations on a topic."""
 
     def publish_many(self, bodies: Iterable[Any], **options: Unpack[Publishing]) -> int:
         """Publish messages in batches and return their number. Raises ``PostStopped`` if a batch fails."""
@@ -214,7 +214,7 @@ class Topic(TopicOperations, Blocking):
 
 
 class AsyncTopic(TopicOperations, Asynchronous):
-    """A topic of an ``AsyncClient``."""
+    """A handle for asynchronous operations on a topic."""
 
     async def publish_many(self, bodies: Iterable[Any] | AsyncIterable[Any], **options: Unpack[Publishing]) -> int:
         """Publish messages from an iterable or asynchronous iterable in batches; see ``Topic.publish_many``."""

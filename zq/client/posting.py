@@ -33,7 +33,7 @@ from zq.wire.numbers import check_finite, check_numbers
 MAX_BATCH: Final = 1000
 # Maximum batch size in bytes if neither the queue nor the server has a limit.
 DEFAULT_BYTES: Final = 262_144
-# Maximum age of a batch in seconds. It is checked when the next body arrives.
+# Maximum age of a batch in seconds, checked when the next body arrives.
 LINGER: Final = 1.0
 # Start of a request body.
 HEAD: Final = b'{"messages":['
@@ -74,8 +74,8 @@ class PostStopped(ZqError):
 class Packer:
     """An encoder that packs up to ``most`` messages into a batch of up to ``size`` bytes.
 
-    A message that is larger than ``size`` gets a batch of its own. ``linger`` is the maximum age of a batch in seconds.
-    If it is infinite, the same messages always give the same batches.
+    A message that is larger than ``size`` gets a batch of its own. ``linger`` is the maximum age of a batch in seconds;
+    an infinite ``linger`` makes the batches reproducible.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Packer:
         return batch
 
     def restart_linger(self) -> None:
-        """Set the age of the current batch to 0. The time for sending the previous batch then does not count."""
+        """Reset the age of the current batch, to exclude the time that the previous batch took to send."""
         self._since = time.monotonic()
 
     def _is_overdue(self) -> bool:
@@ -212,7 +212,7 @@ def post_call(kind: str, name: str, batch: bytes, key: str | None, **params: str
 
 
 def with_first_id(call: Call[list[str]]) -> Call[str]:
-    """Change the result of a single-message post from a list of ids to the id."""
+    """Return a copy of a single-message post call. The result of the copy is the message id instead of a list."""
 
     def read(response: Response) -> str:
         return call.read(response)[0]

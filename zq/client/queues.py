@@ -101,7 +101,7 @@ class QueueOperations(SubscriptionOperations):
         delay: int | None = None,
         key: str | None = None,
     ) -> Call[int]:
-        """Stage messages until a commit publishes them. Return the number of messages."""
+        """Store messages in a stage, invisible until a commit publishes them. Return the number of messages."""
         given = [*bodies]
         call = posting.staged_call(self.kind, self.name, posting.pack(given, ttl, delay), key, stage)
         return self._with_delay_check(call, given, delay)
@@ -232,7 +232,7 @@ class QueueOperations(SubscriptionOperations):
                 ttls.
             wait: Seconds to wait for the first message.
             name: Claim id. Default: a new id.
-            fence: Fence whose epoch the server checks.
+            fence: Fencing token. If the token is outdated, the server rejects the request.
         """
         return claims.claim_call(
             self.name, name, claims.read_claim, limit=limit, ttl=ttl, grace=grace, wait=wait, fence=fence

@@ -44,7 +44,7 @@ def id_list(ids: Iterable[str]) -> Ids:
 def messages_call(
     method: str, path: str, params: Params, wait: int = 0, repeat: Repeat = Repeat.SAFE
 ) -> Call[Messages]:
-    """Return a call whose result is the messages in the response."""
+    """Return the call that sends a request and returns the messages in the response."""
     return Call(
         method=method,
         path=path,
@@ -56,7 +56,7 @@ def messages_call(
 
 
 def stretch_call(decoder: "msgspec.json.Decoder[MessagePage[M]]", path: str, params: Params) -> Call[Stretch[M]]:
-    """Return the call for a page of messages or history with its end position."""
+    """Return the call for a page of messages or history entries, with the page's end position."""
 
     def read(response: Response) -> Stretch[M]:
         page = decoder.decode(response.body)
@@ -68,7 +68,7 @@ def stretch_call(decoder: "msgspec.json.Decoder[MessagePage[M]]", path: str, par
 
 
 def message_pages(decoder: "msgspec.json.Decoder[MessagePage[M]]", path: str, params: Params) -> Call[Page[M]]:
-    """Return the call for the first page of a listing of messages or history. An empty page is the last one."""
+    """Return the call for the first page of a message or history listing. An empty page ends the listing."""
 
     def read(response: Response) -> Page[M]:
         page = decoder.decode(response.body)
@@ -96,9 +96,10 @@ class ResourceOperations:
 
     @operation
     def create(self, metadata: Mapping[str, Any] | None = None) -> Call[bool]:
-        """Create the queue or topic. If it exists, return ``False`` and keep its metadata.
+        """Create the queue or topic and return ``True``. If the name exists, return ``False`` and change nothing.
 
-        If a response is lost, the client retries. The result may then be ``False`` although this call created it.
+        If a response is lost, the client retries. The result may then be ``False`` although this call created the queue
+        or topic.
         """
         self.transport.warnings.warn_of_unknown_keys(self.kind, metadata or {})
         body = checked_json(metadata) if metadata else b""
@@ -108,7 +109,7 @@ class ResourceOperations:
 
     @operation
     def metadata(self) -> Call[dict[str, Any]]:
-        """Return the metadata. Reserved keys that are not set have their defaults, even if the queue does not exist."""
+        """Return the metadata, including defaults. If the queue or topic does not exist, return only the defaults."""
         return Call(method="GET", path=self._path(), read=read_object)
 
     @operation
@@ -157,7 +158,7 @@ class ResourceOperations:
 
     @operation
     def get(self, message: str) -> Call[Message]:
-        """Return a message. Raises ``MessageNotFound``."""
+        """Return a message. Raises ``MessageNotFound`` if the message does not exist."""
         return Call(
             method="GET",
             path=self._path("messages", message),
@@ -167,7 +168,7 @@ class ResourceOperations:
 
     @operation
     def get_many(self, messages: Iterable[str]) -> Call[Messages]:
-        """Return the messages with these ids. Skips unknown ids; raises ``MessageNotFound`` if all are unknown."""
+        """Return messages by id. Skip unknown ids; if all ids are unknown, raise ``MessageNotFound``."""
         ids = id_list(messages)
         found = messages_call("GET", self._path("messages"), {"ids": ids, "detailed": True})
         return found if ids else replace(found, local_response=Response(200, {}, b'{"messages":[]}'))

@@ -19,7 +19,7 @@ _first_awaited: Final[list[None]] = []
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], None]) -> Generator[None, None, None]:
-    """Call ``stop`` on the first signal, then restore the previous signal handlers.
+    """Call ``stop`` on the first SIGTERM or SIGINT during the block, then restore the previous signal handlers.
 
     Outside the main thread, the context manager has no effect. An ignored signal stays ignored.
     """

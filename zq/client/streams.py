@@ -13,7 +13,7 @@ from zq.errors import Invalid, TooManyRequests, Unavailable
 
 # Read timeout of a stream in seconds: three heartbeat intervals of the server.
 SILENCE: Final = 45.0
-# Back-off in seconds before the first reconnection. It doubles with each connection that delivers no event.
+# First back-off in seconds before a reconnection, doubled after each connection that delivers no event.
 FIRST_PAUSE: Final = 0.2
 # Maximum back-off in seconds.
 MAX_PAUSE: Final = 10.0
@@ -58,10 +58,10 @@ class EventReader:
         """Prepare to reconnect after the stream has broken off. Return the gaps to report, or raise ``error``.
 
         - ``TooManyRequests``, after a connection has succeeded: sleep as long as the server requests.
-        - ``Invalid``, for a position that the server itself has sent: the log was lost. Report a gap, and read the new
-          log from the start.
+        - ``Invalid``, although the server has sent the position: the server has lost the log. Report a gap, and read
+          the new log from the start.
         - Any other error, before this connection has received data: raise the error.
-        - Any other error, or none: reconnect after a back-off.
+        - Otherwise: reconnect after a back-off.
         """
         if isinstance(error, Invalid) and self._position_known:
             self.last, self._position_known = "0", False

@@ -18,7 +18,7 @@ _SEGMENT: Final = "subscriptions"
 
 
 class SubscriptionOperations(ResourceOperations):
-    """The operations on subscriptions. All but ``unsubscribe`` raise ``SubscriptionNotFound`` for an unknown id."""
+    """The operations on subscriptions. All except ``unsubscribe`` raise ``SubscriptionNotFound`` for an unknown id."""
 
     @operation
     def subscribe(
@@ -140,7 +140,7 @@ class SubscriptionOperations(ResourceOperations):
 
     @operation
     def redrive_deliveries(self, id: str, *, limit: int | None = None) -> Call[Redriven]:
-        """Retry up to ``limit`` failed deliveries (default: 1,000). Their attempts are counted from zero again."""
+        """Retry up to ``limit`` failed deliveries (default: 1,000). The count of attempts starts again from zero."""
         return Call(
             method="POST",
             path=self._path(_SEGMENT, id, "deliveries", "redrive"),

@@ -80,7 +80,7 @@ class Message(answers.Message[datetime], kw_only=True, frozen=True, dict=True, o
         return self.href.partition("?claim_id=")[2]
 
 
-# An alias for classes that have a method named ``list``.
+# An alias for use in classes that have a method named ``list``.
 Messages = list[Message]
 
 
@@ -160,7 +160,7 @@ class Stretch(Struct, Generic[M_co], frozen=True):
     gap: Gap | None = None
     """Gap in the topic's log before this page."""
     looked: int | None = None
-    """End position of the search, for an empty page of a topic."""
+    """Position up to which a topic was searched, if the page is empty."""
 
 
 class Finished(Message, kw_only=True, frozen=True, dict=True, omit_defaults=True, gc=True):
@@ -203,7 +203,7 @@ class Listed(Struct, frozen=True):
 
 
 class Worked(Struct, frozen=True):
-    """The outcome of ``work``.
+    """The message counts that ``work`` returns.
 
     Attributes:
         done: Number of messages whose handler returned.

@@ -20,7 +20,7 @@ DELAY_IGNORED: Final = '299 - "delay is ignored'
 
 
 class Warnings:
-    """The warnings of a client, each logged once to ``zq.client``, and its check for ignored delays."""
+    """The warnings of a client, each logged once, and a check for queues that ignore delays."""
 
     def __init__(self, check_delays: bool) -> None:
         self._given: set[tuple[str, str]] = set()
@@ -37,8 +37,8 @@ class Warnings:
     def with_delay_check(self, queue: str, post: Call[T]) -> Call[T]:
         """Add a check to a post with a delay. The check raises ``Invalid`` if the queue ignores delays.
 
-        The check sends one request for each queue, before the first post with a delay. If a response later reports that
-        a delay was ignored, the queue was changed or recreated meanwhile, so the next post checks again.
+        The check sends one request for each queue, before the first post with a delay. If a later response
+        reports that the queue has ignored a delay, the next post checks again.
         """
         if not self._checks_delays:
             return post
@@ -64,7 +64,7 @@ class Warnings:
         return Call(method="GET", path=path("queues", queue), read=read)
 
     def check_delay(self, queue: str, metadata: dict[str, Any]) -> None:
-        """Raise ``Invalid`` if the queue's metadata disables delays. Otherwise, later posts skip the check.
+        """Raise ``Invalid`` if the queue's metadata disables delays. After success, later posts skip the check.
 
         Args:
             metadata: Metadata of the queue; ``{}`` = unknown, which raises no error.

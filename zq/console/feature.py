@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The web console server feature."""
+"""The server feature for the web console."""
 
 from typing import Any
 

@@ -15,7 +15,7 @@ class ConsoleOptions(Struct, frozen=True):
     enabled: Flag = True
     """Serve the web console at /console/ and redirect browsers there from /."""
     read_only: Flag = False
-    """Hide all actions in the console that change data. The API is not restricted; to do that, use read-only tokens."""
+    """Hide all actions in the console that change data. To restrict the API as well, use read-only tokens."""
     grafana_url: Annotated[str, Option(pattern=r"^(https?://\S+)?$")] = ""
     """URL of the console's Grafana link, such as https://grafana.example.org/d/zq; empty: no link."""
 

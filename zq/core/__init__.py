@@ -163,7 +163,7 @@ class Broker:
         self.removal = Removal(storage, clock, self.queues, self.topics, followers, owned_documents)
 
     def resume(self) -> None:
-        """Resume abandoned commits and project deletions. Must be called once a second."""
+        """Resume commits and project deletions that were interrupted. Must be called once a second."""
         self.transactions.resume()
         self.removal.resume(self.quotas)
 

@@ -34,10 +34,10 @@ class Browsing:
     def browse(
         self, queue: QueueRef, state: str, marker: str, limit: int | None, starts: bool
     ) -> ReadResult[Page[Message]]:
-        """Return a page of messages in one state. Omit messages that cannot be decrypted.
+        """Return a page of the queue's messages in one state, such as delayed. Omit messages that cannot be decrypted.
 
         Args:
-            starts: Whether the response shows only the start of each body. If so, more messages fit in a page.
+            starts: Whether the response truncates bodies, so that more messages fit in a page.
         """
         if state not in set(State):
             raise InvalidParameter(f"state must be {', '.join(State)}.")

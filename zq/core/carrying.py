@@ -59,7 +59,7 @@ class SliceSize:
 
 
 class CommitExecutor:
-    """Executor of the commits of one server.
+    """The executor of commits in one server.
 
     Args:
         patience: Seconds to wait for a commit before the server replies that the commit is still running.
@@ -82,9 +82,9 @@ class CommitExecutor:
         self._damaged: set[UnfinishedCommit] = set()
 
     def commit(self, commit: Commit, admitted: Admission = NO_ADMISSION) -> CommitResult:
-        """Record and apply a commit. The result's ``open`` is set if it is not applied within ``patience`` seconds.
+        """Record and apply a commit. If this takes longer than ``patience`` seconds, set ``open`` in the result.
 
-        If the producer's previous commit is unfinished, apply it first.
+        If the producer's previous commit is unfinished, apply the previous commit first.
 
         Args:
             admitted: Context manager that reserves quota for the producer.
@@ -109,7 +109,7 @@ class CommitExecutor:
                 raise CommitRunning
 
     def last(self, project: str, producer: str) -> CommitResult:
-        """Return the producer's last commit. If it is not fully applied, try to complete it for ``patience`` seconds.
+        """Return the producer's last commit. If the commit is unfinished, apply it for up to ``patience`` seconds.
 
         Raises ``ProducerNotFound`` if the producer has not committed or has expired.
         """
@@ -119,7 +119,7 @@ class CommitExecutor:
         return self._complete(committed, project, producer, time.monotonic() + self._patience)
 
     def resume(self) -> None:
-        """Resume commits that made no progress since the last call. Must be called once a second."""
+        """Resume commits that have made no progress since the last call. Must be called once a second."""
         found = dict.fromkeys(self._transactions.unfinished(self._clock.now()))
         left = [one for one in found if one in self._seen]
         self._seen = found
@@ -130,9 +130,9 @@ class CommitExecutor:
             self._seen |= dict.fromkeys(one for one in now if (one.project, one.producer) in ours)
 
     def _resume_abandoned(self, one: UnfinishedCommit) -> bool:
-        """Apply an abandoned commit for up to ``MAINTENANCE_SECONDS``. Return whether work is left.
+        """Apply an abandoned commit for up to ``MAINTENANCE_SECONDS``. Return whether the commit is still unfinished.
 
-        If the stored commit is damaged, log an error, and let later calls of ``resume`` skip this commit.
+        If the stored commit is damaged, log an error. Later calls of ``resume`` skip the commit.
         """
         LOG.info("Resuming a commit that a stopped server has left unfinished.")
         try:

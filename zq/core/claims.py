@@ -36,8 +36,8 @@ from zq.storage.api import Storage
 
 # Default number of messages in a claim.
 DEFAULT_CLAIM = 10
-# Claim limit of a paused queue, under which the store claims no message. The store is still queried, because it returns
-# a live claim with the same name, checks the fence, and reports newer metadata that may end the pause.
+# Claim limit for a paused queue: the store claims no message. The store is still queried for a live claim with the
+# requested name, for the fence check, and for newer metadata, which may end the pause.
 NO_CLAIMS = 0
 # Maximum number of store pages that are read for one page of claims.
 MAX_STORE_PAGES = 4
@@ -90,14 +90,14 @@ class Claims:
         return self.claim(queue, lambda _rules: request)
 
     def claim(self, queue: QueueRef, wanted: Callable[[Rules], ClaimRequest]) -> ClaimReply:
-        """Claim messages under the queue's current rules.
+        """Claim messages under the queue's current rules (settings from its metadata).
 
         The first attempt uses cached rules. If the store reports newer metadata, the claim is repeated under the new
         rules. While claims are paused, no message is claimed.
 
         Args:
-            wanted: Returns the claim request for the rules. This method adds the redelivery delays, the claim limit and
-                the maximum response size.
+            wanted: Builds the claim request for the given rules. ``claim`` adds the redelivery delays, the claim limit
+                and the maximum response size.
         """
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
@@ -124,13 +124,12 @@ class Claims:
         return ClaimReply(claim, now, made.existing)
 
     def _release_undecryptable(self, queue: QueueRef, claim: Claim, shown: Messages, now: Seconds) -> Claim | None:
-        """Release the messages of a new claim that cannot be decrypted. Return the claim without these messages.
+        """Release undecryptable messages of a new claim. Return the claim with the other messages; ``None`` if empty.
 
-        If no message is left, return ``None``. Without the release, a consumer that settles the whole claim would
-        settle messages that it never received.
+        Without the release, a consumer that settles the whole claim would settle messages that it never received.
 
         Args:
-            shown: The messages of the claim that have been decrypted.
+            shown: The decrypted messages of the claim.
         """
         read = {message.id for message in shown}
         away = [Release(message.id, SET_ASIDE) for message in claim.messages if message.id not in read]
@@ -184,11 +183,10 @@ class Claims:
         self._claims.release(queue, claim, self._clock.now(), delay)
 
     def _lease(self, claim: str, terms: wire.ClaimTerms, *, caps_grace: bool = False) -> Lease:
-        """Return the lease of a claim. An unset ttl or grace gets the server's default.
+        """Validate a claim's ttl and grace, and return them as a lease. Unset values get the server's defaults.
 
         Args:
-            caps_grace: Whether to replace a grace below 0 or above the maximum by the nearest valid value instead of
-                rejecting it (contract 8.3).
+            caps_grace: Whether to clamp a grace that is out of range instead of rejecting it (contract 8.3).
         """
         limits, ttl = self._limits, terms.ttl
         if ttl is UNSET:

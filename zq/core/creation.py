@@ -38,7 +38,7 @@ class QueueCreation:
         self._followers = followers
 
     def rules(self, queue: QueueRef) -> Rules:
-        """Return the queue's current rules from the store. Create the queue if it does not exist.
+        """Return the queue's current rules, parsed from its stored metadata. Create the queue if it does not exist.
 
         Raises ``QuotaExceeded`` if the project has reached its queue limit.
         """
@@ -62,7 +62,7 @@ class Topic(Struct, frozen=True):
 
 
 class TopicRules(Struct, frozen=True):
-    """The rules for messages published to a topic.
+    """The settings of a topic that apply to published messages.
 
     Attributes:
         ttl: Default ttl of a message in seconds.
@@ -108,7 +108,10 @@ class TopicCreation:
         return self._sealed.get(topic)
 
     def stored_sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return the result of ``sealed_since`` from the store instead of the cache."""
+        """Return the time since which all bodies of the topic are encrypted, read from the store instead of the cache.
+
+        0 = some bodies may be unencrypted.
+        """
         stored = self._topics.get(topic)
         return wire.json_object(stored.metadata).get(SEALED) or 0.0 if stored else 0.0
 

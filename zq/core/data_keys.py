@@ -21,7 +21,7 @@ from zq.storage.api import DocumentController
 from zq.wire.answers import SafeCount
 
 LOG = logging.getLogger(__name__)
-# Kind of the deployment's documents; each holds the keys of one project.
+# Kind of the documents with data keys. Each project has one document.
 DATA_KEYS_KIND: Final = "data_keys"
 # Key length in bytes.
 KEY_SIZE: Final = 32
@@ -142,7 +142,7 @@ class DataKeys:
         return held.last, {number: _cipher(key) for number, key in opened.items() if key is not None}
 
     def _rotate(self, project: str) -> ProjectKeys:
-        """Create a new data key, and rewrap the others with the first master key. Return all data keys.
+        """Create a new data key, and rewrap the other data keys with the first master key. Return all data keys.
 
         Keys that no master key can unwrap are not changed.
         """
@@ -188,9 +188,9 @@ class DataKeys:
         return key
 
     def _rewrap(self, project: str, number: int, id: str, wrapped: bytes) -> tuple[str, bytes]:
-        """Wrap a data key with the first master key. Return the id of the master key and the wrapped key.
+        """Rewrap a data key with the first master key. Return the id of the master key and the wrapped data key.
 
-        If no master key can unwrap the data key, return ``id`` and ``wrapped``.
+        If no master key can unwrap the data key, return ``id`` and ``wrapped`` unchanged.
         """
         key = self._unwrap(project, number, id, wrapped)
         return (id, wrapped) if key is None else self._wrap(project, number, key)

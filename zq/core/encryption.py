@@ -8,11 +8,11 @@ An encrypted body has this layout:
 - a nonce of 12 random bytes;
 - the AES-256-GCM ciphertext with its 16-byte tag.
 
-The tag also authenticates the project and the message id. If an attacker copies a body to another message, it cannot be
-decrypted. In a topic, the tag authenticates the topic and random bytes that are stored with the body.
+The tag also authenticates the project and the message id. A body that an attacker copies to another message can
+therefore not be decrypted. In a topic, the tag authenticates the topic and random bytes that are stored with the body.
 
-A queue or topic with encryption records the time since which all its bodies are encrypted. If a later body is not
-encrypted, it was not written by a server. It is treated like a body that cannot be decrypted.
+A queue or topic with encryption records the time since which all its bodies are encrypted. A later unencrypted body was
+not written by a server, so it is treated like a body that cannot be decrypted.
 """
 
 import logging
@@ -39,7 +39,7 @@ MARK: Final = b"\x01"
 TAG: Final = 16
 # Number of random bytes that bind a topic's body to its log entry.
 SEAL: Final = 16
-# Seconds after creation in which a server with an older cache may still post unencrypted bodies.
+# Seconds after the start of encryption in which a server with an outdated cache may still post unencrypted bodies.
 CACHE_EXPIRY_SECONDS: Final = 5.0
 # Redelivery delay in seconds of a message that could not be decrypted when it was claimed or popped.
 SET_ASIDE: Final = 60
@@ -49,15 +49,15 @@ UNREADABLE: Final = "The message body is encrypted and cannot be decrypted with 
 class Sealing:
     """Encryption and decryption of message bodies.
 
-    Each argument returns the time since which all bodies of a queue or topic are encrypted; 0 = some may be
+    The function arguments return the time since which all bodies of a queue or topic are encrypted; 0 = some may be
     unencrypted.
 
     Args:
-        queue_since: The time of a queue. It may be cached.
-        topic_since: The time of a topic. It may be cached.
-        stored_queue_since: The time of a queue, read from the store, because another server may have disabled
+        queue_since: Returns the time for a queue, possibly from a cache.
+        topic_since: Returns the time for a topic, possibly from a cache.
+        stored_queue_since: Returns the time for a queue from the store, because another server may have disabled
             encryption.
-        stored_topic_since: The time of a topic, read from the store.
+        stored_topic_since: Returns the time for a topic from the store.
     """
 
     def __init__(
@@ -204,10 +204,10 @@ class Sealing:
 
 
 def topic_binding(topic: str, seal: bytes) -> str:
-    """Return the argument ``id`` of ``Sealing.seal`` and ``Sealing.open`` for the body of a message in a topic.
+    """Return the ``id`` to pass to ``Sealing.seal`` and ``Sealing.open`` for the body of a message in a topic.
 
-    A topic's message is encrypted before it gets its id, so the topic's name and ``seal`` replace the id. The result
-    contains a slash, so it never equals the id of a queue's message.
+    A topic's message is encrypted before its id is assigned, so the topic's name and ``seal`` replace the id. The
+    result contains a slash, so it never equals the id of a queue's message.
 
     Args:
         seal: Random bytes that are stored with the body; b"" in messages of earlier zq versions.
@@ -216,15 +216,15 @@ def topic_binding(topic: str, seal: bytes) -> str:
 
 
 def _must_be_encrypted(created: Seconds, since: Seconds) -> bool:
-    """Return whether the message was posted after all servers had begun to encrypt new bodies."""
+    """Return whether all servers encrypted new bodies when the message was posted."""
     return bool(since) and created > since + CACHE_EXPIRY_SECONDS
 
 
 def attributes_binding(id: str) -> str:
-    """Return the argument ``id`` of ``Sealing.seal`` and ``Sealing.open`` for the attributes of a message.
+    """Return the ``id`` to pass to ``Sealing.seal`` and ``Sealing.open`` for the attributes of a message.
 
-    It differs from the argument for the body, so an attacker with write access to the store cannot pass off attributes
-    as a body.
+    The result differs from the ``id`` for the body. An attacker with write access to the store can therefore not pass
+    off attributes as a body.
     """
     return f"extra/{id}"
 

@@ -10,8 +10,8 @@ from msgspec import Struct
 class ProtocolKey(Struct, frozen=True):
     """A reserved metadata key for queue attributes of another protocol, such as SQS.
 
-    A queue with such a key may be its own dead-letter queue. It may also name a dead-letter queue that does not exist
-    yet. Its dead letters get the default ttl of the dead-letter queue.
+    A queue with this key may be its own dead-letter queue, or name a dead-letter queue that does not exist yet. Dead
+    letters of the queue get the default ttl of the dead-letter queue.
 
     Args:
         name: The metadata key.
@@ -31,8 +31,8 @@ class OwnedDocuments(Struct, frozen=True):
 
     Args:
         kind: Kind of the project's documents.
-        deployment_kinds: Kinds of further documents, which belong to no project. Each has the same name as a document
-            of the project and is deleted with it.
+        deployment_kinds: Kinds of deployment-wide documents. Each of these documents is deleted together with the
+            project's document of the same name.
     """
 
     kind: str
@@ -47,5 +47,5 @@ class Extension(Struct, frozen=True):
 
 
 def uses_protocol(keys: Sequence[ProtocolKey], metadata: Mapping[str, Any]) -> bool:
-    """Return whether the queue's metadata contains attributes of a protocol."""
+    """Return whether the queue's metadata contains attributes of another protocol, such as SQS."""
     return any(metadata.get(key.name) for key in keys)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health report from real operations on a temporary queue (contract 5)."""
+"""Health report of the store, from test operations on a temporary queue (contract 5)."""
 
 import logging
 import threading
@@ -42,7 +42,7 @@ OPERATIONS: Final = (
 
 
 class Operation(Struct, frozen=True):
-    """The outcome of one probe operation.
+    """The outcome of one operation of a health probe.
 
     Attributes:
         ref: Id of the failure in the server log; ``None`` if the operation succeeded.
@@ -62,7 +62,7 @@ class Volume(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """The health of one store. The keys of ``operation_status`` are operation names of contract 5."""
+    """The health of one store. The keys of ``operation_status`` are the operation names of contract 5."""
 
     storage_reachable: bool
     operation_status: dict[str, Operation]
@@ -78,7 +78,7 @@ PoolsReport = dict[str, Report | bool]
 class Health:
     """Health checks of the store, or of the stores of all pools.
 
-    Probes are serialized. Requests during a probe and within ``REPORT_TTL`` after it share one report.
+    Only one probe runs at a time. Requests during a probe, and up to ``REPORT_TTL`` seconds later, share its report.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ def _volume(store: Storage, now: Seconds) -> Volume:
 
 
 class Probe:
-    """A run of all probe operations on a temporary queue, whose name encodes the start time."""
+    """A health probe: a run of all test operations on a temporary queue, whose name encodes the start time."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage

@@ -70,7 +70,7 @@ class History:
         until: str,
         newest_first: bool = False,
     ) -> ReadResult[Page[HistoryEntry]]:
-        """Return a page of history entries in order of finish time, ascending unless ``newest_first`` is set.
+        """Return a page of history entries, ordered by finish time: oldest first unless ``newest_first`` is set.
 
         Args:
             since: Earliest finish time in ISO 8601; "" = no bound.
@@ -80,7 +80,7 @@ class History:
         return self._page(queue, marker, size, span, newest_first)
 
     def list_all(self, queue: QueueRef, marker: int, limit: int | None) -> ReadResult[Page[HistoryEntry]]:
-        """Return a page of live and finished messages, ordered by sequence."""
+        """Return a page of live and finished messages, ordered by sequence number."""
         return self._page(queue, marker, self._page_size(limit), None)
 
     def _page(
@@ -189,7 +189,7 @@ class History:
     def _post(self, queue: QueueRef, client: str, records: Sequence[HistoryEntry]) -> Sequence[str]:
         """Post copies of the entries that can be decrypted. Return the ids of the copies.
 
-        An encrypted body is bound to its message id, so it is encrypted again for the id of the copy.
+        An encrypted body is bound to its message id, so each body is encrypted again for the id of its copy.
         """
         rules, now = self._rules_cache.recent(queue), self._clock.now()
         ids, ttl = new_ids(len(records), now), self._rules_cache.ttl(queue, rules)

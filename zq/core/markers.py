@@ -45,7 +45,7 @@ class Markers:
         self._length = max_name_length
 
     def seal(self, about: str, name: str) -> str:
-        """Encrypt ``name``, the last name of a page of the listing ``about``, as the marker of the next page."""
+        """Encrypt ``name``, the last name of a page, and return the result as the marker of the next page."""
         key, plain = self._key(), name.encode().ljust(self._length, b"\0")
         tag = _tag(key, about, plain)
         return SEALED + urlsafe_b64encode(tag + _masked(key, tag, plain)).decode().rstrip("=")

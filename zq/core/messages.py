@@ -61,7 +61,7 @@ NO_METADATA: Final = b"none"
 NO_ROOM: Final = -1
 # The attributes of a request without a trace context.
 NO_TRACE: Final[Mapping[str, AttributeValue]] = {}
-# Maximum size of a stage's copies for followers, as a multiple of the maximum stage size.
+# Maximum total size of the copies for followers in a stage, as a multiple of the maximum stage size.
 COPIES_SIZE: Final = 2
 
 
@@ -98,10 +98,10 @@ class Messages:
         self._events = events
 
     def rules(self, queue: QueueRef, size: int) -> Rules:
-        """Return the rules for a post of ``size`` bytes (contract 7.2, step 1). Create the queue if it does not exist.
+        """Return the queue's rules for a post of ``size`` bytes (contract 7.2, step 1). Create a missing queue.
 
-        If cached rules allow the post, this method returns them. They may be outdated; if so, the store rejects the
-        post. If the cached rules forbid the post, or if there are none, this method reads the current rules.
+        If the cached rules allow the post, return the cached rules. If they are outdated, the store later rejects the
+        post. If no rules are cached, or the cached rules forbid the post, read the rules from the store.
 
         Raises ``NoPosts`` or ``ReadOnly`` if the mode of the service forbids posts.
         """
@@ -121,7 +121,7 @@ class Messages:
         rules: Rules | None = None,
         trace: Mapping[str, AttributeValue] = NO_TRACE,
     ) -> WriteResult[list[str]]:
-        """Post all messages of a JSON body atomically and return their ids, in the same order (contract 7.2).
+        """Post all messages of a JSON body atomically. Return their ids, in the order of the body (contract 7.2).
 
         A missing queue is created first. Then the server checks, in this order: JSON, number of messages, size, each
         message. The store looks up the idempotency key last.
@@ -177,7 +177,7 @@ class Messages:
         hops: int = 0,
         trace: Mapping[str, AttributeValue] = NO_TRACE,
     ) -> WriteResult[int]:
-        """Add all messages of a JSON body to a stage atomically and return their number (extensions 9).
+        """Add all messages of a JSON body to a stage atomically. Return the number of messages (extensions 9).
 
         Staged messages are invisible until a commit publishes them. A missing queue is created by the commit. For
         ``hops`` and ``trace``, see ``post``.
@@ -207,7 +207,7 @@ class Messages:
                     queue, stage, drafts, now, refusal or self.reserve_storage(queue, drafts, rules), idempotency_key
                 )
         except Repeated as first:
-            # If the server that staged the messages has died, it may not have staged the copies for followers.
+            # A server that died after staging the messages may not have staged the copies for followers.
             again, _ = self._drafts(posted, client, queue, rules, now, trace, first.answer)
             self._stage_copies(queue, stage, again, rules, now, hops, idempotency_key)
             return WriteResult(len(first.answer), replayed=True, ignores_delays=ignores_delays)
@@ -225,10 +225,7 @@ class Messages:
         hops: int,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """Stage the copies for the queue's followers, unless an earlier attempt of the request has staged them.
-
-        The commit that publishes the messages also publishes the copies.
-        """
+        """Stage the copies for the queue's followers, unless an earlier attempt of the request has staged them."""
         copies = self.copies(queue, drafts, rules, now, hops)
         if copies is None:
             return
@@ -258,7 +255,8 @@ class Messages:
         """Stage the drafts. If ``refusal`` is set, only look up the idempotency key, and then raise ``refusal``.
 
         Raises:
-            Repeated: A request with this idempotency key was already executed. Takes precedence over ``refusal``.
+            Repeated: A request with this idempotency key was already executed. This error takes precedence over
+                ``refusal``.
             StageFull: The stage would exceed its limit of bytes or messages.
         """
         limits = self._limits
@@ -285,7 +283,7 @@ class Messages:
         include_claimed: bool = False,
         include_delayed: bool = False,
     ) -> MessagePage:
-        """Return a page of messages after the marker. Without ``echo``, omit the messages that the client posted."""
+        """Return a page of messages after the marker. Unless ``echo`` is set, omit messages that the client posted."""
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
@@ -371,11 +369,11 @@ class Messages:
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> ReadResult[MessageList]:
         """Delete and return up to ``limit`` ready messages. Pop fewer if the response would be too large.
 
-        If a popped message cannot be decrypted, it is posted again. If the queue keeps a history, the message is not
-        posted again, because it can be replayed from the history.
+        A popped message that cannot be decrypted is posted again, unless the queue keeps a history. In that case, the
+        message can be replayed from the history.
 
         Args:
-            claims: Claim ids in the request. They have no effect on a pop.
+            claims: Claim ids in the request. A pop ignores them.
 
         Raises ``Invalid`` if ``claims`` is not empty and the server requires claim ids for deletions.
         """
@@ -414,9 +412,9 @@ class Messages:
         self._messages.post(queue, drafts, now)
 
     def _after(self, queue: QueueRef, marker: str, now: Seconds) -> int | None:
-        """Return the sequence after which a page starts, or ``None`` if the marker is not valid.
+        """Return the sequence number after which a page starts, or ``None`` if the marker is not valid.
 
-        A marker is a sequence or, from openstacksdk, a message id.
+        A marker is a sequence number, or a message id as sent by openstacksdk.
         """
         if MESSAGE_ID.fullmatch(marker):
             return next((found.sequence for found in self._messages.get(queue, [marker], now)), None)
@@ -430,7 +428,7 @@ class Messages:
         refusal: ZqError,
         idempotency_key: IdempotencyKey | None,
     ) -> NoReturn:
-        """Raise ``refusal``, or ``Repeated`` if the store knows the post's idempotency key."""
+        """Raise ``Repeated`` if the idempotency key was used before, otherwise raise ``refusal``."""
         if idempotency_key is not None:
             self._messages.post(queue, drafts, now, NO_METADATA, idempotency_key)
         raise refusal

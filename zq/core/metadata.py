@@ -57,7 +57,7 @@ class MetadataSchema:
         self._validator = Draft4Validator(metadata_schema(limits, protocol_keys))
 
     def shown(self, name: str, metadata: Metadata) -> Metadata:
-        """Return the metadata as clients see it. Unset and falsy reserved keys get their defaults."""
+        """Return the metadata as shown to clients: unset and falsy reserved keys have their defaults."""
         defaults = self._shown | {"_default_message_ttl": self._ttl(name)}
         return metadata | {key: metadata.get(key) or default for key, default in defaults.items()}
 
@@ -106,7 +106,7 @@ class MetadataSchema:
 
 
 def check_operations(operations: Sequence[wire.Operation]) -> None:
-    """Raise ``InvalidBody`` for an operation that is invalid whatever the metadata contains (contract 6.5)."""
+    """Raise ``InvalidBody`` for an operation that is invalid for any metadata (contract 6.5)."""
     for operation in operations:
         _key(operation)
 

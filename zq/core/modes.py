@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mode of the deployment, and the checks of requests against it (operations 9).
+"""The service mode (normal, no posts, or read-only) and the checks of requests against the mode (operations 9).
 
-The mode is in a document that all servers of a store read every few seconds. A server with little free disk space
-refuses posts by itself.
+An administrator sets the mode for all servers of a store. The mode is stored in a document, which the servers read
+every few seconds. A server with little free disk space refuses posts even in normal mode.
 """
 
 from typing import Final
@@ -15,14 +15,14 @@ from zq.model.documents import DocumentRef
 from zq.model.modes import Mode
 from zq.storage.api import DocumentController
 
-# The document with the mode.
+# The document that stores the mode.
 REF: Final = DocumentRef("", "mode", "")
 NO_POSTS_MODE: Final = "The mode of this service is no_posts, so it accepts no messages; nothing has changed."
 LOW_SPACE: Final = "The store has little free disk space, so it accepts no messages; nothing has changed."
 
 
 class ModeRecord(msgspec.Struct, frozen=True):
-    """The content of the document."""
+    """The content of the document that stores the service mode."""
 
     mode: Mode
 
@@ -31,7 +31,7 @@ _decoder: Final = msgspec.json.Decoder(ModeRecord)
 
 
 class Modes:
-    """The mode as this process last read it."""
+    """The service mode, as last read by this process."""
 
     def __init__(self, documents: DocumentController, clock: Clock) -> None:
         self._documents = documents
@@ -40,10 +40,12 @@ class Modes:
         """The mode that an administrator has set."""
         self.has_low_space = False
         self.current = Mode.NORMAL
-        """The mode that this process applies."""
+        """The mode that this process applies: ``stored``, or ``NO_POSTS`` if disk space is low in normal mode."""
 
     def refresh(self, has_low_space: bool) -> None:
-        """Read the mode. Raises ``Unavailable`` if the store is unavailable; free space counts nevertheless.
+        """Read the mode from the store and apply it. Raises ``Unavailable`` if the store is unavailable.
+
+        ``has_low_space`` takes effect even if the store is unavailable.
 
         Args:
             has_low_space: Whether the store has too little free disk space for posts.
@@ -61,12 +63,12 @@ class Modes:
         self._apply()
 
     def check_change(self) -> None:
-        """Raise ``ReadOnly`` if no changes are accepted."""
+        """Raise ``ReadOnly`` if the mode forbids changes."""
         if self.current is Mode.READ_ONLY:
             raise ReadOnly
 
     def check_post(self) -> None:
-        """Raise ``ReadOnly`` or ``NoPosts`` if no messages are accepted."""
+        """Raise ``ReadOnly`` or ``NoPosts`` if the mode forbids posts."""
         if self.current is not Mode.NORMAL:
             self.check_change()
             raise NoPosts(LOW_SPACE if self.stored is Mode.NORMAL else NO_POSTS_MODE)

@@ -10,7 +10,7 @@ from zq.model import ListFilter, Message, Page, QueueRef, Seconds
 from zq.storage.api import MessageController
 
 T = TypeVar("T")
-# List position in the store's own representation.
+# A position in a listing, as the store represents it.
 Marker = Any
 
 
@@ -21,9 +21,9 @@ def read_page(
     max_bytes: int,
     size_of: Callable[[T], int],
 ) -> tuple[list[T], Marker]:
-    """Read up to ``size`` items after ``marker``, in slices. Return them and the marker of the last item.
+    """Read up to ``size`` items after ``marker`` in slices. Return the items and the marker of the last item.
 
-    The returned marker is ``None`` if there is no item.
+    If there are no items, the returned marker is ``None``.
 
     Args:
         read: Reads one slice. Its arguments are a marker, a maximum number of items and their maximum total size in
@@ -58,7 +58,7 @@ def list_messages(
     max_bytes: int,
     expected: bytes | None,
 ) -> Page[Message]:
-    """Return a page of messages, like ``MessageController.list``, but read it in slices.
+    """Return a page of messages, like ``MessageController.list``, but read the page in slices.
 
     Args:
         expected: The queue's metadata that the caller expects; ``None`` = any. If the queue has other metadata, the

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on a topic's messages, except streams: publish, list and get (extensions 8).
-
-The module ``messages`` has the operations on a queue's messages.
-"""
+"""Operations on a topic's messages: publish, list and get (extensions 8)."""
 
 import os
 import time
@@ -37,7 +34,7 @@ class TopicPage(Struct, frozen=True):
 
     Attributes:
         position: Log position after which the next page starts.
-        gap: Sequences after the client's marker that were removed from the log; ``None`` = no gap.
+        gap: Range of messages after the client's marker that are no longer in the log; ``None`` = no gap.
     """
 
     messages: Sequence[PublishedMessage]
@@ -95,7 +92,7 @@ class Publishing:
         hops: int = 0,
         trace: Mapping[str, AttributeValue] = NO_TRACE,
     ) -> WriteResult[range]:
-        """Append all messages of a JSON body to the log atomically and return their sequences.
+        """Append all messages of a JSON body to the topic's log atomically. Return their sequence numbers.
 
         A missing topic is created first. The checks run in the same order as in ``Messages.post``.
 
@@ -136,7 +133,7 @@ class Publishing:
         raises an error, it closes the ``TopicPoll``.
 
         Args:
-            marker: Sequence after which the page starts; "" = start of the log.
+            marker: Sequence number after which the page starts; "" = start of the log.
             wait: Maximum seconds to wait for messages.
 
         Raises ``Invalid`` if the marker is a sequence that the log has not assigned yet.
@@ -270,7 +267,7 @@ class TopicPoll:
         return self._tail.closed or time.monotonic() >= self._deadline
 
     def seconds_left(self) -> float:
-        """Return the seconds until the caller must poll again, even without a notification."""
+        """Return the maximum seconds until the caller must poll again. A notification may come earlier."""
         return max(0.0, min(self._deadline - time.monotonic(), RECHECK_INTERVAL))
 
     def poll(self, ask: Callable[[], TopicPage]) -> TopicPage:
@@ -319,13 +316,13 @@ class TopicPoll:
         self._tail.notify_when(self.position, self._topic.name.__eq__, callback)
 
     def end(self) -> None:
-        """Cancel the registered function."""
+        """Unregister the function that ``begin`` has registered."""
         self._events.waiting(-1)
         if self._callback is not None:
             self._tail.cancel_notify(self._callback)
 
     def close(self) -> None:
-        """Release the slot. Idempotent."""
+        """End the long poll and release its slot. Idempotent."""
         if self._open:
             self._open = False
             self._readers.tails.leave(self._topic.project, self._tail)
@@ -333,16 +330,15 @@ class TopicPoll:
 
 
 def _has_news(page: TopicPage, after: int | None) -> bool:
-    """Return whether a long poll ends with this page, because it has messages or a gap to report.
+    """Return whether a long poll ends with this page, because the page has messages or reports a new gap in the log.
 
-    If the page has only a gap and its position is not beyond ``after``, the poll goes on, because the next page reports
-    the gap again.
+    A gap ends the poll only if the page's position is beyond ``after``. Otherwise, the next page reports the gap again.
     """
     return bool(page.messages) or (page.gap is not None and page.position > (after or 0))
 
 
 def parse_marker(text: str) -> int | None:
-    """Parse a log position; return ``None`` for "". Raises ``Invalid`` if the text is not a sequence."""
+    """Parse a log position; return ``None`` for "". Raises ``Invalid`` if the text is not a sequence number."""
     if not text:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > 19:

@@ -90,7 +90,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
     ) -> Metadata:
         """Change the metadata like ``MetadataResource.change``, and then wake the queue's long polls.
 
-        The change may have ended a pause of the queue, so the long polls must look for messages again.
+        The change may have resumed a paused queue, so the long polls must check for messages again.
         """
         shown = super().change(ref, edit, named, allowance)
         self._waiters.wake(ref)
@@ -136,9 +136,9 @@ class Queues(MetadataResource[QueueRef, Queue]):
         return self._count_states(ref)
 
     def named(self, project: str, after: str = "", prefix: str = "") -> Iterator[Queue]:
-        """Yield the queues after ``after`` whose names begin with ``prefix``, ordered by name.
+        """Yield the queues whose names begin with ``prefix`` and sort after ``after``, ordered by name.
 
-        Queues are read page by page. ``prefix`` may contain only characters that are allowed in names.
+        ``prefix`` may contain only characters that are allowed in names.
         """
         marker = max(after, prefix[:-1] + chr(ord(prefix[-1]) - 1) + LAST) if prefix else after
         while True:

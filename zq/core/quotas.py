@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas and states of projects: the deployment's defaults, and settings per project (tenancy 5, 6).
+"""Quotas and states (such as suspended) of projects (tenancy 5, 6).
 
-An administrator's settings of a project are stored in the document with the kind "quota" and the project's id as name.
-Servers cache them for ten seconds.
+The deployment has default quotas. An administrator can set other limits and the state of a project. These settings are
+stored in the document with the kind "quota" and the project's id as name. Servers cache them for ten seconds.
 
 Which class decides that a quota is exceeded:
 
@@ -79,7 +79,7 @@ class Allotment(msgspec.Struct, frozen=True):
 
 
 class NoQuotas:
-    """A replacement for ``Quotas`` on a server without authentication. It limits nothing."""
+    """A replacement for ``Quotas`` without limits, for a server without authentication."""
 
     are_enforced = False
 
@@ -224,23 +224,23 @@ class Quotas:
     # that each check includes the other creations.
 
     def admit_queue(self, queue: QueueRef, dead_letters: object = None) -> AbstractContextManager[None]:
-        """Reserve quota for a queue and its dead-letter queue while the caller creates the queue; a context manager.
+        """Return a context manager that reserves quota while the caller creates a queue and its dead-letter queue.
 
         Queues that exist are not counted again. Raises ``QuotaExceeded`` if the project has reached its queue limit.
         """
         return self._reserve_queues([queue, *_dead_letter_ref(queue, dead_letters)])
 
     def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
-        """Reserve quota for missing target queues while the caller moves messages to them; a context manager.
+        """Return a context manager that reserves quota while the caller moves messages to these queues.
 
-        For most moves, a cache of queue names avoids a round trip and a lock. Raises ``QuotaExceeded`` if the project
-        has reached its queue limit.
+        A move creates target queues that do not exist. Raises ``QuotaExceeded`` if the project has reached its queue
+        limit.
         """
         missing = self._missing(queues)
         return self._reserve_queues(missing) if missing else NOTHING
 
     def check_targets(self, queues: Collection[QueueRef]) -> None:
-        """Raise ``QuotaExceeded`` if creating the missing queues would exceed the project's queue limit."""
+        """Raise ``QuotaExceeded`` if creating the queues that do not exist would exceed the project's queue limit."""
         if missing := self._missing(queues):
             self._registered.get(missing[0].project)
             self._check_queues(missing)
@@ -248,8 +248,8 @@ class Quotas:
     def check_dead_letters(self, queue: QueueRef, name: object) -> None:
         """Raise ``QuotaExceeded`` if creating the dead-letter queue would exceed the project's queue limit.
 
-        The check takes place when a client names the dead-letter queue in the metadata of ``queue``. A later claim
-        creates the dead-letter queue without a check.
+        Called when a client sets the dead-letter queue in the metadata of ``queue``. A later claim creates the
+        dead-letter queue without a check.
         """
         self.check_targets(_dead_letter_ref(queue, name))
 
@@ -275,11 +275,7 @@ class Quotas:
                 raise exceeded("queues", limit)
 
     def _read_exists(self, queue: QueueRef) -> bool:
-        """Return whether the queue exists, for a check of the queue limit.
-
-        If the project has no queue limit, return ``True`` without reading the store. The check then treats no queue as
-        missing.
-        """
+        """Return whether the queue exists. For a project without a queue limit, return ``True`` without a lookup."""
         return not self.allotment(queue.project).quota.queues or self._storage.queues.get(queue) is not None
 
     def _register(self, project: str) -> None:
@@ -287,7 +283,7 @@ class Quotas:
 
     @contextmanager
     def admit_topic(self, topic: TopicRef) -> Iterator[None]:
-        """Reserve quota for a topic while the caller creates the topic; a context manager.
+        """Return a context manager that reserves quota while the caller creates a topic.
 
         Raises ``QuotaExceeded`` if the project has reached its topic limit.
         """
@@ -328,9 +324,9 @@ class Quotas:
 
     @contextmanager
     def admit_work(self, project: str, work: Work, name: str) -> Iterator[QuotaExceeded | None]:
-        """Reserve quota for a transaction object (stage, fence or producer) while the caller uses it.
+        """Return a context manager that reserves quota for a transaction object (stage, fence or producer).
 
-        A context manager. It yields ``QuotaExceeded`` if the object is new and the project has reached its limit,
+        If the object is new and the project has reached its limit, the context manager yields ``QuotaExceeded``,
         otherwise ``None``.
         """
         limit = getattr(self.allotment(project).quota, work)
@@ -349,12 +345,12 @@ class Quotas:
         yield None
 
     def forget_work(self, project: str, work: Work, name: str) -> None:
-        """Remove a transaction object (stage, fence or producer) from the cache of existing objects."""
+        """Remove a transaction object (stage, fence or producer) from this server's cache of existing objects."""
         with self._lock:
             self._existing_work.pop((project, work, name), None)
 
     def share_of(self, project: str) -> int:
-        """Return the percentage of a process's long-poll slots and streams that the project may use."""
+        """Return the maximum percentage of a process's long-poll slots and streams that the project may occupy."""
         return self.allotment(project).quota.share
 
     def reserve_storage(self, project: str, drafts: Sequence[Draft]) -> QuotaExceeded | None:

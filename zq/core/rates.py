@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rate limits per project: requests, messages and bytes per second, and concurrent requests (tenancy 6).
 
-Each rate is a token bucket, implemented as GCRA: the bucket stores the time at which all past use will be paid. A
+Each rate is a token bucket, implemented as GCRA: the bucket stores the time at which all past use is paid off. A
 request is rejected if a bucket is in debt. Messages and bytes are charged after the request, when their number is
 known.
 
@@ -28,11 +28,11 @@ from zq.turns import Contention
 LOG = logging.getLogger(__name__)
 # Names of the rates in [quota], in the order of all tuples with one number per rate.
 RATES: Final = ("requests", "messages", "bytes")
-# Parameter of the rate-limit header that states the unit of the byte rate.
+# Parameter of the rate-limit header: the unit of the byte rate.
 CONTENT: Final = ';qu="content-bytes"'
 # Burst size in seconds of a rate.
 BURST: Final = 2.0
-# Maximum seconds by which a bucket may be paid ahead: a burst plus a tolerance for rounding.
+# Maximum seconds between now and the time stored in a bucket: a burst plus a tolerance for rounding.
 ALLOWED: Final = BURST + 1e-6
 # Maximum number of projects with buckets in one process. An evicted project starts again with full buckets.
 MAX_PROJECTS: Final = 10_000
@@ -101,7 +101,7 @@ class RecentProjects:
         return now - self._other_at < RECENT_SECONDS
 
     def contention(self, account: "Account", now: float) -> Contention:
-        """Return whether a heavy request of ``account`` would delay other requests.
+        """Return how likely a heavy request of ``account`` delays other requests.
 
         - ``NOW``: Light requests are in progress.
         - ``RECENT``: Another project sent a request within the last ``CONTENTION_SECONDS``.
@@ -114,7 +114,7 @@ class RecentProjects:
 
 
 class Account:
-    """The rate limiter of one project in one process: three buckets and a count of requests in progress.
+    """The rate limiter of one project in one process: three token buckets and a count of requests in progress.
 
     A heavy request (see ``zq.http.weight``) occupies one of ``MAX_HEAVY`` slots and is charged an estimated cost in
     advance.
@@ -152,16 +152,16 @@ class Account:
         self._lock = threading.Lock()
         """Acquired without ``with`` on the path of every request, because ``with`` takes twice as long."""
         self._requests, self._messages, self._bytes = 0.0, 0.0, 0.0
-        """The buckets: monotonic times up to which each rate is paid."""
+        """The token buckets: the monotonic time at which all past use of each rate is paid off."""
         self._asked = self._refusals = self._sent = self._size = 0
-        """Requests, refusals, and messages and bytes of admitted requests, since the last call of ``demand``."""
+        """Counts since the last call of ``demand``: requests, rejections, and transferred messages and bytes."""
         self._mean = (1.0, 0.0)
-        """Mean messages and bytes per request, in the last second with requests."""
+        """Mean messages and bytes per admitted request, in the last interval with admitted requests."""
         self._running = 0
         self.configure(quota, threads)
 
     def configure(self, quota: Quota, threads: int) -> None:
-        """Apply a new quota and cancel all debts: at much lower rates, they could take years to pay."""
+        """Apply a new quota and cancel all debts, because paying them off at a lower rate could take years."""
         with self._lock:
             self._requests, self._messages, self._bytes = 0.0, 0.0, 0.0
         self._quota = quota
@@ -195,7 +195,7 @@ class Account:
             self._lock.release()
 
     def resume(self) -> None:
-        """Count a suspended request, such as a long poll, as in progress again. Call ``leave`` afterwards."""
+        """Count a suspended request, such as a long poll, as in progress again. Call ``leave`` when it ends."""
         with self._lock:
             self._running += 1
             self._update_busy()
@@ -226,7 +226,7 @@ class Account:
         )
 
     def end_heavy(self, now: float, messages: int, size: int) -> None:
-        """Release the slot and refund the estimated cost. ``leave`` charges the actual cost."""
+        """Release the slot of a heavy request and refund its estimated cost. ``leave`` charges the actual cost."""
         with self._lock:
             self._heavy -= 1
             self._update_busy()
@@ -234,7 +234,7 @@ class Account:
         self._heavy_slots.release()
 
     def leave(self, now: float, messages: int, size: int) -> None:
-        """End or suspend a request that was admitted. Charge the messages and bytes that it has transferred."""
+        """End or suspend an admitted request. Charge the messages and bytes that the request has transferred."""
         self._lock.acquire()
         try:
             self._running -= 1
@@ -251,7 +251,7 @@ class Account:
             self._charge(now, messages, size)
 
     def owes(self, now: float) -> float:
-        """Return the seconds until the project has paid its debt of messages and bytes; negative if it has no debt."""
+        """Return the seconds until the project has paid off its debt of messages and bytes; negative without a debt."""
         return max(self._messages, self._bytes) - now - ALLOWED
 
     def scarcest_rate(self, now: float) -> RemainingRate | None:
@@ -276,7 +276,7 @@ class Account:
         if requests > soon or messages > soon or size > soon:
             left = self.scarcest_rate(now)
             return {} if left is None else self._policy | _text(*left)
-        # Every bucket is paid at most one second ahead, so a full second of each rate remains.
+        # The time in every bucket is at most one second ahead, so a full second of each rate remains.
         if size > requests and size > messages and size > now:
             return self._full[2]
         return self._full[1 if messages > requests and messages > now else 0]
@@ -284,11 +284,12 @@ class Account:
     def demand(self) -> tuple[float, float, float]:
         """Return the demand since the last call: requests, messages and bytes.
 
-        The messages and bytes of rejected requests are unknown, so each counts like an average admitted request.
+        The messages and bytes of rejected requests are unknown. Each rejected request therefore counts like an average
+        admitted request.
         """
         with self._lock:
             asked, refusals = self._asked, self._refusals
-            # Refunded estimates may exceed the costs charged since the last call.
+            # Refunded estimates may exceed the costs that were charged since the last call.
             messages, size = max(0, self._sent), max(0, self._size)
             self._asked = self._refusals = self._sent = self._size = 0
         if granted := asked - refusals:
@@ -304,7 +305,7 @@ class Account:
         full = [self._policy | _text(name, int(rate), 1) for name, rate in zip(RATES, rates, strict=True)]
         bounded = [pairs for pairs, rate in zip(full, rates, strict=True) if rate]
         self._full = [pairs if rate else (*bounded, {})[0] for pairs, rate in zip(full, rates, strict=True)]
-        """Headers while each rate is fully available; an unlimited rate has the headers of the first limited one."""
+        """Rate-limit headers while a rate is fully available. An unlimited rate has the headers of a limited rate."""
 
     def _update_busy(self) -> None:
         if self._running > self._heavy:
@@ -438,7 +439,7 @@ def _text(name: str, rest: int, seconds: int) -> dict[str, str]:
 
 
 def rates_of(quota: Quota) -> tuple[float, float, float]:
-    """Return the limits of requests, messages and bytes per second."""
+    """Return the quota's limits of requests, messages and bytes per second."""
     return float(quota.requests), float(quota.messages), float(quota.bytes)
 
 

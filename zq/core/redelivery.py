@@ -32,7 +32,7 @@ class Redelivery(Struct, frozen=True):
     cap: int = 0
 
     def delays(self) -> tuple[int, ...]:
-        """Return the delay in seconds after the first claim, after the second, and so on."""
+        """Return the redelivery delay in seconds after the first claim, after the second claim, and so on."""
         if not self.delay:
             return ()
         delays = [min(self.delay, self.cap)]
@@ -69,8 +69,8 @@ def claim(
 ) -> ClaimResult:
     """Claim messages, and move messages that reached the claim limit to the dead-letter queue.
 
-    Several servers may do this concurrently, because only ready messages are moved. If an attempt finds only messages
-    that must be moved, it is repeated, up to ``MAX_CLAIM_ATTEMPTS`` times.
+    Several servers may claim and move concurrently, because only ready messages are moved. If a claim finds only
+    messages that must be moved, the claim is repeated after the move, up to ``MAX_CLAIM_ATTEMPTS`` times.
 
     Args:
         before_move: Called before each batch of moves with the source queue, the moves and ``now``.

@@ -34,7 +34,7 @@ from zq.wire.extensions import RedriveTerms
 CHUNK: Final = 100
 # Maximum bytes of bodies and attributes that are read at a time. A single message may exceed it.
 CHUNK_BYTES: Final = 4_000_000
-# Policy rule for moves to a queue. It is the rule for posts.
+# Policy rule for moving messages to a queue: the rule for posting to it.
 MOVE_RULE: Final = "messages:create"
 NO_ORIGIN: Final = "to is missing: a message of the queue has no origin to which it could be moved back."
 
@@ -42,7 +42,7 @@ NO_ORIGIN: Final = "to is missing: a message of the queue has no origin to which
 class Routes:
     """The target queues of one redrive.
 
-    Messages are moved only to targets to which the client may post and for which posts are not paused.
+    A message is moved only if the client may post to the target and posts to the target are not paused.
 
     Args:
         to: Target of all messages; ``None`` = each message goes to its origin queue. The caller must already have
@@ -71,7 +71,7 @@ class Routes:
         return bool(self._to or message.origin)
 
     def moves(self, messages: Sequence[Message]) -> list[Move]:
-        """Return the moves of the messages to their targets, with the default delay of each target.
+        """Return a ``Move`` for each message, with its target queue and the default delay of that queue.
 
         Omit a message if it has no target, if the client may not post to the target, or if posts to it are paused.
         """
@@ -106,8 +106,8 @@ class Redriving:
     def redrive(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> Redriven:
         """Move ready messages to ``terms.to``, or back to their origin queues.
 
-        Without ``terms.ids``, the oldest messages are moved. ``terms.origin`` restricts the redrive to messages from
-        that queue. Without ``terms.to``, these messages stay in the queue:
+        Without ``terms.ids``, the oldest messages are moved. If ``terms.origin`` is set, only messages that come from
+        the queue with this name are moved. Without ``terms.to``, these messages stay in the queue:
 
         - messages without an origin
         - messages from an origin to which the caller may not post, or to which posts are paused
@@ -132,8 +132,8 @@ class Redriving:
     def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> RedriveDryRun:
         """Return the expected result of ``redrive`` without moving messages.
 
-        At most ``MAX_BATCH`` messages are inspected. Without ids, a redrive stops at the first message that has no
-        target. The result's fields ``counted`` and ``origins`` also cover the messages after it.
+        At most ``MAX_BATCH`` messages are inspected. Without ids, a redrive stops at the first message without a
+        target. The fields ``counted`` and ``origins`` of the result also cover the messages after that message.
         """
         routes = self._routes(queue, terms, allowance)
         limit = MAX_BATCH if terms.limit is UNSET else terms.limit
@@ -181,7 +181,7 @@ class Redriving:
         return Routes(self._rules_cache, queue.project, to, origin, allowance)
 
     def _move_oldest(self, queue: QueueRef, routes: Routes, limit: int) -> int:
-        """Move the oldest messages up to the first one without a target. Return the number of moved messages."""
+        """Move the oldest messages. Stop before the first message without a target. Return the number of moves."""
         moved = marker = left = 0
         while moved < limit and left < MAX_BATCH:
             size = min(CHUNK, limit - moved) if routes.origin is None else CHUNK
@@ -203,7 +203,7 @@ class Redriving:
     def _move_named(self, queue: QueueRef, routes: Routes, ids: Sequence[str]) -> tuple[int, list[str]]:
         """Move the ready messages with these ids.
 
-        Return the number of moved messages, and the ids of messages that are missing or not ready.
+        Return the number of moved messages, and the ids of messages that do not exist or are not ready.
         """
         went: set[str] = set()
         stay: set[str] = set()
@@ -240,8 +240,7 @@ class Redriving:
     def _named(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[Message]]:
         """Yield the ready messages with these ids in pages.
 
-        While a commit settles a message, the message keeps its claim even if the claim has expired. Such a message is
-        not ready.
+        A message that a commit is settling is not ready, even if its claim has expired.
         """
         for start in range(0, len(ids), CHUNK):
             if start:

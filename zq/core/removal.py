@@ -30,7 +30,7 @@ DELETION: Final = "deletion"
 STEP_SIZE: Final = 20
 # Seconds between two polls for deletions in progress.
 POLL_INTERVAL: Final = 5.0
-# Kinds of deployment documents with the same names as a project's tokens.
+# Kinds of the deployment-wide documents that exist for each token, with the same name as the token's own document.
 TOKEN_KINDS: Final = (TOKEN, "token-used")
 
 
@@ -113,7 +113,7 @@ class Removal:
     def _step_documents(self, project: str, owned: OwnedDocuments) -> bool:
         """Delete a page of the project's documents of one kind. Return whether there were any.
 
-        Deployment documents with the same names are deleted too, see ``OwnedDocuments``.
+        Deployment-wide documents with the same names are deleted, too. See ``OwnedDocuments``.
         """
         now = self._clock.now()
         found = self._documents.list(project, owned.kind, "", "", DOCUMENT_PAGE, now).items

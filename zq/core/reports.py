@@ -16,7 +16,7 @@ MAX_PROCESSES: Final = 256
 
 
 class Reports(Generic[R]):
-    """The reports of one kind. Each process publishes one report as a document, and reads the reports of all processes.
+    """Reports that processes exchange. Each process publishes one report as a document, and reads all reports.
 
     All methods raise ``Unavailable`` if the store is unavailable.
 
@@ -33,7 +33,7 @@ class Reports(Generic[R]):
         self._own = DocumentRef("", kind, uuid4().hex)
 
     def publish(self, report: bytes, now: Seconds) -> None:
-        """Write this process's report, encoded as JSON. It replaces the previous one."""
+        """Write this process's report, encoded as JSON. It replaces the process's previous report."""
         self._documents.put(self._own, report, now, expires=now + self._ttl)
 
     def read(self, now: Seconds) -> dict[str, R]:

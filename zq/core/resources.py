@@ -49,7 +49,7 @@ class Listing(Struct, frozen=True):
 
     Attributes:
         next: Marker of the next page; ``None`` on the last page.
-        cut: Whether the page ended early because it would have taken too much work. Such a page may be empty.
+        cut: Whether the page ended early to limit the server's work. Such a page may be empty.
     """
 
     items: list[NamedMetadata]
@@ -58,7 +58,7 @@ class Listing(Struct, frozen=True):
 
 
 class ListingBudget:
-    """The amount of work that the server spends on one filtered listing.
+    """The remaining amount of work that the server may spend on one filtered listing.
 
     Args:
         max_resources: Maximum number of resources to inspect.
@@ -79,7 +79,7 @@ class ListingBudget:
             turns.give_way()
 
     def charge_resource(self) -> bool:
-        """Charge one resource. Return whether the budget is used up. Now and then, let other threads run."""
+        """Charge one inspected resource. Return whether the budget is used up. At intervals, let other threads run."""
         self._left -= 1
         if not self._left % turns.SLICE:
             turns.give_way()
@@ -110,7 +110,7 @@ T = TypeVar("T", bound=StoredResource)
 
 
 class ResourceStore(Protocol[Given, T]):
-    """The store of queues or topics. For its methods, see ``storage.api.QueueController``."""
+    """The store of queues or topics. ``storage.api.QueueController`` documents the methods."""
 
     def create(self, ref: Given, metadata: bytes, /) -> bool: ...
 
@@ -297,14 +297,14 @@ class MetadataResource(Generic[R, T]):
         return self._store.create(ref, raw)
 
     def _admitted(self, ref: R, metadata: Metadata) -> AbstractContextManager[None]:
-        """Reserve quota for the resource and its dead-letter queue; a context manager.
+        """Return a context manager that reserves quota for the resource and its dead-letter queue.
 
         Raises ``QuotaExceeded`` if the project has reached its limit.
         """
         raise NotImplementedError
 
     def _own_metadata(self, _ref: R) -> Metadata:
-        """Return the metadata that the server adds to a new resource and does not show to clients."""
+        """Return the internal metadata that the server adds to a new resource. Clients cannot see it."""
         return {}
 
     def _check_dead_letters(self, ref: R, target: object) -> None:
@@ -314,7 +314,7 @@ class MetadataResource(Generic[R, T]):
         self._schema.check(metadata, ref.name)
 
     def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
-        """Raise ``MetadataConflict`` if a key has changed that can only be set on creation."""
+        """Raise ``MetadataConflict`` if a key that can only be set on creation has changed."""
 
     def _authorize_dead_letters(self, allowance: Allowance, named: Iterable[object]) -> None:
         if self._schema.kind == Kind.QUEUE:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of a queue's messages, parsed from its metadata, and caches of the rules (contract 6.1, extensions 4).
+"""The rules of a queue (its settings, parsed from the metadata) and caches of the rules (contract 6.1, extensions 4).
 
-The caches by queue evict the entry that was inserted first (FIFO). Therefore a lookup does not reorder the entries and
-needs no lock.
+The caches evict the entry that was inserted first (FIFO). Therefore a lookup does not reorder the entries and needs no
+lock.
 """
 
 import re
@@ -56,7 +56,7 @@ class DefaultTtls:
         return self._table[1](queue)
 
     def replace(self, default: int, by_name: Patterns) -> None:
-        """Replace all default ttls. Messages that are already posted keep their ttl.
+        """Replace all default ttls. Messages that were posted before keep their ttl.
 
         Args:
             default: Ttl in seconds of queues that match no pattern.
@@ -78,26 +78,29 @@ def _finder(default: int, by_name: Patterns) -> Callable[[str], int]:
 class Rules(ReservedKeys, frozen=True, kw_only=True):
     """The settings of a queue that apply to its messages, parsed from ``metadata``.
 
-    Unset keys have their default values. Exception: an unset ``default_message_ttl`` is ``None``, and
-    ``RulesCache.ttl`` returns the default.
+    Unset keys have their default values, except that an unset ``default_message_ttl`` is ``None``. ``RulesCache.ttl``
+    returns its default.
     """
 
     metadata: bytes
     redelivery_delays: tuple[int, ...]
-    """Delay in seconds of a redelivery after the first, second, … claim."""
+    """Redelivery delays in seconds after the first claim, the second claim, and so on."""
     subscribed: int = 0
-    """Generation of the queue's subscriptions, see ``Subscribing``; 0 = no subscriptions."""
+    """Number that the subscriptions feature sets while the queue has subscriptions; 0 = no subscriptions."""
     sealed_since: Seconds = 0.0
     """Time since which all bodies of the queue are encrypted; 0 = bodies may be unencrypted."""
     uses_protocol: bool = False
-    """Whether the queue has attributes of a protocol. If so, its dead letters take the default ttl of their queue."""
+    """Whether the queue has attributes of another protocol, such as SQS.
+
+    If so, its dead letters get the default ttl of the dead-letter queue.
+    """
     claims_paused: bool = False
     """Whether claims and pops are paused."""
     posts_paused: bool = False
 
 
 class RulesCache:
-    """Caches of the rules of queues, by metadata and by queue. Rules depend on the metadata and the server's limits."""
+    """Caches of queue rules (parsed settings), by metadata and by queue."""
 
     def __init__(
         self,
@@ -114,10 +117,10 @@ class RulesCache:
         """Parses metadata into rules. Memoized, because every post and claim calls it."""
         self._remembered: OrderedDict[QueueRef, Rules] = OrderedDict()
         self.remembered: Callable[[QueueRef], Rules | None] = self._remembered.get
-        """Returns the last rules of a queue that this server has read, or ``None``.
+        """Returns the rules of a queue as last read by this server, or ``None``.
 
-        The rules may be outdated. The caller must therefore send their ``metadata`` to the store, which rejects the
-        request if the queue has other metadata.
+        The rules may be outdated. The caller must therefore send ``Rules.metadata`` to the store. The store rejects the
+        request if the queue's metadata has changed.
         """
         self._lock = threading.Lock()
         self._queues = storage.queues
@@ -149,11 +152,11 @@ class RulesCache:
             raise QueuePaused.of(queue.name)
 
     def admit_moves(self, source: QueueRef, moves: Sequence[Move], now: Seconds) -> None:
-        """Let target queues accept unencrypted bodies if these moves bring some.
+        """Let target queues accept unencrypted bodies if the moves contain unencrypted messages.
 
-        A queue whose bodies are all encrypted treats an unencrypted body as unreadable until this method has removed
-        the queue's mark. Only ready messages count, because others are not moved. Raises ``MetadataConflict`` if
-        concurrent changes to a target make every attempt fail.
+        A queue whose metadata marks all bodies as encrypted treats an unencrypted body as unreadable. This method
+        removes the mark. Only ready messages are considered, because other messages are not moved. Raises
+        ``MetadataConflict`` if concurrent changes to a target make every attempt fail.
         """
         by_id = self._moves_to_sealed(source, moves)
         if by_id:
@@ -162,9 +165,9 @@ class RulesCache:
             self.admit_plain(_plain_targets(source, ready, by_id))
 
     def plain_targets(self, source: QueueRef, claim: str, moves: Sequence[Move], now: Seconds) -> Collection[QueueRef]:
-        """Return the targets that accept only encrypted bodies although the moves would bring unencrypted ones.
+        """Return the target queues that accept only encrypted bodies but would receive unencrypted ones.
 
-        Messages outside of ``claim`` are ignored, because the store does not move them.
+        Only messages of ``claim`` are considered, because the store does not move other messages.
         """
         by_id = self._moves_to_sealed(source, moves)
         if not by_id:
@@ -178,7 +181,7 @@ class RulesCache:
     def _moves_to_sealed(self, source: QueueRef, moves: Sequence[Move]) -> Mapping[str, Move]:
         """Return the moves to queues that accept only encrypted bodies, by message id.
 
-        If the source queue also accepts only encrypted bodies, return no moves: its bodies are all encrypted.
+        If the source queue also accepts only encrypted bodies, return no moves, because all its bodies are encrypted.
         """
         names = {move.to for move in moves}
         sealed = {name for name in names if self.recent(QueueRef(source.project, name)).sealed_since}
@@ -187,7 +190,7 @@ class RulesCache:
         return {move.id: move for move in moves if move.to in sealed}
 
     def admit_plain(self, targets: Iterable[QueueRef]) -> None:
-        """Let queues accept unencrypted bodies. Call this before such bodies are moved to the queues.
+        """Let queues accept unencrypted bodies. Must be called before unencrypted bodies are moved to the queues.
 
         Raises ``MetadataConflict`` if concurrent changes to a queue make every attempt fail.
         """

@@ -31,7 +31,7 @@ from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
 from zq.wire import extensions
 
-# Policy rule for moves to a queue. It is the rule for posts.
+# Policy rule for moving messages to a queue: the rule for posting to it.
 MOVE_RULE = "messages:create"
 # Id of a claim that cannot exist, because claim names contain no tilde. A settlement of this claim changes nothing: the
 # store only looks up the idempotency key and checks the fence.
@@ -117,7 +117,7 @@ class Settling:
         idempotency_key: IdempotencyKey | None,
         fence: Fence | None,
     ) -> None:
-        """Let the target queues accept unencrypted bodies if the settlement moves such bodies to them.
+        """Let the target queues accept unencrypted bodies if the settlement moves unencrypted messages to them.
 
         The idempotency key and the fence are checked first, so that a repeated or fenced request changes no target.
         """

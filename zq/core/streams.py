@@ -40,7 +40,7 @@ CHECK_INTERVAL: Final = 0.5
 
 
 class Gap(Struct, frozen=True):
-    """A range of sequences that are no longer in the log: above ``after`` and below ``resumes``."""
+    """A range of messages that are no longer in the log: sequence numbers above ``after`` and below ``resumes``."""
 
     after: int
     resumes: int
@@ -54,15 +54,15 @@ class EventData(Struct, frozen=True):
 
 
 Portion = EventData | Gap
-# The result if no message was published.
+# Returned if no message was published.
 NO_EVENTS: Final = EventData()
 
 
 class Stream:
-    """A reader's stream and its position in the log. ``Streams.open`` creates it.
+    """A reader's stream and its position in the log. ``Streams.open`` creates streams.
 
     Attributes:
-        position: Sequence up to which the reader has received all messages.
+        position: Sequence number up to which the reader has received all messages.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Stream:
         self._tail.notify_when(self.position, self._matches, callback)
 
     def seconds_until_poll(self) -> float:
-        """Return the maximum seconds until the next call of ``next``. A notification may trigger it earlier."""
+        """Return the maximum seconds until the caller must call ``next``. A notification may come earlier."""
         return RETRY_INTERVAL if self._failed or self._tail.unsure else RECHECK_INTERVAL
 
     @property
@@ -122,11 +122,11 @@ class Stream:
         return STOPPING_STALL_TIMEOUT if self._owner.closing else STALL_TIMEOUT
 
     def begin_send(self) -> None:
-        """Record that sending to the reader has begun. Call ``end_send`` afterwards."""
+        """Record that sending data to the reader has begun. Call ``end_send`` when the reader has received the data."""
         self._sending_since = time.monotonic()
 
     def end_send(self) -> None:
-        """Record that the reader has received all data."""
+        """Record that the reader has received the data."""
         self._sending_since = None
 
     def disconnect_stalled(self) -> None:
@@ -143,7 +143,7 @@ class Stream:
         self._owner.events.stream_dropped()
 
     def close(self) -> None:
-        """Release the slot. Idempotent."""
+        """Close the stream and release its slot. Idempotent."""
         if self._callback is not None:
             self._tail.cancel_notify(self._callback)
         if self._open:
@@ -160,9 +160,9 @@ class Stream:
         return self._render(batches, batches[-1].last) if batches else NO_EVENTS
 
     def _lost_tail(self) -> Gap | None:
-        """Return the gap that a data loss has left at the end of the log, once the reader has reached it.
+        """Return the gap that a data loss has left at the end of the log, or ``None``.
 
-        Otherwise, return ``None``. Each gap is returned only once.
+        Each gap is returned only once, when the reader has reached its start.
         """
         lost = self._tail.lost
         if lost is None or lost == self._lost or self.position < lost[0]:
@@ -296,7 +296,7 @@ class Streams:
         self.events.streams(1)
 
     def _run(self) -> None:
-        """Disconnect stalled readers. Their own threads cannot do so, because they are blocked in sending."""
+        """Disconnect stalled readers, whose own threads are blocked in a send."""
         while not self.closing or self._streams:
             time.sleep(CHECK_INTERVAL)
             with self._lock:
@@ -310,10 +310,10 @@ def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[
 
 
 def lost_end(marker: int, reading: LogSlice) -> Gap | None:
-    """Return the gap from the last message of the log to the marker, if the store has lost messages in between.
+    """Return the gap from the last message of the log to the marker; ``None`` if the marker is not after that message.
 
-    Return ``None`` if the marker is not after the last message of the log. Raises ``Invalid`` if the log has never
-    assigned the sequence: a reader with such a marker would miss all messages up to it.
+    Such a gap exists if the store has lost the messages. Raises ``Invalid`` if the log has not assigned the marker's
+    sequence number yet, because a reader with this marker would miss the next messages.
     """
     if marker <= reading.last:
         return None

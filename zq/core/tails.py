@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In-memory tails of topic logs. A tail reads the log from the store once for all readers.
+"""In-memory tails (the latest messages) of topic logs. A tail reads the log from the store once for all readers.
 
 The store notifies a tail of published batches (``TopicController.subscribe``). If the next batch is missing, its
 notification was lost or is late. One of the waiting readers then reads the missing batches for all readers. Readers
@@ -50,11 +50,11 @@ Callback = Callable[[], object]
 
 
 class RenderedBatch(Struct, frozen=True):
-    """The rendered events of a batch.
+    """The server-sent events of a batch of messages, encoded.
 
     Attributes:
         age: Age of the messages in whole seconds.
-        sequences: Message sequence of each event.
+        sequences: Sequence number of each event's message.
         ends: End offset of each event in ``data``.
     """
 
@@ -80,7 +80,7 @@ class Renderings:
         self._size = 0
 
     def render(self, project: str, batch: Batch, now: Seconds, sealing: Sealing) -> RenderedBatch:
-        """Return the events of the batch as of ``now``. Concurrent callers share one rendering."""
+        """Return the encoded events of the batch as of ``now``, from the cache if possible."""
         seconds = age(batch.created, now)
         with self._lock:
             kept = self._kept.get(batch.sequence)
@@ -98,7 +98,7 @@ class Renderings:
 
 
 class Tail:
-    """The in-memory tail of one project's log: the batches after ``start``, up to ``position``."""
+    """The latest messages of one project's log in memory: the batches after ``start``, up to ``position``."""
 
     def __init__(self, storage: Storage, project: str) -> None:
         self._topics = storage.topics
@@ -108,14 +108,14 @@ class Tail:
         self._weight = 0
         self._purges = 0
         self.renderings = Renderings()
-        """The encoded events of a log, shared by its streams."""
+        """The encoded events of the log, shared by its streams."""
         self._stale = False
         self._fetching = False
         self._callbacks: dict[Callback, Callable[[str], bool]] = {}
         self._fetched_at = time.monotonic()
         self.closed = False
         self.lost: tuple[int, int] | None = None
-        """The latest loss at the end of the log: sequences after the first number, up to and including the second."""
+        """The last data loss at the end of the log: the sequence numbers before and at the end of the lost range."""
         self.start = self.position = -1
         self.begun = threading.Event()
         """Set when ``start`` is known; ``start`` is -1 if the end of the log could not be read."""
@@ -132,8 +132,8 @@ class Tail:
     def on_published(self, batch: Batch | None, before: int) -> None:
         """Handle a notification of the store. Implements ``zq.model.topics.Listener``.
 
-        - ``batch`` is set: it directly follows the message with the sequence ``before``.
-        - ``batch`` is ``None``, and ``before`` is above 0: the log has messages up to at least the sequence ``before``.
+        - ``batch`` is set: the batch directly follows the message with the sequence number ``before``.
+        - ``batch`` is ``None``, and ``before`` is above 0: the log has messages at least up to ``before``.
         - ``batch`` is ``None``, and ``before`` is 0: the cached batches are invalid.
         """
         with self._changed:
@@ -154,7 +154,7 @@ class Tail:
             self._notify(None)
 
     def after(self, position: int, seconds: float) -> list[Batch] | None:
-        """Return the batches after ``position``. If there is none, wait up to ``seconds`` for one.
+        """Return the batches after ``position``. If there are none, wait up to ``seconds`` for a batch.
 
         Return an empty list if no batch is published in time. Return ``None`` if ``position`` is older than the tail:
         the caller must read from the store.
@@ -190,7 +190,7 @@ class Tail:
         The callback may be called immediately and on any thread. It must not block.
 
         Args:
-            wanted: Returns whether the reader wants the batches of a topic.
+            wanted: Returns whether the reader wants batches of a topic, given its name.
         """
         with self._changed:
             if self.closed or position < self.position or self._must_fetch():
@@ -199,7 +199,7 @@ class Tail:
                 self._callbacks[callback] = wanted
 
     def cancel_notify(self, callback: Callback) -> None:
-        """Remove a callback of ``notify_when``."""
+        """Remove a callback that was passed to ``notify_when``."""
         with self._changed:
             self._callbacks.pop(callback, None)
 
@@ -303,7 +303,7 @@ class Tails:
 
     @contextmanager
     def following(self, project: str) -> Iterator[Tail]:
-        """Acquire the tail of a project's log, and release it on exit; a context manager."""
+        """Return a context manager that acquires the tail of a project's log, and releases it on exit."""
         tail = self.join(project)
         try:
             yield tail
@@ -332,7 +332,7 @@ class Tails:
         return tail
 
     def leave(self, project: str, tail: Tail) -> None:
-        """Release the tail. The tail is dropped when its last reader leaves."""
+        """Release a tail acquired with ``join``. The tail is dropped when its last reader leaves."""
         with self._lock:
             tail.users -= 1
             if not tail.users:
@@ -358,7 +358,7 @@ class Tails:
             tail.begun.set()
 
     def _drop(self, project: str, tail: Tail) -> None:
-        """Remove the tail and end its subscription. The caller holds the lock."""
+        """Remove the tail and unsubscribe from the store's notifications. The caller holds the lock."""
         if self._tails.get(project) is tail:
             del self._tails[project]
             tail.unsubscribe()

@@ -87,7 +87,7 @@ class Trail:
             self._start()
 
     def finish(self, patience: float = 5.0) -> None:
-        """Wait up to ``patience`` seconds for queued entries to be written and the writer thread to end."""
+        """Wait up to ``patience`` seconds until queued entries are written and the writer thread has ended."""
         with self._changed:
             self._append_counts(None)
             if self._waiting:
@@ -123,12 +123,12 @@ class Trail:
             self._dropped += 1
 
     def _append_counts(self, second: int | None) -> None:
-        """If the second has changed, append an entry with the number of skipped changes for each project.
+        """If the second has changed, append an entry per project with the number of skipped changes.
 
         Changes beyond ``MAX_PER_SECOND`` are skipped.
 
         Args:
-            second: Current second; ``None`` = append the entries without waiting for the end of the second.
+            second: Current second; ``None`` = append the entries immediately.
         """
         if second == self._second:
             return
@@ -139,7 +139,7 @@ class Trail:
                 self._append(Entry(project=project, outcome="counted", why=why))
 
     def _start(self) -> None:
-        """Start the writer thread if it is not running. If that fails, the next entry tries again."""
+        """Start the writer thread if it is not running. If the start fails, the next entry triggers another attempt."""
         if self._writer is None or not self._writer.is_alive():
             writer = threading.Thread(target=self._run, name="zq-trail", daemon=True)
             try:

@@ -70,7 +70,7 @@ class Transactions:
         self._quotas = quotas
 
     def advance_fence(self, project: str, name: str) -> int:
-        """Increment the epoch of a fence and return it. From then on, requests with older epochs are rejected.
+        """Increment the epoch of a fence. Return the new epoch. Requests with older epochs are rejected from now on.
 
         Raises ``QuotaExceeded`` if the fence is new and the project has reached its fence limit.
         """

@@ -31,7 +31,7 @@ class StoredUsage:
         self.messages, self.bytes, self.moment = usage.messages, usage.bytes, moment
         near = 0 < quota.stored_messages <= 2 * usage.messages or 0 < quota.stored_bytes <= 2 * usage.bytes
         self.until = moment + (RETRY_INTERVAL if near else CACHE_TTL)
-        """Monotonic time at which the usage expires: sooner if more than half of a quota is used."""
+        """Monotonic time at which the usage must be read again: earlier if more than half of a quota is used."""
 
     def add(self, messages: int, size: int, quota: Quota) -> QuotaExceeded | None:
         """Add messages and bytes to the usage. If they exceed the quota, add nothing and return the error."""
@@ -131,12 +131,12 @@ class MetadataQuotas:
 
 
 def beyond_free(size: int) -> int:
-    """Return the number of metadata bytes that count against the quota."""
+    """Return how many of ``size`` metadata bytes count against the quota."""
     return max(0, size - FREE_METADATA)
 
 
 def exceeded(name: str, limit: int) -> QuotaExceeded:
-    """Return the error for a project that has reached a limit.
+    """Build the error for a project that has reached a limit.
 
     Args:
         name: Plural name of the limited objects.

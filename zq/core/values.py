@@ -39,8 +39,7 @@ class MessagePage(Struct, frozen=True):
     """A page of a queue's messages as of ``now``.
 
     Attributes:
-        delayed: Whether the page includes delayed messages. It does if the client requested them, or if the queue has
-            no default delay.
+        delayed: Whether delayed messages are included: the client requested them, or the queue has no default delay.
     """
 
     page: Page[Message]

@@ -13,7 +13,7 @@ MAX_CONCURRENT_POLLS: Final = 4
 
 
 class Slots:
-    """The slots of one server for long polls or streams. Not thread-safe: the caller holds a lock."""
+    """A server's limited slots for long polls or streams, shared among projects. The caller must hold a lock."""
 
     def __init__(self, count: int, share: int = DEFAULT_SHARE) -> None:
         """Create ``count`` slots. By default, one project may occupy ``share`` percent of them."""
@@ -49,7 +49,7 @@ class Slots:
 
 
 class Wakeup(threading.Event):
-    """An event for a waiting request. It wakes a thread, or calls a function if the request waits without a thread."""
+    """An event that wakes the thread of a waiting request. If the request has no thread, a callback is called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,10 +67,10 @@ class Wakeup(threading.Event):
 
 
 class Waiter:
-    """A waiting request and its slot.
+    """A request that waits for messages, and its slot.
 
     Attributes:
-        takes: Whether the request claims or pops messages. If not, it is read-only.
+        takes: Whether the request claims or pops messages. Other requests are read-only.
         found_nothing: Whether the request has reached its deadline and its last poll found no message.
     """
 
@@ -82,7 +82,7 @@ class Waiter:
         self.wakeup = Wakeup()
         self.found_nothing = self.has_left = False
         self.is_called = False
-        """Whether the request was notified and has not polled since."""
+        """Whether the request was queued for a poll and has not polled since."""
         self.poll_slots = 0
         """Number of poll slots that the request occupies in ``PollQueue``."""
 
@@ -100,7 +100,7 @@ class Waiter:
 
 
 class PollQueue:
-    """One project's notified read-only requests. At most ``MAX_CONCURRENT_POLLS`` of them poll at a time."""
+    """A queue of one project's notified read-only requests, of which ``MAX_CONCURRENT_POLLS`` may poll at a time."""
 
     __slots__ = ("pending", "polling")
 
@@ -125,7 +125,7 @@ class PollQueue:
         return self.polling > 0
 
     def free(self, waiter: Waiter) -> None:
-        """Remove a waiter that has polled or left, so that another one can poll."""
+        """Release the poll slots of a waiter that has polled or left, so that another waiter can poll."""
         self.polling -= waiter.poll_slots
         waiter.poll_slots = 0
 

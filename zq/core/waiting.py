@@ -4,8 +4,8 @@
 Each queue has a wait queue. The store notifies every server of queues that received messages. A timer covers lost
 notifications and messages that become ready later. A waiting request reads the store only after it was woken.
 
-A notification wakes one of the requests that claim or pop. If that request finds a message, it wakes the next one. A
-notification also wakes the read-only requests, but only a few of each project at a time.
+A notification wakes one of the requests that claim or pop. After a request has found a message, the next request is
+woken. A notification also wakes the read-only requests, but only a few of each project at a time.
 
 The steps of a long poll under Granian:
 
@@ -32,7 +32,7 @@ from zq.model.limits import Limits, check_range
 from zq.storage.api import Storage
 
 T = TypeVar("T")
-# Raises an error if the request must not wait any longer.
+# A function that raises an error if the request must not wait any longer.
 Check = Callable[[], object]
 # Seconds after which a queue with waiters is polled without a notification.
 RECHECK_INTERVAL: Final = 5.0
@@ -100,13 +100,13 @@ class Waiters:
         check: Check | None = None,
         may_use_reserve: bool = False,
     ) -> "QueuePoll":
-        """Register a request that may wait up to ``wait`` seconds for a message. Return its long poll.
+        """Register a request that may wait up to ``wait`` seconds for a message. Return a handle for its long poll.
 
         Raises ``Invalid`` if ``wait`` is out of range.
 
         Args:
-            takes: Whether the request claims or pops messages. A notification wakes only one such request. It wakes
-                all read-only requests, but only a few of each project at a time.
+            takes: Whether the request claims or pops messages. A notification wakes only one such request, but all
+                read-only requests, a few of each project at a time.
             check: Called before each poll, and at least every ``RECHECK_INTERVAL`` seconds. If it raises an error, the
                 long poll ends.
             may_use_reserve: Whether the client polls again immediately after an empty response. Such a request may use
@@ -130,7 +130,7 @@ class Waiters:
                     self._notify(queue.project, wait_queue)
 
     def _notify(self, project: str, wait_queue: WaitQueue) -> None:
-        """Wake some read-only requests, and the first request that claims or pops. The caller must hold the lock."""
+        """Wake a few read-only requests, and one request that claims or pops. The caller must hold the lock."""
         for waiter in wait_queue.waiters:
             if not waiter.takes:
                 self._poll_queues.setdefault(project, PollQueue()).enqueue(waiter)
@@ -160,7 +160,7 @@ class Waiters:
                 self._notify(queue.project, wait_queue)
 
     def close(self) -> None:
-        """Wake all waiting requests so that they are answered. Later requests do not wait. Idempotent."""
+        """Wake all waiting requests so that they receive a response. Later requests do not wait. Idempotent."""
         with self._lock:
             self.closing = True
             for wait_queue in self._wait_queues.values():
@@ -169,7 +169,7 @@ class Waiters:
             self._timer_set.notify()
 
     def acquire_slot(self, project: str) -> bool:
-        """Acquire a slot for a request that does not wait for a queue. Return ``False`` if no slot is free."""
+        """Acquire a slot for a request that waits for a topic, not a queue. Return ``False`` if no slot is free."""
         own = self._quotas.share_of(project)
         with self._lock:
             return not self.closing and self._slots.acquire(project, own)
@@ -189,10 +189,10 @@ class Waiters:
             return waiter
 
     def leave(self, queue: QueueRef, waiter: Waiter) -> None:
-        """Remove the waiter. If more messages may be available, wake the next request that claims or pops.
+        """Remove the waiter. Unless the waiter has found the queue empty, wake the next request that claims or pops.
 
-        No more messages are expected if this waiter's last poll, at its deadline, found none and no notification has
-        arrived since.
+        The queue counts as empty if the waiter's last poll, at its deadline, found no message and no notification has
+        arrived since. A read-only waiter wakes no request.
         """
         with self._lock:
             waiter.leave()
@@ -206,14 +206,13 @@ class Waiters:
                 wait_queue.notify_taker()
 
     def schedule(self, queue: QueueRef, asked: Seconds) -> None:
-        """Set the queue's timer to the time at which the next message becomes ready.
+        """Set the queue's timer to the time at which the next message becomes ready, but at most to the next poll time.
 
-        The timer fires no later than at the next regular poll. Waiting requests then poll the queue. A timer that is
-        already set to an earlier time is kept.
+        When the timer fires, waiting requests poll the queue. A timer that is set to an earlier time is kept.
 
         Args:
-            asked: Start time of the poll that found nothing. If a message has become ready since then, the timer fires
-                immediately.
+            asked: Start time of the poll that found no message. If a message has become ready since then, the timer
+                fires immediately.
         """
         due = self._queues.ready(queue, 0, asked).next
         after = max(RECHECK_INTERVAL, len(self._wait_queues) / MAX_RECHECKS)
@@ -276,15 +275,14 @@ class QueuePoll:
     def poll(
         self, ask: Callable[[], T], found: Callable[[T], object], gone: Callable[[], bool] = lambda: False
     ) -> PollResult[T] | None:
-        """Poll once. Return ``None`` if there is no message and time is left: the caller must wait and poll again.
+        """Poll once. Return the result, or ``None`` if the caller must wait and poll again.
 
-        Otherwise, return the result, which has no messages if the time is over.
+        At the deadline, the result may have no messages.
 
         Args:
             ask: Reads from the store.
             found: Returns whether the result contains messages.
-            gone: Returns whether the client has disconnected. If so, a request that claims or pops does not poll again,
-                so it takes no message.
+            gone: Returns whether the client has disconnected. If so, a request that claims or pops does not poll again.
         """
         waiter, owner = self._waiter, self._owner
         if waiter is None:
@@ -342,7 +340,7 @@ class QueuePoll:
             self._woken = self._waiter.wakeup.is_set()
 
     def close(self) -> None:
-        """Release the slot. Idempotent."""
+        """End the long poll and release its slot. Idempotent."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             self._owner.leave(self._queue, waiter)

@@ -14,8 +14,8 @@ from zq.model.topics import Entry, TopicRef
 
 # The counters of a queue, in order. A topic has only the first.
 RATES: Final = ("posted", "claimed", "finished", "lapsed")
-# Maximum number of names with their own counters between two calls of ``Counts.drain``. The other names of a project
-# share the counters of ``OTHERS``.
+# Maximum number of queues and topics with their own counters between two calls of ``Counts.drain``. All others of a
+# project share the counters of ``OTHERS``.
 MAX_NAMES: Final = 1000
 # Maximum number of projects with their own ``OTHERS`` counters.
 MAX_OTHERS: Final = 1000
@@ -29,7 +29,10 @@ Tally = dict[tuple[str, str], list[int]]
 
 
 class IntervalCounts(Struct, frozen=True):
-    """The counts of this process in one interval. ``times`` has the number of requests per bucket of durations."""
+    """Message and request counts of this process in one interval.
+
+    ``times`` is a histogram of request durations: the number of requests per bucket.
+    """
 
     queues: Tally
     topics: Tally
@@ -109,9 +112,9 @@ class Counts(Events):
 
 
 def _counters(tally: Tally, name: tuple[str, str]) -> list[int]:
-    """Return the counters of the queue or topic ``name``, which is a pair of project and name.
+    """Return the counters of a queue or topic, given as (project, name).
 
-    If ``tally`` is full, return the counters ``OTHERS``, which all further queues or topics of the project share.
+    If ``tally`` is full, return counters that several queues or topics share.
     """
     found = tally.get(name)
     if found is None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchange of counts among the processes that share a store, so that each process can report total rates.
+"""Exchange of counts among the server processes that share a store, so that each process can report total rates.
 
-Each process publishes its record: a document with its counts of the last ten-second intervals. A slot is the number of
-an interval since the epoch, so all processes agree on it. A record contains several intervals, so that a process that
-reads late misses none.
+Each process publishes its record: a document with its counts of the last ten-second intervals. The intervals are
+numbered since the epoch, so all processes use the same numbers (slots). A record contains several intervals, so that a
+process that reads late misses none.
 """
 
 import os
@@ -32,7 +32,7 @@ MAX_SPANS: Final = 3
 
 
 class Span(Struct, frozen=True):
-    """The counts of one process in one interval. ``seconds`` is the length of the interval.
+    """The message counts of one process in one interval, which is ``seconds`` long.
 
     A row of ``queues`` contains the project, the queue name, and the counters in the order of ``RATES``. A row of
     ``topics`` contains the project, the topic name, and the number of published messages.
@@ -44,14 +44,14 @@ class Span(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """The published record of a process. ``spans`` maps slots to counts."""
+    """The document that a process publishes. ``spans`` maps interval numbers (slots) to counts."""
 
     about: Server[Seconds]
     spans: dict[int, Span]
 
 
 class About(Struct, frozen=True):
-    """The constant part of this process's status report."""
+    """The fields of this process's status report that never change."""
 
     store: str = ""
     engine: str = ""
@@ -61,7 +61,7 @@ class About(Struct, frozen=True):
 
 
 class State(Struct, frozen=True):
-    """The variable part of this process's status report, except the counts. ``Server`` describes the fields."""
+    """The fields of this process's status report that change, except the message and request counts."""
 
     waiters: int
     streams: int
@@ -70,7 +70,7 @@ class State(Struct, frozen=True):
 
 
 class Exchange:
-    """The exchange of records with the other processes."""
+    """The exchange of counts and status reports with the other server processes."""
 
     def __init__(self, documents: DocumentController, about: About, began: Seconds) -> None:
         self._records = Reports(documents, KIND, RECORD_TTL, Record)
@@ -84,9 +84,9 @@ class Exchange:
         """The latest status reports, sorted by server and process."""
 
     def publish(self, slot: int, drained: IntervalCounts, state: State, now: Seconds) -> None:
-        """Write this process's record, with the counts ``drained`` for the interval ``slot``.
+        """Write this process's record to the store, including the counts ``drained`` of the interval ``slot``.
 
-        Raises ``Unavailable`` if the store is unavailable. The next call then writes the unpublished counts, too.
+        Raises ``Unavailable`` if the store is unavailable. In this case, the next call also writes these counts.
         """
         seconds, self._published_at = max(1.0, now - self._published_at), now
         queues = [(*name, *figures) for name, figures in drained.queues.items()]
@@ -110,7 +110,7 @@ class Exchange:
         self._records.publish(encode_record(server, self._spans), now)
 
     def read(self, now: Seconds, add: Callable[[int, Span], object]) -> None:
-        """Read all records, and call ``add`` for each interval that was not read before.
+        """Read the records of all processes, and call ``add`` for each interval that was not read before.
 
         Raises ``Unavailable`` if the store is unavailable.
         """
@@ -128,8 +128,8 @@ class Exchange:
 def encode_record(server: Server[Seconds], spans: Mapping[int, Span]) -> bytes:
     """Encode a record in at most ``MAX_RECORD_SIZE`` bytes.
 
-    If the record is too large, omit old intervals. If it is still too large, add up the queues and topics with the
-    lowest counts in one ``OTHERS`` row per project.
+    If the record is too large, drop the oldest intervals. If it is still too large, keep only the busiest queues and
+    topics, and merge the counts of all others.
     """
     kept, max_names = dict(spans), MAX_NAMES
     while len(value := msgspec.json.encode(Record(server, kept))) > MAX_RECORD_SIZE and (len(kept) > 1 or max_names):
@@ -142,18 +142,14 @@ def encode_record(server: Server[Seconds], spans: Mapping[int, Span]) -> bytes:
 
 
 def _fold(span: Span, max_names: int) -> Span:
-    """Keep the counts of the ``max_names`` busiest queues and topics, and merge all others.
-
-    The merged counts are rows named ``OTHERS``; see ``_merge_rest``.
-    """
+    """Keep the counts of the ``max_names`` busiest queues and topics, and merge the counts of all others."""
     return Span(span.seconds, _merge_rest(span.queues, max_names), _merge_rest(span.topics, max_names))
 
 
 def _merge_rest(rows: list[T], max_names: int) -> list[T]:
-    """Keep the ``max_names`` rows with the highest counts, and merge the other rows of each project.
+    """Keep the ``max_names`` rows with the highest counts, and merge the other rows of each project into one row.
 
-    A merged row is named ``OTHERS``. If more than ``max_names`` projects have other rows, merge all of them into a
-    single row.
+    If more than ``max_names`` projects have rows to merge, merge the rows of all projects into a single row.
     """
     ranked = sorted(rows, key=lambda row: sum(row[2:]), reverse=True)
     rest: dict[tuple[str, str], tuple[int, ...]] = {}

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class FiguresFeature(Feature):
-    """The routes ``/v2/figures…`` and ``/v2/servers``, and the sampling thread.
+    """The routes for statistics, ``/v2/figures…`` and ``/v2/servers``, and the sampling thread.
 
-    ``figures`` has the reports; None = the feature is disabled.
+    ``figures`` builds the reports; None = the feature is disabled.
     """
 
     tags: Mapping[str, str] = {"figures": "Depths and rates of queues, current and past, for people and dashboards."}
@@ -65,9 +65,9 @@ def figures_feature(
     topics: Topics,
     quotas: Quotas | None,
 ) -> FiguresFeature:
-    """Create the feature. If it is enabled, add a listener to ``observers`` that counts messages and requests.
+    """Create the statistics feature. If it is enabled, also add an observer that counts messages and requests.
 
-    ``about`` is the constant part of this process's status report.
+    ``about`` contains the fields of this process's status report that never change.
     """
     if not enabled:
         return FiguresFeature(None)

@@ -17,7 +17,7 @@ SERVERS: Final = "/v2/servers"
 
 
 def figures() -> Json:
-    """Return the OpenAPI path items, as a mapping from path to operations."""
+    """Return the OpenAPI path items of the statistics routes, as a mapping from path to operations."""
     window = query("window", {"enum": list(WINDOWS), "default": 600}, "Range of the points in seconds.")
     sorts = sorted({*SORTS, *TOPIC_SORTS})
     paging = [
@@ -54,7 +54,7 @@ def _get(name: str, summary: str, found: Json, parameters: list[Json]) -> Json:
 
 
 def schemas() -> Json:
-    """Return a mapping from name to JSON schema, for the response bodies."""
+    """Return the JSON schemas of the response bodies by name."""
     pages = FiguresPage[DateTime], Points[DateTime], Overview[DateTime], Servers[DateTime]
     found = answer_schemas(*pages)
     del found["Link"]  # declared by the core

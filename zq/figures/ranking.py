@@ -62,7 +62,7 @@ class _Order(NamedTuple):
 
 
 class Ranking:
-    """The cached orders of one process. Thread-safe."""
+    """Pagination of rankings, with a cache of their orders. Thread-safe."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -121,7 +121,7 @@ def _decode_marker(marker: str) -> _Marker:
 
 
 class ProjectRows:
-    """The queues of one project in the latest snapshot.
+    """The queues of one project in the latest snapshot of queue depths.
 
     ``visible`` returns whether the caller may see a dead-letter queue; None = the caller may see all queues.
     """
@@ -136,7 +136,7 @@ class ProjectRows:
         self._known = frozenset(sampler.known)
         self._summaries = sampler.summaries.get(project, (0.0, {}))[1]
         self.dead_letter_queues = frozenset(summary.dead_letter_queue for summary in self._summaries.values())
-        """The queues that are the dead-letter queue of another queue."""
+        """The names of queues that another queue uses as its dead-letter queue."""
 
     def age(self, name: str) -> Seconds | None:
         """Return the age of the oldest ready message in seconds, or None if no message is ready."""
@@ -152,9 +152,10 @@ class ProjectRows:
         return self._rates.queues.get((self._project, name), [0.0] * len(RATES))[0 if direction == "in" else 2]
 
     def sum(self, names: Iterable[str] | None, direction: str) -> float | None:
-        """Return the sum of the queues' rates, or None if the rates are unknown.
+        """Return the sum of the queues' rates in messages per second, or None if the rates are unknown.
 
-        ``direction`` is "in" or "out", as in ``rate``. If ``names`` is None, return the total rate of the project.
+        ``direction`` is "in" for posted and "out" for finished messages. If ``names`` is None, return the total of the
+        project.
         """
         if self._rates is None:
             return None
@@ -175,7 +176,7 @@ class ProjectRows:
         )
 
     def keys(self, names: Iterable[str], sort: str) -> dict[str, float]:
-        """Return each queue's sort key: its metric ``sort``, or ``LOWEST`` if the metric is unknown."""
+        """Return each queue's sort key: its value of the metric ``sort``, or ``LOWEST`` if the value is unknown."""
         of: Mapping[str, Callable[[str], float | None]] = {
             "oldest": self.age,
             "growth": self.growth,
@@ -186,7 +187,7 @@ class ProjectRows:
         return {name: LOWEST if (value := figure(name)) is None else float(value) for name in names}
 
     def row(self, name: str) -> FiguresRow:
-        """Return the figures of a queue in a ranking."""
+        """Return the queue's row in a ranking: depth, rates, growth and dead-letter queue."""
         dead_letter_queue, paused = self._summaries.get(name, MetadataSummary())
         return FiguresRow(
             **asdict(current_depth(self.rows[name], self.as_of, self._sampler.max_counted())),

@@ -68,7 +68,7 @@ class RankingQuery(Struct, frozen=True):
 
     @property
     def ranking(self) -> str:
-        """The value for the parameter ``order`` of ``Ranking.page``."""
+        """The sort order for ``Ranking.page``: "asc" or "desc" by metric, "names" or "-names" by name."""
         if self.sort != "name":
             return self.order
         return "names" if self.order == "asc" else NAMES_DESC
@@ -79,7 +79,10 @@ class RankingQuery(Struct, frozen=True):
 
 
 class Figures:
-    """The reports of this process. Each method raises ``Unavailable`` if the store does not answer."""
+    """Builder of reports on queues, topics, projects and servers.
+
+    Each method raises ``Unavailable`` if the store does not answer.
+    """
 
     def __init__(
         self,
@@ -91,7 +94,7 @@ class Figures:
         counts: Counts,
         about: About = About(),  # noqa: B008
     ) -> None:
-        """Create the reports. ``quotas`` is None if authentication is off."""
+        """Create the report builder. ``quotas`` is None if authentication is off."""
         self._topics = topics
         self._quotas = quotas
         self._clock = clock
@@ -133,7 +136,7 @@ class Figures:
         return Ranked(now, True, len(names), rows, page.next)
 
     def queue(self, queue: QueueRef, seconds: int) -> Points[str]:
-        """Return the time series of a queue. ``seconds`` is a key of ``WINDOWS``."""
+        """Return the time series of a queue. ``seconds`` is the length of the series, a key of ``WINDOWS``."""
         sampler, window = self.sampler, WINDOWS[seconds]
         sampler.register_viewer(queue.project)
         sampler.watch(queue)
@@ -144,7 +147,7 @@ class Figures:
         return Points(**points, as_of=timestamp(as_of), now=current_depth(depth, as_of, sampler.max_counted()))
 
     def project(self, project: str, seconds: int, visible: Visible) -> Overview[str]:
-        """Return the overview of a project. If the caller may not see all queues, the time series are None."""
+        """Return the overview of a project. Its time series are None if the caller may not see all queues."""
         sampler, window = self.sampler, WINDOWS[seconds]
         sampler.register_viewer(project)
         now = self._clock.now()

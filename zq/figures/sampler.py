@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Background sampling of queue depths. A sweep reads all queues; watched queues are read every two seconds.
+"""Background sampling of queue depths.
 
-A viewer is a client that has requested statistics within the last ``VIEWER_TTL`` seconds.
+A sweep reads the depths of all queues. A queue whose chart a client is viewing is watched: it is read every two
+seconds. A viewer is a client that has requested statistics within the last ``VIEWER_TTL`` seconds.
 """
 
 import heapq
@@ -53,7 +54,7 @@ METADATA_AGE: Final = 4.0
 MAX_PROJECTS: Final = 100
 # Number of queues per page of a listing. The number is small because metadata can be large.
 PAGE: Final = 100
-# Pattern of metadata that must be parsed.
+# Matches encoded metadata with a dead-letter queue or paused operations. Other metadata is not parsed.
 RELEVANT: Final = re.compile(b'"_dead_letter_queue"|"_paused"')
 # Minimum seconds between the two snapshots from which growth is computed.
 GROWTH_INTERVAL: Final = 60.0
@@ -72,7 +73,7 @@ class Snapshot(Struct, frozen=True):
     complete: bool
 
     def of(self, project: str) -> Mapping[str, Depth]:
-        """Return the project's queues, as a mapping from name to depth."""
+        """Return the depths of the project's queues by queue name."""
         return self.rows.get(project, {})
 
 
@@ -97,7 +98,7 @@ class Rates(Struct, frozen=True):
 
 
 class Sampler:
-    """The sampler of one process.
+    """The background sampler of queue depths and message rates in this process.
 
     If ``start`` is not called, each request for statistics runs a sampling round on its own thread.
     """
@@ -134,7 +135,7 @@ class Sampler:
         self.failing = False
         """Whether the store was unavailable in the last round."""
         self.spans: dict[int, Rates] = {}
-        """The rates of the latest intervals. The keys are slots of ``FINE``."""
+        """The message rates of the latest ten-second intervals, by interval number."""
         self.known_counts = KnownCounts()
         self.known: set[int] = set()
         self.series: OrderedDict[QueueRef, Series] = OrderedDict()
@@ -168,8 +169,8 @@ class Sampler:
     def register_viewer(self, project: str) -> None:
         """Register a client that views the statistics of a project.
 
-        The first viewer of a project, and the first viewer after a time without any, waits briefly for a sweep. Raises
-        ``Unavailable`` if no snapshot exists or the store is unavailable.
+        The first viewer of a project, and the first viewer after a time without viewers, waits briefly for a sweep.
+        Raises ``Unavailable`` if no snapshot exists or the store is unavailable.
         """
         now = self._monotonic()
         awake, self._viewed_at = now - self._viewed_at < VIEWER_TTL, now
@@ -319,7 +320,7 @@ class Sampler:
                 self.summaries[project] = now + max(METADATA_AGE, METADATA_INTERVAL_FACTOR * took), found
 
     def _read_metadata(self, project: str) -> dict[str, MetadataSummary]:
-        """Return a mapping from queue name to metadata summary, for the project's queues with a non-empty summary."""
+        """Return the metadata summaries of the project's queues by queue name, without empty summaries."""
         found: dict[str, MetadataSummary] = {}
         after: str | None = ""
         while after is not None:
@@ -332,7 +333,7 @@ class Sampler:
         return found
 
     def _exchange(self) -> None:
-        """At the end of each interval, publish this process's counts. A few seconds later, read all records."""
+        """At the end of each interval, publish this process's counts. A few seconds later, read all counts."""
         now = self.clock.now()
         slot = int(now // FINE.step)
         if slot > self._published_slot:
@@ -351,7 +352,7 @@ class Sampler:
     def _add_span(self, slot: int, span: Span) -> None:
         """Add the counts of one process in one interval to the rates.
 
-        If the interval has not ended yet, the other process's clock is ahead, and its counts are ignored.
+        If the interval has not ended yet, ignore the counts, because the clock of that process is ahead.
         """
         if slot >= self.clock.now() // FINE.step:
             return
@@ -394,7 +395,7 @@ def count_messages(depth: Depth) -> int:
 
 
 def sum_depths(depths: Iterable[Depth]) -> Depth:
-    """Return the total depth of several queues. Its ``oldest_ready`` is the earliest one of all queues."""
+    """Return the total depth of several queues. ``oldest_ready`` of the result is the earliest of all queues."""
     found = list(depths)
     oldest = min((depth.oldest_ready for depth in found if depth.oldest_ready is not None), default=None)
     ready, delayed, claimed = (sum(getattr(depth, name) for depth in found) for name in ("ready", "delayed", "claimed"))

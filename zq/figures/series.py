@@ -44,7 +44,7 @@ SLOTS_BEFORE_START: Final = 2
 
 
 class Ring:
-    """A ring buffer of points, one per slot. Each point has several columns."""
+    """A ring buffer of points, one per time step (slot). Each point has several columns."""
 
     def __init__(self, window: Window, width: int) -> None:
         self._size, self._width = window.points, width
@@ -52,13 +52,13 @@ class Ring:
         self._last: int | None = None
 
     def put(self, slot: int, first: int, values: Sequence[float]) -> None:
-        """Set the columns of a slot, starting with column ``first``. A slot that is too old is ignored."""
+        """Set the columns of a slot (time step), starting with column ``first``. Ignore a slot that is too old."""
         at = self._index(slot)
         if at is not None:
             self._values[at + first : at + first + len(values)] = array("f", values)
 
     def add(self, slot: int, first: int, values: Sequence[float]) -> None:
-        """Add values to the columns of a slot, starting with column ``first``. A slot that is too old is ignored."""
+        """Add to the columns of a slot (time step), starting with column ``first``. Ignore a slot that is too old."""
         at = self._index(slot)
         if at is not None:
             for number, value in enumerate(values, at + first):
@@ -66,7 +66,7 @@ class Ring:
                 self._values[number] = value if isnan(former) else former + value
 
     def column(self, number: int, end: int) -> list[float | None]:
-        """Return the values of a column up to the slot ``end``, oldest first. A slot without a value is None."""
+        """Return a column's values, oldest first, up to and including the slot ``end``. Missing values are None."""
         first, last = end - self._size + 1, self._last
         if last is None:
             return [None] * self._size
@@ -94,13 +94,13 @@ class Ring:
 
 
 class KnownCounts:
-    """Counts of ``FINE`` slots with known rates. There is one count for each slot of the windows in ``LONG``."""
+    """The number of ten-second slots with known rates in each slot of the longer windows (``LONG``)."""
 
     def __init__(self) -> None:
         self._counts: dict[Window, dict[int, int]] = {window: {} for window in LONG}
 
     def add(self, slot: int) -> None:
-        """Count a ``FINE`` slot whose rates have become known."""
+        """Count a ten-second slot whose rates have become known."""
         for window, counts in self._counts.items():
             at = slot * FINE.step // window.step
             counts[at] = counts.get(at, 0) + 1
@@ -108,9 +108,9 @@ class KnownCounts:
                 del counts[min(counts)]
 
     def count(self, slot: int, window: Window, began: int) -> int:
-        """Return how many ``FINE`` slots with known rates a slot of ``window`` contains.
+        """Return how many ten-second slots with known rates a slot of ``window`` contains.
 
-        ``began`` is the first ``FINE`` slot of the series. Earlier slots do not count.
+        ``began`` is the first ten-second slot of the series. Earlier slots do not count.
         """
         each = window.step // FINE.step
         return min(self._counts[window].get(slot, 0), max(0, (slot + 1) * each - began))
@@ -126,19 +126,19 @@ class Series:
         """The points of a watched queue, every two seconds; None = the queue has never been watched."""
 
     def record(self, depth: Depth, now: Seconds) -> None:
-        """Record the current depth in every window except ``CLOSE``."""
+        """Record the current depth in every window except the two-second window ``CLOSE``."""
         values = _values(depth, now)
         for window, ring in self._rings.items():
             ring.put(int(now // window.step), 0, values)
 
     def record_watched(self, depth: Depth, now: Seconds) -> None:
-        """Record the current depth of a watched queue in the window ``CLOSE``."""
+        """Record the current depth of a watched queue in the two-second window ``CLOSE``."""
         if self.close is None:
             self.close = Ring(CLOSE, len(DEPTHS))
         self.close.put(int(now // CLOSE.step), 0, _values(depth, now))
 
     def add_rates(self, slot: int, rates: Sequence[float]) -> None:
-        """Add rates in messages per second to the ``FINE`` slot ``slot``, in every window."""
+        """Add the rates of a ten-second slot to every window, in messages per second."""
         for window, ring in self._rings.items():
             ring.add(slot * FINE.step // window.step, len(DEPTHS), rates)
 
@@ -149,11 +149,11 @@ class Series:
         return DepthSeries(*map(_round, columns))
 
     def rates(self, window: Window, now: Seconds, known: frozenset[int], counts: KnownCounts) -> RateSeries:
-        """Return the rates.
+        """Return the rates in messages per second, one per point of the window.
 
         Args:
-            known: The ``FINE`` slots with known rates.
-            counts: The number of ``FINE`` slots with known rates in each slot of a window in ``LONG``.
+            known: The ten-second slots with known rates.
+            counts: The number of ten-second slots with known rates in each slot of a longer window (``LONG``).
         """
         kept = FINE if window is CLOSE else window
         end = int(now // kept.step)
@@ -172,20 +172,20 @@ class Series:
 
 
 def _count_known(slot: int, window: Window, known: frozenset[int], began: int) -> int:
-    """Return how many ``FINE`` slots with known rates a slot of ``window`` contains.
+    """Return how many ten-second slots with known rates a slot of ``window`` contains.
 
     Args:
-        known: All ``FINE`` slots with known rates.
-        began: First ``FINE`` slot of the series. Earlier slots do not count.
+        known: All ten-second slots with known rates.
+        began: First ten-second slot of the series. Earlier slots do not count.
     """
     each = window.step // FINE.step
     return sum(began <= fine and fine in known for fine in range(slot * each, (slot + 1) * each))
 
 
 def _repeat(rates: Sequence[float | None], now: Seconds) -> list[float | None]:
-    """Convert rates per ``FINE`` slot to rates per ``CLOSE`` point.
+    """Convert rates per ten-second slot to rates per two-second point.
 
-    Each point gets the rate of the slot that contains it.
+    Each point gets the rate of the slot that contains the point.
     """
     end, last = int(now // CLOSE.step), int(now // FINE.step)
     slots = [slot * CLOSE.step // FINE.step for slot in range(end - CLOSE.points + 1, end + 1)]

@@ -52,7 +52,7 @@ from zq.model.allowance import Policy
 from zq.model.identity import SignedUrlOptions
 from zq.model.quotas import Work
 
-# The default, which audits nothing.
+# The default audit log, which records nothing.
 NO_AUDIT: Final = Audit()
 
 

@@ -50,7 +50,7 @@ class ShortRoutes:
             self._pattern = re.compile("|".join(self._lines))
 
     def includes(self, environ: Mapping[str, Any], body: bytes) -> bool:
-        """Return whether the route, method and size of the request allow it to run on the event loop's thread."""
+        """Return whether a request with this route, method and size may run on the event loop's thread."""
         query: str = environ["QUERY_STRING"]
         return (
             self._pattern.fullmatch(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}") is not None
@@ -79,7 +79,7 @@ class App(falcon.App[Any, Any]):
         self._short = ShortRoutes()
         super().__init__(request_type=Request, response_type=Response, middleware=list(middleware))
         self.head_authenticator = authentication if authentication.authenticates else None
-        """Authenticates a request before the edge reads its body. ``None`` if callers are not authenticated."""
+        """Authenticates requests before the HTTP server reads their bodies; ``None`` without authentication."""
         self.checks = authentication.checks
         self.find_check = authentication.find_check
         self.authorization = authorization
@@ -100,15 +100,17 @@ class App(falcon.App[Any, Any]):
     def is_short(self, environ: Mapping[str, Any], body: bytes) -> bool:
         """Return whether the request is quick enough to run on the event loop's thread.
 
-        Two more conditions are up to the HTTP server (edge): the caller's credential must be cached, and the request
-        must run with a ``zq.storage.inline.Ticket``, which waits for the disk sync afterwards.
+        The HTTP server (edge) must ensure two more conditions:
+
+        - The caller's credential is cached.
+        - The request runs with a ``zq.storage.inline.Ticket``, which waits for the disk sync afterwards.
         """
         return self._short.includes(environ, body) and self.is_prompt()
 
     def is_prompt(self) -> bool:
-        """Return whether a request on ``ShortRoutes`` would now finish without I/O and without waiting for a lock.
+        """Return whether a request on one of ``ShortRoutes`` would now finish without I/O and lock waits.
 
-        The result is ``False`` while a thread handles a large request, because that thread may hold a queue's lock.
+        While a thread handles a large request, the result is ``False``, because that thread may hold a queue's lock.
         """
         return self._storage.is_prompt and not turns.has_large_work()
 

@@ -2,8 +2,7 @@
 """Authentication middleware, which runs before routing and before the body is read (tenancy 1).
 
 If an authentication strategy is configured, the middleware removes the client's own identity headers from the
-environment, so that later code cannot trust them by mistake. Without a strategy, ``zq.http.tenant`` reads these
-headers.
+environment, because they are not trustworthy. Without a strategy, ``zq.http.tenant`` reads these headers.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,9 +38,9 @@ class Strategy(Protocol):
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity: ...
 
     def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Return whether the cached credential is valid, or ``None`` if the store must be queried.
+        """Look up the credential in the cache. Return whether it is valid, or ``None`` if the store must be queried.
 
-        The call does not count as an authentication attempt.
+        The lookup does not count as an authentication attempt.
         """
         ...
 
@@ -67,7 +66,7 @@ class SignatureCheck(Protocol):
 
 
 class SignedUrlStrategy:
-    """The strategy for requests with a ``URL-Signature`` header, even an empty one (contract 10.3)."""
+    """The authentication strategy for requests with a ``URL-Signature`` header, even an empty one (contract 10.3)."""
 
     def __init__(self, signatures: SignatureCheck) -> None:
         self._signatures = signatures
@@ -149,7 +148,7 @@ class Authentication:
             self._proxy.check(env.setdefault(PRESENTED, {}), peer)
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
-        """Return whether the caller's cached credential is valid, or ``None`` if the store must be queried."""
+        """Look up the credential in the cache. Return whether it is valid, or ``None`` if the store must be queried."""
         if (check := self.find_check(env)) is not None:
             return check.known(env)
         if not self._is_required or env["PATH_INFO"] in OPEN_PATHS:
@@ -185,7 +184,7 @@ class Authentication:
     def _strip(self, env: dict[str, Any]) -> None:
         """Move the client's identity headers to the dictionary ``env[PRESENTED]``.
 
-        The names of all other keys are remembered as harmless, so that later requests skip their check.
+        All other keys are recorded as harmless, so that later requests do not check them again.
         """
         for name in FREQUENT_HEADERS:
             if name in env:
@@ -223,8 +222,8 @@ def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
 def check_again(req: Request) -> Callable[[], object] | None:
     """Return a function that checks the credential and the project of a long-running request again.
 
-    The function raises ``NotAuthorized`` if the credential is no longer valid or the project was suspended. Return
-    ``None`` instead of a function if neither can happen.
+    The function raises ``NotAuthorized`` if the credential is no longer valid or the project was suspended. If neither
+    can happen, return ``None``.
     """
     context = req.context
     authentication, bounds = context.authentication, context.bounds

@@ -50,18 +50,18 @@ class Response(falcon.Response):
     __slots__ = ()
 
     def put_headers(self, headers: Mapping[str, str]) -> None:
-        """Add headers. Their names must be in lower case."""
+        """Add headers with lower-case names."""
         self._headers.update(headers)
 
 
 class Authorization:
     """Falcon middleware that authorizes requests after authentication.
 
-    It sets in ``req.context``:
+    The middleware sets in ``req.context``:
 
     - ``allowance``: the caller's permissions;
     - ``account``: the rate limiter of the caller's project;
-    - ``bounds``: this object, with which a long-running request checks the project's state again.
+    - ``bounds``: this middleware, which long-running requests use to check the project's state again.
     """
 
     def __init__(
@@ -124,9 +124,9 @@ class Authorization:
             resp.put_headers(headers)
 
     def _remember(self, identity: Identity) -> Allowance:
-        """Create and cache the caller's allowance (its permissions).
+        """Create and cache the caller's permissions.
 
-        The cache key is the ``id`` of the identity, an object that is kept as long as the credential is cached.
+        The cache key is the ``id`` of the ``identity`` object, which lives as long as the credential is cached.
         """
         if len(self._allowances) >= MAX_CACHED:
             with suppress(StopIteration, KeyError, RuntimeError):  # another thread has evicted entries
@@ -168,7 +168,7 @@ class Authorization:
         return allotment.state
 
     def resume(self, req: Request) -> None:
-        """Count the request as in progress again, because its long poll has ended its wait."""
+        """Count a request as in progress again after the wait of its long poll."""
         account = req.context.account
         if account is not None:
             account.resume()
@@ -179,7 +179,7 @@ class Authorization:
             self._modes.check_change()
 
     def check_state(self, req: Request) -> None:
-        """Check a long-running request again.
+        """Check again whether a long-running request is permitted.
 
         Raises:
             NotAuthorized: The project is suspended, or it is read-only and the method is not GET or HEAD.

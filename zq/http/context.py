@@ -22,7 +22,7 @@ class Context(falcon.Context):
     # (``zq.http.authentication.Authentication``), with which a long-running request authenticates its caller again.
     identity: Identity
     authentication: Any = None
-    # Set by ``Tenant``. ``queue`` or ``topic`` is the one in the path.
+    # Set by ``Tenant``. ``queue`` or ``topic`` is set if the path names one.
     project: str
     client: str
     queue: QueueRef

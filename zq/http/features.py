@@ -89,7 +89,7 @@ class Reloadable(Protocol):
     """A configuration file that can be read again at runtime."""
 
     def reload(self) -> None:
-        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the previous content."""
+        """Read the file again. If the file is invalid, raise ``StartRefused`` and keep the previous content."""
         ...
 
 
@@ -130,7 +130,7 @@ class SocketEdge(Protocol):
     def run(self, work: Callable[[], Any], caller: bytes) -> Awaitable[Any]:
         """Run blocking work on a worker thread and return the result.
 
-        The work of one caller occupies at most three quarters of the threads.
+        One caller may occupy at most three quarters of the threads.
         """
         ...
 
@@ -155,13 +155,13 @@ class Feature:
     path_parameters: Mapping[str, Json] = {}
     """OpenAPI path parameters of the feature's paths, by name."""
     extension: Extension = Extension()
-    """Rules that the feature adds to the core."""
+    """Metadata keys and documents that the feature adds to the core."""
     middleware: Sequence[object] = ()
     """Falcon middleware that runs before admission and authentication."""
     credentials: CredentialCheck | None = None
-    """Credential check for routes with the feature's own authentication."""
+    """Authentication for the feature's routes that do not use the server's strategy."""
     files: Sequence[Reloadable] = ()
-    """Files that the server reads again on reload."""
+    """Configuration files that the server reads again on reload."""
     listeners: Sequence[Callable[[QueueRef], object]] = ()
     """Functions to call, on any thread, when a queue may have new messages."""
 

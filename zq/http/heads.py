@@ -67,7 +67,7 @@ class CredentialCheck(HeadAuthenticator, Protocol):
 
 
 def find_head_error(headers: Iterable[tuple[str, str]], target: str) -> str | None:
-    """Check the raw headers and the request target. Return an error sentence, or ``None`` if they are valid."""
+    """Check the raw headers and the request target. Return an error sentence, or ``None`` if both are valid."""
     seen = set()
     for name, _ in headers:
         plain = name.lower().replace("_", "-")
@@ -84,7 +84,7 @@ def check_target(target: str) -> str | None:
     """Check the raw request target. Return an error sentence, or ``None`` if the target is valid.
 
     Encoded slashes are invalid, because a proxy and the server may interpret ``a%2Fb`` differently. Two leading slashes
-    are invalid, because the router ignores the first one, but a proxy may not.
+    are invalid, because the router ignores the first slash, but a proxy may not.
     """
     if target.startswith("//"):
         return LEADING_SLASHES

@@ -19,10 +19,10 @@ _KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY}}}", re.ASCII)
 
 
 def read_key(req: Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey:
-    """Return the idempotency key of a request that has the header.
+    """Read the idempotency key from the header, which must be present.
 
-    The result contains a digest of the body, the query and ``more``. If a client reuses a key for a different request,
-    the store detects this by the digest. Raises ``InvalidHeader`` if the header is malformed.
+    The result contains a digest of the body, the query and ``more``. With the digest, the store detects that a key is
+    reused for a different request. Raises ``InvalidHeader`` if the header is malformed.
 
     Args:
         verb: The operation. Equal keys for different operations are independent.
@@ -38,5 +38,5 @@ def read_key(req: Request, verb: str, window: int, raw: bytes, *more: str) -> Id
 
 
 def mark_replayed(resp: falcon.Response) -> None:
-    """Add the header ``Idempotency-Replayed``, because the response repeats the response to an earlier request."""
+    """Add the header ``Idempotency-Replayed`` to a response that repeats the response to an earlier request."""
     resp.set_header("Idempotency-Replayed", "true")

@@ -17,7 +17,7 @@ import falcon
 from zq.http.context import Request
 from zq.storage.inline import LongScan
 
-# Environment key of the edge's ``Handover``.
+# Environment key of the ``Handover`` of the HTTP server (edge).
 HANDOVER: Final = "zq.handover"
 
 
@@ -31,7 +31,7 @@ class WaitRegistration(Protocol):
     def begin(self, notify: Callable[[], object]) -> None:
         """Begin to wait. Call ``notify`` when the request should poll again.
 
-        The call may occur on any thread, and before this method returns.
+        ``notify`` may be called on any thread, and before this method returns.
         """
         ...
 
@@ -48,7 +48,7 @@ class Feed(Protocol):
     """The response body of a stream, produced in parts."""
 
     def step(self) -> bytes | None:
-        """Return the next part: ``b""`` if none is available, ``None`` at the end of the stream."""
+        """Return the next part of the stream: ``b""`` if none is available yet, ``None`` at the end."""
         ...
 
     def seconds_left(self) -> float:
@@ -58,12 +58,12 @@ class Feed(Protocol):
     def begin(self, notify: Callable[[], object]) -> None:
         """Call ``notify`` once when a part may be available.
 
-        The call may occur on any thread, and before this method returns.
+        ``notify`` may be called on any thread, and before this method returns.
         """
         ...
 
     def send_timeout(self) -> float:
-        """Return the send timeout of a part in seconds."""
+        """Return the timeout in seconds for sending a part to the reader."""
         ...
 
     def drop(self) -> None:
@@ -120,8 +120,8 @@ class PendingRequest:
     def poll(self) -> bool:
         """Poll once. Return whether the response is complete.
 
-        An error of ``fetch`` ends the long poll, except for ``LongScan``, after which the caller can poll again on a
-        worker thread.
+        If ``fetch`` raises ``LongScan``, the caller can poll again on a worker thread. Any other error ends the long
+        poll.
         """
         found = None
         try:
@@ -138,7 +138,7 @@ class PendingRequest:
         return True
 
     def drive(self) -> None:
-        """Poll until the response is complete. Blocks."""
+        """Wait and poll until the response is complete. Blocks."""
         answered = False
         while not answered:
             notified = threading.Event()
@@ -159,7 +159,7 @@ class Handover:
         self.pending: PendingRequest | None = None
         self.feed: Feed | None = None
         self.needs_thread = False
-        """Whether the next poll must run at once on a worker thread, because it may block."""
+        """Whether the next poll must run on a worker thread without waiting first, because the poll may block."""
         self.is_disconnected = False
         """Whether the client has disconnected."""
 
@@ -167,7 +167,8 @@ class Handover:
         """Pass a long poll to the HTTP server.
 
         Args:
-            needs_thread: Whether the next poll must run at once on a worker thread, because it may block.
+            needs_thread: Whether the next poll must run on a worker thread without waiting first, because the poll may
+                block.
         """
         self.pending, self.needs_thread = pending, needs_thread
 
@@ -176,11 +177,11 @@ class Handover:
         self.feed = feed
 
     def request_thread(self) -> None:
-        """Let the next poll run on a worker thread, because the last one would have blocked the event loop."""
+        """Let the next poll run on a worker thread, because the last poll would have blocked the event loop."""
         self.needs_thread = True
 
     def begin_poll(self) -> None:
-        """Record that a poll has begun, which clears an earlier ``request_thread``."""
+        """Record that a poll has begun. Clears an earlier ``request_thread``."""
         self.needs_thread = False
 
     def end(self) -> None:

@@ -122,7 +122,7 @@ def _entry(req: Request, resource: object, status: int, behind_proxy: bool) -> E
 def _object(req: Request, resource: object) -> str:
     """Return the object that the request changes, such as ``queue jobs``, for the audit log.
 
-    A resource may declare it as ``audited_as``: the object's type, and the path parameter that contains its id.
+    A resource may declare the object as ``audited_as``: its type, and the path parameter that contains its id.
     """
     params = req.context.params
     token = req.context.made or params.get("token") or req.params.get("jti")

@@ -32,7 +32,7 @@ class ResourceCollection:
     """``/v2/<word>s``: list queues or topics."""
 
     parameters: ClassVar[tuple[str, ...]] = ("marker", "limit", "detailed", "name")
-    """Query parameters of the listing. All others are metadata filters."""
+    """Query parameters of the listing. All other parameters are metadata filters."""
 
     def __init__(self, resources: Resources, word: str) -> None:
         self._resources = resources
@@ -60,7 +60,7 @@ class ResourceCollection:
         return {self._key: [self._entry(*listed, bool(detailed)) for listed in page.items], "links": links}
 
     def _visible(self, req: Request) -> Callable[[str], bool] | None:
-        """Return a predicate for the names that the client may see, or ``None`` if it may see all names."""
+        """Return a predicate for the names that the client may see, or ``None`` if the client may see all names."""
         allowance: Allowance = req.context.allowance
         return allowance.visible(Verb.OBSERVE, self._kind)
 

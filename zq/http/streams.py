@@ -95,8 +95,7 @@ class ProjectStream(_StreamResource):
 class EventStream:
     """The response body of a stream: an iterable for WSGI servers, and a ``Feed`` for servers with an event loop.
 
-    A generator would not do: if it is closed before its first step, its code never runs, so it would not close the
-    stream.
+    This class is not a generator, because closing a generator before its first step would not close the stream.
     """
 
     def __init__(
@@ -192,7 +191,7 @@ class EventStream:
         return 0.0 if self._account is None else self._account.owes(self._now())
 
     def _fetch(self, seconds: float) -> bool:
-        """Wait up to ``seconds`` for events, fetch them and charge for them. Return whether there are any.
+        """Wait up to ``seconds`` for events, fetch them and charge for them. Return whether there were any.
 
         While the project exceeds its rate limit, no events are fetched.
         """

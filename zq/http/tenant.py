@@ -49,9 +49,9 @@ class Audience(IntEnum):
     CLIENT = 2
     """Client id and project."""
     OPERATOR = 3
-    """No headers, but the administrator role."""
+    """The administrator role, but no headers."""
     PROJECT = 4
-    """The project without a client id, for programs that can set only one header."""
+    """Only the project, for programs that can set only one header."""
 
 
 # Module variables are faster than attributes of the class.
@@ -128,13 +128,13 @@ class Tenant:
             _check_extra_spec(headers["HTTP_EXTRA_SPEC"])
 
     def _read_identity(self, env: Mapping[str, Any], needs_project: bool, of_topic: bool) -> Identity:
-        """Return the identity in the headers.
+        """Return the caller's identity from the identity headers.
 
-        The authenticating proxy has set these headers, or the caller if the server does not authenticate callers.
+        The authenticating proxy sets these headers, or the caller if the server does not authenticate callers.
 
         Args:
             needs_project: Whether the request needs a project. If not, the identity has no project.
-            of_topic: Whether the path names a topic, not a queue. This selects the error for an invalid project id.
+            of_topic: Whether the path names a topic, not a queue. Determines the error for an invalid project id.
         """
         headers: Mapping[str, Any] = env.get(PRESENTED, env)
         through_proxy = headers is not env
@@ -162,13 +162,13 @@ def _check_project(req: Request, identity: Identity, resource: object) -> None:
 def _identity(
     projects: tuple[str | None, ...] | None, of_topic: bool, user: str, roles: str | None, through_proxy: bool
 ) -> Identity:
-    """Return the identity in the headers.
+    """Return the caller's identity from the identity headers.
 
     Equal headers yield the same object, because caches use the object's ``id`` as a key.
 
     Args:
         projects: The values of the headers in ``PROJECT``, in this order; ``None`` = the request needs no project.
-        of_topic: Whether the path names a topic, not a queue. This selects the error for an invalid project id.
+        of_topic: Whether the path names a topic, not a queue. Determines the error for an invalid project id.
     """
     project = "" if projects is None else _project(projects, InvalidTopicName if of_topic else InvalidName)
     return Identity(project=project, user=user, roles=_roles(roles), credential="proxy" if through_proxy else "")

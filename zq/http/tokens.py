@@ -82,9 +82,9 @@ class _TokenResource:
 
 
 class _AdminTokenResource(_TokenResource):
-    """Base class of resources for tokens of the project in the parameter ``project``.
+    """Base class of resources with which administrators manage tokens, in the project of the parameter ``project``.
 
-    If the administrator's own credential has scopes, a new token must not exceed them.
+    If the administrator's own credential has scopes, a new token must not exceed these scopes.
     """
 
     path = "/v2/admin/tokens"
@@ -135,7 +135,10 @@ class _TokenItem(_TokenResource):
 
 
 class _TokenRotation(_TokenResource):
-    """Replace a token by one with the same rights. The old token expires within a day."""
+    """Base class of resources that replace a token by a new one with the same rights.
+
+    The old token expires within a day.
+    """
 
     def on_post(self, req: Request, resp: falcon.Response, token: str) -> None:
         project, maker = self._project(req), req.context.identity
@@ -294,7 +297,7 @@ def _roles(given: Sequence[str]) -> list[str]:
 
 
 def _grantable_roles(maker: Identity) -> frozenset[str]:
-    """Return the roles that a token gets by default: those of ``maker``, its creator, except administrator.
+    """Return the default roles of a new token: the roles of its creator ``maker``, except administrator.
 
     If ``maker`` has no other role, return the member role.
     """

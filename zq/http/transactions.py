@@ -36,7 +36,7 @@ class WorkCollection:
 
 
 class FenceItem:
-    """``/v2/fences/{name}``: advance a fence."""
+    """``/v2/fences/{name}``: advance a fence, which rejects requests with an older epoch from then on."""
 
     policy = {"POST": "claims:update"}
 

@@ -4,8 +4,8 @@
 The number of heavy requests that a project may run concurrently is limited. A heavy request is charged an estimated
 cost in advance and yields to light requests between slices of its work (``zq.turns``).
 
-A resource calls ``admit`` with the expected number of messages: the page limit of a listing, the messages in a post, or
-the ids in a deletion. If the number is not known in advance, as for a commit, the resource passes ``UNKNOWN``.
+A resource calls ``admit`` with the expected number of messages, such as the page limit of a listing or the number of
+messages in a post. If the number is not known in advance, as for a commit, the resource passes ``UNKNOWN``.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ MAX_LIGHT_MESSAGES: Final = 100
 UNKNOWN: Final = 1000
 # Estimated size of a message in bytes.
 MESSAGE_SIZE: Final = 1024
-# Maximum size in bytes of a post that is certainly light. The shortest message, {"body":1}, has 10 bytes.
+# Maximum size in bytes of a post whose messages need not be counted. The shortest message, {"body":1}, has 10 bytes.
 MAX_LIGHT_POST: Final = 10 * MAX_LIGHT_MESSAGES
 
 
@@ -88,7 +88,7 @@ def admit(req: Request, count: int, messages: int = 0, size: int = 0) -> None:
 
 
 def end(req: Request) -> None:
-    """If the request is heavy, let the project's next heavy request run. Idempotent."""
+    """End the heavy part of the request, if any, so that the project's next heavy request can run. Idempotent."""
     heavy: HeavyRequest | None = req.context.heavy
     if heavy is not None:
         req.context.heavy = None
@@ -108,10 +108,10 @@ def admit_post(req: Request, raw: bytes) -> None:
 
 
 def admit_each_poll(req: Request, limit: int | None, fetch: Callable[[], T], *, takes: bool) -> Callable[[], T]:
-    """Return a function that admits the request if ``limit`` makes it heavy, and then calls ``fetch``.
+    """Wrap ``fetch``, which polls for up to ``limit`` messages, so that ``admit`` is called before each poll.
 
-    ``fetch`` polls for up to ``limit`` messages. While the request waits for its next poll, it does not count as heavy.
-    If a poll finds messages, the request counts as heavy until the response is sent.
+    While the request waits for its next poll, the request does not count as heavy. If a poll finds messages, the
+    request counts as heavy until the response is sent.
 
     Args:
         takes: Whether ``fetch`` claims or pops messages. If so, ``limit`` messages are charged in advance.
@@ -131,7 +131,10 @@ def admit_each_poll(req: Request, limit: int | None, fetch: Callable[[], T], *, 
 
 
 def max_posted_messages(raw: bytes) -> int:
-    """Return an upper bound of the number of messages in the body of a post. For a short body, return 0."""
+    """Return an upper bound for the number of messages in the body of a post, without decoding the body.
+
+    For a short body, return 0.
+    """
     if len(raw) <= MAX_LIGHT_POST:
         return 0
     # An escape may hide the name of a member.

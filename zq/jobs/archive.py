@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The job ``archive``, which appends new history entries of queues to Parquet files.
 
-Each queue has two Spark streams, for posted and for finished messages. The archive contains their checkpoints. A batch
-that is repeated after a crash replaces the files of the first attempt, so readers see each entry once.
+For each queue, two Spark streams archive the posted and the finished messages. Their checkpoints are in the archive. A
+batch that is repeated after a crash replaces the files of the first attempt, so readers see each entry once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from zq.jobs import tables
 from zq.jobs.cli_support import JobCommand, source_options, spark_session
 from zq.spark.failures import SPARK_ERRORS, extract_error
 
-# Source state and time column of each table.
+# Value of the source option ``state``, and time column, by table.
 SOURCES: Final[Mapping[str, tuple[str, str]]] = {"posted": ("all", "created"), "finished": ("history", "finished")}
 Counts = dict[str, Any]
 
@@ -95,7 +95,7 @@ def archive_queue(spark: SparkSession, path: str, given: Mapping[str, str], stri
 
 
 def run_stream(spark: SparkSession, path: str, table: str, given: Mapping[str, str], progress: Progress) -> int:
-    """Run the stream of a table until all available entries are archived. Return the number of new rows."""
+    """Archive all available entries of a table ("posted" or "finished"). Return the number of new rows."""
     state, _ = SOURCES[table]
     stream = spark.readStream.format("zq").options(**given, mode="tail", state=state, bodyType="binary").load()
     place = "/".join(f"{name}={quote(given[name], safe='')}" for name in ("project", "queue"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base class of Spark jobs with the options, output and errors of ``zq``, and the Spark session of jobs."""
+"""Code that all Spark jobs share: command-line options, error handling and the Spark session."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from zq.spark.session import start_session, task_progress
 
 
 class JobCommand(Command):
-    """A Spark job as a program with the global options of ``zq``."""
+    """A Spark job as a command-line program that accepts the global options of ``zq``."""
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **options: Any) -> Any:
         """Run the job and exit. Expected errors are printed as messages and determine the exit code."""
@@ -27,7 +27,7 @@ class JobCommand(Command):
         run_to_exit(lambda: run(args, **{**options, "prog_name": name, "standalone_mode": False}))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the job with a session that retries requests for a minute by default."""
+        """Run the job. By default, its client retries requests for up to a minute."""
         print_client_logs()
         ctx.obj = Session(option_values(ctx))
         ctx.obj.configure(patient=True)
@@ -41,7 +41,7 @@ class JobCommand(Command):
 
 
 def source_options(session: Session) -> dict[str, str]:
-    """Return the connection options of ``format("zq")`` for the session's server."""
+    """Return the session's connection settings as options for Spark's ``format("zq")``."""
     place = session.connection
     given = {"url": place.url, "project": place.project, "token": place.token, "clientId": place.client_id}
     return {name: value for name, value in given.items() if value} | {"retryFor": str(int(session.retry_for))}

@@ -35,7 +35,7 @@ COMPRESSED_SUFFIX: Final = re.compile(r"\.(gz|bz2|zst|snappy|lz4|deflate)$")
 PARSED_TYPE: Final = "struct<body: binary, reason: string>"
 # Column with the text of a CSV row that has a wrong number of fields.
 INVALID_ROW: Final = "_zq_torn"
-# Maximum size of the part of a file that a task reads. The messages of a task must fit in a stage.
+# Maximum size of the part of a file that a Spark task reads. A task stores all its messages in one stage.
 PART_SIZE: Final = "16m"
 
 
@@ -100,13 +100,13 @@ def list_files(spark: SparkSession, paths: Sequence[str], kind: str | None = Non
 
 
 def producer_name(key: str, queue: str, file: str) -> str:
-    """Return the producer name for a file. The name is valid even if the key is not a valid name."""
+    """Return the producer name for a file. Characters of the key that names must not contain are replaced."""
     digest = hashlib.sha256("\n".join((key, queue, file)).encode()).hexdigest()
     return f"{re.sub('[^A-Za-z0-9_-]', '-', key)[:31]}.{digest[:32]}"
 
 
 def published_count(client: Client, producer: str) -> int | None:
-    """Return the number of messages that a producer has published, or ``None`` if it has not committed."""
+    """Return the number of messages that a producer has published, or ``None`` if the producer has no commit."""
     try:
         return client.committed(producer).published
     except NotFound:
@@ -142,7 +142,11 @@ def read_csv(spark: SparkSession, path: str, multiline: bool) -> DataFrame:
 
 
 def parse_lines(frame: DataFrame, member: str | None = None) -> DataFrame:
-    """Parse lines of JSON. If ``member`` is given, the body is this member of each object. Skip blank lines."""
+    """Parse lines of JSON to message bodies. Skip blank lines.
+
+    Args:
+        member: Member of each JSON object that contains the body. Default: the whole value.
+    """
     parsed = frame.where("trim(value) <> ''").withColumn("parsed", parser(member)(F.col("value").cast("binary")))
     return parsed.selectExpr("parsed.body", "value raw", "parsed.reason")
 
@@ -192,7 +196,7 @@ def valid_bodies(rows: DataFrame) -> DataFrame:
 
 
 def check_rows(rows: DataFrame, file: str, place: str | None, strict: bool) -> int:
-    """Count the rows that do not parse.
+    """Return the number of rows that do not parse.
 
     Args:
         place: Folder to which the rows that do not parse are written.
@@ -223,7 +227,7 @@ def parse_json(text: bytes, member: str | None) -> dict[str, Any]:
     """Validate a JSON text. Return ``{"body": ...}`` if it is valid, else ``{"reason": ...}``.
 
     Args:
-        member: The member of a JSON object that contains the body; None if the whole text is the body.
+        member: Member of a JSON object that contains the body; ``None`` = the whole text is the body.
     """
     try:
         if member is not None:

@@ -53,8 +53,8 @@ def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> list[Path
 
     Args:
         by_queue: Totals of each queue.
-        by_step: Throughput of each queue and step. ``at`` is the start of the step.
-        minutes: Length of a step.
+        by_step: Throughput of each queue and time step. ``at`` is the start of the time step.
+        minutes: Length of a time step.
     """
     folder.mkdir(parents=True, exist_ok=True)
     figures = {

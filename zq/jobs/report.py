@@ -51,7 +51,7 @@ PRESENT: Final = ("waiting", "oldest", "expiring", "dead_letters")
 TIME_COLUMNS: Final = {"posted": "created", "finished": "finished"}
 # Schema for reading the backlog, which omits the body and the project.
 SHOWN: Final = BACKLOG.replace(", project string", "")
-# The rows of a collected frame.
+# The rows of a DataFrame.
 Rows = list[dict[str, Any]]
 
 
@@ -114,7 +114,7 @@ def filter_queues(rows: DataFrame, project: str | None, queues: Sequence[str]) -
 
 
 def filter_period(rows: DataFrame, moment: str, since: datetime | None, until: datetime | None) -> DataFrame:
-    """Keep only the rows of a period. ``None`` is an open end."""
+    """Keep only the rows from ``since`` (inclusive) to ``until`` (exclusive). ``None`` = no bound."""
     if since is not None:
         rows = rows.where(F.col(moment) >= F.lit(since.replace(tzinfo=UTC)))
     return rows if until is None else rows.where(F.col(moment) < F.lit(until.replace(tzinfo=UTC)))
@@ -146,7 +146,7 @@ def add_dead_letter_queues(client: Client, queues: Sequence[str]) -> list[str]:
 
 
 def collect(rows: DataFrame) -> Rows:
-    """Collect the rows of a frame, with times as ISO 8601 text."""
+    """Collect the rows of a DataFrame, with times as ISO 8601 text."""
     moments = {name: F.date_format(name, "yyyy-MM-dd'T'HH:mm:ssX") for name, kind in rows.dtypes if kind == "timestamp"}
     return [row.asDict() for row in rows.withColumns(moments).collect()]
 
@@ -192,7 +192,7 @@ def compute_throughput(posted: DataFrame, finished: DataFrame, seconds: int = HO
 
 
 def step_minutes(hours: Sequence[str]) -> int:
-    """Return the step length in minutes for a plot of the period that contains these hours."""
+    """Return the length of a plot's time step in minutes, for the period that contains these hours."""
     moments = [datetime.fromisoformat(hour) for hour in hours]
     span = (max(moments) - min(moments)).total_seconds() / HOUR + 1 if moments else 0
     return next((minutes for minutes, most in STEPS.items() if span <= most), DAY)

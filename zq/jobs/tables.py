@@ -40,9 +40,9 @@ def write(rows: DataFrame, path: str, table: str) -> None:
 
 
 def add_former_rows(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame:
-    """Add the rows that an earlier attempt of this batch has written and that are missing from ``rows``.
+    """Add the rows that an earlier attempt of the batch has written and that are missing from ``rows``.
 
-    Their messages are no longer on the server, so the repeated batch lacks them.
+    A repeated batch lacks the messages that the server has deleted since the first attempt.
     """
     reader = rows.sparkSession.read.schema(SCHEMAS[table]).option("basePath", f"{path}/{table}")
     try:
@@ -56,7 +56,7 @@ def add_former_rows(rows: DataFrame, path: str, table: str, batch: str) -> DataF
 
 
 def read(spark: SparkSession, path: str, table: str) -> DataFrame:
-    """Read a table, which is empty if it was never written. Raises ``AnalysisException`` if there is no archive."""
+    """Read a table. Return no rows if the table does not exist. Raises ``AnalysisException`` if there is no archive."""
     reader = spark.read.schema(SCHEMAS[table])
     try:
         return reader.parquet(f"{path}/{table}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that all layers share, and the rules that depend only on these values. There is no I/O and no clock.
+"""Values that all layers share, and rules that depend only on these values. The package does no I/O and reads no clock.
 
 Times (``created``, ``available``, ``expires``, ``now``) are seconds since the epoch in UTC, with millisecond precision.
 ``ttl``, ``delay`` and ``grace`` are whole seconds. Bodies are raw JSON bytes. ``attributes`` are stored as JSON.

@@ -18,7 +18,7 @@ MAX_CLAIM_ATTEMPTS: Final = 64
 
 
 class Lease(Struct, frozen=True):
-    """The lease of a claim: its messages are reserved for ``ttl`` seconds.
+    """The lease of a claim, which reserves messages for ``ttl`` seconds.
 
     Attributes:
         prolong: Whether to keep messages that would expire during the claim. Their expiry is postponed to ``grace``
@@ -31,7 +31,7 @@ class Lease(Struct, frozen=True):
     prolong: bool = True
 
     def extend(self, ttl: int, expires: Moment, ends: Moment, second: Moment) -> tuple[int, Moment]:
-        """Return the ttl and expiry of a message after it was claimed (contract 8.1).
+        """Return the new ttl and expiry of a message that is claimed (contract 8.1).
 
         Args:
             ttl: Current ttl of the message.
@@ -73,7 +73,7 @@ class ClaimSummary(Struct, frozen=True):
 
 
 class ClaimRequest(Struct, frozen=True):
-    """A request for a claim on up to ``limit`` ready messages under ``lease``."""
+    """A request to claim up to ``limit`` ready messages."""
 
     lease: Lease
     limit: int
@@ -83,11 +83,11 @@ class ClaimRequest(Struct, frozen=True):
     The last delay applies to all later claims. () = no delay.
     """
     max_claims: int | None = None
-    """Claim count at which a message is not claimed again; ``None`` = no limit."""
+    """Maximum number of claims per message; ``None`` = no limit."""
     max_bytes: int = UNBOUNDED
     """Maximum total size of the bodies in bytes. The first message may exceed it."""
     named: bool = False
-    """Whether to return a live claim with the same id, if there is one."""
+    """Whether to return the live claim with the requested id, if there is one."""
     fence: Fence | None = None
     holder: Holder = Holder()
     expected: bytes | None = None
@@ -111,10 +111,12 @@ class Release(Struct, frozen=True):
 
 
 class Settlement(Struct, frozen=True):
-    """The settlement of a claim's messages (extensions 3). Each message id occurs at most once.
+    """A request to delete, release or move the messages of a claim (extensions 3).
+
+    Each message id occurs at most once.
 
     Attributes:
-        rest: Whether to delete all messages of the claim that are not named.
+        rest: Whether to delete all messages of the claim that the request does not name.
         history: Seconds for which the queue keeps history entries of finished messages.
     """
 
@@ -160,7 +162,7 @@ DONE: Final = HandleOutcome.DONE
 class MessageHandle(Struct, frozen=True):
     """A request to delete one claimed message, or to change the expiry of its claim.
 
-    It has an effect only if id, claim and claim count are those of the message.
+    The request has an effect only if its id, claim and claim count match the stored message.
 
     Attributes:
         hold: Seconds from now until the claim on the message expires, 0 = immediately; ``None`` = delete the message.
@@ -174,7 +176,7 @@ class MessageHandle(Struct, frozen=True):
     max_hold: int = 0
 
     def decide(self, claim: str, count: int, is_accepted: bool, age: int) -> HandleOutcome:
-        """Return the outcome of the operation.
+        """Return the outcome of this request, given the state of the stored message.
 
         Args:
             claim: The message's last claim; "" = none.
@@ -190,7 +192,7 @@ class MessageHandle(Struct, frozen=True):
 
 
 def split_into_runs(grips: Sequence[MessageHandle]) -> Iterator[list[MessageHandle]]:
-    """Split the operations, in order, into groups in which no message occurs twice."""
+    """Split the requests, in order, into groups in which no message occurs twice."""
     run: dict[str, MessageHandle] = {grip.id: grip for grip in grips}
     if len(run) == len(grips):
         yield list(grips)
@@ -209,7 +211,7 @@ class Claim(Struct, frozen=True):
 
     Attributes:
         created: Time of the last renewal, or of the creation.
-        lapsed: Number of its messages that came from expired claims. Set only when the claim is created.
+        lapsed: Number of messages that were claimed before by a claim that expired. Set only when the claim is created.
         holder: Creator of the claim. Set only when the claim is read.
     """
 

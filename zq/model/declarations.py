@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Declaration(NamedTuple):
-    """A field: its name, its type ``T`` (declared as ``Annotated[T, …]``), and its default."""
+    """A declared field: its name, its type ``T`` (declared as ``Annotated[T, …]``), and its default."""
 
     name: str
     type: Any

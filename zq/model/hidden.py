@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reserved names of queues, stages and metadata keys. They begin with ``HIDDEN``; names chosen by clients never do.
+"""Reserved names of queues, stages and metadata keys. They begin with ``~``; names chosen by clients never do.
 
-A hidden queue belongs to a queue or topic, its owner. Its name consists of a role and the owner's kind and name. If the
-owner has several hidden queues with the same role, further parts follow.
+A hidden queue belongs to a queue or topic, its owner. The name of the hidden queue consists of a role and the owner's
+kind and name. If the owner has several hidden queues with the same role, further parts follow.
 """
 
 from typing import Final, NamedTuple
@@ -11,9 +11,9 @@ from zq.model import QueueRef
 
 # First character of reserved names. It sorts after all characters that clients' names may contain.
 HIDDEN: Final = "~"
-# Metadata key with the generation of a queue's followers. Clients cannot write it.
+# Metadata key with the version number of a queue's subscriptions. Clients cannot write the key.
 MARK: Final = "~subscriptions"
-# Role of the queue that holds the copies for all followers of its owner.
+# Role of the hidden queue with copies of its owner's messages for all followers.
 NOTICES: Final = "~notices"
 
 
@@ -34,7 +34,7 @@ class Owner(NamedTuple):
 
     @property
     def notices(self) -> QueueRef:
-        """The hidden queue that holds the copies of the owner's messages for followers, such as subscriptions."""
+        """The hidden queue with copies of the owner's messages for followers, such as subscriptions."""
         return self.hidden(NOTICES)
 
 
@@ -50,5 +50,5 @@ def owner_of(queue: QueueRef) -> Owner | None:
 
 
 def copies_of(stage: str) -> str:
-    """Return the name of the reserved stage that holds the followers' copies of a stage's messages."""
+    """Return the name of the reserved stage with copies of a stage's messages for followers, such as subscriptions."""
     return f"{HIDDEN}{stage}"

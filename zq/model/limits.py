@@ -176,9 +176,9 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 def check_range(field: str, value: int, low: int, high: int, error: type[Invalid] = Invalid) -> int:
-    """Return ``value`` if it is from ``low`` to ``high``.
+    """Return ``value`` if ``low`` <= ``value`` <= ``high``.
 
-    Raises ``error`` with the field and its bounds if it is not.
+    Otherwise, raise ``error`` with the field and its bounds.
     """
     if low <= value <= high:
         return value
@@ -370,7 +370,7 @@ def is_base64(text: str) -> bool:
 def check_claim_name(name: str) -> str:
     """Return ``name`` if it is a valid name of a claim. Raises ``Invalid`` if it is not.
 
-    A name contains a dot, unlike the ids that the server assigns.
+    A claim name contains a dot, unlike the claim ids that the server assigns.
     """
     if "." not in name:
         raise Invalid("The name of a claim must contain a dot, which distinguishes it from ids assigned by the server.")

@@ -53,7 +53,10 @@ class Draft(Struct, frozen=True, omit_defaults=True):
 
 
 class Copies(NamedTuple):
-    """Copies of posted messages for another queue of the project. The store posts them atomically with the messages."""
+    """Copies of posted messages for another queue of the project.
+
+    The store posts the copies atomically with the messages.
+    """
 
     queue: QueueRef
     drafts: Sequence[Draft]
@@ -68,7 +71,7 @@ class State(StrEnum):
 
 
 class Message(Struct, frozen=True):
-    """A message as read at one time. ``claim`` is set only while the claim is live.
+    """A stored message, as of the time when it was read. ``claim`` is set only while the claim is live.
 
     A message is ready while ``available <= now < expires``. A claim sets ``available`` to the end of the claim plus the
     redelivery delay. The message then becomes ready again at that time, without further writes.
@@ -142,7 +145,7 @@ class Move(Struct, frozen=True):
 
 
 class Outcome(StrEnum):
-    """How a message finished."""
+    """The way in which a message was finished."""
 
     DELETED = "deleted"
     POPPED = "popped"
@@ -151,7 +154,7 @@ class Outcome(StrEnum):
 
 
 class HistoryEntry(Struct, frozen=True):
-    """A history entry, or a live message in a listing of live and finished messages.
+    """A finished message that the queue keeps, or a live message in a listing of both.
 
     Attributes:
         message: The message as of its finish time, without its claim id.
@@ -169,7 +172,7 @@ class HistoryEntry(Struct, frozen=True):
 
 
 class Position(NamedTuple):
-    """The position after which the next page of a listing begins. The listing has the messages in one state.
+    """A position in a listing of the messages in one state. The next page begins after it.
 
     Attributes:
         available: Available-at time of the last listed message in milliseconds. Not used for claimed messages.
@@ -184,7 +187,7 @@ class Position(NamedTuple):
 
 
 class LocatedMessage(NamedTuple):
-    """A message that was found by its id, or its latest history entry if it has finished."""
+    """The result of a search by message id: the queue, and the message or its latest history entry."""
 
     queue: QueueRef
     entry: HistoryEntry
@@ -225,7 +228,7 @@ def age(since: Seconds, now: Seconds) -> int:
 
 # Number of ids for which random digits are read at once.
 ID_BATCH: Final = 256
-# Random digits for the next ids. A forked process must not use those of its parent.
+# Random digits for the next ids. A forked process must not reuse the digits of its parent.
 _digits: Final[list[str]] = []
 os.register_at_fork(after_in_child=_digits.clear)
 
@@ -243,7 +246,7 @@ def new_ids(count: int, now: Seconds) -> list[str]:
 def _random_digits() -> str:
     """Return 20 random hexadecimal digits.
 
-    ``os.urandom`` releases the interpreter lock, and another thread may then run. So one call serves many ids.
+    One call of ``os.urandom`` provides the digits of many ids, because each call may cause a thread switch.
     """
     try:
         return _digits.pop()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modes of a deployment, which restrict what all its servers accept."""
+"""Modes of a deployment, which restrict the requests that its servers accept."""
 
 from enum import StrEnum
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parcels: what a project stores, in a form that does not depend on the driver.
+"""Parcels: the stored data of a project as a sequence of records that do not depend on the driver.
 
-``zq-server migrate`` exports parcels from one store and adopts them in another. A parcel has all that a client can
-observe. It has no claims: a claimed message becomes available when its claim would have ended. Data of a new kind needs
-a parcel; without it, a migration loses the data.
+``zq-server migrate`` exports parcels from one store and imports them into another. Parcels contain all that a client
+can observe, except claims: a claimed message becomes available when its claim would have ended. Each new kind of stored
+data needs a parcel. Without a parcel, a migration loses the data.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from zq.model import UNBOUNDED, Grouping, HistoryEntry, Message, Seconds, Settle
 from zq.model.documents import Document, DocumentRef
 from zq.model.topics import Batch
 
-# Owner of the idempotency keys of the project's topic log. No queue has this name.
+# Value of ``KeyParcel.queue`` for the idempotency keys of the topic log. No queue has this name.
 LOG: Final = ""
 
 
@@ -36,7 +36,10 @@ class Counters(NamedTuple):
 
 
 class QueueParcel(Struct, frozen=True):
-    """A queue without its content. ``metadata`` is None if the queue does not exist, but has idempotency keys."""
+    """The exported form of a queue, without its messages.
+
+    ``metadata`` is None if the queue does not exist, but has idempotency keys.
+    """
 
     queue: str
     metadata: bytes | None
@@ -45,25 +48,25 @@ class QueueParcel(Struct, frozen=True):
 
 
 class MessageParcel(Struct, frozen=True):
-    """A live message. Its ``claim`` is ""."""
+    """The exported form of a live message. Claims are not exported, so ``message.claim`` is ""."""
 
     queue: str
     message: Message
 
 
 class HistoryParcel(Struct, frozen=True):
-    """A history entry."""
+    """The exported form of a history entry: a finished message that the queue keeps."""
 
     queue: str
     entry: HistoryEntry
 
 
 class KeyParcel(Struct, frozen=True):
-    """An idempotency key of a queue or, if ``queue`` is ``LOG``, of the topic log.
+    """The exported form of an idempotency key. ``queue`` is its queue, or ``LOG`` for the topic log.
 
     Attributes:
-        answer: The result of the first request: the ids of a post, the result of a settlement, or the first sequence
-            of a publish operation.
+        answer: The result of the first request: the ids of a post, the result of a settlement, or the first sequence of
+            a publish operation.
         last: For a post, the sequence of its last message; otherwise 0.
     """
 
@@ -76,12 +79,13 @@ class KeyParcel(Struct, frozen=True):
 
 
 class LogParcel(Struct, frozen=True):
-    """The state of the project's topic log.
+    """The exported state of the project's topic log.
 
     Attributes:
         last: The last sequence.
         dropped: The last sequence that was trimmed.
-        messages: Number of messages that were published and not trimmed; ``bytes``: their total size.
+        messages: Number of messages that were published and not trimmed.
+        bytes: Total size of these messages.
     """
 
     last: int
@@ -91,7 +95,10 @@ class LogParcel(Struct, frozen=True):
 
 
 class BatchParcel(Struct, frozen=True):
-    """A batch of the topic log, and the parts of ``LogParcel.messages`` and ``LogParcel.bytes`` that precede it."""
+    """The exported form of a batch of the topic log.
+
+    ``messages`` and ``bytes`` are the number and total size of the log's messages before the batch.
+    """
 
     batch: Batch
     messages: int
@@ -99,7 +106,7 @@ class BatchParcel(Struct, frozen=True):
 
 
 class DocumentParcel(Struct, frozen=True):
-    """A document with its version."""
+    """The exported form of a document, with its version."""
 
     kind: str
     name: str
@@ -108,12 +115,15 @@ class DocumentParcel(Struct, frozen=True):
     expires: Seconds | None
 
     def of(self, project: str) -> Document:
-        """Return the document in a project."""
+        """Return the document, which belongs to the given project."""
         return Document(DocumentRef(project, self.kind, self.name), self.value, self.version, self.expires)
 
 
 class FenceParcel(Struct, frozen=True):
-    """A fence and its last epoch. ``advanced`` is the time at which the epoch began; None = unknown."""
+    """The exported form of a fence, with its last epoch.
+
+    ``advanced`` is the time at which the epoch began; None = unknown.
+    """
 
     fence: str
     epoch: int
@@ -121,7 +131,10 @@ class FenceParcel(Struct, frozen=True):
 
 
 class ProducerParcel(Struct, frozen=True):
-    """A producer and its last commit. ``decided`` is the time of the commit; None = unknown."""
+    """The exported form of a producer, with its last commit.
+
+    ``decided`` is the time of the commit; None = unknown.
+    """
 
     producer: str
     batch: int

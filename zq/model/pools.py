@@ -79,10 +79,9 @@ def binding_ref(queue: QueueRef) -> DocumentRef:
 
 
 def bound_ref(pool: str, queue: QueueRef) -> DocumentRef:
-    """Return the name of the document that lists a queue in the index of its pool.
+    """Return the name of the index entry for a queue in a pool.
 
-    All documents of one pool have names with the prefix ``bound_prefix(pool)``, so that the pool's queues can be
-    listed.
+    The names of all index entries of a pool begin with ``bound_prefix(pool)``, so that the pool's queues can be listed.
     """
     return DocumentRef("", BOUND, bound_prefix(pool) + _short(f"{queue.name}/{queue.project}"))
 
@@ -108,7 +107,7 @@ def read_unbound(document: Document) -> Unbound:
 
 
 def each(documents: Any, kind: str, now: Seconds) -> Iterator[Document]:
-    """Yield all deployment documents of this kind.
+    """Yield all documents of this kind that belong to the deployment and not to a project.
 
     Args:
         documents: The store's ``DocumentController``.

@@ -9,7 +9,7 @@ from msgspec import Struct
 Seconds = float
 T = TypeVar("T")
 UNBOUNDED: Final = 1 << 62
-"""Maximum number of bytes of a response without a limit."""
+"""A number of bytes that no response reaches. As a maximum, it means "no limit"."""
 
 
 class QueueRef(NamedTuple):

@@ -35,7 +35,7 @@ class Usage(Struct, frozen=True):
 
 
 class Work(StrEnum):
-    """The kinds of transaction objects. Each value is the name of the kind's limit in ``Quota``."""
+    """The kinds of transaction objects. Each value is also the name of the kind's limit in ``Quota``."""
 
     STAGE = "stages"
     FENCE = "fences"
@@ -46,7 +46,7 @@ class WorkCount(NamedTuple):
     """The number of a project's transaction objects of one kind.
 
     Attributes:
-        known: Whether an object of the name passed to ``count`` exists.
+        known: Whether an object exists that has the name passed to ``count``.
     """
 
     total: int
@@ -110,7 +110,7 @@ UNBOUNDED: Final = Quota(**dict.fromkeys(Quota.__struct_fields__, 0) | {"share":
 
 
 class Project(Struct, frozen=True):
-    """An administrator's settings of a project: its own ``limits`` and its ``state``."""
+    """An administrator's settings for a project: its own ``limits`` and its ``state``."""
 
     limits: dict[str, int] = {}
     state: State = State.ACTIVE

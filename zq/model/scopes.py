@@ -176,8 +176,8 @@ def _reaches(one: Pattern, other: Pattern, wanted: Callable[[bool, bool], bool])
     """Return whether ``wanted`` accepts any name that ``other`` matches; ``None`` if the patterns are too complex.
 
     Args:
-        wanted: Returns whether to accept a name. Called with two booleans: whether ``one`` matches the name, and
-            whether ``other`` does.
+        wanted: Returns whether to accept a name. The arguments are whether ``one`` and whether ``other`` match the
+            name.
     """
     letters = (set(one.text) | set(other.text) | {".", OTHER}) - {"*"}
     begin = (one.begin, other.begin)

@@ -10,7 +10,7 @@ from zq.model import Seconds
 
 
 class Depth(Struct, frozen=True):
-    """The message count of a queue per state. Each count stops at the requested limit."""
+    """The number of a queue's messages in each state. Each count stops at the requested limit."""
 
     ready: int = 0
     delayed: int = 0
@@ -34,7 +34,7 @@ class Measure(Struct, frozen=True):
 
 
 class Tally:
-    """A counter with one label, for this process. Thread-safe."""
+    """A metric counter of this process, with one label. Thread-safe."""
 
     def __init__(self, name: str, label: str, *values: str) -> None:
         self._name = name
@@ -53,7 +53,7 @@ class Tally:
 
 
 def removals() -> Tally:
-    """Create the counter of expired messages that this process has removed, on reads and in sweeps."""
+    """Create the counter of expired messages that this process removes, on reads and in sweeps."""
     return Tally("expired_removed_total", "layer", "read", "sweep")
 
 
@@ -86,7 +86,7 @@ class Snapshot(Struct):
     sequence: int
     pause: Seconds
     is_complete: bool = False
-    """Whether a backup of the snapshot is complete. The backup sets it."""
+    """Whether the backup of this snapshot is complete. Set by the backup."""
 
 
 class RestoreResult(Struct, frozen=True):

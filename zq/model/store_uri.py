@@ -16,7 +16,10 @@ HIDDEN: Final = "***"
 
 
 def split(uri: str) -> SplitResult:
-    """Split a URI like ``urlsplit``. Raises ``ValueError`` for unbalanced brackets."""
+    """Split a URI as ``urllib.parse.urlsplit`` does, but allow several hosts.
+
+    Raises ``ValueError`` for unbalanced brackets.
+    """
     found = PARTS.fullmatch(uri)
     if found is None:  # each part may be empty, and the path matches all remaining text
         raise AssertionError("every text has these parts")

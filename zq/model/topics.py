@@ -28,7 +28,7 @@ class Entry(Struct, frozen=True, array_like=True):
     """A message to be published, with all defaults applied.
 
     Attributes:
-        body: Raw JSON, or encrypted.
+        body: The body as raw JSON, or encrypted.
         hops: Number of zq subscriptions through which the message has passed already.
         seal: Random bytes to which an encrypted body is bound; b"" if it is bound to its topic only.
         attributes: Stored form of ``Attributes``, possibly encrypted; b"" = no attributes.
@@ -84,8 +84,8 @@ class Batch(Struct, frozen=True):
 class Retention(NamedTuple):
     """The retention limits of a log, in bytes and in number of messages.
 
-    The size of a batch with all later batches determines when the batch is trimmed: not before this size exceeds a
-    limit, and at the latest when it exceeds the limit by one eighth. The newest batch is never trimmed.
+    The log may trim a batch once this batch and all later ones together exceed a limit. It trims the batch at the
+    latest when they exceed the limit by one eighth. The newest batch is never trimmed.
     """
 
     size: int
@@ -144,7 +144,7 @@ class Pattern:
             self.topic.__eq__ if self.topic else lru_cache(maxsize=MAX_CACHED)(self.fits)
         )
         self.begin = 1 | (self._stars & 1) << 1
-        """The initial state: a set of pattern positions, each a bit of one number."""
+        """The state before the first letter: the possible positions in the pattern, one bit each."""
 
     def fits(self, topic: str) -> bool:
         """Return whether the topic matches. Unlike ``matches``, this method does not cache the result."""
@@ -156,8 +156,8 @@ class Pattern:
     def step(self, state: int, letter: str) -> int:
         """Return the state of a match after one more letter of the name; 0 = no match is possible any more.
 
-        A state is a set of positions in the pattern, one bit each. All positions advance at once, so a match takes
-        linear time in the length of the name.
+        A state is the set of possible positions in the pattern, one bit each. All positions advance at once, so a match
+        takes linear time in the length of the name.
 
         Args:
             state: State before the letter; ``begin`` before the first letter.

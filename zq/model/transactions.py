@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of transactions: fences, stages and commits, see ``zq.core.transactions`` (extensions 9)."""
+"""Values of transactions, such as fences, stages and commits (extensions 9). See ``zq.core.transactions``."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -10,14 +10,14 @@ from zq.model.queues import QueueRef, Seconds
 
 
 class Fence(Struct, frozen=True):
-    """The name of a fence, and the epoch that a client holds: a fencing token (extensions 9)."""
+    """A fencing token: the name of a fence, and the epoch that a client holds (extensions 9)."""
 
     name: str
     epoch: int
 
 
 MAX_STAGED: Final = 1 << 31
-"""The message limit of a stage without a limit."""
+"""A number of messages that no stage reaches. As a maximum, it means "no limit"."""
 
 
 class ClaimRef(NamedTuple):
@@ -33,7 +33,9 @@ class ClaimRef(NamedTuple):
 
 
 class Commit(Struct, frozen=True):
-    """One batch of a producer: stages to publish in order, and claims to settle, atomically (extensions 9).
+    """An atomic commit of one batch of a producer (extensions 9).
+
+    The commit publishes stages in order, and deletes the messages of claims.
 
     Attributes:
         ttl: Seconds for which the producer is remembered.
@@ -54,7 +56,7 @@ class Commit(Struct, frozen=True):
 
 
 class Bounds(Struct, frozen=True):
-    """The maximum numbers of messages in a commit, published and deleted messages together.
+    """Limits on the number of messages that a commit publishes and deletes, counted together.
 
     Attributes:
         step: Maximum in one atomic step of the store.
@@ -82,7 +84,7 @@ class CommitResult(Struct, frozen=True):
 
 
 class UnfinishedCommit(NamedTuple):
-    """A commit that is decided but not completely applied. ``progress`` changes with each slice."""
+    """A commit that is decided but not completely applied. ``progress`` changes with each applied part."""
 
     project: str
     producer: str
@@ -104,7 +106,7 @@ class KnownStage(Struct, frozen=True):
 
 
 class KnownFence(Struct, frozen=True):
-    """A fence and its last epoch.
+    """A fence in a listing, with its last epoch.
 
     Attributes:
         advanced: Time at which the epoch began; ``None`` = unknown.
@@ -116,7 +118,7 @@ class KnownFence(Struct, frozen=True):
 
 
 class KnownProducer(Struct, frozen=True):
-    """A producer and its last commit.
+    """A producer in a listing, with its last commit.
 
     Attributes:
         decided: Time of the commit; ``None`` = unknown.
@@ -130,4 +132,4 @@ class KnownProducer(Struct, frozen=True):
 
 
 KnownWork = KnownStage | KnownFence | KnownProducer
-"""A transaction object in a listing."""
+"""A stage, fence or producer in a listing."""

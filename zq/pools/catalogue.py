@@ -172,7 +172,7 @@ class Pools:
     def patch(self, name: str, raw: bytes) -> Pool:
         """Update the fields that the JSON body ``raw`` contains, and return the updated pool.
 
-        Raises ``PoolNotFound`` if the pool does not exist, and the errors of ``put``.
+        Raises ``PoolNotFound`` if the pool does not exist, and the errors that ``put`` raises.
         """
         given = _decode_body(raw, _pool_change)
         changes = {field: value for field, value in given.items() if field in _FIELDS}
@@ -251,7 +251,7 @@ class Pools:
             self._untag(self._of(name), name)
 
     def _check(self, name: str, pool: Pool, before: Pool | None) -> None:
-        """Check that the pool may be stored under ``name``. Raises the errors of ``put``.
+        """Check that the pool may be stored under ``name``. Raises the errors that ``put`` raises.
 
         ``before`` is the stored pool with this name, or None.
         """
@@ -364,7 +364,7 @@ class Pools:
 
 
 def list_capabilities(uri: str) -> list[str]:
-    """Return the capabilities of the store at the URI, which depend on its scheme only."""
+    """Return the capabilities of the store at the URI. They depend only on the URI's scheme."""
     scheme = uri.partition(":")[0]
     return list(VOLATILE_CAPABILITIES if scheme.startswith(("redis", "memory")) else DURABLE_CAPABILITIES)
 

@@ -74,7 +74,7 @@ def flavors(limits: Limits) -> Json:
 
 
 def schemas() -> Json:
-    """Return a mapping from name to JSON schema, for the bodies of pools, flavors and the health report."""
+    """Return the JSON schemas of pools, flavors and the health report by name."""
     return answer_schemas(Pool=ShownPool, Flavor=ShownFlavor) | {
         "HealthReport": {
             "type": "object",

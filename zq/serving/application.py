@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 # Seconds between two attempts to open the store.
 RETRY_INTERVAL = 1.0
-# Concurrent requests of the process from which a project's fair share is computed, if it has fewer threads.
+# Minimum number of concurrent requests per process from which a project's fair share is computed.
 REQUESTS_AT_ONCE = 64
 NO_SNAPSHOT = "zq cannot back up this store or these pools. Use the tools of the store: see backup.md."
 
@@ -62,7 +62,7 @@ class Application:
 
     Args:
         tls: Certificates to reload together with the options.
-        drain: Whether the server drains. The default is a state of this process alone.
+        drain: The drain state that all processes of the server share; by default, a new state for this process only.
 
     Raises:
         StartRefused: The settings or the store do not permit a start.

@@ -97,7 +97,7 @@ class Edge:
 
     Args:
         app: The WSGI application with all its wrappers.
-        inner: The ``App`` inside ``app``; the same object if there is no wrapper.
+        inner: The ``App`` inside ``app``, or ``app`` itself if there is no wrapper.
         counter: Counts the requests, except probes.
         is_leaving: Returns whether the server stops or drains. If so, each response closes its connection.
     """
@@ -130,7 +130,7 @@ class Edge:
         self._pauses = 0
 
     def serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> Awaitable[None]:
-        """Serve one request. Call this method in the same task that awaits the result."""
+        """Serve one request. Call this method in the task that awaits its result."""
         if self.queue.begin_step() or (scope["method"], scope["path"]) in ALWAYS_SERVED:
             return Exchange(self, scope, receive, send).run()
         return self._serve_later(scope, receive, send)
@@ -140,14 +140,14 @@ class Edge:
         await Exchange(self, scope, receive, send).run()
 
     def caller(self, scope: dict[str, Any]) -> bytes:
-        """Return the project or credential in the headers, or the client's IP network if there is none."""
+        """Return the caller: the project or credential in the headers, or else the client's IP network."""
         return fairness.caller(scope, self.limits.callers)
 
     def call(self, environ: dict[str, Any]) -> Response:
-        """Call the WSGI application. Blocks.
+        """Call the WSGI application. The call blocks.
 
-        If the application defers the response, the returned body is empty. For a deferred long poll, the returned
-        status and headers are meaningless too.
+        If the application defers the response, the returned body is empty. If the deferred request is a long poll,
+        ignore the returned status and headers too.
         """
         begun: list[Any] = []
         parts = self._app(environ, lambda status, headers, _=None: begun.extend((status, headers)))
@@ -158,7 +158,7 @@ class Edge:
         return Response(int(status[:3]), encoded, body)
 
     def poll_again(self, pending: PendingRequest) -> Response | None:
-        """Repeat the poll of a waiting request. Blocks.
+        """Repeat the poll of a waiting request. The call blocks.
 
         Return the response, or ``None`` if the request must wait again.
         """
@@ -422,7 +422,7 @@ class Exchange:
         return self._known_caller
 
     async def _wait(self, waits: PendingRequest | Feed) -> bool:
-        """Wait for a notification or a timeout. Return whether a notification came.
+        """Wait for a notification or a timeout. Return whether a notification arrived.
 
         After a notification, also wait for this caller's turn in the fair queue, which limits how many requests of a
         caller continue at once. Raises ``ClientDisconnect`` if the client disconnects.

@@ -67,7 +67,7 @@ def check(given: argparse.Namespace) -> None:
 
 
 def convert_file_errors(command: Callable[P, int]) -> Callable[P, int]:
-    """Decorate a command to convert ``OSError`` to ``StartRefused``."""
+    """Convert each ``OSError`` of a command to ``StartRefused``; a decorator."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> int:

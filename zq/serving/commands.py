@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options, signals and error handling of the commands other than ``zq-server``, such as ``zq-deliver``."""
+"""Options, signals and error handling of small commands such as ``zq-deliver``, but not of ``zq-server``."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ PRIVATE: Final = 0o077
 class SignalFlags:
     """Flags that signal handlers set.
 
-    Handlers use no lock: a handler could interrupt the thread that holds it and wait forever.
+    The handlers use no lock. A handler could interrupt the thread that holds the lock, and would then wait forever.
     """
 
     end: bool = False

@@ -187,7 +187,7 @@ def call(app: Application, method: str, target: str, document: object = None) ->
 
 
 class _Operations:
-    """WSGI middleware that performs operations by path."""
+    """WSGI middleware that runs the control socket's operations, selected by path."""
 
     def __init__(self, app: Application, operations: Mapping[str, Operation]) -> None:
         self._app = app

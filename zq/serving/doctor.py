@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zq-server --check`` and ``zq-server doctor``: checks of the configuration, the machine, the server and the store.
 
-Neither changes the store, opens an embedded store, or listens on an address.
+Neither command changes the store, opens an embedded store, or listens on an address.
 """
 
 import ctypes
@@ -33,9 +33,9 @@ from zq.storage import diagnose
 UNSYNCHRONISED: Final = 5
 # A size in bytes that the kernel's ``struct timex`` does not exceed.
 TIMEX_SIZE: Final = 512
-# Open files of a server besides connections.
+# Number of files that a server opens in addition to connections.
 OTHER_FILES: Final = 512
-# Seconds after which waiting messages and dead letters need attention, like in the alerts.
+# Seconds after which waiting messages and dead letters need attention, as in the alert rules.
 MAX_READY_AGE: Final = 900
 MAX_DEAD_LETTER_AGE: Final = 1800
 # Seconds to wait for a response of the server.
@@ -70,7 +70,7 @@ def check_start(chosen: Settings) -> int:
 
 
 def examine(load: Callable[[], Configuration], as_json: bool) -> int:
-    """Run all checks and print their results. Return the exit code for the worst one.
+    """Run all checks and print their results. Return the exit code for the worst result.
 
     ``load`` reads the configuration.
     """
@@ -87,7 +87,7 @@ def examine(load: Callable[[], Configuration], as_json: bool) -> int:
 def _print(results: Iterator[Result], as_json: bool = False) -> list[Result]:
     """Print each result as soon as it is available, and return all of them.
 
-    Ctrl-C ends the process. Raises ``StartRefused`` if the output cannot be written, unless its reader has ended.
+    Ctrl-C ends the process. Raises ``StartRefused`` if the output cannot be written, except to a closed pipe.
     """
     shown = []
     try:
@@ -105,20 +105,20 @@ def _print(results: Iterator[Result], as_json: bool = False) -> list[Result]:
 
 
 def _discard_output() -> None:
-    """Discard the buffered output and all further output, so that Python reports no error when it exits."""
+    """Discard the buffered output and all further output, so that Python reports no error at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def requirements(chosen: Settings) -> Iterator[Check]:
-    """Yield the checks of ``REQUIREMENTS``."""
+    """Yield a check for each start requirement in ``REQUIREMENTS``."""
     for name, check in REQUIREMENTS.items():
         yield Check(name, partial(check, chosen))
 
 
 def _list_checks(chosen: Settings, opened: ExitStack) -> Iterator[Check]:
-    """Yield all checks. Those of the driver follow the check that connects to the store."""
+    """Yield all checks. The driver's checks follow the check that connects to the store."""
     yield from requirements(chosen)
     yield Check("audit log", partial(check_audit_log, chosen))
     yield Check("machine clock", check_synchronisation)
@@ -137,7 +137,7 @@ def _list_checks(chosen: Settings, opened: ExitStack) -> Iterator[Check]:
 
 
 def _open(chosen: Settings, opened: ExitStack, found: list[Check]) -> Finding:
-    """Connect to the store, and append the driver's checks to ``found``. ``opened`` closes the connection."""
+    """Connect to the store until ``opened`` is closed, and append the driver's checks to ``found``."""
     checks = diagnose(chosen.storage.uri, local_time, chosen.driver_options)
     store = without_secrets(chosen.storage.uri)
     if checks is None:
@@ -175,7 +175,7 @@ def check_address(chosen: Settings) -> Finding:
 
 
 def check_synchronisation() -> Finding:
-    """Query the kernel whether a time service synchronises the clock."""
+    """Check whether a time service synchronises the clock, according to the kernel."""
     try:
         state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_SIZE))
     except AttributeError:
@@ -207,7 +207,10 @@ def check_open_files(chosen: Settings) -> Finding:
 
 
 def check_server(chosen: Settings) -> Finding:
-    """Check that the server is ready. A listener for probes is preferred, because it needs no client certificate."""
+    """Check that the server is ready, through its probe listener if it has one.
+
+    The probe listener needs no client certificate.
+    """
     server = chosen.server
     host, port = chosen.probes_address or (server.bind, server.port)
     where = listening.format_authority(host, port)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draining: before a server is stopped, it reports that it is not ready and finishes its requests.
+"""Draining: before a server stops, it reports that it is not ready and finishes its requests.
 
-``zq-server drain`` begins it through the control socket. The server serves on until SIGTERM ends it.
+``zq-server drain`` starts draining through the control socket. The server then continues to serve until SIGTERM.
 """
 
 import argparse
@@ -33,7 +33,7 @@ MAX_WAIT: Final = 3600
 
 
 class Drain:
-    """Whether this server drains, and how many requests each worker has begun and ended.
+    """The drain state of a server: whether it drains, and each worker's request counts.
 
     The state is in memory that this process shares with all processes that it forks later.
     """
@@ -46,22 +46,28 @@ class Drain:
         return bool(self._numbers[0])
 
     def set(self, is_draining: bool) -> None:
-        """Begin to drain, or end it."""
+        """Start or stop draining."""
         self._numbers[0] = is_draining
 
     def is_leaving(self) -> bool:
-        """Return whether the server drains or this process stops, so that clients must use another server."""
+        """Return whether clients must use another server, because this server drains or this process stops."""
         return self.is_draining or lifecycle.is_stopping()
 
     def counter(self, worker: int) -> "RequestCounter":
-        """Return the counter of a new worker; its predecessor of the same number has ended."""
+        """Return the request counter of a new worker with the number ``worker``.
+
+        A previous worker with this number must have ended.
+        """
         return RequestCounter(self._numbers[1 + 2 * worker : 3 + 2 * worker])
 
     def wait_until_idle(self, seconds: float, counts: bool = True) -> int | None:
-        """Wait until no request has been in progress for ``QUIET`` seconds or draining ends, but at most ``seconds``.
+        """Wait until the server is idle, draining ends, or ``seconds`` have passed.
 
-        Return the number of requests that are in progress. If the HTTP server does not count requests (``counts``),
-        wait until draining ends or for ``seconds``, and return ``None``.
+        The server is idle if no request has been in progress for ``QUIET`` seconds. Return the number of requests in
+        progress.
+
+        If the HTTP server does not count requests, ``counts`` is false. The method then cannot detect that the server
+        is idle, and returns ``None``.
         """
         now = began = quiet_since = time.monotonic()
         begun, in_progress = self._requests()
@@ -74,9 +80,10 @@ class Drain:
         return in_progress if counts else None
 
     def _requests(self) -> tuple[int, int]:
-        """Return how many requests were begun, and how many of them are in progress.
+        """Return the number of requests begun so far, and the number of requests in progress.
 
-        The ended requests are read first, so that a request that begins and ends meanwhile counts as in progress.
+        The ended requests are read first, so that a request that begins and ends during this call counts as in
+        progress.
         """
         ended = sum(self._numbers[2::2])
         begun = sum(self._numbers[1::2])
@@ -84,7 +91,7 @@ class Drain:
 
 
 class RequestCounter:
-    """The requests of one worker."""
+    """The numbers of requests that one worker has begun and ended."""
 
     def __init__(self, numbers: memoryview) -> None:
         self._numbers = numbers
@@ -116,7 +123,7 @@ class DrainControl:
     """The operation of the control socket that begins or ends draining.
 
     Args:
-        counts: Whether the HTTP server counts requests. If not, the operation takes its full time.
+        counts: Whether the HTTP server counts requests. If not, the operation always takes its maximum time.
     """
 
     def __init__(self, drain: Drain, counts: bool) -> None:

@@ -79,7 +79,7 @@ def announced_size(environ: dict[str, Any]) -> int | None:
 
 
 def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> bool:
-    """Add the headers of a usual request without the checks of ``_add_headers``.
+    """Add the headers of a common request without the checks of ``_add_headers``.
 
     If a header needs these checks, for example because its name is unknown or repeated, add none and return ``False``.
     """

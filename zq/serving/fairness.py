@@ -35,7 +35,7 @@ ACCESS_KEY: Final = re.compile(rb"Credential=([^/,\s]+)")
 
 
 def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
-    """Return the project or credential in the headers, or the client's IP network if there is none.
+    """Return the caller: the project or credential in the headers, or else the client's IP network.
 
     The credential is not verified. A client with a different invalid credential in each request therefore counts as
     many callers, until it exceeds the limit of failed authentications from one address.
@@ -52,7 +52,7 @@ def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
 
 
 class FairQueue:
-    """A queue that limits how much each caller's requests run on the event loop's thread per iteration of the loop.
+    """A queue that limits the work of each caller on the event loop's thread per loop iteration.
 
     A step is the work of a request on that thread until the request waits or ends. In one iteration, each caller may
     take ``MAX_STEPS`` steps. To save time, the first ``MAX_STEPS`` steps of an iteration are not counted by caller, so
@@ -66,7 +66,7 @@ class FairQueue:
         self._loop = loop
         self._has_several_projects = has_several_projects
         self._uncounted = MAX_STEPS
-        """Number of remaining steps in this iteration that are not counted by caller."""
+        """Number of request steps left in this loop iteration that are not counted by caller."""
         self._max_steps = MAX_STEPS
         self._shared_until = loop.time() + SHARED_SECONDS
         self._step_counts: Counter[bytes] = Counter()
@@ -75,7 +75,7 @@ class FairQueue:
         self._is_notified = False
 
     def notify(self, name: bytes, turn: "asyncio.Future[None]") -> None:
-        """Give the caller ``name`` a step as soon as the limits permit, and then resolve ``turn``. Thread-safe."""
+        """Let the caller ``name`` run a request step when the limits permit, and resolve ``turn``. Thread-safe."""
         self._notices.append((name, turn))
         if not self._is_notified:
             self._is_notified = True
@@ -94,9 +94,9 @@ class FairQueue:
                 self._waiting.setdefault(name, deque()).append(turn)
 
     def begin_step(self) -> bool:
-        """Take a step that is not counted by caller. Return ``False`` if this iteration has none left.
+        """Begin a step, the work of a request until it waits or ends, without counting it by caller.
 
-        The request must then await ``wait`` instead.
+        Return ``False`` if this loop iteration has no uncounted step left. The request must then await ``wait``.
         """
         if self._uncounted > 1:
             self._uncounted -= 1
@@ -108,7 +108,7 @@ class FairQueue:
         return False
 
     async def wait(self, name: bytes) -> None:
-        """Wait until the caller may take a step, and take it."""
+        """Wait until the caller may run a step of its request, and count the step."""
         if not self._take_step(name):
             turn = self._loop.create_future()
             self._waiting.setdefault(name, deque()).append(turn)
@@ -121,7 +121,7 @@ class FairQueue:
         return True
 
     def _begin_iteration(self) -> None:
-        """Reset the step counts. Let each caller's waiting requests take steps, up to the limit per caller."""
+        """Begin a loop iteration: reset the step counts, and resume waiting requests up to the limit per caller."""
         now = self._loop.time()
         if self._has_several_projects():
             self._shared_until = now + SHARED_SECONDS

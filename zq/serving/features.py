@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The features of a server.
+"""The optional features of a server, and the functions that create them.
 
 To build zq without a feature, delete its folder, its lines in this module and its lines in ``sections.py``. Reserved
 names of the feature may remain elsewhere, such as a policy rule or a metadata key; they have no effect.
@@ -128,7 +128,10 @@ def create_features(
 
 
 def command_features(core: Broker, chosen: Settings | None = None) -> list[Feature]:
-    """Create the features whose routes the ``zq-server`` commands call. ``None`` means default settings."""
+    """Create the features whose routes the ``zq-server`` commands call.
+
+    If ``chosen`` is ``None``, the features have default settings.
+    """
     behind_proxy = chosen is not None and chosen.server.behind_proxy
     return [
         AdministrationFeature(core.quotas, core.removal, core.sealing.keys),
@@ -147,7 +150,7 @@ def described_features(core: Broker) -> list[Feature]:
 
 
 def postpone_expiry(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
-    """Return a feature's document with ``seconds`` added to its expiry times.
+    """Return a feature's document with all its expiry times postponed by ``seconds``.
 
     Return ``None`` if documents of this ``kind`` contain no expiry times.
     """

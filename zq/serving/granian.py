@@ -37,7 +37,7 @@ LOG = logging.getLogger(__name__)
 LINGER: Final = 2.0
 # Seconds without a new request after which a stopping worker exits.
 QUIET: Final = 0.3
-# Seconds between two such checks.
+# Seconds between two checks of whether a stopping worker still serves requests.
 DRAIN_CHECK_INTERVAL: Final = 0.05
 # Seconds between two checks of whether a starting server accepts connections.
 ACCEPT_CHECK_INTERVAL: Final = 0.02
@@ -48,10 +48,10 @@ class WorkerApplication(Struct, frozen=True):
 
     Attributes:
         app: The WSGI application with all its wrappers.
-        inner: The ``App`` inside ``app``; the same object if there is no wrapper.
+        inner: The ``App`` inside ``app``, or ``app`` itself if there is no wrapper.
         end_waiting: Ends all long polls and streams.
         reload: Reloads the options. Returns whether the new options were applied.
-        drain: Whether the server drains.
+        drain: The drain state of the server.
     """
 
     app: Callable[..., Iterable[bytes]]
@@ -63,7 +63,7 @@ class WorkerApplication(Struct, frozen=True):
 
 
 def serve(chosen: Settings, open_app: Callable[[], WorkerApplication], number: int) -> int:
-    """Serve until a signal ends this process, the worker ``number``. Return the exit code."""
+    """Serve as the worker ``number`` until a signal ends this process. Return the exit code."""
     _allow_connections()
     sys.setswitchinterval(turns.SWITCH)
     opened = open_app()

@@ -105,7 +105,7 @@ def _listen(
 
     Args:
         writer: The socket to which Python writes; the argument only keeps it open.
-        former: The previous wake-up descriptor, which also receives the numbers, or -1.
+        former: The previous wake-up descriptor, which also receives the numbers; -1 if there is none.
     """
     while numbers := reader.recv(64):
         if former != -1:

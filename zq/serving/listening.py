@@ -58,7 +58,10 @@ def overlap(one: tuple[str, int], other: tuple[str, int]) -> bool:
 
 
 def accepts(address: str, port: int) -> bool:
-    """Return whether this machine accepts connections at an IP address of its own, or at a wildcard address."""
+    """Return whether a process on this machine accepts connections at the address.
+
+    ``address`` is an IP address of this machine, or a wildcard address.
+    """
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.settimeout(1)
         return probe.connect_ex((address, port)) == 0

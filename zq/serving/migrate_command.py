@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``zq-server migrate``: moves all projects of a store to a store of any driver.
+"""The command ``zq-server migrate``, which moves all projects of a store to another store, of any driver.
 
-The command copies page by page. A record in the target has the position of the copy, so a killed migration can be
-resumed: the target ignores items that it has already. At the end, the command compares both stores.
+The command copies page by page. A record in the target has the position of the copy, so that an interrupted migration
+can be resumed. The target ignores items that it already has. At the end, the command compares both stores.
 
-No server may use the stores meanwhile. The command notices running servers of a networked store, because they change
-its stored time every two seconds. Records in both stores keep servers from starting; see ``migration_record``.
+During a migration, no server may use the stores. The command detects running servers of a networked store, because they
+update the time recorded in the store every two seconds. Records in both stores keep servers from starting; see
+``migration_record``.
 """
 
 import argparse
@@ -68,7 +69,7 @@ NOT_MOVED: Final = {
 
 
 class Incomplete(ZqError):
-    """The migration has ended early, after it has changed the target."""
+    """The error for a migration that has ended early, after it changed the target."""
 
 
 class Store(NamedTuple):
@@ -90,7 +91,7 @@ class Options(NamedTuple):
 
     Attributes:
         projects: The projects to move; None = all.
-        watch: Seconds for which the command watches the stored times.
+        watch: Seconds for which the command watches the times recorded in the stores, to detect running servers.
     """
 
     projects: Sequence[str] | None = None
@@ -100,7 +101,10 @@ class Options(NamedTuple):
 
 
 class Digest:
-    """The number of facts, and a SHA-256 digest that does not depend on their order: the sum of the facts' digests."""
+    """The number and the SHA-256 digest of a set of facts about a project's data.
+
+    The digest is the sum of the facts' digests, so it does not depend on their order.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -120,8 +124,8 @@ class Contents:
     """The contents of the projects in one store.
 
     Attributes:
-        digests: Digests by project, kind, and lifetime: 2 ** lifetime is at most the number of seconds until the facts
-            expire.
+        digests: Digests by project, kind, and lifetime. The facts of a digest expire in ``2 ** lifetime`` seconds or
+            later.
         counters: Counters by project and queue. The queue ``LOG`` is the topic log.
     """
 
@@ -166,7 +170,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _release(given: argparse.Namespace) -> int:
-    """Let servers use the store again. Return 0."""
+    """Allow servers to use the store again. Return 0."""
     if len(given.names) != 1 or given.project or given.resume or given.drop_stages:
         raise StartRefused("Name one store, without other options: zq-server migrate --release rocksdb:///var/lib/zq")
     with closing(_open(_read_uri(given.names[0]))) as storage:
@@ -191,7 +195,7 @@ def _read_uri(name: str) -> str:
 
 
 def _open(uri: str, is_new: bool = False) -> Storage:
-    """Open a store. Raises ``StartRefused`` if it is an embedded store that is missing, unless ``is_new`` is true."""
+    """Open a store. If an embedded store does not exist, raise ``StartRefused`` unless ``is_new`` is true."""
     find_driver(uri)  # raises for an unknown scheme
     parts = store_uri.split(uri)
     if parts.scheme in NOT_MOVED:
@@ -242,7 +246,7 @@ def migrate(source: Store, target: Store, options: Options, report: Callable[[st
 
 
 class Migration:
-    """One run of the command."""
+    """A migration from a source store to a target store: one run of the command."""
 
     def __init__(self, source: Store, target: Store, options: Options, report: Callable[[str], object]) -> None:
         self._source, self._target = source.storage, target.storage
@@ -253,10 +257,10 @@ class Migration:
         self._projects = sorted(self._find_projects())
 
     def check(self) -> TargetRecord:
-        """Return the record for the target, which has the position from which to copy.
+        """Check that the stores can be migrated, and return the target's record with the position from which to copy.
 
-        If its migration is complete, nothing has changed. Otherwise, open commits of the source are completed, and
-        stages that are to be dropped are dropped.
+        If the record says that the migration is complete, nothing is changed. Otherwise, open commits of the source are
+        completed. Stages are dropped if the options allow it.
 
         Raises ``StartRefused`` if the stores cannot be migrated.
         """
@@ -290,7 +294,7 @@ class Migration:
         return record
 
     def copy(self, record: TargetRecord) -> None:
-        """Copy the projects from the position in the record on. Raises ``Incomplete`` if this is not possible."""
+        """Copy the projects, beginning at the position in the record. Raises ``Incomplete`` if a store fails."""
         copied, noted, reported = 0, 0.0, time.monotonic()
         self._note(record)
         with _failures_of("source"):
@@ -337,7 +341,7 @@ class Migration:
     def finish(self, record: TargetRecord) -> None:
         """Record in both stores that the migration is complete.
 
-        After a migration of some projects, servers can use the source for its other projects.
+        If only some projects were moved, servers can use the source for its remaining projects.
         """
         now = self._source.now()
         with _failures_of("source"):
@@ -356,7 +360,11 @@ class Migration:
         return self._from.last_clock(), self._to.last_clock()
 
     def _find_servers(self, clocks: tuple[Seconds | None, Seconds | None], began: float) -> list[str]:
-        """Watch the stored times for changes since ``began``. Return a sentence for each store that is in use."""
+        """Find the stores that running servers use. Return a sentence for each.
+
+        ``clocks`` has the times that were recorded in the stores at the monotonic time ``began``. A store is in use if
+        its time has changed since then.
+        """
         if clocks != (None, None):
             time.sleep(max(0.0, self._options.watch - (time.monotonic() - began)))
         found, later = list[str](), self._read_clocks()
@@ -398,12 +406,12 @@ class Migration:
         return new
 
     def _is_moved(self) -> bool:
-        """Return whether servers have refused the source since its migration was completed."""
+        """Return whether the source has a record of the completed migration, so that servers refuse to serve it."""
         source = migration_record.read_source(self._source.documents, self._source.now())
         return source is not None and source.finished is not None
 
     def _check_deployment(self, now: Seconds) -> None:
-        """Raise ``StartRefused`` if projects would be moved without the records of the deployment that they need."""
+        """Raise ``StartRefused`` if the source has records of the deployment that are not among the data to move."""
         if DEPLOYMENT in self._projects or not _movable("", self._from.export(DEPLOYMENT, "", PAGE, now).items):
             return
         raise StartRefused(
@@ -416,9 +424,9 @@ class Migration:
             migration_record.write(self._target.documents, record, self._target.now())
 
     def _complete_commits(self) -> None:
-        """Complete the decided commits of the source, and abort the overdue ones.
+        """Complete the source's commits that can no longer fail, and abort its overdue ones.
 
-        Raises ``StartRefused`` if a commit is undecided.
+        Raises ``StartRefused`` if a commit may still fail.
         """
         work, now = self._source.transactions, self._source.now()
         for project, producer, seconds in self._from.abort_overdue(now):
@@ -432,9 +440,10 @@ class Migration:
                     pass
 
     def _drop_stages(self) -> None:
-        """Drop the stages if this is allowed.
+        """Drop the stages of the projects to move.
 
-        Raises ``StartRefused`` if it is not allowed, or if the source or one of the named projects has no data.
+        Raises ``StartRefused`` if there are stages that the options do not allow to drop. Also raises ``StartRefused``
+        if the source or one of the named projects has no data.
         """
         stages = self._find_stages()
         if stages and not self._options.drop_stages:
@@ -479,7 +488,7 @@ class Migration:
             ) from error
 
     def _pages(self, which: str, project: str, after: str, now: Callable[[], Seconds]) -> Iterator[Page[Parcel]]:
-        """Yield the pages of an export. The next page is read while the caller processes a page."""
+        """Yield the pages of an export, and read the next page while the caller processes a page."""
         parcels = self._from if which == "source" else self._to
         with _failures_of(which), ThreadPoolExecutor(1) as pool:
             reading = pool.submit(parcels.export, project, after, PAGE, now())
@@ -543,7 +552,10 @@ def _failures_of(which: str) -> Iterator[None]:
 
 
 def _encode(content: object) -> bytes:
-    """Encode a fact for its digest. MessagePack is faster than ``repr``, but has no lone surrogates."""
+    """Encode a fact for its digest, with MessagePack if possible.
+
+    MessagePack is faster than ``repr``, but it cannot encode lone surrogates.
+    """
     try:
         return msgspec.msgpack.encode(content)
     except UnicodeEncodeError:
@@ -551,7 +563,7 @@ def _encode(content: object) -> bytes:
 
 
 def _movable(project: str, parcels: Sequence[Parcel]) -> list[Parcel]:
-    """Return the parcels without the records of migrations and of running servers, which concern one store only."""
+    """Return the parcels except the records of migrations and of running servers, which concern only one store."""
     if project != DEPLOYMENT:
         return list(parcels)
     return [one for one in parcels if not (isinstance(one, DocumentParcel) and one.kind in (KIND, *SERVER_RECORDS))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of ``zq-server migrate`` in the two stores, because of which servers refuse to serve these stores."""
+"""The records that ``zq-server migrate`` writes to both stores, so that servers refuse to serve these stores."""
 
 from typing import Final
 
@@ -26,7 +26,8 @@ class TargetRecord(Struct, frozen=True):
     Attributes:
         source: The URI of the source without its password.
         projects: The projects to move; None = all.
-        project: The project that is being copied; ``after``: the position in its export.
+        project: The project that is being copied.
+        after: The position in the export of ``project``.
         finished: Time at which the comparison succeeded; None = the migration is not complete.
     """
 
@@ -45,31 +46,31 @@ class SourceRecord(Struct, frozen=True):
 
 
 def read_target(documents: DocumentController, now: Seconds) -> TargetRecord | None:
-    """Return the record of the migration to this store."""
+    """Return the record of a migration to this store, or None if there is none."""
     stored = documents.get(TARGET, now)
     return None if stored is None else msgspec.json.decode(stored.value, type=TargetRecord)
 
 
 def read_source(documents: DocumentController, now: Seconds) -> SourceRecord | None:
-    """Return the record of the migration from this store."""
+    """Return the record of a migration from this store, or None if there is none."""
     stored = documents.get(SOURCE, now)
     return None if stored is None else msgspec.json.decode(stored.value, type=SourceRecord)
 
 
 def write(documents: DocumentController, record: TargetRecord | SourceRecord, now: Seconds) -> None:
-    """Store a record."""
+    """Store the migration record of a target or a source."""
     ref = TARGET if isinstance(record, TargetRecord) else SOURCE
     documents.put(ref, msgspec.json.encode(record), now)
 
 
 def release(documents: DocumentController, now: Seconds) -> bool:
-    """Delete both records. Return whether there were any."""
+    """Delete both records. Return whether there was a record to delete."""
     was_target = documents.delete(TARGET, now)
     return documents.delete(SOURCE, now) or was_target
 
 
 def check_served(documents: DocumentController, now: Seconds) -> None:
-    """Raise ``StartRefused`` if the store was moved, or has only a part of another store's data."""
+    """Raise ``StartRefused`` if a migration from this store has begun, or a migration to it is not complete."""
     target = read_target(documents, now)
     if target is not None and target.finished is None:
         raise StartRefused(

@@ -23,7 +23,7 @@ PATH: Final = "/mode"
 
 
 class ModeChange(Struct, forbid_unknown_fields=True):
-    """The body of the operation. ``None`` only shows the mode."""
+    """The body of a request for the mode. If ``mode`` is ``None``, the operation only shows the mode."""
 
     mode: Mode | None
 

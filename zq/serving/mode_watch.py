@@ -16,10 +16,10 @@ INTERVAL: Final = 2.0
 
 
 class ModeWatch:
-    """The thread that keeps the modes of a process up to date."""
+    """The thread that keeps this process's copy of the server mode up to date."""
 
     def __init__(self, modes: Modes, has_low_space: Callable[[], bool], report: Callable[[Mode], object] = str) -> None:
-        """Read the mode and the free space once, and do not start the thread.
+        """Read the mode and the free space once, without starting the thread.
 
         Args:
             report: Called with the current mode after each read.
@@ -57,7 +57,7 @@ class ModeWatch:
             LOG.warning("The mode is now %s%s.", modes.current, reason)
 
     def _read_space(self) -> bool:
-        """Return whether free space is low, or the former value if it is unknown."""
+        """Return whether free space is low. If this is unknown, return the previous value."""
         try:
             return self._has_low_space()
         except OSError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services for the event loop: a thread pool, waiting for disk syncs, and deadlines."""
+"""A thread pool, waits for disk syncs, and deadlines for the event loop."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ INTERVAL: Final = 0.25
 MIN_THREADS: Final = 2
 # Processor use of this process above which another thread only competes for the interpreter lock.
 BUSY_FRACTION: Final = 0.7
-# Seconds in its caller's queue after which a job gets another thread for its caller in any case.
+# Seconds in a caller's own queue after which a job raises the caller's thread limit, even if the process is busy.
 MAX_DELAY: Final = 0.1
 # Seconds between two adaptations of the number of threads while jobs are queued.
 ADAPTATION: Final = 0.002
@@ -74,8 +74,8 @@ class Results:
 class ThreadLimit:
     """The maximum number of threads for one caller while several projects send requests.
 
-    Only one thread at a time runs Python code. Once a caller's threads keep the interpreter busy, more threads do not
-    complete more of its jobs, but they delay other callers.
+    Only one thread at a time runs Python code. Once a caller's threads keep the interpreter busy, further threads do
+    not complete more of the caller's jobs, but they delay other callers.
     """
 
     def __init__(self, max_threads: int) -> None:
@@ -127,16 +127,16 @@ class Pool:
         self._thread_limit = ThreadLimit(max(1, threads - max(1, threads // 4)))
         self._results = Results(loop)
         self._lock = threading.Lock()
-        """Protects the queues and counts below. Its holder never waits."""
+        """The lock of the queues and counts below. A thread that holds the lock never waits."""
         self._waiting: deque[Job] = deque()
         self._started: Counter[bytes] = Counter()
-        """Number of jobs by caller that run or wait for any thread."""
+        """Number of jobs that run or are in the shared queue, by caller."""
         self._queued: dict[bytes, deque[Job]] = {}
-        """Further jobs by caller, beyond its maximum number of threads."""
+        """Jobs beyond their caller's maximum number of threads, by caller."""
         self._adapts = False
         """Whether a call of ``_adapt`` is scheduled."""
         self._tokens: SimpleQueue[None] = SimpleQueue()
-        """One token for each waiting job that no thread is about to take."""
+        """Tokens that wake threads: one for each waiting job that no thread is about to take."""
         self._idle: set[int] = set()
         self._reject_late()
         for number in range(threads):
@@ -190,7 +190,7 @@ class Pool:
             if not queued:
                 del self._queued[caller]
             if not job.future.done():
-                # ``is_crowded`` measures from here on, because only the caller caused the time in its own queue.
+                # ``is_crowded`` ignores the time in the caller's own queue, because only the caller caused it.
                 return job._replace(since=time.monotonic())
         return None
 
@@ -207,8 +207,8 @@ class Pool:
     def _take_next(self, caller: bytes) -> Job | None:
         """Return the next job for a thread that has just finished a job of ``caller``.
 
-        If the thread limit permits it, the next job in the caller's own queue moves to the end of the shared queue. The
-        thread then gets the first job of the shared queue. Otherwise, return None: the thread waits for a job.
+        If the thread limit permits it, move the next job of the caller's own queue to the end of the shared queue. Then
+        return the first job of the shared queue. Otherwise, return None, and the thread waits for a job.
         """
         with self._lock:
             if self._started[caller] <= self._max_threads() and (job := self._take_queued(caller)) is not None:
@@ -243,7 +243,7 @@ class Pool:
             while self.is_crowded():
                 with suppress(IndexError):  # a thread took the job meanwhile
                     late.append(self._waiting.popleft())
-            now = time.monotonic()  # later than every removal above, so that ``_reject`` agrees that each job is late
+            now = time.monotonic()  # later than every removal above, so that ``_reject`` also finds each job late
             # Put patient jobs back at the front. At the end of the queue, other jobs would overtake them each time.
             for job in reversed(late):
                 if job.patient:
@@ -286,7 +286,7 @@ class Pool:
 class DurabilityWaiter:
     """A thread that waits for disk syncs of requests that ran on the event loop's thread.
 
-    One wait covers all pending changes.
+    A single wait covers the changes of all pending requests.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

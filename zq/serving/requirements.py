@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requirements of a start that need neither the store nor the listening address.
+"""The requirements of a start that can be checked without the store and the listening address.
 
-``zq-server --check`` and ``zq-server doctor`` check them. A check raises ``StartRefused`` if the server does not start.
+``zq-server --check`` and ``zq-server doctor`` check them. A check raises ``StartRefused`` if the server would not
+start.
 """
 
 import os

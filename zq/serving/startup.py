@@ -51,7 +51,7 @@ def startup_lines(chosen: Settings) -> Iterator[str]:
 
 
 def find_address_conflicts(chosen: Settings) -> Iterator[str]:
-    """Yield a warning for each address of probes or metrics that is already in use."""
+    """Yield a warning for each listening address for probes or metrics that is already in use."""
     taken = {"the server": (chosen.server.bind, chosen.server.port)}
     for name, option, address in (
         ("Probes", "[probes] bind", chosen.probes_address),
@@ -70,7 +70,8 @@ def find_address_conflicts(chosen: Settings) -> Iterator[str]:
 def reload(configuration: Configuration, apply: Callable[[Settings], None] | None = None) -> bool:
     """Reload the mutable options. Return ``False`` if they are invalid or the server has no configuration file.
 
-    systemd is notified when the parent process begins, and when a serving process has finished or the parent refuses.
+    The parent process notifies systemd when the reload begins, and again if the reload fails. A serving process
+    notifies systemd when the reload has ended.
 
     Args:
         apply: Applies the new settings in a serving process, which then logs the changes. ``None`` in the parent
@@ -126,7 +127,7 @@ def _store(uri: str) -> str:
 
 
 def check_exposure(chosen: Settings) -> list[str]:
-    """Return warnings about unprotected access to the server and its store (tenancy 1).
+    """Return warnings about unprotected access to the server and its store.
 
     Raises ``StartRefused`` for unauthenticated access that the operator has not allowed.
     """

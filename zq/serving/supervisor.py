@@ -55,7 +55,7 @@ class Supervisor:
         self._lost = lost
         self._patience = patience
         self._workers: dict[int, tuple[int, float]] = {}
-        """Numbers and start times by process id, in monotonic time; 0.0 for the first workers."""
+        """The number and the monotonic start time of each worker, by process id; time 0.0 for the first workers."""
 
     def run(self) -> int:
         """Supervise the workers until the server must stop. Return the exit code."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notifications of the server's state to systemd, for units with ``Type=notify``.
 
-Workers send them, so the unit also needs ``NotifyAccess=all``.
+Workers send the notifications, so the unit also needs ``NotifyAccess=all``.
 """
 
 import logging

@@ -21,7 +21,7 @@ def register(spark: "SparkSession") -> None:
 def warn_of_speculation(spark: "SparkSession") -> None:
     """Warn if speculative execution is enabled.
 
-    Spark then starts a second attempt of a slow writing task. Only one attempt can commit, so the other one fails.
+    With speculative execution, Spark starts a second attempt of a slow task. Only one attempt can commit, so one fails.
     """
     if spark.conf.get("spark.speculation", "false") == "true":
         warnings.warn(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The batch source, which reads a queue, its history or a topic without claims.
+"""The batch source, which reads a queue, its history or a topic without claiming messages.
 
-Each message has a position: its sequence, or in a history its number in the order of finishing. Positions increase and
-may have gaps. Repeated reads of a range return the same messages.
+The position of a message is its sequence. In a history, the position is the message's number in the order of
+finishing. Positions increase and may have gaps. Repeated reads of a range return the same messages.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,9 +29,9 @@ from zq.spark.rows import RowConverter
 
 # A position after all messages.
 END_POSITION: Final = 2**62
-# The smallest matching value of a filter, relative to the filter's value.
+# Difference between the smallest matching integer and the filter's value, by filter type.
 MIN_OFFSETS: Final[Mapping[type[Filter], int]] = {EqualTo: 0, GreaterThanOrEqual: 0, GreaterThan: 1}
-# The largest matching value of a filter, relative to the filter's value.
+# Difference between the largest matching integer and the filter's value, by filter type.
 MAX_OFFSETS: Final[Mapping[type[Filter], int]] = {EqualTo: 0, LessThanOrEqual: 0, LessThan: -1}
 
 
@@ -41,7 +41,7 @@ class TrimmedMessages(Invalid):
 
 @dataclass(frozen=True)
 class Scan:
-    """The range of messages that a scan has found.
+    """The result of ``Log.scan``: the range of the messages found.
 
     Attributes:
         end: Position of the last message, or the start position if there are no messages.
@@ -55,7 +55,7 @@ class Scan:
     whole: bool = False
     """Whether the scan has reached the end of the log."""
     looked: int | None = None
-    """End position of a scan of a topic that has found no messages."""
+    """Position up to which a topic was searched, if no messages were found."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Log:
     until: datetime | None = None
 
     def after(self, position: int, page: int) -> Stretch[Message]:
-        """Return up to ``page`` messages after a position, and the position of the last one (``None`` = no message)."""
+        """Return up to ``page`` messages after a position, with the position of the last message."""
         client = self.connection.client()
         if self.state == "topic":
             return self._check_gap(position, client.topic(self.name).stretch(position, page=page))
@@ -92,9 +92,9 @@ class Log:
         return self.after(position, 1).end
 
     def find_first(self, position: int) -> int | None:
-        """Return the position of the first message after ``position``, or ``None`` if there is none.
+        """Return the position of the first message after ``position``, or ``None`` if no message follows.
 
-        Unlike ``first``, return ``None`` also for a position beyond the end of the log, which the server rejects.
+        Unlike ``first``, return ``None`` also if ``position`` is beyond the end of the log.
         """
         try:
             return self.first(position)
@@ -104,7 +104,7 @@ class Log:
             return None
 
     def scan(self, low: int, most: int) -> Scan:
-        """Read up to ``most`` messages after the position ``low``, and return only the range that they occupy."""
+        """Read up to ``most`` messages after position ``low``. Return their number, end position and last message."""
         page = self._page()
         end, rows, last = low, 0, None
         while rows < most:
@@ -130,7 +130,7 @@ class Log:
         return last
 
     def between(self, low: int, high: int) -> Iterator[Sequence[Message]]:
-        """Yield the messages after ``low`` and up to ``high``, in pages."""
+        """Yield the messages after position ``low``, up to and including ``high``, in pages."""
         page = self._page()
         while low < high:
             found = self.after(low, min(page, high - low))
@@ -173,7 +173,7 @@ class PositionRange(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """A batch reader, which Spark uses for ``spark.read``."""
+    """The reader of ``spark.read``."""
 
     def __init__(self, options: ReadingOptions, columns: list[str]) -> None:
         self.options = options
@@ -195,13 +195,13 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """A batch reader with filter pushdown, for the option ``pushdown``.
+    """The reader of ``spark.read`` with filter pushdown, for the option ``pushdown``.
 
     Spark rejects this reader unless ``spark.sql.python.filterPushdown.enabled`` is set.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrow the range by the filters. Return all filters, so that Spark applies them to each row."""
+        """Narrow the range of messages to read. Return all filters, because Spark must still filter each row."""
         for one in filters:
             column, value = getattr(one, "attribute", None), getattr(one, "value", None)
             if column == ("seq",) and self.options.state != "history" and isinstance(value, int):
@@ -217,9 +217,9 @@ class FilteringBatchReader(BatchReader):
             self.high = min(self.high, value + MAX_OFFSETS[kind])
 
     def _bound(self, kind: type[Filter], value: datetime) -> None:
-        """Narrow the range by a time filter.
+        """Narrow the range of messages by a time filter.
 
-        The server compares milliseconds. If the filter is more precise, the range may be wider than the filter.
+        The server compares milliseconds, so the range may be wider than a more precise filter.
         """
         if value.tzinfo is None:
             return

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The streaming source in claim mode, which consumes messages. A batch consists of named claims.
 
-An offset determines the claims of its batch: ``{"consumer": "etl", "run": 3, "batch": 17, "claims": 4}`` stands for the
+An offset determines the claims of its batch: ``{"consumer": "etl", "run": 3, "batch": 17, "claims": 4}`` means the
 claims etl.3.17.0 to etl.3.17.3. ``latestOffset`` creates the claims of the next batch and settles the claims of the
-previous batch. Spark calls it only after the previous batch is in the commit log.
+previous batch. Spark calls ``latestOffset`` only after the previous batch is in the commit log.
 
-``run`` is the value of the consumer's fencing token when the checkpoint was created. It keeps the claim names of
-different checkpoints distinct.
+``run`` is the value of the consumer's fencing token when the checkpoint was created, so different checkpoints have
+different claim names.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ class ClaimsPartition(InputPartition):
 
 
 class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of ``spark.readStream`` in claim mode. Executors only call ``read``."""
+    """The reader of ``spark.readStream`` in claim mode, which consumes messages. Executors only call ``read``."""
 
     def __init__(self, options: ClaimingOptions, columns: list[str]) -> None:
         self.options = options
@@ -48,7 +48,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.claimer: BatchClaimer | None = None
         self.heartbeat: Heartbeat | None = None
         self.epoch = 0
-        """Epoch of the fence; 0 = not acquired yet."""
+        """Value of the fencing token; 0 = not acquired yet."""
         self.budget: int | None = None
         """Number of messages that the trigger AvailableNow may still claim; ``None`` for other triggers."""
         self.inlined: dict[str, bytes] = {}
@@ -56,7 +56,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Offset of the last batch whose claims are settled."""
 
     def initialOffset(self) -> Offset:
-        """Return the initial offset. Spark calls this twice and stores no result, so the offset must not change."""
+        """Return the initial offset. Spark calls the method twice, so the result must always be equal."""
         return {"consumer": self.options.consumer, "run": 0, "batch": 0, "claims": 0, "before": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -71,7 +71,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.budget = self.options.connection.client().queue(self.options.queue).stats().total
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Create the claims of the next batch, and settle the claims of the committed batch ``start``."""
+        """Claim the next batch and return its end offset. Settle the claims of the committed batch ``start``."""
         self._check(start)
         try:
             return self._next(start, limit)
@@ -201,9 +201,9 @@ def _check_limits(options: ClaimingOptions) -> None:
 
 
 def _fence_name(options: ClaimingOptions) -> str:
-    """Return the name of the fence for this consumer and queue.
+    """Return the name of the fencing token for this consumer and queue.
 
-    It contains a digest of both names instead of the names, because the length of a fence's name is limited.
+    The name contains a digest, because its length is limited.
     """
     return "stream." + hashlib.sha256(f"{options.consumer}/{options.queue}".encode()).hexdigest()[:40]
 
@@ -217,5 +217,5 @@ def _claim_names(offset: Offset) -> list[str]:
 
 
 def _previous_claim_names(offset: Offset) -> list[str]:
-    """Return the names of the claims of the batch before ``offset``. A query that crashed may not have settled them."""
+    """Return the claim names of the batch before ``offset``. A crashed query may not have settled these claims."""
     return _claim_names({**offset, "batch": offset["batch"] - 1, "claims": offset["before"]})

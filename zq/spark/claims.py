@@ -19,9 +19,9 @@ from zq.wire.extensions import Released
 
 # Maximum number of claims per batch. A commit accepts no more claims.
 MAX_CLAIMS: Final = 1000
-# Number of consecutive missing claims after which ``adopt`` stops searching. Fully settled claims are missing.
+# Number of consecutive missing claims after which ``adopt`` stops searching. A settled claim counts as missing.
 MAX_MISSING_CLAIMS: Final = 100
-# Maximum bytes of messages that the driver sends with a batch's tasks, which then need no request.
+# Maximum bytes of messages that the driver sends with the tasks of a batch, to save the tasks a request.
 INLINED_BYTES: Final = 8 * 2**20
 # Number of batches whose claims an earlier process may have created: the next batch and a prefetched batch.
 INHERITED_BATCHES: Final = 2
@@ -45,7 +45,7 @@ class Heartbeat:
         self._ttl = ttl
         self._pause = pause
         self.fence: Fence | None = None
-        """Fence that prevents renewals of a successor's claims, which have the same names."""
+        """Fencing token. Prevents an outdated process from renewing a newer run's claims, which have the same names."""
         self._names: set[str] = set()
         self._changing = threading.Lock()
         self._stopped = threading.Event()
@@ -118,7 +118,7 @@ class ClaimedBatch:
 
 
 class BatchClaimer:
-    """A creator of the claims of batches, protected by a fencing token. Not thread-safe."""
+    """A claimer that creates, settles and releases the claims of batches with a fencing token. Not thread-safe."""
 
     def __init__(self, options: ClaimingOptions, fence: Fence, heartbeat: Heartbeat) -> None:
         self._options = options
@@ -144,9 +144,10 @@ class BatchClaimer:
             batch.add(name, messages)
 
     def adopt(self, batch: ClaimedBatch, prefixes: Iterable[str]) -> None:
-        """Add the live claims that a crashed run has left behind to the batch. Create no claims.
+        """Find claims of a crashed run that have not expired, renew them, and add them to the batch.
 
-        ``prefixes``: the prefixes of these claims' names.
+        Args:
+            prefixes: Name prefixes of the claims.
         """
         try:
             claimed = self._queue().stats().claimed
@@ -207,7 +208,7 @@ class BatchClaimer:
 
 
 class Prefetch:
-    """The prefetch of at most one batch, which a background thread claims while Spark processes the current batch."""
+    """A background thread that claims the next batch while Spark processes the current batch."""
 
     def __init__(self) -> None:
         self._batch: ClaimedBatch | None = None
@@ -231,7 +232,7 @@ class Prefetch:
     def stop(self) -> ClaimedBatch | None:
         """Wait up to ``PREFETCH_TIMEOUT`` seconds for a prefetch in progress.
 
-        Return the unused batch, which the caller must release, or ``None`` if there is none.
+        Return the unused batch, which the caller must release, or ``None`` if no batch was prefetched.
         """
         if self._filled is not None:
             with suppress(ZqError, TimeoutError):

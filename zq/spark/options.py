@@ -38,19 +38,19 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 # Option names by their lower-case forms, which Spark passes.
 NAMES: Final = {name.lower(): name for names in (COMMON, *ROLES.values()) for name in names}
-# Error message for an option that other sinks have.
+# Error message for the option ``idColumn``, which sinks of other systems have.
 NO_ID_COLUMN: Final = (
     "Option idColumn is not needed: failed and repeated tasks have no effect, and idempotencyKey makes a repeated "
     "job harmless."
 )
 # Values of bodyType.
 BODY_TYPES: Final = ("string", "binary", "variant")
-# Pattern of valid names.
+# Pattern of valid consumer and producer names.
 NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,64}")
 
 
 class OptionParser:
-    """The options that Spark passes, with case-insensitive names. Raises ``Invalid`` for an unknown name."""
+    """A parser for the options that Spark passes. Names are case-insensitive. Raises ``Invalid`` for unknown names."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts = {name.lower(): value for name, value in options.items()}
@@ -113,7 +113,7 @@ class OptionParser:
 
 @dataclass(frozen=True)
 class Connection:
-    """The connection settings. Unlike a client, they can be pickled and sent to Spark's workers."""
+    """Connection settings that Spark can pickle and send to its workers, unlike a client."""
 
     url: str
     project: str
@@ -204,7 +204,7 @@ def parse_sink_options(given: OptionParser, stream: bool) -> SinkOptions:
 
 @dataclass(frozen=True)
 class ClaimingOptions:
-    """The options of a source in claim mode."""
+    """The options of a streaming source in claim mode, which consumes messages."""
 
     connection: Connection
     queue: str
@@ -220,7 +220,7 @@ class ClaimingOptions:
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """The options of a source without claims."""
+    """The options of a source that reads messages without claiming them."""
 
     connection: Connection
     name: str
@@ -232,12 +232,12 @@ class ReadingOptions:
     most: int
     wait: int
     start: int | None
-    """Start position; ``None`` = the end."""
+    """Start position; ``None`` = the current end of the log."""
     strict: bool
 
 
 def is_claim_mode(given: OptionParser) -> bool:
-    """Return ``True`` if the options select a stream in claim mode."""
+    """Return ``True`` if the options select a stream in claim mode, which consumes messages."""
     return given.choice("mode", "claim", "tail") == "claim" and given.text("consumer") is not None
 
 

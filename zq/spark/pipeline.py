@@ -37,7 +37,7 @@ BOUNDS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """A pipeline that reads a queue, applies stages and publishes to other queues."""
+    """A pipeline that reads a queue, applies stages (functions on DataFrames) and publishes to other queues."""
 
     source: str
     stages: Sequence[Stage]
@@ -46,7 +46,7 @@ class Pipeline:
     dead_letters: str | None = None
     """Queue for poison messages. Default: the ``_dead_letter_queue`` of the source, if any."""
     name: str | None = None
-    """Name of the claims, commits and fence. Only one run may use a name at a time. Default: ``<source>.<sink>``."""
+    """Name of the pipeline. Only one run may use a name at a time. Default: ``<source>.<sink>``."""
     url: str | None = None
     project: str | None = None
     token: str | None = field(default=None, repr=False)
@@ -91,7 +91,7 @@ class Pipeline:
 
     @property
     def full_name(self) -> str:
-        """The configured or default name."""
+        """The name of the pipeline, or the default name if ``name`` is not set."""
         return self.name or ".".join(queue for queue in (self.source, self.sink) if queue)
 
     def run(
@@ -100,7 +100,7 @@ class Pipeline:
         until_empty: bool = False,
         progress: Callable[[Totals], object] | None = None,
     ) -> Totals:
-        """Run rounds until SIGTERM or SIGINT arrives or, with ``until_empty``, until the queue is empty.
+        """Run rounds until SIGTERM or SIGINT arrives. With ``until_empty``, also stop when the queue is empty.
 
         Return the totals of the run.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Poison messages of a pipeline: rejection by stages, and search by bisection with dry runs."""
+"""Detection of a pipeline's poison messages: rejection by stages, and bisection with dry runs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
@@ -23,17 +23,17 @@ MIN_FAILED_ROUNDS: Final = 5
 PROBES: Final = 4
 # Maximum number of dry runs per search.
 MAX_RUNS: Final = 500
-# A dry run with some message ids, which returns the reason of a failure or ``None``. If the second argument is true, it
-# also stages the results, which finds messages that the sink refuses.
+# A function that processes messages in a dry run and returns the reason of a failure, or ``None``. If the second
+# argument is true, the dry run also stages the results, to detect messages that the sink rejects.
 DryRun = Callable[[Sequence[str], bool], str | None]
 
 
 class InconclusiveSearch(ZqError):
-    """An error of the search: no message fails when it is processed alone, or too many messages fail."""
+    """An error of ``find_poison``: no message fails when it is processed alone, or too many messages fail."""
 
 
 class RunStopped(ZqError):
-    """An error that ends a search because the run must stop."""
+    """An exception that ends the current round because the run must stop."""
 
 
 def find_poison(
@@ -93,7 +93,9 @@ class Bisection:
         self.found: dict[str, str] = {}
 
     def search(self, ids: Sequence[str], known: bool) -> bool:
-        """Search the messages recursively, and add those that fail alone to ``found``. Return whether any were found.
+        """Search the messages recursively and add each message that fails alone to ``found``.
+
+        Return whether any message was found.
 
         Args:
             known: Whether a dry run with all messages in ``ids`` has already failed.
@@ -115,12 +117,12 @@ class Bisection:
 
 
 def reject(condition: Column | str, reason: str) -> Column:
-    """Return the value for ``withColumn(ERROR, …)``. It rejects the rows that satisfy the condition."""
+    """Return a column for ``withColumn(ERROR, …)`` that rejects the rows for which the condition is true."""
     return F.when(F.expr(condition) if isinstance(condition, str) else condition, F.lit(reason))
 
 
 def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
-    """Return the messages that the stage with the name ``stage`` has rejected, as a mapping from id to reason.
+    """Return the messages that a stage has rejected, as a mapping from id to reason. ``stage`` is the stage's name.
 
     Raises ``Invalid`` if the frame has no column ``id``, or if the column ``ERROR`` does not contain strings.
     """
@@ -138,7 +140,7 @@ def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
 def remove_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
     """Remove the rejected messages from the frame.
 
-    A row that a stage rejects only when Spark computes the row again makes the round fail.
+    The round fails if a stage rejects a row only when Spark computes the row again.
     """
     if rejected:
         listed = ", ".join(f"'{one}'" for one in rejected)

@@ -27,7 +27,7 @@ from zq.spark.staging import BatchWriter, StageResult
 
 # Name of the data source.
 FORMAT: Final = "zq-round"
-# Columns of the messages. A column ``queue`` would name the target queue of the results.
+# Columns of the messages. ``queue`` is omitted, because in the results it names the target queue.
 COLUMNS: Final = ("id", "seq", "body", "created", "ttl", "claim_count", "claim")
 # Sink options that name columns, with the default columns.
 COLUMN_OPTIONS: Final = {"bodyColumn": "body", "queueColumn": "queue", "ttlColumn": None, "delayColumn": None}
@@ -36,7 +36,7 @@ MIN_ROWS: Final = 25
 # Setting for the size in bytes up to which the driver computes a frame without tasks.
 LOCAL_THRESHOLD: Final = "spark.sql.execution.arrow.localRelationThreshold"
 Stage = Callable[[DataFrame], DataFrame]
-# A function that takes the reasons by message id for rejected messages and returns the round without them.
+# A function that takes the reasons of rejected messages by message id, and returns the round without the messages.
 Rejected = Callable[[Mapping[str, str]], "Round"]
 _messages: Final = msgspec.json.Decoder(list[Message])
 
@@ -90,7 +90,7 @@ class RoundPartition(InputPartition):
 
 
 class RoundReader(DataSourceReader):
-    """A reader of claimed messages."""
+    """The reader of the claimed messages of a round."""
 
     def __init__(self, place: Connection, body: str, of: Round) -> None:
         self.place = place
@@ -126,7 +126,7 @@ class RoundWriter(BatchWriter):
         return self
 
     def commit(self, messages: list[StageResult]) -> None:  # type: ignore[override]
-        """Publish the results and settle the claims in one commit with the fence. In a dry run, drop the results."""
+        """Publish the results and settle the claims in one commit. In a dry run, drop the results."""
         this = self.round
         if this.dry:
             self.drop(messages)
@@ -144,7 +144,7 @@ def _option_parser(options: Mapping[str, str]) -> OptionParser:
 
 
 class StageFailed(ZqError):
-    """An error of a stage on the driver. ``__cause__`` is the original error."""
+    """An error that a stage function raised on the driver. ``__cause__`` is the original error."""
 
 
 # The errors that ``RoundExecutor.run`` raises if Spark or a stage fails.
@@ -175,7 +175,7 @@ class RoundExecutor:
 
         Args:
             inlined: Mapping from claim id to the claim's messages as JSON, for the claims that the driver has read.
-            rejected: Called with the messages that a stage has rejected (id -> reason). Returns the round without them.
+            rejected: Called with the messages that a stage has rejected (id -> reason). Returns the remaining round.
             keep: Write the results to the sink. If false, compute and discard them.
         """
         kept: list[DataFrame] = []
@@ -196,7 +196,7 @@ class RoundExecutor:
                 one.unpersist()
 
     def _read(self, this: Round, inlined: Mapping[str, bytes]) -> DataFrame:
-        """Return the messages as a frame. If ``inlined`` contains all of them, the tasks send no requests."""
+        """Return the messages as a DataFrame. If ``inlined`` contains all messages, the tasks send no requests."""
         if not this.claims.keys() <= inlined.keys():
             shown = this if this.dry else _without_ids(this)
             return self._spark.read.format(FORMAT).options(**self._options).option("round", _encode(shown)).load()
@@ -225,7 +225,7 @@ class RoundExecutor:
                 self._spark.conf.set(LOCAL_THRESHOLD, before)
 
     def _write(self, frame: DataFrame, this: Round, keep: bool) -> None:
-        """Write the frame to the sink, without unused columns. If ``keep`` is false, compute and discard the frame."""
+        """Write a DataFrame to the sink, without unused columns. If ``keep`` is false, compute and discard the rows."""
         columns = {option: self._options.get(option, own) for option, own in COLUMN_OPTIONS.items()}
         if "queueColumn" not in self._options and "queue" not in frame.columns:
             del columns["queueColumn"]
@@ -243,7 +243,7 @@ class RoundExecutor:
 
 
 def apply_stage(stage: Stage, frame: DataFrame) -> DataFrame:
-    """Apply a stage. Raises ``StageFailed`` if the stage raises, and ``Invalid`` if the result is no DataFrame."""
+    """Apply a stage. Raises ``StageFailed`` if the stage raises, and ``Invalid`` if it returns no DataFrame."""
     try:
         made = stage(frame)
     except Exception as error:

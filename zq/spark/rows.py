@@ -30,7 +30,7 @@ from zq.wire.numbers import check_numbers
 # Type of the column ``body`` by bodyType.
 TYPES: Final[Mapping[str, DataType]] = {"string": StringType(), "binary": BinaryType(), "variant": VariantType()}
 _checked: Final = msgspec.json.Decoder()
-# Type of the column ``attributes``: types and values by name. A Binary value is base64.
+# Type of the column ``attributes``: the type and value of each attribute by name. Binary values are base64.
 ATTRIBUTES: Final = MapType(
     StringType(), StructType([StructField("type", StringType()), StructField("value", StringType())])
 )
@@ -67,7 +67,7 @@ def to_attribute_entries(message: Message) -> list[tuple[str, dict[str, str]]] |
 
 
 def parse_attributes(entries: Iterable[tuple[str, Any]] | None) -> dict[str, JsonValue] | None:
-    """Convert the entries of a row's map to attributes. Leave out null values.
+    """Convert the map entries of a row to message attributes. Leave out null values.
 
     Args:
         entries: Pairs of a name and a value. A value is a string, or a struct with ``type`` and ``value``.

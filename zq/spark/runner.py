@@ -40,7 +40,7 @@ MessageIds = Mapping[str, Sequence[str]]
 
 
 class RoundFailed(ZqError):
-    """An error of a round that is not due to poison messages. The messages of the round were released."""
+    """A failure of a round for a reason other than poison messages. The messages of the round were released."""
 
 
 class Totals(Struct):
@@ -57,7 +57,7 @@ class Totals(Struct):
 
 
 class Runner:
-    """The loop that claims batches of messages and processes each of them in a round.
+    """The loop that claims batches of messages and processes each batch in a round.
 
     Rounds run one at a time. If there is a backlog, the next batch is claimed during a round.
     """
@@ -132,7 +132,7 @@ class Runner:
         return batch
 
     def work(self, batch: ClaimedBatch) -> bool:
-        """Run a round. Return ``False`` if its messages were released because the run must stop."""
+        """Process a batch in a round. Return ``False`` if the messages were released because the run must stop."""
         count, names = batch.messages, list(batch.claims)
         try:
             self._check_stopped()
@@ -152,7 +152,7 @@ class Runner:
     def _start_prefetch(self, batch: ClaimedBatch) -> None:
         """Prefetch the next batch if there is a backlog.
 
-        Do nothing if the current batch has adopted claims from an earlier run whose names the next batch would use.
+        Do nothing if the current batch contains claims of an earlier run that have the names of the next batch.
         """
         following, most = self._batch(2), self._taking.most
         if batch.messages < most or any(name.startswith(following.prefix + ".") for name in batch.claims):

@@ -51,7 +51,7 @@ def start_session(name: str, master: str = MASTER, settings: Mapping[str, str] |
 
 
 def _prepend(variable: str, text: str, between: str) -> None:
-    """Put text in front of the value of an environment variable, with the separator ``between``.
+    """Prepend text to an environment variable, with the separator ``between``.
 
     Java applies the last of several equal options, so the user's own options take precedence.
     """
@@ -59,7 +59,7 @@ def _prepend(variable: str, text: str, between: str) -> None:
 
 
 def task_progress(spark: SparkSession) -> str:
-    """Return the progress of the active tasks as text, or ""."""
+    """Return the progress of the active tasks, such as "3 of 8 tasks", or "" if no task is active."""
     with suppress(*SPARK_ERRORS):  # the session is being stopped
         tracker = spark.sparkContext.statusTracker()
         stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number))]

@@ -46,7 +46,7 @@ class StageResult(WriterCommitMessage):
 
 
 class StagingWriter:
-    """The base class of the batch and the stream writer."""
+    """The base class of the batch and stream writers, which store rows as uncommitted messages."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         """Create the writer. Raises ``Invalid`` if the columns do not match the options."""
@@ -92,8 +92,8 @@ class StagingWriter:
             staged: Results of the tasks, which name the stages and claims.
             held: Queue and id of each further claim to settle.
 
-        Raises ``Invalid`` if there are too many stages or claims. Also raises it if the producer has already committed
-        a later batch: the server then no longer knows whether this batch was stored.
+        Raises ``Invalid`` if there are too many stages or claims, or if the producer has already committed a later
+        batch. In the latter case, the server cannot tell whether this batch was stored.
         """
         tasks = list(staged)
         stages = [(task.stage, task.count) for task in tasks if task.stage]
@@ -162,7 +162,7 @@ class BatchWriter(StagingWriter, DataSourceArrowWriter):
     """The writer of ``df.write``."""
 
     def commit(self, messages: list[StageResult]) -> None:  # type: ignore[override]
-        """Commit the stages of the job. Raises ``Invalid`` if another job with other data has used the same key."""
+        """Commit the job's stages. Raises ``Invalid`` if a job with different data has used the idempotency key."""
         assert self.options.producer is not None
         done = self.publish(self.options.producer, 0, messages)
         count = sum(task.count for task in messages)
@@ -173,14 +173,14 @@ class BatchWriter(StagingWriter, DataSourceArrowWriter):
             )
 
     def abort(self, messages: list[StageResult | None]) -> None:  # type: ignore[override]
-        """Drop the stages of the job. The entry of a failed task is ``None``."""
+        """Drop the stages of the job. ``messages`` contains ``None`` for each failed task."""
         self.drop(messages)
 
 
 class StreamWriter(StagingWriter, DataSourceStreamArrowWriter):
     """The writer of ``df.writeStream``.
 
-    Spark creates another instance for the commit, so the tasks pass all data in their messages.
+    Spark creates a separate instance for the commit, so the task results contain all data that ``commit`` needs.
     """
 
     def commit(self, messages: list[StageResult], batchId: int) -> None:  # type: ignore[override]
@@ -192,7 +192,7 @@ class StreamWriter(StagingWriter, DataSourceStreamArrowWriter):
                 raise ClaimLapsed(f"{error} {CLAIM_LAPSED_HINT}") from None
 
     def abort(self, messages: list[StageResult | None], batchId: int) -> None:  # type: ignore[override]
-        """Drop the stages of a batch. The entry of a failed task is ``None``."""
+        """Drop the stages of a batch. ``messages`` contains ``None`` for each failed task."""
         self.drop(messages)
 
 
@@ -239,7 +239,7 @@ def _raise_no_queue() -> str:
 
 
 def _group_by_queue(pairs: Iterable[tuple[str, Any]], size: int = 10_000) -> Iterator[tuple[str, list[Any]]]:
-    """Split the rows into chunks of ``size``. For each queue in a chunk, yield the queue and its values."""
+    """Split the rows into chunks of ``size``. For each queue in a chunk, yield the queue and its messages."""
     groups: dict[str, list[Any]] = {}
     for number, (queue, value) in enumerate(pairs, 1):
         groups.setdefault(queue, []).append(value)

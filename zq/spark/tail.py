@@ -44,7 +44,7 @@ class MessagesLost(ZqError):
 
 
 class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of ``spark.readStream`` in tail mode. Executors only call ``read``."""
+    """The reader of ``spark.readStream`` in tail mode, which consumes no messages. Executors only call ``read``."""
 
     def __init__(self, options: ReadingOptions, columns: list[str]) -> None:
         self.options = options
@@ -64,12 +64,12 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.known: tuple[int, float] | None = None
         """A server time in seconds, and the local monotonic time at which it was received."""
         self.done: dict[str, float] = {}
-        """Monotonic time of the last check, by check."""
+        """Monotonic time of the last check, by check name."""
         self.passed = 0
-        """Position up to which the topic has no unread messages."""
+        """Position up to which the topic was searched without finding further messages."""
 
     def initialOffset(self) -> Offset:
-        """Return the initial offset. Spark calls this twice and stores no result, so the offset must not change."""
+        """Return the initial offset. Spark calls the method twice, so the result must always be equal."""
         if self.begin is None:
             start = self.options.start
             self.begin = make_offset(self._newest() if start is None else start)
@@ -142,8 +142,8 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _offset_without_messages(self, start: Offset, found: Scan) -> Offset:
         """Return the offset after a scan that has found no messages.
 
-        Spark runs a batch for each new offset, so the offset changes rarely. Raises ``MessagesLost`` if the next
-        history entry in ``start`` no longer exists.
+        Spark runs a batch for each new offset, so the offset changes rarely. Raises ``MessagesLost`` if the history
+        entry at ``start["next"]`` no longer exists.
         """
         if self.is_topic:
             self.passed = max(self.passed, found.looked or 0)
@@ -192,7 +192,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _check_queue(self, start: Offset) -> None:
-        """Check that the queue still keeps a history. If the last check was recent (``_is_due``), do nothing.
+        """Check that the queue still keeps a history. Do nothing if the last check was recent.
 
         Raises ``Invalid`` if the queue keeps no history, and ``MessagesLost`` if the queue was recreated.
         """
@@ -243,7 +243,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return second
 
     def _moment(self, message: Message) -> int:
-        """Return the Unix time in seconds at which the message was finished (in a history) or posted (elsewhere)."""
+        """Return the Unix time in seconds at which the message was posted or, in a history, finished."""
         moment = message.finished if isinstance(message, Finished) else None
         if self.options.state != "history" or moment is None:
             moment = message.created
@@ -255,7 +255,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.newest
 
     def _is_due(self, what: str) -> bool:
-        """Return whether the check with the name ``what`` is due. If so, record the time.
+        """Return whether the check ``what`` is due. If the check is due, record the time.
 
         A check is due if the last one was at least ``CHECK_INTERVAL`` seconds ago.
         """
@@ -267,7 +267,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def make_offset(after: int, seen: int = 0, rows: int = 0, following: int | None = None) -> Offset:
-    """Return an offset with these members; ``following`` becomes ``next``. The module describes the members.
+    """Return an offset. The module docstring describes the members; ``following`` becomes ``next``.
 
     The order of the members is fixed, because Spark compares offsets as text.
     """

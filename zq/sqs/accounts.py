@@ -43,9 +43,10 @@ class Accounts:
         return document.value.decode() if document else ""
 
     def _assign(self, project: str) -> str:
-        """Assign the first unused account id, counted from the project's hash, and return it.
+        """Assign the first unused account id, starting the search at the project's hash, and return it.
 
-        All servers compute the same hash, so two servers that assign an id concurrently choose the same one.
+        All servers compute the same hash, so two servers that concurrently assign an id to a project choose the same
+        one.
         """
         number = int.from_bytes(sha256(project.encode()).digest()) % ACCOUNTS
         while True:

@@ -37,7 +37,7 @@ OLD_KEY: Final = re.compile(r"AWSAccessKeyId=([0-9]{12})(?:&|$)", re.ASCII)
 
 
 class SignedCallers:
-    """Authentication of signed requests."""
+    """Authenticator for signed SQS requests (AWS Signature Version 4)."""
 
     def __init__(self, keys: SqsKeyLookup, now: Callable[[], Seconds], behind_proxy: bool) -> None:
         """Create the authenticator.
@@ -69,16 +69,16 @@ class SignedCallers:
         return lambda body: _verify(head, parsed, holder, body)
 
     def applies(self, env: Mapping[str, Any]) -> bool:
-        """Return whether a request with this head is an SQS request."""
+        """Return whether the request head belongs to an SQS request."""
         return is_sqs(env)
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
-        """Return whether the head and its access key are valid, or None if the key is not in the cache."""
+        """Return whether the request head and its access key are valid, or None if the key is not in the cache."""
         parsed = self._parse_signature(env)
         return parsed is not None and self._keys.known(parsed.key)
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:
-        """Return whether the head and its access key are valid, or None if the store is unavailable.
+        """Return whether the request head and its access key are valid, or None if the store is unavailable.
 
         If the key is not in the cache, read it from the store.
         """
@@ -91,7 +91,7 @@ class SignedCallers:
             return None
 
     def _parse_signature(self, env: Mapping[str, Any]) -> RequestSignature | None:
-        """Parse the signature and check its timestamp and signed headers. Return None if one of them is invalid."""
+        """Parse the signature, and check its timestamp and signed headers. Return None if any of these is invalid."""
         head = read_head(env)
         try:
             parsed = sigv4.read(head)
@@ -106,7 +106,7 @@ class SignedCallers:
 
 
 def read_head(env: Mapping[str, Any]) -> Head:
-    """Return the request head that the client signed. It includes headers that other middleware has removed."""
+    """Return the request head that the client signed, including headers that other middleware has removed."""
     target: str = env.get("RAW_URI") or env.get("REQUEST_URI") or ""
     if not target.startswith("/"):  # no raw path, or an absolute URI
         target = quote(env.get("SCRIPT_NAME", "") + env["PATH_INFO"], safe="/-_.~", encoding="latin-1")
@@ -133,9 +133,10 @@ def _translate_refusals() -> Iterator[None]:
 
 
 class UnauthenticatedCallers:
-    """Identification of callers if authentication is off. Only cross-origin requests from browsers are rejected.
+    """Selection of the caller's project if authentication is off.
 
-    If the access key id is an account id, it selects the project. If it is not, the project is ``[sqs] project``.
+    An access key id that is an account id selects the project. All other callers get ``[sqs] project``. Cross-origin
+    requests from browsers are rejected.
     """
 
     def __init__(self, options: SqsOptions) -> None:
@@ -161,7 +162,7 @@ class UnauthenticatedCallers:
         return lambda _body: caller
 
     def applies(self, env: Mapping[str, Any]) -> bool:
-        """Return whether a request with this head is an SQS request."""
+        """Return whether the request head belongs to an SQS request."""
         return is_sqs(env)
 
     def known(self, _env: Mapping[str, Any]) -> bool:

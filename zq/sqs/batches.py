@@ -69,13 +69,13 @@ T = TypeVar("T")
 
 
 class SuccessfulEntry(Struct, rename="pascal"):
-    """The result of a successful entry whose operation returns no data."""
+    """The result of a successful batch entry whose operation returns no data."""
 
     id: str
 
 
 class FailedEntry(Struct, rename="pascal"):
-    """The result of a failed entry."""
+    """The result of a failed batch entry."""
 
     id: str
     sender_fault: bool
@@ -84,13 +84,13 @@ class FailedEntry(Struct, rename="pascal"):
 
 
 class BatchResponse(Struct, omit_defaults=True, rename="pascal"):
-    """The response to a batch. Both lists are in the order of the request."""
+    """The response to a batch request. Both lists of results are in the order of the request."""
 
     successful: list[SentMessage | SuccessfulEntry] = []
     failed: list[FailedEntry] = []
 
     def fail(self, id: str, refusal: errors.SqsError) -> None:
-        """Add the result of a failed entry."""
+        """Add the result of a failed batch entry."""
         self.failed.append(FailedEntry(id, not refusal.receiver, refusal.entry_code, refusal.message))
 
     def sort_failed(self, given: Sequence[Entry]) -> "BatchResponse":
@@ -170,11 +170,11 @@ def _handle(
     answer: BatchResponse,
     refusal: Callable[[HandleOutcome, E], errors.SqsError | None],
 ) -> BatchResponse:
-    """Delete or hide the messages of the valid entries. Add the results to ``answer`` and return it.
+    """Execute the operations of the valid entries, add the results to ``answer``, and return ``answer``.
 
     Args:
         given: All entries of the request.
-        handles: The delete or hide operations, by id of the valid entry.
+        handles: The operations (delete, or change the visibility timeout), by entry id.
         answer: The response, which already contains the invalid entries.
         refusal: Returns the error for an outcome, or None if the entry succeeded.
     """

@@ -24,7 +24,7 @@ class Caller(Struct, frozen=True):
 
     project: str
     sender: str
-    """The SenderId of the caller's messages: its access key id, or "" for the project's account id."""
+    """The SenderId of the caller's messages: the access key id, or "" to use the project's account id."""
     region: str = ""
     """The region in the request's credential, or "" if there is none."""
     actions: frozenset[str] | None = None
@@ -34,8 +34,8 @@ class Caller(Struct, frozen=True):
 Authenticate: TypeAlias = Callable[[Request], Callable[[bytes], Caller]]
 """A function that authenticates a request in two steps, before and after the body is read.
 
-It checks the request head and returns a second function. The second function checks the raw body and returns the
-caller. Both functions raise ``SqsError``.
+The function checks the request head and returns a second function. The second function checks the raw body and returns
+the caller. Both functions raise ``SqsError``.
 """
 
 

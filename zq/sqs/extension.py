@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metadata key ``_sqs``: the SQS queue attributes that zq itself does not have."""
+"""The metadata key ``_sqs``, which holds the SQS queue attributes that zq's own API does not have."""
 
 from functools import lru_cache
 from typing import Any, Final
@@ -76,7 +76,10 @@ class Kms(Struct, frozen=True, omit_defaults=True):
 
 
 class QueueAttributes(Struct, frozen=True, omit_defaults=True):
-    """The value of the metadata key ``_sqs``. ``created`` and ``modified`` are in whole seconds; 0 = unknown."""
+    """The SQS attributes of a queue that are stored under the metadata key ``_sqs``.
+
+    ``created`` and ``modified`` are in whole seconds since the epoch; 0 = unknown.
+    """
 
     visibility: int = NUMBERS["VisibilityTimeout"][2]
     max_size: int = NUMBERS["MaximumMessageSize"][2]
@@ -90,7 +93,7 @@ class QueueAttributes(Struct, frozen=True, omit_defaults=True):
     scope: str = DEDUPLICATION_SCOPES[0]
     limit: str = THROUGHPUT_LIMITS[0]
     purged: int = 0
-    """The number of purges, part of each idempotency key: after a purge, earlier messages are not duplicates."""
+    """The number of purges. It is part of each idempotency key, so messages before a purge never cause duplicates."""
     created: int = 0
     modified: int = 0
     tags: dict[str, str] = {}
@@ -105,12 +108,12 @@ _decode: Final = msgspec.json.Decoder(_Metadata).decode
 
 @lru_cache(maxsize=1024)
 def read_attributes(metadata: bytes) -> QueueAttributes:
-    """Return the attributes in a queue's encoded metadata."""
+    """Return the SQS attributes in a queue's encoded metadata."""
     return _decode(metadata).own or QueueAttributes()
 
 
 def get_attributes(metadata: Metadata) -> QueueAttributes:
-    """Return the attributes in a queue's decoded metadata."""
+    """Return the SQS attributes in a queue's decoded metadata."""
     return msgspec.convert(metadata.get(ATTRIBUTES) or {}, QueueAttributes)
 
 

@@ -31,7 +31,7 @@ def matches(env: Mapping[str, Any]) -> bool:
 def read(req: Request, body: bytes) -> tuple[str, dict[str, Any], Params | None]:
     """Return the operation's name, the raw parameters and the decoded parameters. Raises ``SqsError``.
 
-    The decoded parameters are None if the operation has no decoder or the parameters are invalid. If they are decoded,
+    The decoded parameters are None if the operation has no decoder or the parameters are invalid. If decoding succeeds,
     the raw parameters contain only the queue's URL.
     """
     target: str = req.env.get("HTTP_X_AMZ_TARGET", "")

@@ -54,7 +54,7 @@ DAY: Final = 86_400
 # Time for which a lookup is cached in seconds, and maximum number of cached lookups.
 CACHE_TTL: Final = 1.0
 MAX_CACHED: Final = 10_000
-# Stands for a key that is not in the cache.
+# Marks a key that is not in the cache.
 NOT_CACHED: Final = object()
 MAX_TRIES: Final = 20
 

@@ -62,7 +62,7 @@ _UUID: Final = struct.Struct("8s4s4s4s12s")
 
 
 class MessageParams(Params, frozen=True, kw_only=True):
-    """A message to send. Base class for the request and the batch entry."""
+    """The parameters of a message to send; base class for the request and for a batch entry."""
 
     message_body: str
     delay_seconds: int | None = None
@@ -131,9 +131,10 @@ class ReceiveResponse(Struct, omit_defaults=True, rename="pascal"):
 
 
 class ReceiveRequest(Struct, frozen=True):
-    """A validated receive request. The endpoint calls ``ask`` until messages are ready or ``wait`` seconds have passed.
+    """A validated receive request.
 
-    ``ask`` claims messages, and ``answer`` builds the response.
+    The endpoint calls ``ask``, which claims messages, until messages are ready or ``wait`` seconds have passed.
+    ``answer`` then builds the response.
     """
 
     queue: QueueRef
@@ -215,7 +216,7 @@ def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> Non
 
 
 def find_queue(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
-    """Parse a queue URL and return the queue with its attributes, possibly from the cache.
+    """Return the queue with the given URL and its attributes, which can come from the cache.
 
     Raises ``SqsError`` or ``QueueNotFound``.
     """
@@ -262,7 +263,7 @@ def prepare_message(call: Call, terms: QueueAttributes, message: MessageParams) 
 
 
 def make_hiding_grip(queue: QueueRef, handle: str, seconds: int) -> MessageHandle:
-    """Return the operation that hides a received message for ``seconds``.
+    """Return the operation that sets a received message's visibility timeout to ``seconds``.
 
     Raises ``SqsError`` for an invalid receipt handle or duration.
     """
@@ -272,7 +273,7 @@ def make_hiding_grip(queue: QueueRef, handle: str, seconds: int) -> MessageHandl
 def find_hiding_error(
     terms: QueueAttributes, outcome: HandleOutcome, handle: str, seconds: int
 ) -> errors.SqsError | None:
-    """Return the error if a message could not be hidden, or None if it was hidden."""
+    """Return the error if a visibility timeout could not be changed, or None if it was changed."""
     if outcome is HandleOutcome.TOO_LONG:
         return errors.invalid_value(seconds, "VisibilityTimeout", HIDDEN_TOO_LONG)
     if outcome is HandleOutcome.GONE:
@@ -349,7 +350,7 @@ def _format_ms(moment: float) -> str:
 
 
 def _format_messages(messages: Sequence[Message], handles: Sequence[str]) -> list[ReceivedMessage]:
-    """Convert messages to the form of the response, without attributes."""
+    """Convert messages to the response format, without their attributes."""
     received = []
     for message, handle in zip(messages, handles, strict=True):
         body = message.body

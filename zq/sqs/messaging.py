@@ -6,7 +6,7 @@ Differences from zq's own API:
 - Sending a message does not create a missing queue.
 - Each message can have its own delay.
 - A claim can last 0 seconds, and does not extend the ttl of its messages.
-- Each message of a claim is deleted or hidden on its own.
+- Each message of a claim is deleted, or has its visibility timeout changed, on its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,7 +87,10 @@ class SendResult(Struct, frozen=True):
 
 
 class Messaging:
-    """The use cases that send, receive, delete and hide messages. Each method raises ``QueueNotFound``."""
+    """The use cases that send, receive and delete messages, or change their visibility timeout.
+
+    Each method raises ``QueueNotFound`` if the queue does not exist.
+    """
 
     def __init__(
         self,
@@ -110,7 +113,7 @@ class Messaging:
         self._checksum = checksum
 
     def get_attributes(self, queue: QueueRef) -> QueueAttributes:
-        """Return the queue's attributes, possibly from the cache."""
+        """Return the queue's attributes, which can come from the cache."""
         return read_attributes(self._get_rules(queue).metadata)
 
     def send(self, queue: QueueRef, sender: str, outgoing: Sequence[OutgoingMessage]) -> SendResult:
@@ -143,7 +146,7 @@ class Messaging:
         drafts: Sequence[Draft],
         rules: Rules,
     ) -> SendResult:
-        """Store the drafts in one atomic change, except duplicates.
+        """Store the drafts in one atomic change, and skip duplicates.
 
         Args:
             ids: The id of each message of ``outgoing``; None = the message is too large and is not stored.
@@ -173,8 +176,8 @@ class Messaging:
     def _get_sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
         """Return the sequences of messages that were just posted, by message id.
 
-        A consumer may already have deleted a message. This method then posts the message again, only to make the store
-        reject it as a duplicate: the error contains the sequence.
+        If a consumer has already deleted a message, post it again: the store rejects it as a duplicate, and the error
+        contains the sequence.
         """
         now = self._clock.now()
         found = self._storage.messages.get(queue, [draft.id for draft in posted], now) if posted else ()
@@ -236,15 +239,15 @@ class Messaging:
         return handled
 
     def _get_rules(self, queue: QueueRef) -> Rules:
-        """Return the queue's rules from the cache or the store. Raises ``QueueNotFound``.
+        """Return the queue's rules (its parsed metadata) from the cache or the store. Raises ``QueueNotFound``.
 
-        Cached rules without metadata may belong to a missing queue, so this method then reads the store.
+        If the cached rules have no metadata, the queue may be missing, so read the store.
         """
         rules = self._rules_cache.remembered(queue)
         return self._read_rules(queue) if rules is None or rules.metadata == NO_METADATA else rules
 
     def _read_rules(self, queue: QueueRef) -> Rules:
-        """Read the queue's rules from the store and update the cache. Raises ``QueueNotFound``."""
+        """Read the queue's rules (its parsed metadata) from the store, and cache them. Raises ``QueueNotFound``."""
         stored = self._storage.queues.get(queue)
         if stored is None:
             self._rules_cache.forget(queue)
@@ -254,7 +257,10 @@ class Messaging:
     def _make_drafts(
         self, queue: QueueRef, sender: str, outgoing: Sequence[OutgoingMessage], ids: Sequence[str | None], rules: Rules
     ) -> Sequence[Draft]:
-        """Create drafts of the messages that have an id. Encrypt them and add checksums if required."""
+        """Convert the messages that have an id to the form that the store posts.
+
+        If required, encrypt the messages and add checksums.
+        """
         project, ttl, sealing = queue.project, self._rules_cache.ttl(queue, rules), self._sealing
         drafts, seals = [], rules.enable_encrypt_messages
         for id, each in zip(ids, outgoing, strict=True):
@@ -294,7 +300,7 @@ class Messaging:
 def _make_idempotency_key(terms: QueueAttributes, outgoing: OutgoingMessage) -> IdempotencyKey:
     """Return the idempotency key of a FIFO queue's message.
 
-    The group and the deduplication id contain no spaces, so different messages never have the same key.
+    The parts of the key are separated by spaces. No part contains a space, so the key is unambiguous.
     """
     within = f"group {outgoing.group} " if terms.scope != "queue" else ""
     return IdempotencyKey(f"sqs {terms.purged} {within}{outgoing.deduplication_id}", b"", DEDUPLICATION)

@@ -77,7 +77,7 @@ class Failure(StrEnum):
 
 
 class MoveTask(Struct, frozen=True, omit_defaults=True):
-    """A move task.
+    """A task that moves the messages of a dead-letter queue to another queue or to their origins.
 
     Args:
         destination: The target queue; "" = each message returns to its origin.
@@ -147,7 +147,7 @@ class MoveTasks:
         return [*found, *(task for task in map(_read, ended) if task.id not in ids)][:limit]
 
     def cancel(self, queue: QueueRef, id: str) -> MoveTask:
-        """Set the task's status to ``CANCELLING`` and return it. Its server stops it before the next step.
+        """Set the task's status to ``CANCELLING`` and return the task, which stops before its next step.
 
         Raises ``NotFound`` if the task does not exist or has ended.
         """

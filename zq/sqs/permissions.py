@@ -111,7 +111,7 @@ def _statements(policy: str) -> list[Any]:
 
 
 def _matches(value: Any, matches: Callable[[str], bool | None], denies: bool) -> bool:
-    """Return whether any entry of a statement's element matches.
+    """Return whether any entry of an element in a policy statement matches.
 
     Args:
         value: The element: a list of entries or a single entry. The entry ``*`` always matches.

@@ -94,7 +94,7 @@ def _fields(form: str | bytes) -> dict[str, str]:
 
 
 def _tree(form: Mapping[str, str]) -> Tree:
-    """Convert the fields to a tree: dots in a field's name separate the levels.
+    """Convert form fields to a tree: dots in a field's name separate the levels.
 
     Raises ``SqsError`` if a field has both a value and nested fields.
     """
@@ -134,7 +134,7 @@ def _value(node: Any) -> Any:
 
 
 def _elements(node: Any) -> list[Any]:
-    """Return the elements of a list, sorted by number. A node without numbers is a single element."""
+    """Return the elements of a list, sorted by number. A field without numbers is a list of one element."""
     if not isinstance(node, dict) or not all(name.isascii() and name.isdigit() for name in node):
         return [node]
     return [element for _, element in sorted(node.items(), key=lambda item: int(item[0][:9]))]

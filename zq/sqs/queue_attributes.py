@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion between SQS queue attributes, whose values are strings, and queue metadata.
 
-If zq has a metadata key for an attribute, the attribute is stored under this key, which REST clients use, too. All
-other attributes are stored under the metadata key ``_sqs``.
+If zq's own API has a metadata key for an attribute, the attribute is stored under this key. All other attributes are
+stored under the metadata key ``_sqs``.
 """
 
 import json
@@ -60,7 +60,7 @@ def parse_boolean(text: str) -> bool | None:
 
 
 def check_names(attributes: Iterable[str], fifo: bool) -> None:
-    """Check that each attribute can be set, on a FIFO queue if ``fifo`` is true. Raises ``SqsError`` if not."""
+    """Check that a FIFO queue (``fifo``) or a standard queue can have each attribute. Raises ``SqsError`` if not."""
     for name in attributes:
         if name in FIFO_ONLY_WITH_ERROR and not fifo:
             raise errors.only_of_fifo(name)

@@ -103,7 +103,7 @@ class ListQueues(Params, frozen=True):
 
 
 def list_queues(call: Call, given: ListQueues) -> dict[str, Any]:
-    """Return a page of queue URLs, optionally of queues whose name has a prefix."""
+    """Return a page of queue URLs, optionally only of queues whose names begin with a prefix."""
     after, size = _parse_page(given.max_results, given.next_token)
     prefix = given.queue_name_prefix
     found: Iterable[Queue] = ()

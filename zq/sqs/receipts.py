@@ -49,12 +49,12 @@ def encode_handles(queue: QueueRef, claim: str, messages: Iterable[Message]) -> 
 def decode_handles(
     queue: QueueRef, texts: Sequence[str], hold: int | None = None, max_hold: int = 0
 ) -> list[MessageHandle | None]:
-    """Decode receipt handles into requests for their messages, in the given order.
+    """Decode receipt handles into requests to delete or hide their messages, in the given order.
 
     The result has None in place of a handle that is invalid or belongs to another queue.
 
     Args:
-        hold: The visibility timeout in seconds that the requests set; None = the requests delete the messages.
+        hold: The new visibility timeout in seconds; None = delete the messages.
         max_hold: The maximum duration of the claim in seconds; 0 = no limit.
     """
     own, found = _prefix(queue), list[MessageHandle | None]()

@@ -45,7 +45,7 @@ class SqsOptions(Struct, frozen=True, kw_only=True):
 
 
 def _complete(options: SqsOptions, _settings: object) -> SqsOptions:
-    """Check the project and return the options. Raises ``StartRefused`` if the project is invalid."""
+    """Validate the option ``project`` and return the options. Raises ``StartRefused`` if the project is invalid."""
     try:
         project_id(options.project)
     except InvalidName as error:

@@ -279,7 +279,6 @@ def _read_timestamp(headers: Mapping[str, str]) -> str:
 
 
 def _to_seconds(timestamp: str) -> float:
-    """Convert a timestamp to seconds since the epoch. Raises ``Refusal``."""
     if _STAMP.fullmatch(timestamp):
         with suppress(ValueError):
             return datetime.strptime(timestamp, TIME_FORMAT).replace(tzinfo=UTC).timestamp()

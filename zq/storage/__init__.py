@@ -33,7 +33,7 @@ class NewBackup(Protocol):
 
 
 class Backups(Protocol):
-    """The backup operations of a driver. They raise ``StartRefused`` if they cannot be performed."""
+    """The operations of a driver that create, verify and restore backups. On failure, they raise ``StartRefused``."""
 
     def check_target(self, target: Path, uri: str) -> None:
         """Raise ``StartRefused`` if the folder cannot store backups of this store."""
@@ -53,9 +53,8 @@ class Backups(Protocol):
         """Restore a backup to a new store at ``uri``.
 
         Args:
-            shift: If given, all expiry times are postponed by the age of the backup. ``shift`` is called with each
-                document that has an expiry, because the document may contain further times. It returns the document's
-                new value, or None to keep the value.
+            shift: If given, all expiry times are postponed by the age of the backup. ``shift`` is called for each
+                document that expires. It returns the document's value with postponed times, or None to keep the value.
             force_clock: Whether to trust the machine's clock even if its time is implausible.
             use: Called with the restored store. Returns the number of access tokens in the store.
         """
@@ -63,14 +62,16 @@ class Backups(Protocol):
 
 
 def connect(uri: str, options: Mapping[str, object] | None = None, expiry: Expiry | None = None) -> Storage:
-    """Open the store at ``uri`` with the driver for its scheme, an entry point of the group ``zq.storage``.
+    """Open the store at ``uri`` with the driver for its scheme.
+
+    A driver is an entry point of the group ``zq.storage``.
 
     Args:
         options: The settings in the driver's section of the configuration.
         expiry: The expiry settings that apply until ``Storage.maintain`` receives new ones.
 
     Raises:
-        StartRefused: There is no such driver, or the store cannot be used with these settings.
+        StartRefused: There is no driver for the scheme, or the store cannot be used with these settings.
         Unavailable: The store is unavailable.
     """
     opened: Storage = find_driver(uri)(uri, **(options or {}), expiry=expiry or Expiry())
@@ -114,9 +115,9 @@ def check(uri: str) -> Report | None:
 def diagnose(
     uri: str, now: Callable[[], Seconds], options: Mapping[str, object] | None = None
 ) -> AbstractContextManager[Sequence[Check]] | None:
-    """Connect to the store without changing it, and provide the driver's checks for doctors; a context manager.
+    """Provide the driver's diagnostic checks of the store; a context manager.
 
-    An embedded store is not opened, so a server may have it open.
+    The store is not changed. An embedded store is not opened, so a server may have it open.
 
     Args:
         now: Returns this machine's time.
@@ -177,9 +178,10 @@ def ship(uri: str, to: str) -> int | None:
 
 
 def owner(uri: str) -> Mapping[str, str | int] | None:
-    """Return the server that owns a store in an object store, and its progress, as a mapping from label to value.
+    """Return a description of the server that owns a store in an object store, for operators.
 
-    The mapping is for operators. Return None if stores of this driver have no owner. Raises the errors of ``connect``.
+    The description maps labels to values. Return None if stores of this driver have no owner. Raises the errors of
+    ``connect``.
     """
     driver = _drivers("zq.storage.owner").get(_scheme(uri))
     known: Mapping[str, str | int] | None = _load(driver)(uri) if driver else None

@@ -295,9 +295,10 @@ class ClaimController(Protocol):
     ) -> Sequence[HandleOutcome]:
         """Delete claimed messages or change the expiry of their claims, and return the outcomes in input order.
 
-        A *grip* describes one such change. It identifies a message by id, claim and claim count, like an SQS receipt
-        handle. The driver applies the grips in order, each atomically. A message that is not deleted keeps its claim,
-        its claim count and its own expiry. When the claim expires, the message becomes available after its back-off.
+        A *grip* describes a change of one message. It identifies the message by id, claim and claim count, like an SQS
+        receipt handle. The driver applies the grips in order, each atomically. A message that is not deleted keeps its
+        claim, its claim count and its own expiry. When the claim expires, the message becomes available after its
+        back-off.
 
         In these cases, the message is unchanged:
 
@@ -374,17 +375,17 @@ class Storage(Protocol):
     def is_prompt(self) -> bool:
         """Whether short operations may currently run on the event loop's thread.
 
-        If so, these operations access memory only, and a ``zq.storage.inline.Ticket`` waits for the disk after the
-        operation has returned.
+        If so, these operations access memory only. A ``zq.storage.inline.Ticket`` later waits for their changes to be
+        on disk.
         """
 
     def now(self) -> Seconds:
         """Return the store's Unix time in seconds. All servers of the store use this time."""
 
     def clock_lead(self) -> Seconds:
-        """Return the seconds by which the clock of the store's machine is ahead of ``now``, at least 0.
+        """Return the seconds by which the machine's clock is ahead of ``now``, at least 0.
 
-        It is ahead only after a sudden leap, which ``now`` ignores for some time.
+        The clock is ahead only after it has jumped forward, because ``now`` ignores a jump for some time.
         """
 
     def ping(self) -> None:
@@ -397,28 +398,29 @@ class Storage(Protocol):
 
         Args:
             expiry: New expiry settings, which also apply to lazy expiry (removal when readers find expired messages);
-                None keeps the current ones. A change does not make operations in progress fail.
+                None keeps the current settings. Operations in progress do not fail when the settings change.
             pace: Divides the round into steps and may end it early; None for the default, ``Steps()``.
         """
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
         """Return the number of messages and bytes in the project's queues and stages, or None if it is unknown.
 
-        The cost grows with the number of queues. Expired messages count until they are removed. Messages that were
-        stored by a version of the driver without byte counts add no bytes.
+        The cost grows with the number of queues. Expired messages count until they are removed. Messages stored by an
+        older version of the driver, without byte counts, add no bytes.
         """
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """Return the message counts of each queue by state, for at most ``queues`` queues of all projects.
+        """Return the message counts by state of at most ``queues`` queues, over all projects.
 
-        In each state of a queue, at most ``most`` messages are counted. If a state has ``most`` messages or more, the
-        counts of the other states may be too low.
+        In each state of a queue, at most ``most`` messages are counted. If a state reaches this maximum, the counts of
+        the queue's other states may be too low.
         """
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        """Return the message counts of one queue by state. Each state is counted at least up to ``most`` messages.
+        """Return the message counts of one queue by state.
 
-        For a missing queue, all counts are 0. A driver that does not count expired messages returns 0 for ``expired``.
+        Each state is counted up to at least ``most`` messages; higher counts may be too low. For a missing queue, all
+        counts are 0. A driver that does not count expired messages returns 0 for ``expired``.
         """
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:

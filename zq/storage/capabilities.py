@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optional parts of the storage interface: history, transactions, topics and parcels.
+"""The optional parts of the storage interface: history, transactions, topics and migration.
 
 The rules in ``api`` for all operations and arguments also apply here. A driver without one of these parts inherits
 ``api.Defaults``.
@@ -36,7 +36,7 @@ BOUNDS: Final = Bounds()
 
 
 def check_stage(commit: Commit, stage: str, count: int) -> None:
-    """Raise ``StageDiffers`` if the stage's message count ``count`` is not the one that the commit expects."""
+    """Raise ``StageDiffers`` if ``count`` is not the message count that the commit expects for the stage."""
     expected = commit.expected.get(stage, count)
     if expected != count:
         raise StageDiffers.of(stage, count, expected)
@@ -62,7 +62,10 @@ class Snapshots(Protocol):
 
 
 class UndecidedCommit(NamedTuple):
-    """A commit that may still fail, because a server prepares or aborts it. ``seconds``: the rest of its time limit."""
+    """A commit that may still fail, because a server is preparing or aborting it.
+
+    ``seconds`` is the time that remains until the commit's time limit.
+    """
 
     project: str
     producer: str
@@ -70,9 +73,9 @@ class UndecidedCommit(NamedTuple):
 
 
 class ParcelController(Protocol):
-    """The operations that move a project to another store; see ``zq.model.parcels``.
+    """The operations that move a project to another store, as exported items called parcels; see ``zq.model.parcels``.
 
-    No other operation may change the project meanwhile.
+    During a move, no other operation may change the project.
     """
 
     def projects(self) -> Sequence[str]:
@@ -83,39 +86,40 @@ class ParcelController(Protocol):
         ...
 
     def export(self, project: str, after: str, limit: int, now: Seconds) -> Page[Parcel]:
-        """Return up to ``limit`` parcels of the project, and the position from which the next page continues.
+        """Return a page of up to ``limit`` parcels (exported items) of the project.
 
-        ``after`` is ``next`` of the former page, or "". A page may have fewer parcels, but it is empty only at the
-        end. Expired items, stages and removed messages are not exported.
+        ``after`` is ``next`` of the previous page, or "" for the first page. A page may be short, but it is empty only
+        if no parcels follow. Expired items, stages and removed messages are not exported.
 
         Raises ``CommitRunning`` if a commit of the project is open.
         """
         ...
 
     def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds) -> None:
-        """Store the parcels with their ids, sequences, positions and times. Ignore items that exist already.
+        """Store parcels (exported items of another store) with their ids, sequences, positions and times.
 
-        The parcels must be adopted in the order in which they were exported. Counters never decrease, so later
-        messages get higher sequences. Items that have expired at ``now`` may be omitted. The items of one queue are
-        adopted atomically, up to the bounds of a page.
+        Items that already exist are ignored. The parcels must be adopted in the order in which they were exported.
+        Counters never decrease, so later messages get higher sequences. Items that have expired at ``now`` may be
+        omitted. Items of one kind and one queue are stored atomically if they are from one page.
 
-        Raises ``Invalid`` if the store cannot store an item, or would hide it because of a deleted queue of this name.
+        Raises ``Invalid`` if the store cannot store an item, or would hide the item because a queue of its name was
+        deleted.
         """
         ...
 
     def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
-        """Abort the undecided commits of all projects whose time limit has passed. Return the others.
+        """Abort all undecided commits whose time limit has passed, and return the undecided commits that remain.
 
-        The stages of an undecided commit are missing in all listings. If there are very many commits, some are left
-        out.
+        The operation covers all projects. Stage listings omit the stages of an undecided commit. If there are very many
+        commits, some are left out.
         """
         ...
 
     def last_clock(self) -> Seconds | None:
-        """Return the stored time of a store that several servers can use, without changing it; 0 = no time is stored.
+        """Return the time that running servers record in the store; 0 if no time is recorded.
 
-        Every running server changes the stored time every few seconds with ``Storage.now``. Return None if only one
-        process can open the store.
+        Every running server updates this time every few seconds through ``Storage.now``. This method does not change
+        it. Return None if only one process can open the store.
         """
         ...
 
@@ -163,7 +167,7 @@ class HistoryController(Protocol):
           sequences are above ``marker``, and ``next`` is the last sequence. Each message is listed once, even if it
           finishes during the listing. ``newest_first`` must be false.
 
-        Law L6 (a marker misses nothing) applies to all these listings.
+        A reader that continues from ``next`` misses no item (law L6).
         """
         ...
 
@@ -183,7 +187,7 @@ class TransactionController(Protocol):
     """
 
     min_slice: int
-    """The smallest useful size of a ``carry_on`` slice, in messages. Smaller slices take about as much time."""
+    """The smallest useful size of a ``carry_on`` slice, in messages. A smaller slice is not noticeably faster."""
 
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:
         """Issue and return the next epoch of a fence. The first epoch is 1.
@@ -221,15 +225,15 @@ class TransactionController(Protocol):
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         """Publish all messages of the stages and delete all messages of the claims, atomically.
 
-        The stages in ``commit.beside`` are published too. They may be missing. Their messages do not count in the
+        Stages in ``commit.beside`` are published too, but a missing one is ignored. Their messages do not count in the
         result or towards ``bounds.most``.
 
         A commit of up to ``bounds.step`` messages and a few megabytes is completed in one step. A larger commit is only
         recorded: ``open`` is true in the result, and ``carry_on`` completes the commit. Until then:
 
-        - The messages of its claims count as claimed, and their claims do not lapse. Deleting such a message raises
-          ``MessageClaimed``, even for the consumer that holds the claim. Metrics may count some of the messages as
-          ready once the original claim expiry has passed.
+        - The messages of its claims count as claimed, and the claims do not lapse. Deleting one of these messages
+          raises ``MessageClaimed``, even for the consumer that holds the claim. Metrics may count some of the messages
+          as ready once the original claim expiry has passed.
         - Its stages are invisible to all other operations.
 
         The operation publishes and deletes no messages in two cases:
@@ -276,8 +280,8 @@ class TransactionController(Protocol):
     def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
         """Return live stages, fences or producers (``work``) with names greater than ``after``.
 
-        They are in ascending byte order of names; ``next`` is the last name. Items that an older version of the driver
-        stored may lack times.
+        They are in ascending byte order of names; ``next`` is the last name. Items stored by an older version of the
+        driver may lack times.
         """
         ...
 
@@ -305,7 +309,7 @@ class TopicController(Protocol):
     ) -> int:
         """Append the entries atomically as one batch, and return the sequence of the first entry.
 
-        - The other entries have the following sequences, without gaps.
+        - The sequences of the entries are consecutive.
         - Batches become visible in order of their sequences: once a reader has seen a batch, no earlier batch appears
           (law L6).
         - If the log exceeds the limits ``retention``, the oldest batches are trimmed.
@@ -340,8 +344,8 @@ class TopicController(Protocol):
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
         """Notify the listener, within milliseconds, of each batch that any process publishes after this call.
 
-        Return a function that ends the subscription; further calls of it have no effect. Notifications may be lost, so
-        a listener that must not miss a message reads the log. See ``Listener``.
+        Return a function that ends the subscription; calling it again has no effect. Notifications may be lost, so a
+        listener that must not miss a message reads the log. See ``Listener``.
         """
         ...
 

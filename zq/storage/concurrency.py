@@ -172,9 +172,9 @@ class GroupCommit(Generic[Request, Answer]):
         self._awaited = 0
 
     def _take_followers(self, weight: int) -> list[_Member[Request, Answer]]:
-        """Remove and return the members that join the leader's group: those that waited longest, as far as they fit.
+        """Remove and return the oldest waiting requests that fit in the leader's group.
 
-        ``weight`` is the weight of the leader.
+        ``weight`` is the weight of the leader's request.
         """
         with self._lock:
             count = 0

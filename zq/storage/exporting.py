@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The export of a project as parcels. A driver reads only what no other operation returns; see ``ParcelReader``."""
+"""The export of a project as parcels (items that do not depend on the driver), shared by all drivers.
+
+A driver implements only ``ParcelReader``, for data that no other operation returns.
+"""
 
 import json
 from collections.abc import Sequence
@@ -42,17 +45,17 @@ class ParcelReader(Protocol):
         ...
 
     def missing(self, project: str, after: str, limit: int) -> Sequence[str]:
-        """Return the next names of queues that do not exist, but have idempotency keys.
+        """Return up to ``limit`` names of missing queues that still have idempotency keys.
 
-        The names are greater than ``after``, in an order that depends on the driver. The result is empty at the end.
+        The names follow ``after`` in an order that depends on the driver. The result is empty if no names follow.
         """
         ...
 
     def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[KeyParcel]:
-        """Return up to ``limit`` idempotency keys of the queue, or of the topic log for the queue name ``LOG``.
+        """Return up to ``limit`` idempotency keys of a queue, or of the topic log if the queue's name is ``LOG``.
 
-        ``after`` is ``next`` of the former result, or "". A result may have fewer items although more follow.
-        ``next`` is None at the end.
+        ``after`` is ``next`` of the previous page, or "". A page may be short although more keys follow; ``next`` of
+        the last page is None.
         """
         ...
 
@@ -61,11 +64,14 @@ class ParcelReader(Protocol):
         ...
 
     def batches(self, project: str, after: int, limit: int, now: Seconds) -> Sequence[BatchParcel]:
-        """Return the next batches of the log after a sequence, up to ``limit``. The result is empty at the end."""
+        """Return up to ``limit`` batches of the log after a sequence, or an empty result if no batches follow."""
         ...
 
     def documents(self, project: str, after: str, limit: int, now: Seconds) -> Page[DocumentParcel]:
-        """Return up to ``limit`` documents of the project. The arguments have the same meaning as in ``keys``."""
+        """Return a page of up to ``limit`` documents of the project.
+
+        ``after`` is ``next`` of the previous page, or "" for the first page.
+        """
         ...
 
 
@@ -78,7 +84,7 @@ class Cursor(NamedTuple):
 
 
 class Exporter:
-    """The export of an open store. Parcels are in an order in which another store can adopt them."""
+    """The export of an open store, in an order in which another store can adopt the parcels."""
 
     def __init__(self, storage: Storage, reader: ParcelReader) -> None:
         self._storage = storage
@@ -150,7 +156,10 @@ class Exporter:
     def _read_missing_keys(
         self, project: str, at: Cursor, limit: int, now: Seconds
     ) -> tuple[Sequence[Parcel], Cursor | None]:
-        """Read the keys of missing queues after ``at.queue`` or, if there is a position, from this queue on."""
+        """Read the idempotency keys of missing queues.
+
+        If ``at`` has a position, begin within the queue ``at.queue``; otherwise, begin with the queue after it.
+        """
         names = [at.queue] if at.position else self._reader.missing(project, at.queue, limit)
         found: list[Parcel] = []
         for name in names:

@@ -38,17 +38,17 @@ class Ticket:
         _thread.ticket = None
 
     def defer(self, wait: Callable[[], object]) -> None:
-        """Set the function that waits for the disk, in place of that of an earlier operation of the request.
+        """Set the function that waits for the disk. It replaces the function of an earlier operation.
 
-        The last function is enough, because it waits for all earlier writes too.
+        The last function is enough, because it also waits for all earlier writes.
         """
         self.wait = wait
 
     def keep_open(self, release: Callable[[], object]) -> bool:
-        """Prevent the store from closing until the ticket is released. Return whether this call has done so.
+        """Keep the store open until the ticket is released. Return whether this call took effect.
 
-        When the ticket is released, it calls ``release``. The call does nothing if there is no disk sync to wait for,
-        or if the ticket already keeps the store open.
+        The release of the ticket calls the function ``release``. The call has no effect if there is no disk sync to
+        wait for, or if the ticket already keeps the store open.
         """
         if self.wait is None or self._release is not None:
             return False
@@ -61,7 +61,7 @@ class Ticket:
         return self._release is not None
 
     def release(self) -> None:
-        """Allow the store to close. The HTTP server calls this method after the wait, even if the wait failed."""
+        """Allow the store to close. The HTTP server calls this method after the disk sync, even if the sync failed."""
         if self._release is not None:
             self._release()
 

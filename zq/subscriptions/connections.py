@@ -58,7 +58,7 @@ class ConnectionSubscriptions:
         self._watchers.pop(_source(queue).connection_queue(id), None)
 
     def wake(self, hidden: QueueRef) -> None:
-        """Notify the connection whose subscription has this hidden queue, if there is one. Thread-safe."""
+        """Notify the connection whose subscription has this hidden queue, if any. Thread-safe."""
         if (notify := self._watchers.get(hidden)) is not None:
             notify()
 

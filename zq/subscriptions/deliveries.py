@@ -30,9 +30,10 @@ class Delivery(Struct, frozen=True):
     """A pending or dead-lettered delivery.
 
     Args:
-        stored: The message that carries the notice.
+        stored: The stored message whose body is the notice.
         notice: The decoded notice.
-        body: The decrypted body of the message. None if it cannot be decrypted or the notice is a confirmation request.
+        body: The decrypted body of the message to deliver. None if it cannot be decrypted or the notice is a
+            confirmation request.
     """
 
     stored: Message

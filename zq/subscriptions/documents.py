@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Storage of subscriptions, in one document per source (queue or topic).
 
-Each change of a queue's subscriptions also updates the mark in the queue's metadata, which makes posts create notices.
-Each change of a topic's subscriptions also renews the fan-out cursor of the project.
+A change of a queue's subscriptions also updates the mark in the queue's metadata. If a queue has this mark, posts to it
+create notices. A change of a topic's subscriptions also renews the fan-out cursor of the project.
 """
 
 from collections.abc import Callable
@@ -111,7 +111,7 @@ class SubscriptionDocuments:
     def list_project(self, project: str, after: str, limit: int) -> list[tuple[Source, Subscription]]:
         """Return up to ``limit`` subscriptions of the project that have not expired, sorted by source and id.
 
-        ``after`` is the ``position`` of the last subscription of the previous page. "" stands for the first page.
+        ``after`` is the ``position`` of the last subscription of the previous page; "" = the first page.
         """
         now = self._clock.now()
         document, _, id = after.rpartition("/")
@@ -130,7 +130,7 @@ class SubscriptionDocuments:
         return found[:limit]
 
     def get_queue_mark(self, queue: QueueRef) -> Metadata:
-        """Return the metadata entry that marks the queue, or {} if the queue has no active subscriptions."""
+        """Return the metadata entry of a queue with active subscriptions, or {} if the queue has none."""
         all = self.get(Source(queue.project, "queue", queue.name))
         return {MARK: all.generation} if all.has_active else {}
 
@@ -157,7 +157,7 @@ class SubscriptionDocuments:
     def start_at_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
         """Return a copy of the subscription that receives only messages posted from now on.
 
-        If the subscription is not active, return it unchanged. Otherwise, ``confirmed`` of the copy is:
+        If the subscription is not active, return it unchanged. In the copy, ``confirmed`` is:
 
         - for a queue, the next generation of its subscription set ``all``;
         - for a topic, the next sequence of the project's log.
@@ -246,8 +246,8 @@ def postpone(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
 def _decode_unexpired(stored: bytes | None, now: Seconds) -> SubscriptionSet:
     """Decode a subscription set and remove expired subscriptions. If ``stored`` is None, return an empty set.
 
-    The generation of the result is at least the current time in milliseconds. If it were 0 for a missing document,
-    generations would repeat after the document has expired.
+    The generation of the result is at least the current time in milliseconds. Generations therefore never repeat, even
+    after the stored document has expired.
     """
     found = _decoder.decode(stored).without_expired(now) if stored else SubscriptionSet()
     return msgspec.structs.replace(found, generation=max(found.generation, int(now * 1000)))

@@ -43,7 +43,10 @@ SOURCES_AT_ONCE: Final = 20
 
 
 class Subscribers(Followers):
-    """The subscribers of queues and topics. ``keep`` is the retention of undelivered notices in seconds."""
+    """The subscribers of queues and topics, as the core accesses them.
+
+    ``keep`` is the retention of undelivered notices in seconds.
+    """
 
     def __init__(self, storage: Storage, clock: Clock, keep: int) -> None:
         self._documents = SubscriptionDocuments(storage, clock)
@@ -53,7 +56,7 @@ class Subscribers(Followers):
         return self._documents.get_queue_mark(queue)
 
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
-        """Return one notice for each message, to be stored together with the post.
+        """Return one notice for each message, to be stored atomically with the post.
 
         ``hops`` is the number of subscriptions through which the messages have already passed. If it is ``MAX_HOPS`` or
         more, return None, because the subscriptions probably form a loop.
@@ -97,7 +100,7 @@ class FollowResult(Struct, frozen=True):
 
 
 class FanOut:
-    """Fan-out of queue notices and topic messages to deliveries."""
+    """Fan-out of queue notices and topic messages to the delivery queues of subscriptions."""
 
     def __init__(
         self, storage: Storage, clock: Clock, subscriptions: SubscriptionDocuments, policy: SubscriptionPolicy
@@ -109,7 +112,10 @@ class FanOut:
         self._cursors = Cursors(storage, clock)
 
     def list_work(self, project: str) -> Sequence[QueueRef]:
-        """Return the project's notice and delivery queues and, if it has topic subscribers, its topic log."""
+        """Return the project's queues that a delivery worker must check.
+
+        These are the notice and delivery queues and, if the project has topic subscribers, its topic log.
+        """
         return [*self._queues(project), *([make_log_ref(project)] if self._cursors.get(project) else [])]
 
     def _queues(self, project: str) -> Sequence[QueueRef]:

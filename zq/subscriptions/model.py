@@ -20,7 +20,7 @@ from zq.wire.subscriptions import CONNECTION
 PENDING: Final = "~pending"
 DEAD: Final = "~dead"
 PUSHED: Final = "~pushed"
-# Queue name that stands for a project's topic log in a worker's schedule.
+# Queue name that represents a project's topic log in a worker's schedule.
 LOG_NAME: Final = f"{HIDDEN}log"
 
 
@@ -52,7 +52,7 @@ def is_notice_queue(queue: QueueRef) -> bool:
 
 
 def make_log_ref(project: str) -> QueueRef:
-    """Return the reference under which a worker schedules the project's topic log like a queue."""
+    """Return the queue name that represents a project's topic log in a worker's schedule."""
     return QueueRef(project, LOG_NAME)
 
 
@@ -167,7 +167,7 @@ class SubscriptionSet(Struct, frozen=True):
         return next((each for each in self.items if each.id == id), None)
 
     def without_expired(self, now: Seconds) -> "SubscriptionSet":
-        """Return a set of the same generation without expired subscriptions."""
+        """Return a copy of the set without expired subscriptions. The generation stays the same."""
         return SubscriptionSet(self.generation, tuple(each for each in self.items if each.expires > now))
 
     def replace(self, *changed: Subscription, without: str = "") -> "SubscriptionSet":

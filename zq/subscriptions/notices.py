@@ -20,12 +20,12 @@ PLACEHOLDER: Final = '"$zaqar_message$"'
 
 
 def encode_notice(notice: Notice) -> bytes:
-    """Encode a notice as the body of a hidden queue's message."""
+    """Encode a notice as the body of a message in a hidden queue."""
     return msgspec.msgpack.encode(notice)
 
 
 def decode_notice(body: bytes) -> Notice:
-    """Decode a notice from the body of a hidden queue's message."""
+    """Decode a notice from the body of a message in a hidden queue."""
     return _notice_decoder.decode(body)
 
 

@@ -42,7 +42,7 @@ class _Resource:
 
 
 def _parse_terms(req: Request, needed: bool) -> Terms:
-    """Parse the terms in the request body. Unknown members are ignored.
+    """Parse the properties of a subscription in the request body. Unknown members are ignored.
 
     Clients rely on the texts of the error messages (contract 0.2).
 
@@ -149,7 +149,10 @@ class SubscriptionConfirmation(_Resource):
 
 
 def _is_owner(req: Request) -> bool:
-    """Return whether the caller has a credential, uses no signed URL, and is not an administrator."""
+    """Return whether the caller acts as the source's owner.
+
+    This caller has a credential, uses no signed URL, and is not an administrator.
+    """
     identity: Identity = req.context.identity
     return bool(identity.credential) and SIGNATURE not in req.env and ADMIN not in identity.roles
 

@@ -82,7 +82,7 @@ class Terms(Struct):
 class CreatedSubscription(Struct, frozen=True):
     """The result of creating a subscription.
 
-    ``secret`` signs its deliveries. It is "" if the subscription existed already or its deliveries are not signed.
+    ``secret`` signs the deliveries; "" = the subscription existed already, or its deliveries are not signed.
     """
 
     id: str
@@ -90,7 +90,7 @@ class CreatedSubscription(Struct, frozen=True):
 
 
 class ListedSubscription(Struct, frozen=True):
-    """A subscription of a project with its backlog.
+    """A subscription in the listing of its project, with its backlog.
 
     Attributes:
         waiting: Number of pending deliveries, counted up to ``MAX_COUNTED``.
@@ -366,8 +366,8 @@ class Subscriptions:
     def _activate_if_allowed(self, one: Subscription) -> Subscription:
         """Return an active copy of the subscription. If the subscriber must confirm first, return it unchanged.
 
-        ``agreed`` of the copy is False if the subscriber has not confirmed. It must then confirm if the operator
-        enables ``require_confirmation`` later.
+        If the subscriber has not confirmed, ``agreed`` of the copy is False. The subscriber must then confirm if the
+        operator enables ``require_confirmation`` later.
         """
         if one.must_confirm(self._policy.confirm):
             return one

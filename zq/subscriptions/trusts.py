@@ -121,7 +121,7 @@ def _list_urls(catalogue: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _is_below(place: str, url: str) -> bool:
-    """Return whether ``url`` is equal to ``place`` or below it.
+    """Return whether ``url`` equals the URL prefix ``place`` or is below it.
 
     A path with ``.`` or ``..`` segments is never below ``place``.
     """

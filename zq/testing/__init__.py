@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server for tests in the same process: the real application on an empty store, with a clock that tests can advance.
+"""An in-process server for tests: the real application with an empty store and a clock that tests can advance.
 
 Reference: ``api-ref/client.md#test-your-programs``. ``zq.testing.plugin`` provides pytest fixtures.
 """
@@ -34,9 +34,9 @@ except ModuleNotFoundError as error:
 
 # Default project of clients.
 PROJECT: Final = "test"
-# Maximum number of long polls, and of streams. Each has a thread here, and a project may use a quarter of them.
+# Maximum number of long polls, and of streams. Each project may use a quarter of the maximum.
 PLACES: Final = 1000
-# Seconds within which the server notices that it must stop.
+# Interval in seconds at which the server checks whether to stop.
 POLL: Final = 0.05
 # Seconds after which a connection without progress is closed.
 PATIENCE: Final = 10.0
@@ -56,13 +56,13 @@ class Clock:
         self._ahead = self._last = 0.0
 
     def now(self) -> Seconds:
-        """Return the seconds since 1970. They never decrease."""
+        """Return the Unix time in seconds, which never decreases."""
         with self._lock:
             self._last = max(self._last, round(self._read() + self._ahead, 3))
             return self._last
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock. Afterwards, all messages and claims that end before the new time have expired.
+        """Advance the clock. Messages and claims expire as if the time had passed.
 
         Waiting requests poll again at once. Raises ``ValueError`` for a negative number.
         """
@@ -111,7 +111,7 @@ class Server:
         return self._clients.enter_context(Client(self.url, project, **options))
 
     def async_client(self, project: str = PROJECT, **options: Any) -> AsyncClient:
-        """Return an ``AsyncClient`` with these options. Use ``async with``, because its event loop must close it."""
+        """Return an ``AsyncClient`` with these options. Use ``async with`` to close the client in its event loop."""
         return AsyncClient(self.url, project, **options)
 
 
@@ -125,11 +125,11 @@ def server(
 
     Args:
         auth_strategy: "" = no authentication; "token" = clients need a token from ``Server.token``.
-        quota: Limits of each project, named as in ``[quota]``. They need the strategy "token".
+        quota: Limits of each project, named as in the section ``[quota]`` of the configuration. Requires "token".
         store: Store URI.
         sqs: Whether to serve the SQS protocol too, for any access key and without a minimum interval between purges.
 
-    Raises ``ValueError`` for another strategy, or for a quota without a strategy.
+    Raises ``ValueError`` for any other strategy, or for a quota without authentication.
     """
     if auth_strategy not in ("", "token") or (quota and not auth_strategy):
         raise ValueError('auth_strategy must be "" or "token"; with a quota, it must be "token".')
@@ -207,12 +207,12 @@ class _HttpServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a broken connection, because the application reports its own errors."""
+        """Ignore errors of connections. The application reports its own errors."""
 
     def hang_up(self) -> None:
         """Stop reading from all connections. Requests that were read are still answered."""
         for connection in list(self._open):
-            with suppress(OSError):  # it has ended meanwhile
+            with suppress(OSError):  # the client has disconnected
                 connection.shutdown(socket.SHUT_RD)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:  # it imports the server, which other people's tests do not need
+if TYPE_CHECKING:  # ``zq.testing`` imports the server, which unrelated tests do not need
     from zq.client import Client
     from zq.testing import Server
 

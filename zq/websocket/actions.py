@@ -39,9 +39,10 @@ class Reply(Struct, frozen=True):
 
 
 def build_request(action: str, body: Body) -> Request | None:
-    """Build the HTTP request for an action. Raises ``Invalid`` if a field of the body is missing or invalid.
+    """Build the HTTP request for a WebSocket action. Return None if the action needs no request.
 
-    Return None for ``message_get_many`` with an empty list of ids, which needs no request.
+    Only ``message_get_many`` with an empty list of ids needs no request. Raises ``Invalid`` if a field of the body is
+    missing or invalid.
     """
     if action == "queue_list":
         return Request("GET", "/v2/queues", _get_query(body, marker=str, limit=int, detailed=bool))
@@ -114,7 +115,7 @@ BUILDERS: Final[dict[str, Callable[[str, str, Body], Request | None]]] = {
 
 
 def _get_field(body: Body, name: str, kind: type) -> Any:
-    """Return a field of the body, or None if it is missing. Raises ``Invalid`` if its type is not ``kind``."""
+    """Return a field of the body, or None if the field is missing. Raises ``Invalid`` if its type is not ``kind``."""
     value = body.get(name)
     if value is not None and type(value) is not kind:
         raise Invalid(f'Bad request. The value of the "{name}" field must be a {TYPES[kind]}.')
@@ -165,7 +166,7 @@ def _get_drafts(body: Body) -> list[dict[str, Any]]:
 
 
 def build_answer(action: str, body: Body, reply: Reply) -> Any:
-    """Build the body of a successful action's answer from the HTTP response."""
+    """Build the body of the WebSocket answer to a successful action from the HTTP response."""
     document, queue = reply.document, body.get("queue_name")
     if action == "queue_create":
         return f"Queue {queue} created."

@@ -29,7 +29,7 @@ CLOSE_TOO_BIG: Final = 1009
 
 
 class ClientDisconnect(Exception):
-    """Raised if the client has disconnected or does not read."""
+    """Raised if the client has disconnected, or does not read the data sent to it."""
 
 
 class ConnectionLimits(Struct, frozen=True):
@@ -108,7 +108,7 @@ class Connections:
             connection.notify()
 
     def _headers(self, scope: dict[str, Any]) -> dict[str, str]:
-        """Return the handshake headers to send with each request of the connection, as a mapping from name to value."""
+        """Return the handshake headers, by name, to send with each request of the connection."""
         found: dict[str, str] = {}
         for kept in self._forwarded:
             values = [value.decode("latin-1") for name, value in scope["headers"] if name.decode() == kept.lower()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The WebSocket server feature."""
+"""The server feature for WebSocket access."""
 
 from collections.abc import Mapping
 from typing import Final

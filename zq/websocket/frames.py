@@ -27,7 +27,7 @@ class FrameError(Exception):
 
 
 def decode(frame: str | bytes) -> Any:
-    """Decode a frame. Raises ``FrameError`` if it is malformed or has a value that JSON cannot represent."""
+    """Decode a frame. Raises ``FrameError`` if the frame is malformed or has a value that JSON cannot represent."""
     try:
         document = msgspec.json.decode(frame) if isinstance(frame, str) else msgspec.msgpack.decode(frame)
         json.dumps(document, allow_nan=False)  # reject MessagePack values that JSON cannot represent
@@ -51,12 +51,12 @@ def encode(document: Any, binary: bool) -> str | bytes:
 
 
 def build_answer(echoed: dict[str, Any], status: int, body: Any) -> dict[str, Any]:
-    """Return an answer document. ``echoed`` is the result of ``echo``."""
+    """Build an answer document. ``echoed`` is the copy of the request that ``echo`` returned."""
     return {"request": echoed, "headers": {"status": status}, "body": body}
 
 
 def echo(document: Any) -> dict[str, Any]:
-    """Return a copy of the request without its credential. The answer contains this copy."""
+    """Return a copy of the request without its credential, to include in the answer."""
     if not isinstance(document, dict):
         return NO_REQUEST
     headers = document.get("headers") or {}
@@ -66,7 +66,7 @@ def echo(document: Any) -> dict[str, Any]:
 
 
 def check(document: Any) -> str:
-    """Validate the members of a request and return its action. Raises ``Invalid`` if one is missing or invalid."""
+    """Validate the members of a request. Return its action. Raises ``Invalid`` if a member is missing or invalid."""
     if not isinstance(document, dict):
         raise Invalid(f"Unexpected body type. Expected dict, not {type(document).__name__}.")
     action = document.get("action")

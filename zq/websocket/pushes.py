@@ -23,14 +23,14 @@ class Subscriptions(Protocol):
     """The interface to the queue subscriptions of connections. A queue and an id identify a subscription."""
 
     def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
-        """Set the callback for new messages.
+        """Set the function that is called when the subscription has new messages.
 
         ``notify`` is called on any thread. Calls can be lost, so the connection must also poll.
         """
         ...
 
     def forget(self, queue: QueueRef, id: str) -> None:
-        """Remove the subscription's callback."""
+        """Unset the function that ``watch`` has set."""
         ...
 
     def exists(self, queue: QueueRef, id: str) -> bool:
@@ -76,7 +76,7 @@ NO_SUBSCRIPTIONS: Final[Subscriptions] = NoSubscriptions()
 
 
 class Pusher:
-    """The source of frames to push to one connection. Not thread-safe."""
+    """The source of the frames that the server pushes to one connection. Not thread-safe."""
 
     def __init__(self, subscriptions: Subscriptions, notify: Callable[[], object]) -> None:
         """Create the pusher. ``notify`` is called from any thread when ``batches`` may have frames."""
@@ -94,7 +94,7 @@ class Pusher:
         self._wake()
 
     def is_due(self) -> bool:
-        """Return whether ``batches`` must be called: after a notification or when a poll is due."""
+        """Return whether ``batches`` must be called, after a notification or because a poll is due."""
         return bool(self._formats) and (self._notified or time.monotonic() - self._polled_at > POLL_INTERVAL)
 
     def batches(self) -> Iterator[Sequence[Frame]]:

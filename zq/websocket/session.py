@@ -156,9 +156,9 @@ class Session:
         self._deadline = time.monotonic() + CREDENTIAL_TIMEOUT
 
     def begin(self) -> None:
-        """If the strategy is ``proxy``, check that the handshake came through the proxy.
+        """Check that the handshake came through the proxy, if the authentication strategy is ``proxy``.
 
-        Raises ``CloseConnection`` if it did not.
+        Raises ``CloseConnection`` otherwise.
         """
         if self._service.strategy == "proxy" and self._call(WHOAMI_REQUEST, {}).status != 200:
             raise CloseConnection(CLOSE_POLICY, "This connection did not come through the proxy.")
@@ -169,9 +169,9 @@ class Session:
         return self._open or bool(self._credential)
 
     def check(self) -> None:
-        """Check the authentication deadline and the credential's expiry. Call this method every second.
+        """Check the authentication deadline and the credential's expiry. Must be called every second.
 
-        Raises ``CloseConnection`` if one of them has passed.
+        Raises ``CloseConnection`` if the client did not authenticate in time or the credential has expired.
         """
         if self._credential:
             if self._expires is not None and self._service.clock.now() >= self._expires:
@@ -197,7 +197,7 @@ class Session:
     def start_pushing(self) -> None:
         """Start to push the messages of the subscription that the last frame created.
 
-        Call this method after the answer was sent, so that no message precedes the answer.
+        Must be called after the answer to the frame was sent, so that no message precedes the answer.
         """
         subscribed, self._subscribed = self._subscribed, None
         if subscribed is not None:
@@ -335,8 +335,8 @@ class Session:
 
         Args:
             headers: The headers in the frame.
-            signed: Whether the frame is signed. The credential is then the frame's signature, otherwise the
-                connection's credential.
+            signed: Whether the frame is signed. If so, the frame's signature is the credential. Otherwise, the
+                connection's credential is used.
             checks_client: Whether the application checks the client id and rejects an invalid one. If false, an invalid
                 client id is replaced by ``NO_CLIENT``.
         """

@@ -47,7 +47,7 @@ class Error(Struct, omit_defaults=True):
     """The body of an error response.
 
     Attributes:
-        limit: Name of the exceeded limit.
+        limit: Name of the exceeded limit, if the error is about a limit.
     """
 
     title: str = ""
@@ -99,7 +99,7 @@ class Message(BriefMessage, Generic[Time], kw_only=True, frozen=True, omit_defau
 
 
 class BriefPoppedMessage(Struct, omit_defaults=True, gc=False):
-    """A ``PoppedMessage`` without details, which is encoded faster."""
+    """A message that a pop has deleted, without details. Encoding it is faster than encoding a ``PoppedMessage``."""
 
     id: str
     ttl: int
@@ -151,7 +151,7 @@ class HistoryPage(Messages[M], Generic[M]):
 
 
 class Gap(Struct, frozen=True):
-    """A range of trimmed messages in the log: after the sequence ``after``, before the sequence ``resumes``."""
+    """A range of messages that are no longer in the log: sequence numbers above ``after`` and below ``resumes``."""
 
     after: Count
     resumes: Count
@@ -161,8 +161,8 @@ class TopicMessagePage(MessagePage[M], Generic[M], omit_defaults=True):
     """A page of a topic's messages.
 
     Attributes:
-        gap: The trimmed part of the log before the page.
-        position: Log position up to which an empty page was searched, if details were requested.
+        gap: The range of messages before the page that are no longer in the log.
+        position: Log position up to which the server searched for messages. Only in an empty page with details.
     """
 
     gap: Gap | None = None
@@ -236,8 +236,8 @@ class Stats(Struct, Generic[Time], frozen=True, omit_defaults=True):
     """The message counts of a queue or topic.
 
     Attributes:
-        entered: Counter of posted messages. It starts at an arbitrary number, so only differences are meaningful.
-            Absent if unknown.
+        entered: Counter of posted messages. The start value is arbitrary, so only differences are meaningful. Absent if
+            unknown.
     """
 
     claimed: Count

@@ -100,7 +100,7 @@ def _to_json(value: AttributeValue) -> JsonValue:
 
 
 def _number(text: str) -> int | float | None:
-    """Parse a Number. Return ``None`` if it would have a different text as a JSON number."""
+    """Parse an attribute of type Number. Return ``None`` if its text would change as a JSON number."""
     try:
         number = _decode_number(text)
     except msgspec.DecodeError:

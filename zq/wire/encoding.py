@@ -40,7 +40,7 @@ def claim_href(queue: str, claim: str) -> str:
 
 
 def page(member: str, items: Sequence[object], path: str, query: dict[str, str] | None) -> bytes:
-    """Encode a page of a listing: the items in a member named ``member``, and the link to the next page.
+    """Encode a page of a listing: the items, in a member with the given name, and the link to the next page.
 
     Args:
         query: Parameters of the link to the next page; ``None`` = no link.
@@ -49,10 +49,10 @@ def page(member: str, items: Sequence[object], path: str, query: dict[str, str] 
 
 
 def next_links(path: str, query: dict[str, str] | None) -> list[answers.Link]:
-    """Return the link to the next page, or no link if ``query`` is ``None``.
+    """Return the link to the next page as a list, which is empty if ``query`` is ``None``.
 
-    The parameter that changes from page to page must be the last one in ``query``, because the encoded form of all
-    others is cached.
+    The last parameter in ``query`` must be the parameter that changes from page to page. The encoded form of the other
+    parameters is cached.
     """
     if query is None:
         return []
@@ -226,7 +226,8 @@ def _format_since(moment: Seconds | None, now: Seconds) -> tuple[str | None, int
 def timestamp(moment: Seconds) -> str:
     """Format a time as ISO 8601 in UTC with milliseconds.
 
-    Cached, because formatting is the largest part of encoding a message, and the messages of a post have equal times.
+    Cached, because formatting takes most of the time of encoding a message, and all messages of a post have the same
+    time.
     """
     return datetime.fromtimestamp(round(moment, 3), UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 

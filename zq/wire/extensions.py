@@ -104,7 +104,7 @@ def parse_time(text: str) -> Seconds | None:
 
 
 class HeldClaim(Struct):
-    """A claim that a commit settles."""
+    """A claim whose messages a commit deletes."""
 
     queue: str
     claim: str

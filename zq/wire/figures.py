@@ -40,7 +40,7 @@ class CurrentTotals(CurrentDepth, frozen=True, kw_only=True):
 
 
 class FiguresRow(CurrentDepth, frozen=True, kw_only=True):
-    """The figures of a queue.
+    """The message counts and rates of a queue.
 
     Attributes:
         in: Posted messages per second.
@@ -61,7 +61,7 @@ class FiguresRow(CurrentDepth, frozen=True, kw_only=True):
 
 
 class TopicRow(Struct, frozen=True):
-    """The figures of a topic.
+    """The message rates of a topic.
 
     Attributes:
         in: Published messages per second.
@@ -72,7 +72,7 @@ class TopicRow(Struct, frozen=True):
 
 
 class FiguresPage(Struct, Generic[Time], frozen=True, kw_only=True):
-    """A page of queues or topics.
+    """A page of queues or topics, with their message counts and rates.
 
     Attributes:
         complete: True if all queues of the store were counted.
@@ -95,7 +95,7 @@ class DepthSeries(Struct, frozen=True):
 
 
 class RateSeries(Struct, frozen=True):
-    """Messages per second."""
+    """Time series of message rates, in messages per second."""
 
     posted: Column
     claimed: Column
@@ -104,7 +104,7 @@ class RateSeries(Struct, frozen=True):
 
 
 class TimeSeries(Struct, Generic[Time], frozen=True, kw_only=True):
-    """Time series.
+    """Time series of message counts and rates.
 
     Attributes:
         step: Seconds between two points.
@@ -133,7 +133,7 @@ class QuotaUse(Struct, frozen=True):
 
 
 class TopQueues(Struct, frozen=True):
-    """The first queues by several criteria, and the quotas that are nearly exhausted."""
+    """The top queues by several criteria, such as backlog, and the quotas that are nearly exhausted."""
 
     oldest: list[FiguresRow]
     deepest: list[FiguresRow]
@@ -143,7 +143,7 @@ class TopQueues(Struct, frozen=True):
 
 
 class Overview(TimeSeries[Time], Generic[Time], frozen=True, kw_only=True):
-    """The figures of a project.
+    """The message counts and rates of a project.
 
     Attributes:
         depth: Null if the caller may not see all queues.

@@ -4,8 +4,8 @@
 The field has the name of the key without the underscore, the type of its parsed value, and the value of an unset key.
 The field's docstring is the description of the key in ``api-ref/queues.md``. ``Key`` has all other properties.
 
-The schema, the rules, the defaults that clients see, the OpenAPI document, the console's form and the table in
-``api-ref/queues.md`` are derived from these fields.
+Derived from these fields are the schema, the rules, the defaults that clients see, the OpenAPI document, the console's
+form and the table in ``api-ref/queues.md``.
 """
 
 from collections.abc import Callable, Mapping
@@ -207,7 +207,7 @@ KNOWN_KEYS: Final = {
 
 
 def parse_keys(metadata: Mapping[str, Any], limits: Limits) -> Json:
-    """Parse valid metadata. Return the arguments of ``ReservedKeys`` by name."""
+    """Parse the reserved keys in valid metadata. Return the fields of ``ReservedKeys`` by name."""
     return {
         field.name: key.parse(metadata.get(name), limits) if key.parse else metadata.get(name) or field.default
         for name, (field, key) in KEYS.items()
@@ -220,7 +220,10 @@ def build_key_schemas(limits: Limits) -> Json:
 
 
 def check_retry_span(policy: Mapping[str, Any], field: str = "_retry_policy") -> None:
-    """Raise ``InvalidBody`` if the delays of a ``_retry_policy``, which fits its schema, are too close."""
+    """Raise ``InvalidBody`` if the minimum and maximum delay of a ``_retry_policy`` are too close.
+
+    The policy must already match its schema.
+    """
     if policy.get("maximum_delay", 30) - policy.get("minimum_delay", 5) < 10:
         raise InvalidBody(
             f"{field}: maximum_delay must exceed minimum_delay by at least 10 seconds (defaults 30 and 5)."

@@ -51,8 +51,8 @@ def page(
     Args:
         query: Parameters of the link to the next page; ``None`` = no link.
         gap: The last sequence before the gap, and the first sequence after it.
-        position: Position up to which the log was read, which is shown if the page has no messages. ``None`` = encode
-            the page without details.
+        position: Log position up to which the server searched, for a page without messages. ``None`` = encode the page
+            without details.
     """
     shown = [_format_message(message, now, position is not None) for part in slices(messages) for message in part]
     next_page = next_links(f"/v2/topics/{topic}/messages", query)
@@ -61,7 +61,7 @@ def page(
 
 
 def messages(found: Sequence[PublishedMessage], now: Seconds, detailed: bool) -> bytes:
-    """Encode messages without links."""
+    """Encode messages of a topic as a list without links."""
     return encode(answers.Messages([_format_message(message, now, detailed) for message in found]))
 
 

@@ -12,7 +12,7 @@ MARK: Final = "<!-- The site has the error classes here. -->\n"
 
 
 def with_classes(page: str) -> str:
-    """Insert the table of error classes into a page. Raises ``ValueError`` if the page has no place for it."""
+    """Insert the table of error classes into a page. Raises ``ValueError`` if the page has no line ``MARK``."""
     before, found, after = page.partition(MARK)
     if not found:
         raise ValueError(f"The page has no line {MARK.strip()}")

@@ -8,7 +8,7 @@ from zq import errors
 # Header with the error's class name, because several classes share a status and title.
 HEADER: Final = "X-Zq-Error"
 
-# Status and title by error class. Other classes have those of their base class.
+# Status and title by error class. Other classes inherit the status and title of their base class.
 STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.Invalid: (400, "Invalid API request"),
     errors.InvalidBody: (400, "Invalid request body"),

@@ -69,7 +69,7 @@ class Secret(Struct):
 
 
 class Delivery(Struct, frozen=True):
-    """A failed or pending delivery. It has no body if the server could not decrypt it.
+    """A failed or pending delivery. Without a body if the server could not decrypt the body.
 
     Attributes:
         Message_Type: ``Notification``, or the type of a confirmation request that could not be delivered.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The declaration of a project's settings in a YAML file, and its comparison with the server."""
+"""The YAML file of ``zq apply``: parsing, and comparison with the settings on the server."""

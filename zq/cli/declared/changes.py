@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The difference between a file and the server, as values and as text."""
+"""Differences between a declaration file and the server: data types and text output."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
@@ -19,7 +19,7 @@ SIGNS: Final[Mapping[Action, tuple[str, str]]] = {
 
 
 class Field(Struct, frozen=True, omit_defaults=True):
-    """A property with its old and new value. ``UNSET`` = the property does not exist."""
+    """A changed property with its old and new value. ``UNSET`` = the property does not exist."""
 
     name: str
     old: Any = UNSET
@@ -31,7 +31,7 @@ class Field(Struct, frozen=True, omit_defaults=True):
 
 
 class Change(Struct, frozen=True, omit_defaults=True):
-    """A change of one object. It shows no secret.
+    """A change of one object, such as a queue. Secrets are not included.
 
     Attributes:
         remark: Further information about the object, such as the number of its messages.
@@ -45,19 +45,19 @@ class Change(Struct, frozen=True, omit_defaults=True):
 
 
 def same(one: object, other: object) -> bool:
-    """Return whether two values are equal in JSON. In Python, ``True`` equals 1."""
+    """Return whether two values are equal as JSON, where ``true`` and 1 differ."""
     return msgspec.json.encode(one, order="sorted") == msgspec.json.encode(other, order="sorted")
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Field]:
-    """Return the members that differ."""
+    """Return a ``Field`` for each key whose values differ."""
     names = [*new, *(name for name in old if name not in new)]
     pairs = ((name, old.get(name, UNSET), new.get(name, UNSET)) for name in names)
     return [Field(*each) for each in pairs if UNSET in each[1:] or not same(*each[1:])]
 
 
 def lines(change: Change) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a change, each with its colour."""
+    """Yield the text lines that describe a change, each with its terminal colour."""
     sign, colour = SIGNS[change.action]
     remark = f" ({change.remark})" if change.remark else ""
     yield f"{sign} {change.kind} {change.name}{remark}", colour

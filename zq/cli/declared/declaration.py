@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The declaration of a project: its types, and the checks of references between its parts."""
+"""The data types of a declaration file, and checks of the references between its objects."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -22,18 +22,18 @@ from zq.wire.metadata import check_retry_span
 # Maximum number of errors to report. Each may need a search for a similar name.
 MAX_ERRORS: Final = 20
 DEAD_LETTERS_KEY: Final = "_dead_letter_queue"
-# A key of a queue of SQS, which may be its own dead-letter queue.
+# Metadata key of a queue for SQS clients. An SQS queue may be its own dead-letter queue.
 SQS_KEY: Final = "_sqs"
 
 
 class Resource(Struct, omit_defaults=True, frozen=True):
-    """A queue or topic."""
+    """The declaration of a queue or topic."""
 
     settings: Json = {}
 
 
 class Subscription(Struct, omit_defaults=True, frozen=True):
-    """A subscription to the queue or topic that is not ""."""
+    """The declaration of a subscription to a queue or a topic. The name of the unused source is ""."""
 
     queue: str = ""
     topic: str = ""
@@ -62,9 +62,10 @@ class ProjectQuota(Struct, frozen=True):
 
 
 class Token(Struct, omit_defaults=True, frozen=True):
-    """The rights of a token. ``scopes`` is ``None`` if they include the whole project.
+    """The declaration of a token.
 
     Attributes:
+        scopes: ``None`` = access to the whole project.
         roles: Empty = the server's default.
         days: Lifetime of a new token; ``None`` = the server's default.
     """
@@ -75,7 +76,7 @@ class Token(Struct, omit_defaults=True, frozen=True):
 
 
 class Declaration(Struct, omit_defaults=True, frozen=True, kw_only=True):
-    """The settings of a project and of a deployment. A section that is ``None`` is not declared."""
+    """The content of a declaration file. A section that the file does not contain is ``None``."""
 
     version: int
     quotas: dict[str, ProjectQuota] | None = None
@@ -88,7 +89,9 @@ class Declaration(Struct, omit_defaults=True, frozen=True, kw_only=True):
 
 
 def read_declaration(content: bytes, limits: Limits) -> Declaration:
-    """Read and check a file. Raises ``FileErrors`` with the errors of its first invalid layer: YAML, form, references.
+    """Parse a declaration file, and check its syntax, its schema and its references.
+
+    Raises ``FileErrors`` with the errors of the first check that fails.
 
     Args:
         limits: The limits of the server.
@@ -118,7 +121,7 @@ def _without_nulls(entry: Json) -> Json:
 
 
 def _reference_errors(declared: Declaration, limits: Limits) -> Iterator[str]:
-    """Yield the errors that a schema cannot describe, such as names that are not declared."""
+    """Yield the errors that a JSON Schema cannot detect, such as references to undeclared names."""
     for section in ("queues", "topics"):
         for name, entry in (getattr(declared, section) or {}).items():
             yield from _settings_errors(f"{section}.{name}.settings", entry.settings, limits)

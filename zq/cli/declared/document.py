@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A YAML reader for values that JSON can represent. It rejects repeated keys, which PyYAML accepts."""
+"""A YAML parser for values that JSON can represent. Unlike PyYAML, the parser rejects repeated keys."""
 
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -26,7 +26,7 @@ MERGE: Final = f"{TAG}merge"
 
 
 class FileErrors(Exception):
-    """The errors of a file, each a sentence that begins with the path of a value."""
+    """An invalid declaration file, with a sentence for each error."""
 
     def __init__(self, sentences: list[str]) -> None:
         super().__init__(" ".join(sentences))
@@ -34,7 +34,7 @@ class FileErrors(Exception):
 
 
 def read_yaml(content: bytes) -> object:
-    """Return the value of a YAML document. Raises ``FileErrors``."""
+    """Parse a YAML document and return its value. Raises ``FileErrors`` if the document is not valid."""
     import yaml
 
     if len(content) > MAX_BYTES:
@@ -66,7 +66,11 @@ class YamlReader:
         self._checked: set[int] = set()
 
     def read(self, node: Any, path: str, depth: int) -> Any:
-        """Return the value of a YAML node, or ``None`` without one. Raises ``FileErrors`` for too many values."""
+        """Return the value of a YAML node, or ``None`` if ``node`` is ``None``.
+
+        Add invalid values to ``errors``. Raises ``FileErrors`` if the document has too many values, and
+        ``RecursionError`` if it is nested too deeply.
+        """
         if node is None:
             return None
         self._count += 1
@@ -90,7 +94,7 @@ class YamlReader:
         return self._scalar(node, path)
 
     def _mapping(self, node: Any, path: str, depth: int) -> dict[str, Any]:
-        if id(node) not in self._checked:  # an alias leads to a node that was merged already
+        if id(node) not in self._checked:  # the merge keys of an aliased node are already resolved
             self._checked.add(id(node))
             self._check_keys(node, path)
             self._loader.flatten_mapping(node)
@@ -131,7 +135,7 @@ class YamlReader:
 
 
 def join(path: str, key: str) -> str:
-    """Return the path of a member."""
+    """Append a key to the dotted path of its parent."""
     return f"{path}.{key}" if path else key
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of declared objects: how each is read from the server, compared, changed and exported."""
+"""The kinds of objects that ``zq apply`` manages. Each kind can read, compare, change and export its objects."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,7 +39,7 @@ TTL_KEY: Final = "_default_message_ttl"
 HISTORY_KEY: Final = "_history_ttl"
 # Name of the change that renews a subscription. A subscription expires when its ttl has passed.
 REMAINING_TTL: Final = "remaining_ttl"
-# Settings that operators and SQS_KEY clients change. They are kept unless the file names them.
+# Settings that operators and SQS clients change. ``zq apply`` keeps these settings unless the file names them.
 KEPT_SETTINGS: Final = ("_paused", SQS_KEY)
 # Number of tokens and projects per request.
 PAGE_SIZE: Final = 100
@@ -47,7 +47,7 @@ ADMIN_RIGHT: Final = "This part of the file needs the role admin."
 
 
 class Mode(Struct, frozen=True):
-    """The options of a run.
+    """The options of ``zq apply``.
 
     Attributes:
         prune: Whether to delete objects that are not declared.
@@ -61,7 +61,7 @@ class Mode(Struct, frozen=True):
 
 
 class Kind(ABC, Generic[D, A]):
-    """The objects of one section of a file.
+    """One section of a declaration file, such as queues, and its objects on the server.
 
     Args:
         declared: The entries of the section by name.
@@ -70,7 +70,7 @@ class Kind(ABC, Generic[D, A]):
     section: ClassVar[str]
     word: ClassVar[str]
     right: ClassVar[str] = ""
-    """The right that a caller needs, for error messages."""
+    """A sentence about the permission that the caller needs, for error messages."""
 
     def __init__(self, client: Client, limits: Limits, declared: Mapping[str, D], mode: Mode) -> None:
         self.client = client
@@ -88,11 +88,11 @@ class Kind(ABC, Generic[D, A]):
 
     @abstractmethod
     def fields(self, entry: D, actual: A | None) -> list[Field]:
-        """Return the properties that differ. ``actual`` is ``None`` for a new object."""
+        """Return the properties in which the declaration differs from the server's object (``None`` = a new object)."""
 
     @abstractmethod
     def create(self, name: str) -> Json:
-        """Create a declared object, which may exist since an interrupted attempt. Return the secrets to show."""
+        """Create a declared object and return the secrets to show. An interrupted run may already have created it."""
 
     @abstractmethod
     def change(self, name: str, actual: A, fields: list[Field]) -> None: ...
@@ -102,7 +102,7 @@ class Kind(ABC, Generic[D, A]):
 
     @abstractmethod
     def export(self, actual: dict[str, A]) -> Any:
-        """Return the section of a file that declares the objects."""
+        """Convert objects of the server to a section of a declaration file."""
 
     def creation_order(self) -> list[str]:
         """Return the declared names in the order in which to create the objects."""
@@ -113,31 +113,31 @@ class Kind(ABC, Generic[D, A]):
         return [name for name in actual if name not in self.declared]
 
     def prune(self, name: str, actual: A) -> None:
-        """Delete an object. Raises ``Conflict`` if data came since the plan, unless the user forces the deletion."""
+        """Delete an object. Without ``--force``, raise ``Conflict`` if the object holds data."""
         if not self.mode.force and (held := self.held(name, actual)):
             raise Conflict(f"It now holds {held}.")
         self.delete(name, actual)
 
     def held(self, name: str, actual: A) -> str:
-        """Describe the data that is lost if the object is deleted, such as messages; "" = none."""
+        """Describe the data that a deletion of the object would destroy, such as messages; "" = none."""
         return ""
 
     def remark(self, action: Action, name: str, actual: A | None) -> str:
-        """Return information about a change for the reader. A deletion has a remark only if data is lost."""
+        """Return a remark to print with a change, or "". For a deletion, the remark describes the data to be lost."""
         return "" if action != "delete" or actual is None else self.held(name, actual)
 
     def obstacles(self, change: Change, actual: A | None) -> Iterator[str]:
-        """Yield sentences about a change that would fail."""
+        """Yield a sentence for each reason why a change would fail."""
         if change.action == "delete" and change.remark and not self.mode.force:
             yield f"{self.word} {change.name} is not in the file and holds {change.remark}: use --force to delete it."
 
 
 class ActualResource(Struct, frozen=True):
-    """The metadata of a queue or topic.
+    """The metadata of a queue or topic on the server.
 
     Attributes:
-        shown: Metadata with the server's defaults.
-        own: Metadata that differ from the defaults.
+        shown: All metadata, including defaults.
+        own: Only metadata that differs from the defaults.
     """
 
     shown: Json
@@ -145,7 +145,7 @@ class ActualResource(Struct, frozen=True):
 
 
 class _Resources(Kind[Resource, ActualResource]):
-    """Queues or topics."""
+    """The common base of ``Queues`` and ``Topics``."""
 
     def __init__(self, client: Client, limits: Limits, declared: Mapping[str, Resource], mode: Mode) -> None:
         super().__init__(client, limits, declared, mode)
@@ -159,7 +159,7 @@ class _Resources(Kind[Resource, ActualResource]):
         listed = self.client.queues if self.word == "queue" else self.client.topics
         shown = {each.name: dict(each.metadata or {}) for each in listed(detailed=True, page=page)}
         own = {name: self._own(metadata) for name, metadata in shown.items()}
-        # The option queue_ttl sets the default ttl of some queues. A filter finds the queues that have a value stored.
+        # The server option queue_ttl changes the default ttl of some queues. Listing filters match only stored values.
         for ttl in {metadata[TTL_KEY] for metadata in own.values() if TTL_KEY in metadata}:
             stored = {each.name for each in listed(page=page, **{TTL_KEY: ttl})}
             for name, metadata in own.items():
@@ -242,7 +242,7 @@ class Queues(_Resources):
     def deletion_order(self, actual: dict[str, ActualResource]) -> list[str]:
         """Return the queues to prune, each before its dead-letter queue.
 
-        The dead-letter queues of kept queues are kept, because the server creates them again when it needs them.
+        The dead-letter queue of a queue that remains is kept, because the server would create it again.
         """
         stored = self.export(actual)
         kept = {*targets_first({**stored, **self.declared}, self.declared)}
@@ -251,9 +251,9 @@ class Queues(_Resources):
 
 
 def targets_first(queues: Mapping[str, Resource], names: Iterable[str]) -> list[str]:
-    """Return the names and those of their dead-letter queues, each dead-letter queue before the queues that name it.
+    """Return the names and their dead-letter queues, with each dead-letter queue before the queues that use it.
 
-    Names that are not in ``queues`` are omitted. The order within a cycle is arbitrary.
+    Names that are not in ``queues`` are omitted. The order within a cycle of dead-letter queues is arbitrary.
     """
     ordered: dict[str, None] = {}
     for name in names:
@@ -275,8 +275,8 @@ class ActualSubscription(Struct, frozen=True):
     """A subscription on the server.
 
     Attributes:
-        entry: The entry that declares it, with masked headers.
-        age: Seconds since the start of the ttl.
+        entry: Declaration of the subscription, with masked headers.
+        age: Seconds since the ttl was last set.
     """
 
     id: str
@@ -285,7 +285,7 @@ class ActualSubscription(Struct, frozen=True):
 
 
 class Subscriptions(Kind[Subscription, ActualSubscription]):
-    """Subscriptions, by their labels."""
+    """The subscriptions section. The key of a subscription is its ``label``."""
 
     section = "subscriptions"
     word = "subscription"
@@ -367,7 +367,7 @@ def _actual_subscription(stored: StoredSubscription, is_topic: bool) -> ActualSu
 
 
 def without_trust(options: Json) -> Json:
-    """Return the options without the trust, which the server creates."""
+    """Return the options without ``trust_id``, the Keystone trust that the server creates."""
     return {name: value for name, value in options.items() if name != "trust_id"}
 
 
@@ -448,7 +448,7 @@ class Flavors(Kind[Flavor, list[str]]):
 
 
 class Quotas(Kind[ProjectQuota, dict[str, int]]):
-    """The limits of projects. Each project has a quota, so none is created."""
+    """The quotas section. Every project has a quota, so quotas are only changed, never created."""
 
     section = "quotas"
     word = "quota"
@@ -480,10 +480,10 @@ class Quotas(Kind[ProjectQuota, dict[str, int]]):
 
 
 class Tokens(Kind[Token, list[Json]]):
-    """The tokens of the project by name. Several tokens can have one name.
+    """The tokens section. Several tokens can have the same name.
 
-    The rights of a token never change. A declared token exists if a token with its name has its rights; other tokens
-    with the name are neither changed nor deleted.
+    The rights of a token never change. If no token has the declared name and rights, a new token is created. Tokens
+    with the name but with different rights are neither changed nor deleted.
     """
 
     section = "tokens"
@@ -529,7 +529,7 @@ class Tokens(Kind[Token, list[Json]]):
         return {name: Token(each["scopes"], each["roles"]) for name, each in sorted(newest.items())}
 
     def deletion_order(self, actual: dict[str, list[Json]]) -> list[str]:
-        """Return the names of the tokens to prune. The caller's token, and tokens with its name, are kept."""
+        """Return the names of the tokens to prune. All tokens with the name of the caller's token are kept."""
         own = self.client.whoami()["credential"]
         return [name for name in super().deletion_order(actual) if own not in self.properties(actual[name])]
 
@@ -560,7 +560,7 @@ COMMON_KINDS: Final = (Queues, Topics, Subscriptions)
 
 
 def declared_kinds(declared: Declaration, client: Client, limits: Limits, mode: Mode) -> list[Kind[Any, Any]]:
-    """Return the kinds of the declared sections, in the order in which to create their objects."""
+    """Return a ``Kind`` for each section of the file, in the order in which to create the objects."""
     made = []
     for kind in KINDS:
         entries = getattr(declared, kind.section)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of a run: all changes in a working order, and what would make them fail."""
+"""The plan of ``zq apply``: the changes in order, and the reasons why they would fail."""
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -16,12 +16,12 @@ from zq.client import Client
 from zq.errors import NotAuthenticated, NotAuthorized, NotBuilt, NotFound, ZqError
 from zq.model.limits import Limits
 
-# Errors of a server that does not have a section.
+# Errors of a server that does not support a section.
 MISSING_ERRORS: Final = (NotFound, NotBuilt)
 
 
 class Step(Struct, frozen=True):
-    """A change, its kind, and the object on the server that it changes."""
+    """One change of a plan, with the current state of the object on the server."""
 
     kind: Kind[Any, Any]
     change: Change
@@ -29,7 +29,7 @@ class Step(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """The steps in order, and sentences about steps that would fail."""
+    """The steps in order. ``obstacles`` has a sentence for each reason why a step would fail."""
 
     steps: list[Step]
     obstacles: list[str]
@@ -40,7 +40,10 @@ class Plan(Struct, frozen=True):
 
 
 def make_plan(kinds: Iterable[Kind[Any, Any]], mode: Mode) -> Plan:
-    """Compare the declared objects with the server. Raises ``Failure`` if a section cannot be read."""
+    """Compare the declared objects with the server and return the plan.
+
+    Raises ``Failure`` if a section cannot be read from the server.
+    """
     steps: list[Step] = []
     deletions: list[Step] = []
     for kind in kinds:
@@ -72,10 +75,10 @@ def _step(kind: Kind[Any, Any], action: Action, name: str, fields: list[Field], 
 
 
 def carry_out(plan: Plan, show_secrets: Callable[[Change, dict[str, Any]], None]) -> None:
-    """Make all changes. Raises ``Failure`` at the first error; a further run then makes the rest.
+    """Make all changes of the plan. Raises ``Failure`` at the first error; another run makes the remaining changes.
 
     Args:
-        show_secrets: Called with the secrets of each new object that has some.
+        show_secrets: Called for each new object that has secrets.
     """
     for index, step in enumerate(plan.steps):
         change = step.change
@@ -93,7 +96,7 @@ def carry_out(plan: Plan, show_secrets: Callable[[Change, dict[str, Any]], None]
 
 @contextmanager
 def named_errors(kind: Kind[Any, Any], name: str, remark: str = "") -> Generator[None, None, None]:
-    """Convert errors of the server to a ``Failure`` with the object's name and the right that the caller needs."""
+    """Convert server errors to a ``Failure`` that names the object and, for permission errors, ``Kind.right``."""
     try:
         yield
     except ZqError as error:
@@ -104,9 +107,10 @@ def named_errors(kind: Kind[Any, Any], name: str, remark: str = "") -> Generator
 
 
 def export_declaration(client: Client, limits: Limits) -> tuple[Declaration, list[str]]:
-    """Return the declaration of the project, and sentences about what it omits.
+    """Return the project's declaration, and a sentence for each omission.
 
-    It omits sections that the server does not offer to this caller, and subscriptions without a queue or topic.
+    The declaration omits sections that the caller may not list or the server does not support, and subscriptions whose
+    queue or topic no longer exists.
     """
     sections: dict[str, Any] = {}
     notes: list[str] = []

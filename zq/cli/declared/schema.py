@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON Schema of a file, with the server's limits, and its errors as sentences."""
+"""The JSON Schema of a declaration file, with the server's limits, and its error messages."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -69,7 +69,7 @@ def _resource(kind: str, limits: Limits) -> Json:
     settings = {
         "type": ["object", "null"],
         "properties": properties,
-        # A key without an underscore is the user's.
+        # Keys without a leading underscore are custom metadata.
         "patternProperties": {r"^(?!_)[\s\S]*\S": {}},
         "additionalProperties": False,
         "description": "must be an object",
@@ -78,7 +78,7 @@ def _resource(kind: str, limits: Limits) -> Json:
 
 
 def file_schema(limits: Limits) -> Json:
-    """Return the JSON Schema of a file. Each description continues a sentence about the value."""
+    """Return the JSON Schema of a declaration file. Each description is the predicate of an error message."""
     queue = (
         rf"^{bounds.LONG_QUEUE_NAME.pattern}\Z",
         f"a name must be 1 to {bounds.MAX_NAME} characters from A-Z a-z 0-9 _ - and the dot",
@@ -136,7 +136,7 @@ def _token() -> Json:
 
 
 def form_errors(given: object, limits: Limits) -> Iterator[str]:
-    """Yield the errors of a file, each as a sentence that begins with the path of a value."""
+    """Validate a parsed declaration file against the schema. Yield a sentence for each error."""
     # Importing jsonschema takes longer than most commands.
     from jsonschema import Draft4Validator
 

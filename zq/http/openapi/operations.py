@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builders for OpenAPI operations, parameters, bodies and answers."""
+"""Builders for OpenAPI operations, parameters, request bodies and responses."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -20,7 +20,7 @@ from zq.model.limits import (
 from zq.wire.numbers import MAX_BODY_NUMBER
 from zq.wire.refusals import STATUSES
 
-# A piece of the document.
+# A JSON object of the OpenAPI document.
 Json = dict[str, Any]
 # The path of a queue.
 QUEUE: Final = "/v2/queues/{queue}"
@@ -30,9 +30,9 @@ TOPIC: Final = "/v2/topics/{topic}"
 TEXT: Final[Json] = {"type": "string"}
 # The schema of the name of a pool or flavor in a path.
 NAMED: Final[Json] = TEXT | {"pattern": "^[^/?#{}]+$", "maxLength": 255}
-# Errors of almost every operation: invalid input, missing permission, content negotiation, unavailable store.
+# Error statuses of almost every operation: invalid input, missing permission, content negotiation, unavailable store.
 USUAL: Final = (400, 403, 406, 503)
-# Errors of all operations that require a credential: it is not valid, or too many were not valid.
+# Error statuses of all operations that require a credential: invalid credential, too many attempts.
 GUARDED: Final = (401, 429)
 # Operations that never require a credential.
 UNGUARDED_OPERATIONS: Final = frozenset(
@@ -102,12 +102,12 @@ def operation(
     errors: Sequence[int] = (),
     usual: Sequence[int] = USUAL,
 ) -> Json:
-    """Return an operation, without the parameters that are declared for its whole path.
+    """Return an OpenAPI operation. Omit the parameters that are declared for all operations of its path.
 
     Args:
         identity: The ``operationId``.
         answers: Responses by status code. A string is the name of the body's schema; "" means no body.
-        errors: Status codes of error responses, in addition to ``usual`` and those of failed authentication.
+        errors: Status codes of further error responses, besides ``usual`` and those of failed authentication.
         usual: Status codes of the error responses that almost all operations have.
     """
     errors = (*usual, *errors, *(() if identity in UNGUARDED_OPERATIONS else GUARDED))
@@ -125,12 +125,12 @@ def operation(
 
 
 def body(schema: str, *, required: bool, media_type: str = "application/json") -> Json:
-    """Return the request body of an operation. ``schema`` is the name of the body's schema."""
+    """Return the OpenAPI description of a request body. ``schema`` is the name of its schema."""
     return {"required": required, "content": {media_type: {"schema": reference("schemas", schema)}}}
 
 
 def answer(description: str, schema: str = "", *headers: str, media_type: str = "application/json") -> Json:
-    """Return a response with the request id and ``headers``. It has a body if ``schema`` is set."""
+    """Return the OpenAPI description of a response with these headers, and a body if ``schema`` is set."""
     return {
         "description": description,
         "headers": {name: reference("headers", name) for name in ("X-OpenStack-Request-ID", *headers)},
@@ -139,7 +139,7 @@ def answer(description: str, schema: str = "", *headers: str, media_type: str = 
 
 
 def error_answers() -> Json:
-    """Return the shared error responses by component name, such as ``Error404``, with their possible titles."""
+    """Return the shared error responses by component name, such as ``Error404``."""
     titles: dict[int, list[str]] = {status: [title] for status, title in NOT_ACCEPTABLE.items()}
     for status, title in STATUSES.values():
         titles.setdefault(status, []).append(title)
@@ -153,33 +153,33 @@ def error_answers() -> Json:
 
 
 def integer(low: int, high: int, **more: Any) -> Json:
-    """Return the schema of an integer within bounds."""
+    """Return the JSON Schema of an integer within bounds."""
     return {"type": "integer", "minimum": low, "maximum": high, **more}
 
 
 def delays(limits: Limits) -> Json:
-    """Return the schema of a delay in seconds."""
+    """Return the JSON Schema of a delay in seconds."""
     return integer(MIN_DELAY, limits.max_message_delay)
 
 
 def query(name: str, schema: Json, description: str, **more: Any) -> Json:
-    """Return a query parameter."""
+    """Return the OpenAPI description of a query parameter."""
     return {"name": name, "in": "query", "description": description, "schema": schema, **more}
 
 
 def flag(name: str, description: str) -> Json:
-    """Return a boolean query parameter."""
+    """Return the OpenAPI description of a boolean query parameter."""
     return query(name, {"type": "boolean", "default": False}, description)
 
 
 def several(name: str, description: str, **bounds: int) -> Json:
-    """Return a query parameter of comma-separated ids. The server treats a malformed id as unknown."""
+    """Return the OpenAPI description of a query parameter with comma-separated ids."""
     schema = {"type": "array", "items": TEXT | {"pattern": "^[^,]+$"}, "minItems": 1, **bounds}
     return query(name, schema, description, style="form", explode=False)
 
 
 def wait(limits: Limits) -> Json:
-    """Return the query parameter of a long poll."""
+    """Return the OpenAPI description of the query parameter ``wait`` of a long poll."""
     return query("wait", integer(0, limits.max_wait, default=0), "Maximum seconds to wait for a message.")
 
 
@@ -199,7 +199,7 @@ RESUME: Final = shared("Last-Event-ID")
 
 
 def shared_parameters(limits: Limits, strict_client_id: bool) -> Json:
-    """Return the shared parameters by name. Path parameters are named as in the path."""
+    """Return the OpenAPI descriptions of shared parameters by name. Path parameters are named as in the path."""
     low, high = limits.min_length_client_id, limits.max_length_client_id
     client = {"pattern": UUID} if strict_client_id else {"minLength": low, "maxLength": high}
     epoch = query(
@@ -254,5 +254,5 @@ def _header(name: str, schema: Json, description: str, required: bool = False) -
 
 
 def in_path(name: str, schema: Json, description: str) -> Json:
-    """Return a path parameter."""
+    """Return the OpenAPI description of a path parameter."""
     return {"name": name, "in": "path", "required": True, "description": description, "schema": schema}

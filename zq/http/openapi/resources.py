@@ -28,7 +28,7 @@ from zq.model.topics import EVERYTHING, PATTERN
 
 
 class Kind(NamedTuple):
-    """A kind of resource, queue or topic: its name in operations, its path, and the names of its schemas."""
+    """The values that differ between the OpenAPI operations of queues and of topics: name, path and schema names."""
 
     word: str
     path: str
@@ -36,7 +36,7 @@ class Kind(NamedTuple):
     shown: str
 
 
-# The path that requires no client id.
+# The path of a queue's message counts. It requires no client id.
 DEPTH: Final = f"{QUEUE}/depth"
 # The kind for queues.
 QUEUES = Kind("queue", QUEUE, "QueuePage", "ShownMetadata")

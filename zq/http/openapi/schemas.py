@@ -42,7 +42,7 @@ ATTRIBUTE_TYPES: Final = r"^(String|Number|Binary)(\.[\s\S]+)?$"
 
 
 def schemas(limits: Limits, protocol_keys: Sequence[ProtocolKey]) -> Json:
-    """Return all schemas of the core by name. ``protocol_keys`` are the metadata keys that features declare."""
+    """Return all schemas of the core by name. ``protocol_keys`` are metadata keys that features add."""
     return _answers() | _requests(limits) | _metadata(limits, protocol_keys) | _service()
 
 
@@ -65,7 +65,7 @@ def _requests(limits: Limits) -> Json:
 
 
 def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
-    """Return the limits that are checked after decoding, by component and property."""
+    """Return the schema bounds that the server checks after decoding, by component and property."""
     ttl, delay = integer(MIN_TTL, limits.max_message_ttl), delays(limits)
     names = {"propertyNames": {"maxLength": MAX_ATTRIBUTE_NAME, "pattern": ATTRIBUTE_NAMES}}
     batch, held = integer(1, MAX_BATCH), {"maxItems": limits.max_messages_per_claim_or_pop}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Component schemas of OpenAPI, derived from the structs that decode requests and encode answers."""
+"""OpenAPI component schemas, derived from the structs that decode requests and encode responses."""
 
 import inspect
 import re
@@ -33,7 +33,7 @@ def request_schemas(*kinds: Any, **named: Any) -> Json:
 
 
 def answer_schemas(*kinds: Any, **named: Any) -> Json:
-    """Return the schemas of answers, by component name. A property with a default is optional.
+    """Return the schemas of responses, by component name. A property with a default is optional.
 
     The arguments are those of ``request_schemas``.
     """
@@ -54,7 +54,7 @@ def page_schema(member: str, component: str) -> Json:
 
 
 def _describe(schema: Json) -> None:
-    """Move the descriptions of properties from the struct's docstring to the properties, as Markdown."""
+    """Move the property descriptions in the struct's docstring to the properties, as Markdown."""
     docstring = inspect.cleandoc(schema.pop("description", "")).replace("``", "`")
     text, _, members = docstring.partition("\n\nAttributes:\n")
     if text:

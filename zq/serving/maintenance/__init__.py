@@ -50,7 +50,7 @@ class Upkeep:
         self._stopping = threading.Event()
         self._sleep = self._stopping.wait
         self._changed = threading.Event()
-        """Set to start the next round early, because options have changed or the server is stopping."""
+        """An event that starts the next round early, because options have changed or the server is stopping."""
         self._threads = [
             threading.Thread(target=self._follow, name="zq-clock", daemon=True),
             threading.Thread(target=self._sweep, name="zq-upkeep", daemon=True),

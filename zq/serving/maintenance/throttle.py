@@ -46,9 +46,9 @@ class LatencyMonitor(Events):
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.monotonic = monotonic
         self.share = INCREASE
-        """Fraction of its time in which a round works; it pauses for the remainder. Kept between rounds."""
+        """Fraction of the time in which a round works instead of pausing. Kept between rounds."""
         self.ratio = 1.0
-        """Latency during the round relative to the usual latency; 1 with too few samples."""
+        """Ratio of the latency during the round to the usual latency; 1 if there are too few samples."""
         self._lock = threading.Lock()
         self._usual: dict[str, tuple[float, int]] = {}
         self._sweeping = False
@@ -70,7 +70,7 @@ class LatencyMonitor(Events):
                 self._ratios += seconds / max(usual, 1e-6)
 
     def begin(self) -> None:
-        """Begin a round. During a round, latencies are compared with the usual ones, but do not change them."""
+        """Begin a round. Until the round ends, latencies are compared with the usual latency, but do not change it."""
         with self._lock:
             self._sweeping = True
             self.ratio = 1.0

@@ -112,10 +112,10 @@ class StoreCollector(Collector):
         return Depths(rows, now, frozenset(self._dead_letter_queues(rows)))
 
     def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
-        """Yield the dead-letter queues that are named in the metadata of the queues in ``rows``.
+        """Yield the dead-letter queues that the metadata of the queues in ``rows`` names.
 
-        The metadata is read from the beginning of each project's listing, so the rows of a project must be its first
-        queues.
+        The method reads each project's queues from the beginning of the listing. The rows of a project must therefore
+        be its first queues.
         """
         for project, count in Counter(queue.project for queue, _ in rows).items():
             after: str | None = ""

@@ -73,7 +73,7 @@ class Buffer:
 
 
 def sum_into(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that takes values, adds their sum to ``counter``, and adds their number to ``number``."""
+    """Return a function that adds the sum of its values to ``counter``, and the number of values to ``number``."""
 
     def add(values: list[float]) -> None:
         counter.inc(sum(values))
@@ -84,7 +84,7 @@ def sum_into(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
 
 
 def observe_into(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that takes values, adds them to ``histogram``, and adds their number to ``number``."""
+    """Return a function that adds each of its values to ``histogram``, and the number of values to ``number``."""
     bounds, buckets, total = histogram._upper_bounds, histogram._buckets, histogram._sum
 
     def add(values: list[float]) -> None:

@@ -19,7 +19,10 @@ class Kind(StrEnum):
 
 
 class Definition(Struct, frozen=True):
-    """A metric. For a gauge, ``several`` is the ``multiprocess_mode`` of prometheus-client."""
+    """The declaration of a metric.
+
+    For a gauge, ``several`` is the ``multiprocess_mode`` of prometheus-client.
+    """
 
     kind: Kind
     help: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of metrics of ``api-ref/metrics.md``, which the documentation site adds when it is built."""
+"""The table of metrics in ``api-ref/metrics.md``, which is generated when the documentation site is built."""
 
 from typing import Final
 

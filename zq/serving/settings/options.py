@@ -70,13 +70,13 @@ class DeclaredOption(Struct, frozen=True):
 
     @property
     def bounds(self) -> tuple[float | None, float | None]:
-        """Minimum and maximum; ``(None, None)`` if one of them is the value of another option."""
+        """The minimum and maximum of the option; ``(None, None)`` if a bound is the value of another option."""
         low, high = self.option.low, self.option.high
         return (None, None) if isinstance(low, str) or isinstance(high, str) else (low, high)
 
     @property
     def label(self) -> str:
-        """Section and name for the log."""
+        """The option's section and name, as written in the log."""
         return f"[{self.section}] {self.name}"
 
     @property
@@ -85,7 +85,7 @@ class DeclaredOption(Struct, frozen=True):
 
     @property
     def description(self) -> str:
-        """The docstring of the field."""
+        """The description of the option: the docstring of its field."""
         return read_docstrings(self.part.options)[self.field]
 
     def to_opt(self, description: str | None = None) -> cfg.Opt:

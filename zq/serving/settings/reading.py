@@ -91,9 +91,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     auth: AuthOptions
     share: SignedUrlOptions
     quota: Quota
-    """Default project quota. Without authentication only ``share`` is limited."""
+    """Default quota of a project. Without authentication, only its ``share`` applies."""
     server: sections.ServerOptions
-    """``engine`` and ``control`` are resolved, ``allowed_hosts`` are in lower case."""
+    """The options of ``[server]``, with resolved ``engine`` and ``control`` and lower-case ``allowed_hosts``."""
     storage: sections.StorageOptions
     limits: Limits
     expiry: Expiry
@@ -112,7 +112,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     queue_ttl: tuple[tuple[str, int], ...]
     """Pairs of a queue name pattern and a default message TTL; the first match applies."""
     pooling: PoolSettings | None
-    """``None`` if there is a single store."""
+    """The settings of pools, or ``None`` if there is a single store."""
     probes_address: tuple[str, int] | None
 
     def of(self, section: Section[T]) -> T:
@@ -132,7 +132,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Convert errors of oslo.config to ``StartRefused``."""
+    """Convert errors of oslo.config to ``StartRefused``; a context manager."""
     try:
         yield
     except (cfg.NoSuchOptError, cfg.NoSuchGroupError, cfg.TemplateSubstitutionError) as error:

@@ -40,7 +40,7 @@ def with_tables(name: str, page: str) -> str:
 
 
 def build_tables(name: str) -> dict[str, str]:
-    """Return the tables of a page by the names in their markers."""
+    """Return the generated tables of a page, by the name in each table's marker."""
     if name == "queues.md":
         return {"metadata": KEYS_HEAD + _build_key_rows(ReservedKeys) + _build_key_rows(FeatureKeys)}
     return {section: HEAD + "".join(map(_row, options)) for section, options in OPTIONS.items()}

@@ -72,8 +72,8 @@ class MongoStorage(Defaults):
     def now(self) -> Seconds:
         """Return the time of the database, in seconds since the Unix epoch.
 
-        The database stores the latest returned time, so the time never decreases, even across zq servers. Exception:
-        if the stored time is more than ``FALSE_FUTURE`` seconds ahead of MongoDB's clock, the clock replaces it.
+        The database stores the latest returned time, so the time never decreases, even across zq servers. There is one
+        exception: a stored time more than ``FALSE_FUTURE`` seconds ahead of MongoDB's clock is reset to the clock.
 
         The command does not wait for secondaries, because a shorter round trip gives a more accurate time.
         """

@@ -32,17 +32,17 @@ from zq.storage.mongodb.layout import CLAIM_FIELDS, UNGROUPED_FILTER, BsonDocume
 
 
 def held_filter(client: StoreClient, key: QueueKey, claim: str, now: int) -> BsonDocument:
-    """Return a filter on the unexpired messages of an unexpired claim."""
+    """Return a MongoDB filter that matches the unexpired messages of a claim, if the claim has not expired."""
     return client.where(key, **held_condition(claim, now), e={"$gt": DatetimeMS(now)})
 
 
 def held_condition(claim: str, now: int) -> BsonDocument:
-    """Return the condition that a message is held by this claim and that the claim has not expired at ``now``."""
+    """Return the condition that the claim holds a message and has not expired at ``now``."""
     return {"c.i": layout.encode_text(claim), "c.e": {"$gt": now}}
 
 
 def reserved_id(claim: str) -> Binary:
-    """Return the id of a claim as stored in reserved messages. It is binary, so no client can use it."""
+    """Return the claim id that messages store while a commit reserves them. No client can send this binary id."""
     return Binary(layout.encode_text(claim).encode())
 
 
@@ -126,7 +126,7 @@ def finish(
 
     Args:
         ending: The outcome, time and history retention.
-        conditions: Further conditions on each message, for a caller that has not read the messages in this transaction.
+        conditions: Further conditions on each message. Required if this transaction has not read the messages.
         first: Pipeline stages to apply before a message becomes a history entry.
 
     Raises ``Aborted`` if a message is not in the queue or does not match the conditions.
@@ -219,7 +219,7 @@ def _position(client: StoreClient, session: Session, key: QueueKey, number: int,
     return counter["p1"] - number + 1, counter["f1"]
 
 
-# The complete document of a message before the move, and the requested move.
+# A message's complete document before the move, and the requested move.
 MovedMessage = tuple[BsonDocument, Move]
 
 
@@ -294,9 +294,9 @@ def _arrivals(
 
 
 def _sum_arrivals(moved: Sequence[MovedMessage], now: int) -> Arrivals:
-    """Return the arrivals in one target queue. ``moved`` has the messages that move to this queue.
+    """Return the message count and the usage that moves add to one target queue.
 
-    A move increases the project's usage only if it replaces the body. The increase is the new size of the body minus
+    A move increases the project's usage only if the move replaces the body. The increase is the new body size minus
     the old size.
     """
     fresh = None if all(each.delay for _, each in moved) else now
@@ -324,13 +324,13 @@ def _moved_document(source: QueueKey, found: BsonDocument, each: Move, now: int)
 
 
 def _unchanged_filter(client: StoreClient, source: QueueKey, found: BsonDocument) -> BsonDocument:
-    """Return a filter that matches the message until it is claimed, released or moved."""
+    """Return a filter that matches a message until the message is claimed, released or moved."""
     claimed = {"c.n": found["c"]["n"]} if "c" in found else {}
     return client.where(source, _id=found["_id"], k=found["k"], d=found["d"], e=found["e"], **claimed)
 
 
 def advance_fence(client: StoreClient, project: str, name: str, now: int) -> int:
-    """Issue and return the next epoch of a fence. The first epoch is 1."""
+    """Issue and return the next epoch (fencing token) of a fence. The first epoch is 1."""
     command: BsonDocument = {
         "query": fence_identity(project, name),
         "update": {"$inc": {"epoch": 1}, "$set": {"advanced": now}},

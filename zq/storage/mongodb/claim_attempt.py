@@ -58,7 +58,7 @@ class ClaimOutcome(NamedTuple):
 
 
 class ClaimAttempt(Struct, frozen=True):
-    """One request to claim messages, or to pop them if ``request`` is None.
+    """One request to claim messages, or to pop messages if ``request`` is None.
 
     - ``limit``: the maximum number of messages.
     - ``max_bytes``: the maximum total size of the messages' bodies and attributes.

@@ -73,7 +73,7 @@ NAME_TTL: Final = 3_600_000
 class CreationResult(NamedTuple):
     """The result of one attempt to create the claim.
 
-    - ``existing``: the messages of an existing claim with the requested name; empty if there is none.
+    - ``existing``: the messages of an existing claim with the requested name; empty if no such claim exists.
     - ``outcome``: the outcome of the attempt; meaningful only if ``existing`` is empty.
     - ``expired``: the message groups in which the attempt has found expired messages.
     """
@@ -169,7 +169,7 @@ class ExclusiveClaim:
 
 
 class SettleRequest(Struct, frozen=True):
-    """A request to settle one claim at the time ``now``, in milliseconds."""
+    """A request to settle one claim: delete, release or move the claim's messages. ``now`` is in milliseconds."""
 
     key: QueueKey
     claim: str
@@ -206,7 +206,7 @@ class SettleRequest(Struct, frozen=True):
 class Resolution:
     """The effect of a settlement: the messages to delete, to release and to move.
 
-    ``held`` has the documents of all messages of the claim. If the request names other messages, they are reported as
+    ``held`` has the documents of all messages of the claim. Any other message that the request names is reported as
     lost.
     """
 
@@ -236,7 +236,7 @@ class Resolution:
 
 
 class Settler:
-    """The settlements of one process. Each settlement is atomic. Safe for any number of threads.
+    """The executor of claim settlements in one process. Each settlement is atomic. Thread-safe.
 
     - A plain settlement (see ``SettleRequest.is_plain``) first runs in its own transaction, which does not read the
       messages. If the claim does not hold all named messages, the transaction is aborted, and a group commit follows.
@@ -263,10 +263,10 @@ class Settler:
         return self._groups.submit(request)
 
     def _presume(self, request: SettleRequest, session: Session) -> SettleResult:
-        """Settle the named messages, or delete all messages of the claim, without reading the messages first.
+        """Execute a plain settlement without reading the messages first.
 
         Raises:
-            Aborted: The claim does not hold all named messages, it holds no messages, or the queue is grouped.
+            Aborted: The claim holds no messages or not all named messages, or the queue is grouped.
             RemovalPending: A purge or deletion of the queue is pending.
         """
         settlement = request.settlement

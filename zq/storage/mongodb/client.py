@@ -69,7 +69,7 @@ FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.008
 # Seconds of conflicts after which abandoned transactions are ended, because one of them may cause the conflicts.
 PATIENCE: Final = 0.5
-# Maximum seconds for a plain write beside a transaction. The transaction is idle meanwhile, so this is less than IDLE.
+# Maximum seconds for a plain write during a transaction. The transaction is idle meanwhile, so this is less than IDLE.
 SEND_TIMEOUT: Final = 1.0
 UNKNOWN: Final = "UnknownTransactionCommitResult"
 # The code of a transient error that MongoDB returns shortly after the collection was created.
@@ -89,7 +89,7 @@ class Aborted(Exception):
 
 
 class StoreClient:
-    """The connection to one database. Safe for any number of threads."""
+    """The connection to one MongoDB database. Thread-safe."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class StoreClient:
         sharded: bool,
         draws: bool = False,
     ) -> None:
-        """Wrap an open connection. ``draws``: the option ``drawn_sequences``."""
+        """Wrap an open connection. ``draws`` is the value of the option ``drawn_sequences``."""
         self.pymongo = client
         self.database = client.get_database(database, codec_options=CODEC)
         self.messages = self.database.get_collection(MESSAGES, write_concern=durable)
@@ -121,7 +121,7 @@ class StoreClient:
 
     @property
     def can_draw(self) -> bool:
-        """Whether posts may draw sequences beside their transactions; see the module ``numbering``."""
+        """Whether posts may reserve sequences outside their transactions; see the module ``numbering``."""
         return self._draws and not self.sharded and self._read_concern["level"] == "majority"
 
     @contextmanager
@@ -176,8 +176,8 @@ class StoreClient:
             max_bytes: Total size of messages, in bytes, at which to stop reading. The last document may exceed it.
             committed: Read majority-committed data, which no failover can undo. If the write concern is weaker than
                 ``majority``, read local data. A ``Timestamp`` selects data of this time or later.
-            snapshot: Read a majority-committed snapshot. A ``Timestamp`` selects its point in time; else, ``committed``
-                may select its least time.
+            snapshot: Read a majority-committed snapshot. A ``Timestamp`` selects the snapshot of this time; otherwise,
+                ``committed`` may select the earliest time.
         """
         command: BsonDocument = {"find": MESSAGES, "filter": conditions}
         if sort:
@@ -208,7 +208,7 @@ class StoreClient:
     ) -> list[BsonDocument]:
         """Run a read command and return the documents of its cursor.
 
-        ``is_single``: the first batch contains all documents, unless they are larger than a reply can be. The method
+        ``is_single``: the first batch contains all documents, unless these exceed the size of a reply. The method
         then creates no cursor object, which would take a fifth of the call's processor time, and may return documents
         beyond ``max_bytes``. The other options are those of ``find``.
         """
@@ -254,11 +254,10 @@ class StoreClient:
     def view(
         self, conditions: Mapping[str, object], hint: str, after: Timestamp | None
     ) -> tuple[Sequence[BsonDocument], Timestamp | bool]:
-        """Return the matching documents as ``find`` with ``committed`` does, and a value for ``committed``.
+        """Return the matching majority-committed documents, and a value for the argument ``committed`` of ``find``.
 
-        A later search with this value finds at least the data that this one has found, even after a failover. The
-        filter must match only a few documents, because the method reads a single batch. ``after`` is the least time
-        of the data.
+        A later search with this value finds data that is at least as recent, even after a failover. The filter must
+        match only a few documents, because the method reads a single batch. ``after`` is the earliest time of the data.
 
         If the write concern is weaker than ``majority``, the second result is True.
         """
@@ -270,7 +269,7 @@ class StoreClient:
         return reply["cursor"]["firstBatch"], moment
 
     def latest(self) -> Timestamp:
-        """Return the time of the last write of the primary."""
+        """Return the logical time of the primary's last write."""
         moment: Timestamp = self._retry(lambda: self.database.command("ping"), None)["operationTime"]
         return moment
 
@@ -351,10 +350,10 @@ class StoreClient:
         return found
 
     def send_once(self, command: BsonDocument) -> BsonDocument:
-        """Send a write and return the reply. Do not repeat it, and do not wait for the store's write concern.
+        """Send a write without retries and without waiting for the store's write concern. Return the reply.
 
         The method waits for a transaction that has written the same document, but for ``SEND_TIMEOUT`` seconds at most.
-        Raises ``PyMongoError`` if the write failed or its outcome is unknown; it may then be executed later.
+        Raises ``PyMongoError`` if the write failed or its outcome is unknown. The write may then be executed later.
         """
         with pymongo.timeout(SEND_TIMEOUT):
             return check_reply(
@@ -362,10 +361,10 @@ class StoreClient:
             )
 
     def wait_for(self, doc_id: str) -> Timestamp:
-        """Wait until no transaction holds the document, and return a time by which its outcome can be read.
+        """Wait for a transaction that has written the document, and return a time at which its outcome can be read.
 
-        A transaction holds a document that it has written. The method writes the document's field ``t``. If this
-        takes more than ``PATIENCE`` seconds, it ends abandoned transactions and tries again.
+        To wait, the method increments the document's field ``t``. If this takes more than ``PATIENCE`` seconds, the
+        method ends abandoned transactions and tries again.
         """
         patience = PATIENCE
         touch = {"q": {"_id": doc_id}, "u": {"$inc": {"t": 1}}, "hint": "_id_"}
@@ -436,14 +435,14 @@ class StoreClient:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def listen(self, listener: Callable[[QueueRef], object]) -> None:
-        """Set the listener to notify of queues that get ready messages.
+        """Set the function to call for queues that get ready messages.
 
-        After each commit, the client calls the listener with every queue that was passed to ``made_ready``.
+        After each commit, the client calls ``listener`` with every queue that was passed to ``made_ready``.
         """
         self._listener = listener
 
     def made_ready(self, session: Session, queue: QueueRef) -> None:
-        """Notify the listener of ready messages in the queue, after the transaction commits."""
+        """Notify the listener, after the transaction commits, that the queue has ready messages."""
         self._made_ready.setdefault(session, set()).add(queue)
 
     def _committed(self, session: Session) -> None:

@@ -29,10 +29,10 @@ class RemovalPending(OperationFailure):
 
 
 def read_up_to(cursor: CommandCursor[BsonDocument], max_bytes: int) -> list[BsonDocument]:
-    """Return documents of the cursor until the total size of the documents reaches ``max_bytes``.
+    """Return documents from the cursor until the total size of the documents reaches ``max_bytes``.
 
-    After the first ``PORTION`` documents, the function sets the cursor's batch size from their average size. If all
-    documents are small, a single further reply then contains the rest.
+    After the first ``PORTION`` documents, the function sets the cursor's batch size from the average document size. If
+    all documents are small, a single further reply then contains the rest.
     """
     if max_bytes >= UNBOUNDED:
         return list(cursor)
@@ -84,7 +84,7 @@ ERROR_TYPES: Final = {DUPLICATE_KEY: DuplicateKeyError, CONVERSION_FAILURE: Remo
 
 
 def check_reply(reply: Mapping[str, Any]) -> BsonDocument:
-    """Return the reply, or raise the first error in it."""
+    """Return the reply to a command, or raise the first error that the reply contains."""
     for error in reply.get("writeErrors", ()):
         raise ERROR_TYPES.get(error["code"], OperationFailure)(error["errmsg"], error["code"], error)
     if "writeConcernError" in reply:

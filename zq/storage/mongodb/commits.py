@@ -70,7 +70,7 @@ class CommitStart(NamedTuple):
 
 
 class Commits:
-    """The commits of all producers."""
+    """The execution of commits of transactional producers."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Commits:
                 time.sleep(LONGEST_PAUSE)
 
     def last(self, project: str, producer: str, now: int) -> CommitResult | None:
-        """Return the producer's last decided batch, or None if there is none or it has expired.
+        """Return the result of the producer's last decided batch, or None if there is none or it has expired.
 
         A batch is decided once its commit is certain, even if the commit is not yet completely carried out.
         """
@@ -148,7 +148,7 @@ class Commits:
         return True
 
     def unfinished(self) -> list[UnfinishedCommit]:
-        """Return up to ``FOUND_AT_ONCE`` commits of all producers that are effective but not completely carried out."""
+        """Return up to ``FOUND_AT_ONCE`` commits of all producers that are effective but not completed."""
         decided: BsonDocument = {"due": {"$exists": True}, "state": DECIDED}
         with self._client.verb():
             found = self._client.find(decided, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
@@ -189,7 +189,7 @@ class Commits:
         return 0
 
     def _attempt(self, commit: Commit, clock: RunningClock, bounds: Bounds) -> CommitResult | None:
-        """Try to commit. Return the producer's last batch, or None if a concurrent attempt was faster."""
+        """Try to commit. Return the result of the producer's last batch, or None if a concurrent attempt was faster."""
         try:
             with self._client.verb():
                 begun = self._client.transaction(partial(self._begin, commit, uuid4().hex, clock, bounds))
@@ -265,7 +265,7 @@ class Commits:
         return record
 
     def _extend_stages(self, record: BsonDocument, clock: RunningClock) -> BsonDocument:
-        """Remove the expiry of the stages' drafts, with a pause after each step. Return the producer's document."""
+        """Make the stages' drafts permanent, with a pause after each step. Return the producer's document."""
         for stage in record["publish"]:
             began = time.monotonic()
             for _ in self._stages.remove_expiry(stage):
@@ -355,7 +355,7 @@ class Commits:
         return False
 
     def _abort(self, record: BsonDocument, clock: RunningClock) -> None:
-        """Abort an undecided commit. Do nothing if another server has taken a step since ``record`` was read."""
+        """Abort an undecided commit. Do nothing if another server has advanced the commit since ``record`` was read."""
         given_up = self._take_over(record, {"state": ABORTING, "due": clock.now() + ABORT_GRACE})
         if given_up is None:
             return
@@ -377,8 +377,8 @@ class Commits:
     def _step(self, record: BsonDocument, change: Callable[[Session], BsonDocument]) -> BsonDocument:
         """Run one step of a commit in a transaction, and return the producer's document after the step.
 
-        ``change`` does the work of the step and returns the update of the document. If another step was taken since
-        ``record`` was read, ``change`` is not called, and the current document is returned.
+        ``change`` does the work of the step and returns the update of the document. If the commit has advanced since
+        ``record`` was read, return the current document without calling ``change``.
 
         Raises ``Aborted`` if the commit is aborted or complete.
         """
@@ -401,7 +401,7 @@ class Commits:
     def _take_over(self, record: BsonDocument, noted: BsonDocument) -> BsonDocument | None:
         """Set the fields ``noted`` in the producer's document, as one step of the commit.
 
-        Return the new document, or None if another server has taken a step since ``record`` was read.
+        Return the new document, or None if another server has advanced the commit since ``record`` was read.
         """
         step = {"$set": noted, "$inc": {"turn": 1}}
         with self._client.verb():

@@ -132,7 +132,7 @@ class CounterCache:
                 self._shared[key.counter] = until
 
     def is_shared(self, keys: Iterable[QueueKey]) -> bool:
-        """Return whether one of the counters is shared."""
+        """Return whether another process has recently advanced one of the counters."""
         now = time.monotonic()
         with self._lock:
             return any(self._shared.get(key.counter, 0.0) >= now for key in keys)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletions of messages by id.
 
-- Concurrent deletions of one message each share a command, and so do deletions of messages whether or not they are
-  claimed. If some messages were not deleted, each caller checks its own messages.
-- Other deletions share transactions: deletions with history entries, in a grouped queue, or of several claimed
-  messages. Separate transactions on one queue would conflict on its history counter.
+- Concurrent requests share a command if each of them deletes a single message, or deletes messages regardless of
+  claims. If the reply shows that some messages were not deleted, each caller checks its own messages.
+- Other requests share a transaction: deletions with history entries, in a grouped queue, or of several claimed
+  messages. Separate transactions on one queue would conflict on the queue's history counter.
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ class Deletion(NamedTuple):
 
     - ``doc_ids``: the ``_id`` of each message.
     - ``now``: the time of the request in milliseconds.
-    - ``claims``: the claims that the request names; None = delete the messages whether or not they are claimed.
+    - ``claims``: the claims that the request names; None = delete the messages regardless of claims.
     - ``history``: the retention of history entries in seconds; 0 = no entries.
     """
 
@@ -43,7 +43,7 @@ class Deletion(NamedTuple):
 
 
 class Deletions:
-    """The deletions of one process. Concurrent deletions share a command or a transaction."""
+    """The executor of deletions in one process. Concurrent deletions share a command or a transaction."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -51,7 +51,7 @@ class Deletions:
         self._finish_groups = ShardGroups[Deletion, None](client, self._finish, lambda one: len(one.doc_ids), CAPACITY)
 
     def delete(self, deletion: Deletion, is_grouped: bool) -> None:
-        """Delete messages as ``MessageController.delete`` does.
+        """Delete messages; see ``MessageController.delete``.
 
         If ``is_grouped``, the queue probably has message groups, and the method uses a transaction immediately.
         """
@@ -83,15 +83,15 @@ class Deletions:
                 raise refusal
 
     def _delete(self, conditions: BsonDocument, count: int) -> bool:
-        """Delete ungrouped messages. Return whether certainly all ``count`` messages existed and were deleted."""
+        """Delete ungrouped messages. Return True if all ``count`` messages were certainly deleted."""
         statement = {"q": {**conditions, **UNGROUPED_FILTER}, "limit": 0, "hint": "_id_"}
         return self._shared.submit([statement], count)
 
     def _finish(self, deletions: Sequence[Deletion]) -> Sequence[Exception | None]:
-        """Execute several requests in one transaction. Return the error of each rejected request, and None for others.
+        """Execute several requests in one transaction. Return an error or None for each request.
 
-        A request deletes all of its existing messages, or makes history entries of them. A rejected request changes
-        nothing.
+        A request deletes all of its existing messages, or turns the messages into history entries. A rejected request
+        changes nothing.
         """
         with self._client.locks.locked(*{one.key.history_counter for one in deletions if one.history}):
             return self._client.transaction(partial(self._finish_all, deletions))
@@ -122,7 +122,7 @@ class Deletions:
 
 
 def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> MessageClaimed | ClaimNotHeld | None:
-    """Return the error if the claim of a message does not permit its deletion, else None.
+    """Return an error if the claim of a message does not permit the deletion of the message, else None.
 
     - ``MessageClaimed``: The message is claimed, but the request does not name this claim.
     - ``ClaimNotHeld``: The message is not claimed, but the request names a claim.
@@ -143,6 +143,6 @@ def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> M
 def _holder(claims: Sequence[str], now: int) -> BsonDocument:
     """Return the condition under which a request may delete a message (contract 7.6).
 
-    If the request names a claim, this claim must hold the message. Otherwise, the message must be unclaimed.
+    If the request names claims, one of the claims must hold the message. Otherwise, the message must be unclaimed.
     """
     return held_condition(claims[0], now) if claims else {"c.e": {"$not": {"$gt": now}}}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor's checks of MongoDB, which write nothing."""
+"""Read-only health checks of MongoDB for the command ``zq-server doctor``."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ USABLE: Final = (1, 2, 7)
 
 @contextmanager
 def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[Sequence[Check]]:
-    """Provide the checks; see ``zq.storage.diagnose``."""
+    """Provide the health checks of a MongoDB store; a context manager. See ``zq.storage.diagnose``."""
     chosen = MongodbOptions(**options)
     found = startup.parse(uri, chosen.timeout, chosen.database, chosen.write_concern, chosen.journal)
     client, is_cluster = startup.connect(found)
@@ -49,7 +49,7 @@ def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[S
 
 
 def run(client: Client, database: str, command: BsonDocument) -> BsonDocument:
-    """Run a command. Raises ``Unavailable`` with MongoDB's reason if it fails."""
+    """Run a command and return the reply. Raises ``Unavailable`` with MongoDB's reason if the command fails."""
     try:
         return client.get_database(database).command(command)
     except PyMongoError as error:

@@ -80,7 +80,7 @@ class DocumentController:
 
 
 def adoption(document: Document) -> BsonDocument:
-    """Return the update statement that stores a document of another store with its version."""
+    """Return the update statement that imports a document from another store and keeps the document's version."""
     ref, version = document.ref, layout.encode_text(document.version)
     stored: BsonDocument = {"s": _shard(ref.project, ref.kind), "v": version, "b": Binary(document.value)}
     if document.expires is not None:

@@ -99,7 +99,7 @@ PENDING_FIELDS: Final = {"s": 1, "g": 1, "g1": 1, "d": 1}
 
 
 class PendingDeletes:
-    """Purges and deletions of queues, which make documents invisible at once and delete them later.
+    """The executor of queue purges and deletions, which hide documents immediately and delete the documents later.
 
     The class also deletes the documents of purged topics and of trimmed batches. After the last document of a purged
     topic, a notice in the feed makes every process drop its cached batches.
@@ -111,16 +111,16 @@ class PendingDeletes:
         self._open_posts = open_posts
 
     def purge(self, key: QueueKey) -> None:
-        """Make all messages of the queue invisible atomically. They are deleted later. Ignore a missing queue."""
+        """Make all messages of a queue invisible atomically, to be deleted later. Ignore a missing queue."""
         last: BsonDocument = {"$ifNull": ["$k1", 0]}
         there = {"n": {"$exists": True}}
         self._client.transaction(partial(self._decide, key, [{"$set": {"g": last, "m0": last}}], there))
         self._open_posts.settle(key)
 
     def delete(self, key: QueueKey) -> None:
-        """Make the queue, its messages, history entries and idempotency keys invisible atomically.
+        """Make a queue and all of its data invisible atomically.
 
-        The documents are deleted later.
+        Maintenance later deletes the messages, history entries and idempotency keys.
         """
         # A deletion takes a sequence, which separates the removed idempotency keys from later ones.
         floors = dict.fromkeys(("g", "g1", "m0", "h0"), "$k1")

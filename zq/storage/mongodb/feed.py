@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The feed: a small capped collection in which processes notify each other of ready messages and of topic batches.
+"""The feed: a capped collection with which server processes notify each other of ready messages and topic batches.
 
 Layout of an entry: ``{w: writer, q: [[project, queue] ...], t: [[project, last sequence, documents, or null for a
 purge] ...]}``.
@@ -105,14 +105,14 @@ class Subscription:
                     self._listener(topic_log.to_batch(document), topic_log.previous_sequence(document))
 
     def notify_loss(self) -> None:
-        """Notify the listener that it may have missed notices, including purges."""
+        """Notify the listener that notices, including purges, may have been missed."""
         with self._lock:
             if not self._ended:
                 self._listener(None, 0)
 
 
 class Feed:
-    """The writer and reader of the feed in one process. Safe for any number of threads."""
+    """The writer and reader of the feed (the collection of notices between servers) in one process. Thread-safe."""
 
     def __init__(self, client: StoreClient) -> None:
         collection = client.database[FEED]
@@ -140,7 +140,7 @@ class Feed:
         self._has_work.set()
 
     def publish(self, project: str, documents: Sequence[BsonDocument]) -> None:
-        """Announce batches that this process has stored in the project's log, in log order."""
+        """Notify listeners of batches that this process has stored in the project's topic log, in log order."""
         notice = Notice(project, documents[-1]["k"], documents)
         with self._lock:
             self._notices.append(notice)
@@ -150,7 +150,7 @@ class Feed:
         self._notify(notice)
 
     def purge(self, project: str, last: int) -> None:
-        """Announce the purge of a topic in the project, and return after the notice is written.
+        """Notify listeners of the purge of a topic in the project, and return after the notice is written.
 
         ``last`` is the last sequence of the log at the time of the purge. Raises ``PyMongoError`` if the write fails.
 
@@ -162,7 +162,7 @@ class Feed:
         self._collection.insert_one(self._entry((), [notice]))
 
     def listen(self, listener: QueueListener) -> None:
-        """Set the listener to notify of queues with ready messages, and start reading the feed.
+        """Set the function to call for queues with ready messages, and start reading the feed.
 
         A new listener replaces the earlier one.
         """
@@ -255,8 +255,8 @@ class Feed:
         """Read the feed until it is closed, and notify the listeners of each entry.
 
         - A cursor starts with the existing entries, because the reader may have missed some of them.
-        - After a failure, all subscriptions are notified that they may have missed notices.
-        - Before the reader opens a cursor, it inserts an empty entry and waits for the reply. MongoDB closes a tailable
+        - After a failure, all subscriptions are notified of possibly missed notices.
+        - Before opening a cursor, the reader inserts an empty entry and waits for the reply. MongoDB closes a tailable
           cursor on an empty feed. A cursor that is opened during the first insert never returns an entry.
         """
         by_others = {"w": {"$ne": self._own}}  # MongoDB filters out the entries of this process, so they wake no thread
@@ -297,7 +297,7 @@ class Feed:
 
 
 def encode(notices: Sequence[Notice]) -> list[list[Any]]:
-    """Encode notices for the field ``t``. Omit the contents of batches beyond ``MAX_BATCH_BYTES`` bytes in total."""
+    """Encode topic notices for a feed entry. Omit the contents of batches beyond ``MAX_BATCH_BYTES`` in total."""
     left = MAX_BATCH_BYTES
     encoded: list[list[Any]] = []
     for one in notices:

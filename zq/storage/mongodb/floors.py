@@ -16,8 +16,8 @@ In a transaction, both reads use the same snapshot.
 **Blind writes.** An operation that updates or deletes messages without reading them sends a guard first: a filter that
 raises an error while ``g`` is present. After this error, the operation is repeated in a transaction.
 
-**Conflicts.** A transaction that moves messages, creates history entries or publishes the messages of a commit must not
-commit after a removal that its snapshot does not include. The floors do not prevent this. The transaction and the
+**Conflicts.** Some transactions must not commit after a removal that their snapshot does not include: moves, creation
+of history entries, and publications of a commit's messages. The floors do not prevent this. The transaction and the
 removal therefore both write the queue's history counter (``conflict_with_removals``). If they run concurrently, MongoDB
 aborts one of them, and it is repeated. The queue's document is not suitable for this purpose, because all posts write
 it.
@@ -49,7 +49,7 @@ def history_floor_of(counter: Mapping[str, Any]) -> int:
 
 
 def above(conditions: Mapping[str, Any], floor: int) -> BsonDocument:
-    """Return the filter ``conditions``, restricted to documents with a sequence above ``floor``."""
+    """Return ``conditions`` with the further condition that a document's sequence is above ``floor``."""
     if not floor:
         return dict(conditions)
     bounds = dict(conditions.get("k", {}))
@@ -57,7 +57,7 @@ def above(conditions: Mapping[str, Any], floor: int) -> BsonDocument:
 
 
 def counters_of(client: StoreClient, keys: Iterable[QueueKey]) -> BsonDocument:
-    """Return the filter on the documents of these queues."""
+    """Return a filter that matches the queue documents of the given queues."""
     named = {key.counter: key.shard for key in keys}
     return {"_id": {"$in": list(named)}, **client.shards(named.values())}
 
@@ -112,7 +112,7 @@ def guarded_update(key: QueueKey) -> BsonDocument:
 
 
 def conflict_with_removals(key: QueueKey) -> BsonDocument:
-    """Return an update statement that makes a transaction conflict with purges and deletions of the queue.
+    """Return an update statement that makes a transaction conflict with concurrent purges and deletions of the queue.
 
     Two transactions with this statement for the same queue also conflict with each other.
     """

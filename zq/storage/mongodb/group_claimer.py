@@ -56,7 +56,7 @@ class GroupSlice(NamedTuple):
         """Return the head of the group (its first unexpired message) after claims and pops; None if the group is empty.
 
         If the head may be a message that was not read, return ``last`` as if it were ready. The next claim then reads
-        the messages after it.
+        the messages after ``last``.
 
         Args:
             claimed: A mapping from ``_id`` to the document of each claimed message after the claim.
@@ -207,8 +207,8 @@ class GroupClaimer:
     ) -> dict[str, "GroupMessages"]:
         """Read several groups in one command. Return a mapping from group to its first messages.
 
-        If the groups have more messages than the command reads, the last groups are missing, and the last group in the
-        result is marked as cut. The result is empty for fewer than two groups.
+        If the groups have more messages than the command reads, the last groups are missing. The last group in the
+        result is then marked as cut. The result is empty for fewer than two groups.
         """
         if len(names) < 2:
             return {}

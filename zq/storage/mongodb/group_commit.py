@@ -36,7 +36,7 @@ LINGER: Final = 0.003
 CAPACITY: Final = 4 << 20
 # Minimum weight of a message in bytes, so that a group has at most 512 messages.
 MIN_WEIGHT: Final = 8 << 10
-# A sequence for ``remember``: every later deletion of the queue removes the idempotency key.
+# A sequence for ``remember`` that lets every later deletion of the queue remove the idempotency key.
 BEFORE_ALL: Final = 0
 # Errors that a single request may cause for its whole group.
 FAULTS: Final = (OperationFailure, BSONError, OverflowError)
@@ -100,7 +100,7 @@ class ShardGroups(Generic[Request, Answer]):
 
 
 def key_ids(request: KeyedRequest) -> Sequence[str]:
-    """Return a list with the ``_id`` of the request's idempotency key, or an empty list if it has no key."""
+    """Return a list with the ``_id`` of the request's idempotency key, or an empty list for a request without a key."""
     return [request.key.named("o", request.idempotency_key.key)] if request.idempotency_key else ()
 
 

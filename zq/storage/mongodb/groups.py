@@ -47,7 +47,7 @@ class Head(NamedTuple):
 
 
 def index_of(group: str) -> str:
-    """Return the name of the index that contains the messages of the group."""
+    """Return the name of the MongoDB index that contains the messages of the group."""
     return FAIR if group[0] == FAIR[0] else ORDERED
 
 
@@ -148,7 +148,7 @@ BEFORE_ALL: Final = 0
 def _heads(
     client: StoreClient, session: Session, key: QueueKey, names: Sequence[str], now: int
 ) -> dict[str, Head | None]:
-    """Return a mapping from group to the group's first unexpired message. All groups must be in the same index."""
+    """Return each group's first unexpired message, as a mapping. All groups must be in the same index."""
     if client.sharded or len(names) == 1:
         return {group: _head(client, session, key, group, now) for group in names}
     stages, queue_filter = first_stages(key, names), counters_of(client, [key])

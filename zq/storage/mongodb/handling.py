@@ -52,7 +52,7 @@ class HandleResult(NamedTuple):
 
 
 class Handler:
-    """The deletions, extensions and releases of claimed messages in one process.
+    """The executor of deletions, extensions and releases of claimed messages in one process.
 
     Concurrent requests share a transaction.
     """

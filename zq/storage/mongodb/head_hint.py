@@ -15,11 +15,11 @@ SKIPS: Final = 4
 
 
 class HeadHint:
-    """The head hint of one queue in one process. Safe for any number of threads.
+    """The head hint of one queue in one process: where a search for ready messages can start. Thread-safe.
 
-    MongoDB keeps the index entries of consumed and expired messages for minutes, and a search from the beginning of the
-    index reads all of them. The head hint is an available-at (milliseconds) below which an earlier search of this
-    process has found no message. A search that starts at the hint skips the obsolete entries.
+    MongoDB keeps the index entries of consumed and expired messages for minutes. A search from the beginning of the
+    index reads all of these entries. The head hint is an available-at (milliseconds) below which an earlier search of
+    this process has found no message. A search that starts at the hint skips the obsolete entries.
 
     Another process may release a message to an earlier available-at. The hint is therefore valid for a short time only,
     and is discarded if a search from the hint finds fewer messages than wanted.

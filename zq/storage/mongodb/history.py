@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history of queues in MongoDB: listings of history entries, alone or together with live messages."""
+"""The history of queues in MongoDB: listings of history entries, with or without live messages."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lanes: documents that tell readers which posts are under way.
+"""Lanes: documents that show readers which posts are in progress.
 
 A transaction whose sequences are drawn beside it (see ``numbering``) first writes the document of its process's lane.
 Transactions of one lane therefore never overlap, and a plain write of the document waits for the transaction that holds
@@ -41,11 +41,11 @@ MAX_ATTEMPTS: Final = 1 << 32
 
 
 class NotDrawn(Aborted):
-    """Raised if a transaction cannot draw sequences beside it. The caller assigns them inside a transaction instead."""
+    """Raised if sequences cannot be drawn outside a transaction. The caller then assigns them inside a transaction."""
 
 
 class Lane:
-    """The lane of one process. One transaction uses it at a time.
+    """The lane of one process: a document that one post transaction of the process can use at a time.
 
     - ``name``: the number of the lane; "" before the first transaction.
     - ``group``: the number of the transaction's group, if it commits.
@@ -60,7 +60,7 @@ class Lane:
         self.attempt = 0
 
     def hold(self, session: Session) -> None:
-        """Write the lane's document, so that the session's transaction holds it until it ends.
+        """Write the lane's document, so that other writers wait for the end of the session's transaction.
 
         This must be the first write of the transaction. Raises ``NotDrawn`` if another process has taken the lane, or
         if a transaction of unknown outcome was committed; the next call then acquires a lane again.
@@ -79,9 +79,9 @@ class Lane:
         self.group += 1
 
     def _acquire(self) -> None:
-        """Take over a lane without a valid lease, or make a new one.
+        """Take over a lane whose lease has expired, or create a lane.
 
-        This waits for a transaction of the former owner.
+        A takeover waits for the former owner's transaction to end.
         """
         is_free = {"$or": [{"$lt": ["$u", "$$NOW"]}, {"$eq": ["$o", self._owner]}]}
         owned = {"o": self._owner, "u": LEASE_END, "r": {"$add": [{"$ifNull": ["$r", 0]}, 1]}}

@@ -136,16 +136,16 @@ SHARD_KEY: Final[BsonDocument] = {"s": "hashed"}
 
 
 class QueueKey(Struct, frozen=True):
-    """The names of a queue as stored in fields, and the ``_id`` values of its documents."""
+    """The values by which the documents of one queue are stored: fields, and ``_id`` values."""
 
     ref: QueueRef
     shard: str
     messages: str
-    """The ``q`` of the queue's messages."""
+    """The value of the field ``q`` in the queue's messages."""
     counter: str
     """The ``_id`` of the queue's document."""
     project: str
-    """The ``_id`` prefix of the project's messages."""
+    """The prefix of ``_id`` in the project's messages."""
 
     @property
     def history_entries(self) -> str:
@@ -188,7 +188,7 @@ def decode_text(stored: str) -> str:
 
 
 def project_prefix(project: str) -> str:
-    """Return the prefix of a project's names and ids. It starts with a length, so no prefix begins with another one."""
+    """Return the prefix of a project's names and ids. No prefix is the beginning of another project's prefix."""
     stored = encode_text(project)
     return f"{len(stored)}:{stored}/"
 
@@ -212,7 +212,7 @@ def after(prefix: str) -> str:
 
 
 def ms(moment: Seconds) -> int:
-    """Convert seconds to stored milliseconds."""
+    """Convert a time in seconds to milliseconds, the unit of stored times."""
     return round(moment * 1000)
 
 
@@ -337,7 +337,7 @@ def claim_count(found: Mapping[str, Any]) -> int:
 
 
 def first_claim_time(found: Mapping[str, Any]) -> int:
-    """Return the time of a message's first claim in milliseconds, or 0 if it was never claimed.
+    """Return the time of a message's first claim in milliseconds, or 0 for a message that was never claimed.
 
     A dead letter may have been claimed for the first time in its origin queue.
     """
@@ -372,7 +372,7 @@ def claim_update(request: ClaimRequest, now: int) -> list[BsonDocument]:
 
 
 def renewal_update(lease: Lease, now: int) -> list[BsonDocument]:
-    """Return the update that renews a claim at ``now``, in milliseconds. The back-off of its messages is unchanged."""
+    """Return the update that renews a claim at ``now``, in milliseconds. The back-off of the messages is unchanged."""
     return _lease_update(lease, now, {}, {"$add": [now + lease.ttl * 1000, WAIT]})
 
 

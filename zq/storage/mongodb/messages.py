@@ -89,7 +89,7 @@ class Post(NamedTuple):
 
     @property
     def draft_keys(self) -> Sequence["DraftKey"]:
-        """The idempotency keys of individual drafts."""
+        """The idempotency keys of individual messages of the post."""
         return [DraftKey(self.key, self.now, draft.once, draft.id) for draft in self.drafts if draft.once is not None]
 
     @property
@@ -99,7 +99,7 @@ class Post(NamedTuple):
 
 
 class DraftKey(NamedTuple):
-    """The idempotency key of a single draft; a ``KeyedRequest``."""
+    """The idempotency key of a single message of a post; a ``KeyedRequest``."""
 
     key: QueueKey
     now: int
@@ -133,7 +133,7 @@ class PostResult(NamedTuple):
 
 
 class Poster:
-    """The posts of one process. Concurrent posts share a transaction."""
+    """The executor of posts in one process. Concurrent posts share a transaction."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -166,7 +166,7 @@ class Poster:
         return stored.answers
 
     def _draw(self, posts: Sequence[Post]) -> PostResult | None:
-        """Store the posts in a transaction whose sequences are drawn beside it. Return None if this is impossible."""
+        """Store posts whose sequences are reserved outside the transaction. Return None if this is impossible."""
         try:
             stored = self._run(posts, Beside(self._client, self._lane))
         except NotDrawn:
@@ -399,7 +399,7 @@ class MessageController:
     def _move(
         self, key: QueueKey, moves: Mapping[str, Move], now: int, history: int, session: Session
     ) -> Sequence[Move]:
-        """Move the messages that are ready, and return the executed moves.
+        """Move the requested messages that are ready, and return the executed moves.
 
         ``moves`` maps the ``_id`` of each message to its move. ``history`` is the retention of history entries in the
         source queue, in seconds; 0 = no entries.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a group of posts gets its sequences: inside its transaction, or beside it.
+"""Assignment of sequences to a group of posts: inside the group's transaction, or beside it.
 
 - ``InTransaction``: the transaction advances the counters itself. This takes the fewest commands, but two servers that
   post to the same queue abort each other's transactions.
@@ -43,10 +43,10 @@ class Numbering(Protocol):
     """The assignment of sequences in one transaction."""
 
     def begin(self, session: Session) -> None:
-        """Do what must precede all other commands of the transaction."""
+        """Run the commands that must precede all other commands of the transaction."""
 
     def find_missing(self, session: Session, keys: Iterable[QueueKey]) -> set[QueueKey]:
-        """Return those of the queues that are known not to exist."""
+        """Return the queues in ``keys`` that are known not to exist."""
 
     def assign(self, session: Session, arrivals: Mapping[QueueKey, Arrivals]) -> Mapping[QueueKey, SequenceRange]:
         """Reserve sequences for the ``arrivals`` of each queue. Raises ``Aborted`` if this is impossible."""
@@ -81,14 +81,14 @@ class InTransaction:
 
 
 class Beside:
-    """Sequences that are drawn beside the transaction, which holds the lane."""
+    """Sequences that a plain write draws outside the transaction, while the transaction holds the process's lane."""
 
     def __init__(self, client: StoreClient, lane: Lane) -> None:
         self._client = client
         self._lane = lane
 
     def begin(self, session: Session) -> None:
-        """Hold the lane."""
+        """Acquire the process's lane for this transaction."""
         self._lane.hold(session)
 
     def find_missing(self, session: Session, keys: Iterable[QueueKey]) -> set[QueueKey]:
@@ -106,7 +106,7 @@ class Beside:
         return {key: self._range(counters.get(key.counter, {}), one.number) for key, one in arrivals.items()}
 
     def _draw(self, arrivals: Mapping[QueueKey, Arrivals]) -> Iterable[BsonDocument]:
-        """Draw once in each queue, and return the queues' documents."""
+        """Draw a range of sequences in each queue, and return the queues' documents."""
         fields = {f"x.{self._lane.name}": 1, "b": 1, "h": 1, "m0": 1, "g": 1}
         steps = [({"_id": key.counter}, self._step(arrival)) for key, arrival in arrivals.items()]
         if len(steps) == 1:

@@ -29,7 +29,7 @@ STEPS: Final = 5000
 
 
 def filter_conditions(list_filter: ListFilter, now: int) -> BsonDocument:
-    """Return MongoDB conditions for a list filter.
+    """Convert the filter of a list request to MongoDB conditions.
 
     The conditions are correct because a claimed message never becomes available before its claim expires.
     """

@@ -68,7 +68,7 @@ Found = tuple[Sequence[BsonDocument], BsonDocument]
 
 
 class OpenPosts:
-    """The open posts of all servers, as known to one process. Safe for any number of threads."""
+    """The posts of all servers that are still open, as known to one process. Thread-safe."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -78,7 +78,7 @@ class OpenPosts:
         self._time: Timestamp | None = None
 
     def read_page(self, key: QueueKey, search: Callable[[PageLimits], Found]) -> Found:
-        """Return the result of ``search`` for a page below which no message of the queue can appear later."""
+        """Read a page with ``search``. No message can later appear before the page's last message."""
         while True:
             with self._lock:
                 final = self._final.get(key.counter, 0)
@@ -103,7 +103,7 @@ class OpenPosts:
             self._settle(key, self._limits(key, self._client.latest()).ranges)
 
     def _limits(self, key: QueueKey, after: Timestamp | None = None) -> PageLimits:
-        """Return the limits by a view of the time ``after`` or later. Ranges that were settled before are not open.
+        """Return the limits of a page, from a view of the data at ``after`` or later. Settled ranges are not open.
 
         The page must be read as late as the last of them was settled, so ``committed`` is at least this time.
         """
@@ -128,7 +128,7 @@ class OpenPosts:
         return PageLimits(last, committed, unsettled)
 
     def _settle(self, key: QueueKey, ranges: Mapping[str, int]) -> Timestamp | bool:
-        """Settle the lanes of these ranges, and return the least time of a page that includes their outcome."""
+        """Wait for the open posts of these lanes. Return the earliest time at which a page includes their outcome."""
         for lane, first in ranges.items():
             settled = self._client.wait_for(LANE + lane)
             with self._lock:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parcels of a MongoDB store: export of its projects, and adoption of projects of other stores.
+"""Migration of projects between MongoDB and other stores, as parcels (records that do not depend on the driver).
 
-An adopted history entry is stored like the entry of a moved message, with an ``_id`` of its own. In an adopted log,
-``f`` of the batches is shifted such that ``k1`` is the number of messages although sequences may have gaps.
+An imported history entry is stored like the entry of a moved message, with an ``_id`` of its own. In an imported topic
+log, the field ``f`` of the batches is shifted, so that ``k1`` counts the messages although sequences may have gaps.
 """
 
 import json
@@ -67,7 +67,10 @@ class ParcelController:
         return sorted({*found, *self._scan("q", "o", layout.CLAIMS)})
 
     def _scan(self, field: str, letter: str, index: str) -> Iterator[str]:
-        """Yield the projects whose prefixes follow the letter in the field, without reading all documents."""
+        """Yield the projects that have documents of one type, without reading all documents.
+
+        ``letter`` is the type: the first letter of ``field``, which precedes the project's prefix.
+        """
         lower, end = letter + "0", letter + ":"
         while True:
             where = {field: {"$gte": lower, "$lt": end}}
@@ -112,7 +115,10 @@ class ParcelController:
         return int(found[0]["t"]) / 1000 if found else 0.0
 
     def _find_deleted(self, project: str, queues: Sequence[QueueParcel]) -> str:
-        """Return the first of these queues that was deleted and whose floors still exist, or ""."""
+        """Return the first of these queues that was deleted and whose floors would hide imported items, or "".
+
+        Floors are the last removed sequences, which are still stored after a deletion.
+        """
         keys = {layout.key(QueueRef(project, one.queue)).counter: one.queue for one in queues}
         with_floor = [{field: {"$exists": True}} for field in ("m0", "h0", "g", "g1")]
         shards = self._client.shards(layout.key(QueueRef(project, name)).shard for name in keys.values())
@@ -198,7 +204,7 @@ class ParcelController:
 
 
 def _run_of(parcel: Parcel) -> tuple[type[Parcel], str]:
-    """Return the kind of a parcel and, if the parcels of one queue are stored together, its queue."""
+    """Return the key by which consecutive parcels are stored together: type, and queue for messages and history."""
     return type(parcel), parcel.queue if isinstance(parcel, MessageParcel | HistoryParcel) else ""
 
 
@@ -254,7 +260,7 @@ def _history_document(key: QueueKey, parcel: HistoryParcel) -> BsonDocument:
 
 
 class ParcelReader:
-    """The implementation of ``zq.storage.exporting.ParcelReader``."""
+    """The MongoDB implementation of ``zq.storage.exporting.ParcelReader``."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -282,7 +288,7 @@ class ParcelReader:
         return missing[:limit]
 
     def _owners_of_keys(self, lower: str, end: str) -> Iterator[str]:
-        """Yield the full names of queues with idempotency keys, from ``lower`` on, without reading all keys."""
+        """Yield the full names of queues with idempotency keys, starting at ``lower``, without reading all keys."""
         while True:
             with self._client.verb():
                 where = {"q": {"$gte": lower, "$lt": end}}

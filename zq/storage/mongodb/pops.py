@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transactions that remove popped messages. Concurrent pops of a process share them, across queues."""
+"""Transactions that remove popped messages. Concurrent pops of a process share a transaction, across queues."""
 
 import time
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ APART: Final = 2.0
 
 
 class Pop(NamedTuple):
-    """Messages of one queue to remove.
+    """A request to remove popped messages of one queue.
 
     - ``found``: the documents of the messages.
     - ``unchanged``: the condition that the messages have not changed since they were found.
@@ -41,12 +41,12 @@ class Pop(NamedTuple):
 
 
 class Pops:
-    """The pops of one process.
+    """The executor of pops in one process. Concurrent pops share a transaction.
 
     If another process has changed a message, the transaction is aborted. Each request of the group then runs in its own
-    transaction, and so do all requests of the next ``APART`` seconds. Otherwise, while two processes pop from one
-    queue, their collisions would abort the pops from other queues, too. On a sharded cluster, requests never share a
-    transaction, because it would involve many shards.
+    transaction, and so do all requests of the next ``APART`` seconds. Without this pause, collisions of two processes
+    on one queue would also abort pops from other queues. On a sharded cluster, requests never share a transaction,
+    because the transaction would involve many shards.
     """
 
     def __init__(self, client: StoreClient) -> None:
@@ -62,7 +62,10 @@ class Pops:
         )
 
     def submit(self, pops: Sequence[Pop]) -> bool:
-        """Remove the messages of all these pops, or none if another process has changed one. Return whether removed."""
+        """Remove the messages of all pops and return True, or remove none and return False.
+
+        Nothing is removed if another process has changed one of the messages.
+        """
         if self._client.sharded or time.monotonic() < self._apart_until:
             return self._execute([pops])[0]
         return self._groups.submit(pops)

@@ -85,12 +85,12 @@ def identity(project: str, producer: str) -> BsonDocument:
 
 
 def unchanged_filter(record: BsonDocument) -> BsonDocument:
-    """Return a filter that matches the producer's document ``record`` until the next step of the commit."""
+    """Return a filter that matches the producer's document only until the next step of the commit in ``record``."""
     return {field: record[field] for field in ("_id", "s", "attempt", "turn")}
 
 
 def same_state_filter(record: BsonDocument) -> BsonDocument:
-    """Return a filter that matches the producer's document ``record`` while the commit stays in its current state."""
+    """Return a filter that matches the producer's document while the commit stays in the state that ``record`` has."""
     return {field: record[field] for field in ("_id", "s", "attempt", "state")}
 
 
@@ -134,7 +134,7 @@ def preparing_document(
     Args:
         attempt: Id of the commit attempt.
         stages: Documents of the stages to publish.
-        former: The producer's document before. If it has a last batch, the new document keeps this batch.
+        former: The producer's former document. The new document keeps the last batch of the former one.
         due: Time from which other servers may take over the commit, in milliseconds.
     """
     record = {

@@ -203,7 +203,7 @@ class QueueClaimer:
         """Remove some expired messages, beginning at the available-at ``head`` (milliseconds).
 
         The method reads a limited number of index entries. The limit grows with ``want``, the number of messages that
-        the search was to find.
+        the preceding search wanted.
         """
         where = self._client.where(self._key, d={"$gte": head, "$lte": now})
         steps = STEPS_PER_MESSAGE * want + EXTRA_STEPS
@@ -251,7 +251,7 @@ class QueueClaimer:
 
 
 class QueueClaimers:
-    """The claimers of one process, one for each queue in use. Safe for any number of threads."""
+    """The ``QueueClaimer`` objects of one process, one for each queue in use. Thread-safe."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client

@@ -158,7 +158,7 @@ class QueueController:
         return groups.count_ready(self._client, key, count, now, floor)
 
     def _edge(self, living: BsonDocument, direction: int) -> BsonDocument | None:
-        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the queue is empty.
+        """Return the queue's oldest (``direction`` 1) or newest message (-1), or None if the queue is empty.
 
         ``living`` is the filter on the queue's unexpired messages.
         """
@@ -181,7 +181,7 @@ MIN_STEPS: Final = 1000
 
 
 class Figures:
-    """The metrics of one store."""
+    """The metrics of one MongoDB store."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client

@@ -49,7 +49,7 @@ def find_visible_held(
 ) -> list[BsonDocument]:
     """Return the messages that a claim holds from a client's point of view.
 
-    The result includes messages that a commit has reserved, but only until the commit is decided (certain to happen).
+    The result includes messages that a commit has reserved, unless the commit is already decided (certain to happen).
     """
     spellings = {"$in": [layout.encode_text(claim), reserved_id(claim)]}
     held = {**held_filter(client, key, claim, now), "c.i": spellings}
@@ -64,7 +64,7 @@ def find_visible_held(
 
 
 class Reservations:
-    """The reservation and release of claimed messages for commits."""
+    """The executor that reserves claimed messages for commits, and finishes or releases these messages."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -81,7 +81,7 @@ class Reservations:
         return holdings
 
     def finish_small(self, holdings: Holdings, now: int, session: Session) -> None:
-        """Delete the messages of a small commit, or make history entries of them, in the transaction that found them.
+        """Delete the messages of a small commit, or turn them into history entries, in the session's transaction.
 
         The transaction conflicts with concurrent purges and deletions of the queues.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Update and delete commands without a transaction that concurrent requests share, across queues."""
+"""Update and delete commands that concurrent requests share, without a transaction and across queues."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -13,27 +13,27 @@ from zq.storage.mongodb.layout import BsonDocument
 CAPACITY: Final = 256
 # Maximum number of commands or transactions at a time. With one, a request may wait for two journal commits; with more,
 # fewer requests share a command. Requests per second on a busy machine (claims of 10 and deletions, 16 connections,
-# 8 queues), and processor time, beside separate commands: 0.83 and 0.79 with one, 0.99 and 0.85 with two, 1.11 and 0.89
-# with three.
+# 8 queues), and processor time, relative to separate commands: 0.83 and 0.79 with one, 0.99 and 0.85 with two, 1.11 and
+# 0.89 with three.
 PARALLEL: Final = 2
 
 
 class CountedStatements(NamedTuple):
-    """The statements of one request, and the number of documents that they are expected to write."""
+    """The statements of one request, and the number of documents that the statements should write."""
 
     statements: Sequence[BsonDocument]
     expected: int
 
 
 class SharedCommands:
-    """The update commands, or the delete commands, of concurrent requests.
+    """A batcher that combines the update or delete statements of concurrent requests into one command.
 
-    A command takes longer than the write of several messages. Its reply contains only the total number of written
-    documents. A retried command may be executed twice, so a second execution of a statement must change nothing.
+    A command takes longer than the write of several messages. The reply to a command contains only the total number of
+    written documents. A retried command may be executed twice, so a repeated statement must change nothing.
     """
 
     def __init__(self, client: StoreClient, send: Callable[[Sequence[BsonDocument]], int]) -> None:
-        """Create the commands. ``send`` executes statements and returns the number of written documents."""
+        """Create the batcher. ``send`` executes statements and returns the number of written documents."""
         self._send = send
         self._groups = GroupCommit[CountedStatements, bool](
             self._execute,
@@ -47,7 +47,7 @@ class SharedCommands:
     def submit(self, statements: Sequence[BsonDocument], expected: int) -> bool:
         """Execute the statements, and return whether they have certainly written the expected number of documents.
 
-        If the result is False, the caller must check its documents, because another request may have caused the result.
+        If the result is False, the caller must check its documents: the missing writes may belong to another request.
         """
         return self._groups.submit(CountedStatements(statements, expected))
 

@@ -94,13 +94,13 @@ class StageResult(NamedTuple):
 
 
 class Stages:
-    """The stages of all projects."""
+    """Operations on stages, which hold a producer's messages until a commit publishes them."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
 
     def add(self, staging: StageRequest) -> None:
-        """Store the drafts atomically.
+        """Store the drafts (unpublished messages) of a request atomically.
 
         Raises ``StageFull`` if the stage would exceed its limits, and ``CommitRunning`` if a commit uses the stage.
         """
@@ -132,8 +132,8 @@ class Stages:
     def _stage(self, session: Session, staging: StageRequest) -> tuple[BsonDocument, BsonDocument | None]:
         """Add the drafts to the counts of the stage, or create the stage.
 
-        Return the document of the stage before the change, and None. If an expired stage of the same name must be
-        dropped first, change nothing, and return the document of the expired stage as both results.
+        Return the stage's document before the change, and None. If an expired stage of this name must be dropped
+        first, change nothing, and return the document of the expired stage twice.
         """
         named = identity(staging.project, staging.stage)
         more = {"count": len(staging.drafts), "bytes": sum(draft.size for draft in staging.drafts)}
@@ -154,7 +154,7 @@ class Stages:
         return stage, None
 
     def find(self, commit: Commit, now: int, session: Session) -> list[BsonDocument]:
-        """Return the stages of ``commit.publish`` in order and without duplicates, then those of ``commit.beside``.
+        """Return the stages to publish, in order and without duplicates, then the optional stages ``commit.beside``.
 
         Stages of ``commit.beside`` are marked with ``BESIDE``, because a commit publishes them without counting their
         messages. Missing stages of ``commit.beside`` are omitted.
@@ -353,7 +353,7 @@ def next_drafts(
 def publish(
     client: StoreClient, session: Session, project: str, drafts: Sequence[BsonDocument], now: int
 ) -> Sequence[QueueKey]:
-    """Post the drafts to their queues at ``now``, in the given order, and return these queues."""
+    """Post staged messages to their queues at ``now``, in the given order. Return the queues."""
     by_queue: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
     for one in drafts:
         by_queue[layout.key(QueueRef(project, layout.decode_text(one["j"])))].append(one)

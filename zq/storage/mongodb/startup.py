@@ -90,7 +90,7 @@ def parse(uri: str, timeout: float, database: str, write_concern: str, journal: 
 def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool) -> WriteConcern:
     """Return the write concern from the URI, with defaults from the settings.
 
-    Log a warning if it is not ``majority`` with journal.
+    Log a warning if the write concern is not ``majority`` with journal.
 
     Raises ``StartRefused`` if the write concern is 0.
     """
@@ -184,7 +184,7 @@ def _refusal(address: Address, error: PyMongoError) -> StartRefused | Unavailabl
 def _set_name(address: Address) -> str | None:
     """Return the name of the replica set to which the hosts belong.
 
-    Return "" if they belong to none, or None if no host replies.
+    Return "" if the hosts do not belong to a replica set, or None if no host replies.
     """
     for host, port in address.hosts:
         tls = {name: value for name, value in address.options.items() if name.startswith("tls")}
@@ -271,7 +271,7 @@ def ensure_indexes(client: Client, database: str) -> None:
 
 
 def ensure_feed(client: Client, database: str) -> None:
-    """Create the capped collection of the feed, or enlarge the smaller collection of an earlier version."""
+    """Create the capped collection ``feed`` (notices between servers), or enlarge an earlier version's collection."""
     store = client.get_database(database)
     try:
         store.command({"create": FEED, "capped": True, "size": FEED_BYTES})
@@ -305,7 +305,7 @@ def check_sharded(client: Client, database: str) -> None:
 
 
 def shard(client: Client, database: str) -> None:
-    """Shard the collection on a cluster. Do nothing if it is already sharded."""
+    """Shard the collection ``messages`` on a cluster. Do nothing if the collection is already sharded."""
     try:
         client.admin.command({"enableSharding": database})
         client.admin.command({"shardCollection": f"{database}.{MESSAGES}", "key": SHARD_KEY})

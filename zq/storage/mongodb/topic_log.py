@@ -114,7 +114,7 @@ def documents(
 
 
 def previous_sequence(found: BsonDocument) -> int:
-    """Return the sequence that precedes the first one in this document."""
+    """Return the sequence that precedes the first sequence in a batch document."""
     return int(found["k"] - sum(count for _, count in found["t"]))
 
 
@@ -160,7 +160,7 @@ class Span(NamedTuple):
 
 
 class Reader:
-    """Queries on topic logs: batches, last sequences and floors."""
+    """Queries on topic logs: batches, last sequences and removed sequences."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -179,7 +179,7 @@ class Reader:
         return floors_of(self._client.find(_state(key)))
 
     def read(self, key: QueueKey, after: int, limit: int, pattern: Pattern) -> LogSlice:
-        """Return the next batches after a sequence, as ``TopicController.read`` does."""
+        """Return the next batches after the sequence ``after``; see ``TopicController.read``."""
         state, moment = self._client.snapshot(_state(key))
         floors = floors_of(state)
         last, dropped = floors.last, floors.trimmed

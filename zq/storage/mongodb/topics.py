@@ -155,7 +155,7 @@ class LogTrimmer:
     def _find_last(self, floors: BsonDocument, end: int) -> int:
         """Return the last sequence to trim, at most ``end``, or 0 if no batch is to be trimmed.
 
-        A batch is to be trimmed if it begins within the first ``k0`` messages or the first ``z0`` bytes ever published
+        A batch must be trimmed if the batch begins within the first ``k0`` messages or ``z0`` bytes ever published
         in the log. ``floors`` contains these numbers. The method uses a binary search.
         """
         start, trimmed = self._counter.get("x", 0) + 1, 0
@@ -247,7 +247,7 @@ class TopicController:
         return self._feed.subscribe(project, listener, last)
 
     def _edge(self, living: BsonDocument, now: Seconds, direction: int) -> EndMessage | None:
-        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the topic is empty.
+        """Return the topic's oldest (``direction`` 1) or newest message (-1), or None if the topic is empty.
 
         ``living`` is the filter on batches of the topic that may have unexpired messages.
         """

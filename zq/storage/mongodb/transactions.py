@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fences, stages and commits in MongoDB."""
+"""Transactions of producers in MongoDB: fences, stages and commits."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -38,7 +38,7 @@ class TransactionController:
     """The MongoDB implementation of ``zq.storage.capabilities.TransactionController``."""
 
     min_slice = 100
-    """Each slice takes 6 ms in addition to the time for its messages."""
+    """Smallest useful number of messages per slice of a commit, because each slice costs 6 ms by itself."""
 
     def __init__(self, client: StoreClient, stage_store: Stages, commits: Commits) -> None:
         self._client = client

@@ -36,7 +36,7 @@ def find_with(
     """Return two lists: the documents that match ``conditions``, and the queue documents.
 
     ``queue_filter`` selects the queue documents by ``_id``. The other parameters are those of ``StoreClient.find``;
-    ``concern`` stands for its parameters ``committed`` and ``snapshot``.
+    ``concern`` passes on ``committed`` and ``snapshot``.
     """
     options: Any = {"max_bytes": max_bytes, "session": session, **concern}
     if client.sharded:

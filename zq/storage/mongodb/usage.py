@@ -73,11 +73,11 @@ class Totals(Struct, frozen=True):
 class Count(Struct, frozen=True):
     """The last count of a project, as stored in its document.
 
-    - ``moment``: the start time of the count. If a wrong clock has set it to a future time, the project is counted
+    - ``moment``: the start time of the count. If this time is in the future (wrong clock), the project is counted
       again.
     - ``due``: the time of the next count.
     - ``until``: the expiry of the lease.
-    - ``found``: the result; None before the first count.
+    - ``found``: the result of the count; None before the first count.
     - ``entered``: the messages and bytes ever posted to the project's queues, at the start of the count.
     """
 
@@ -89,7 +89,7 @@ class Count(Struct, frozen=True):
 
 
 class UsageEstimates:
-    """The usage of all projects, as estimated by one server."""
+    """One server's estimates of the usage of projects."""
 
     def __init__(self, client: StoreClient, documents: DocumentController) -> None:
         self._client = client

@@ -36,8 +36,9 @@ SHAPE: Final = offline.StoreFormat(layout.VERSION.decode(), layout.FAMILIES, roc
 def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedStorage:
     """Take over and open the store at a URI such as ``swift://container/prefix`` or ``s3://bucket/prefix``.
 
-    ``options`` are fields of ``ObjectOptions``, and ``expiry`` has the settings for the removal of expired data. Raises
-    ``StartRefused`` if an option is invalid or the takeover is not allowed.
+    ``options`` are fields of ``ObjectOptions``. ``expiry`` has the settings for the removal of expired data.
+
+    Raises ``StartRefused`` if an option is invalid or the takeover is not allowed.
     """
     chosen = ObjectOptions(**options)
     check_choices(chosen)
@@ -70,7 +71,7 @@ def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedSt
 
 
 def objects_of(uri: str) -> Objects:
-    """Prepare the object store at a URI for its first use, and return a client for it.
+    """Prepare the object store at a URI for its first use, and return a client for the object store.
 
     Raises:
         StartRefused: The URI is invalid, a package is missing, or the object store is unsuitable.
@@ -103,7 +104,7 @@ def default_cache(uri: str) -> Path:
 
 
 def restore(uri: str, to: str, at: float | None = None, position: int | None = None) -> tuple[int, float]:
-    """Restore the store in the object store at ``uri`` to a new embedded store at ``to``.
+    """Restore the data in the object store at ``uri`` to a new embedded store at ``to``.
 
     Return the log position and the time of the restored state. By default, the latest state is restored. To restore an
     earlier state, pass its time ``at`` or its log position ``position``. Times are in seconds since the Unix epoch.
@@ -117,7 +118,7 @@ def restore(uri: str, to: str, at: float | None = None, position: int | None = N
 
 
 def ship(uri: str, to: str) -> int:
-    """Upload the embedded store at ``uri`` to the object store at ``to``, and return the store's number of files.
+    """Upload the embedded store at ``uri`` to the object store at ``to``, and return the number of its files.
 
     Raises ``StartRefused`` if there is no store at ``uri``, or if there is already a store at ``to``.
     """

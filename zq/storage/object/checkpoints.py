@@ -38,7 +38,7 @@ REMOVED_AT_ONCE: Final = 200
 
 
 class File(msgspec.Struct, frozen=True, array_like=True):
-    """A file of a checkpoint. Its content is ``value`` if it is small, or else the object ``sst/<digest>``."""
+    """A file of a checkpoint. Small content is stored in ``value``, other content in the object ``sst/<digest>``."""
 
     name: str
     size: int
@@ -157,7 +157,7 @@ def download(objects: Objects, mark: CheckpointRef, folder: Path) -> Manifest:
 
 
 class Checkpointer:
-    """The background threads of an epoch's owner: checkpoints, heartbeats and removals."""
+    """The background threads of the server that owns a store: checkpoints, heartbeats and removals."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Checkpointer:
         rules: CheckpointRules,
         now: Callable[[], float],
     ) -> None:
-        """Prepare the threads. ``start`` starts them.
+        """Prepare the threads without starting them.
 
         Args:
             folder: The path of a temporary folder for hard links to the store's files, on the same file system.
@@ -223,7 +223,7 @@ class Checkpointer:
                 thread.join()
 
     def release(self, position: int) -> None:
-        """Release the store, so that a successor does not have to wait for the owner timeout. Ignore failures.
+        """Give up ownership, so that a successor does not have to wait for the owner timeout. Ignore failures.
 
         ``position`` is the last position of the log. If ``position`` is -1, do nothing.
         """

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Vendor(NamedTuple):
-    """The properties of one vendor.
+    """The client and the URI options of one object store vendor.
 
     ``open`` creates obstore's client. ``uri_error`` is the error message for an invalid URI. ``options`` maps URI
     options to obstore's options.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor's checks of a store in an object store, which do not take it over."""
+"""Health checks of a store in an object store, for ``zq-server doctor``. The checks do not take over the store."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ AGE: Final = "seconds since the last report"
 
 @contextmanager
 def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[Sequence[Check]]:
-    """Provide the checks; see ``zq.storage.diagnose``."""
+    """Provide the health checks of a store in an object store; a context manager. See ``zq.storage.diagnose``."""
     chosen = ObjectOptions(**options)
     check_choices(chosen)
     try:

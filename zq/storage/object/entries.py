@@ -38,7 +38,7 @@ class Entry(NamedTuple):
     """A decoded log record.
 
     Attributes:
-        epoch: The epoch, the term of the owner that created the record.
+        epoch: The epoch (one server's term of ownership) in which the record was created.
         position: The position in the log. A new epoch continues the numbering of the preceding epoch.
         acknowledged: The last acknowledged position when the record was created.
         moment: The time of creation by the owner's clock, in milliseconds since the Unix epoch.

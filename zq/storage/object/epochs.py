@@ -42,7 +42,7 @@ class TakenOver(Exception):
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """The valid part of an epoch's log, after the preceding span and up to the position ``last``.
+    """The valid part of an epoch's log, after the preceding span and up to the position ``last``, inclusive.
 
     If ``by_position`` is set, the epoch is fenced by position (see the module ``restoring``), which changes the names
     of log records.
@@ -119,12 +119,12 @@ def log_name(epoch: int, position: int, by_position: bool = False) -> str:
 
 
 def fence_name(epoch: int) -> str:
-    """Return the name of the object that fences an epoch."""
+    """Return the name of the object whose existence ends (fences) an epoch."""
     return f"fence/{epoch}"
 
 
 def read(objects: Objects, name: str, kind: type[T]) -> T | None:
-    """Read and decode an object. Return None if it does not exist. Raises ``StoreDamaged`` if decoding fails."""
+    """Read and decode an object, or return None if there is none. Raises ``StoreDamaged`` if decoding fails."""
     value = objects.get(name)
     try:
         return None if value is None else msgspec.msgpack.decode(value, type=kind)
@@ -173,7 +173,7 @@ def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None
 
 
 def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
-    """Fence all epochs before ``below``, from the highest down to the newest one that was opened.
+    """Fence (end) the epochs before ``below``, from the highest down to the newest opened epoch.
 
     Return the newest opened epoch and its opening record, or (0, None) if no epoch was opened.
     """
@@ -193,7 +193,7 @@ def open_epoch(objects: Objects, epoch: int, opening: Opening) -> None:
 
 
 def check_layout(opening: Opening, layout: str) -> None:
-    """Check the layout number of the store. Raises ``StartRefused`` if it is not ``layout``."""
+    """Raise ``StartRefused`` if the store's layout number is not ``layout``."""
     if opening.layout != layout:
         raise StartRefused(
             f"The store has layout {opening.layout}, but this version of zq requires {layout}. "
@@ -202,12 +202,15 @@ def check_layout(opening: Opening, layout: str) -> None:
 
 
 def extend_chain(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:
-    """Return ``chain`` extended by ``span``, without the spans that end at or before ``removed``."""
+    """Append ``span`` to ``chain``, drop the spans that end at or before ``removed``, and return the new chain."""
     return [known for known in (*chain, span) if known.last > removed]
 
 
 class Proof:
-    """The proof that this server owns the store. A check that finds no fence makes the proof valid for one lease."""
+    """The proof that this server owns the store.
+
+    A check that finds no fence, the mark of a successor, makes the proof valid for one lease.
+    """
 
     def __init__(self, objects: Objects, epoch: int, lease: float, clock: Callable[[], float]) -> None:
         """Create a proof that is not valid yet.
@@ -247,11 +250,11 @@ class Proof:
             raise Deposed
 
     def after_put(self, by_position: bool) -> None:
-        """Confirm after a record was stored that this server still owned the store: check for a fence if necessary.
+        """Confirm, after a record was stored, that this server still owned the store.
 
-        With fencing by position, a successor would have written its fence under the record's name. As the record could
-        be created, there was no fence. Only a proof that is no longer valid requires a check, because the successor may
-        have written a fence and removed it again.
+        With fencing by position, a successor writes its fence under the name of the next record. A record that could be
+        created therefore proves that there was no fence. If the proof has expired, check for a fence anyway: the
+        successor may have written a fence and removed it again.
 
         Raises the errors of ``check_fence``.
         """
@@ -287,7 +290,7 @@ class Proof:
         return self._clock() - self._until + self._lease * (1 - MARGIN)
 
     def check(self) -> None:
-        """Return if the proof is valid. Otherwise, wait for a check that makes it valid.
+        """Wait until the proof is valid. Return immediately if the proof is already valid.
 
         Raises ``Deposed`` if another server has taken over, or ``Unavailable`` if the proof is still not valid after
         ``PATIENCE`` seconds.
@@ -296,7 +299,7 @@ class Proof:
             self._request_check(lambda: self.is_valid)
 
     def confirm(self) -> None:
-        """Return if ownership was confirmed within the last ``RECENT`` seconds. Otherwise, wait for a new check.
+        """Wait for a new ownership check, unless ownership was confirmed within the last ``RECENT`` seconds.
 
         After ``close``, do nothing. Raises the errors of ``check``.
         """

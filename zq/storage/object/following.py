@@ -184,7 +184,7 @@ class Standby:
         return copy
 
     def drop(self) -> None:
-        """Delete the copy, if it exists."""
+        """Delete the standby copy, if one exists."""
         if self._store is not None:
             self._store.close_unflushed()
             shutil.rmtree(self._path, ignore_errors=True)

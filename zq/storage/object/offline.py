@@ -37,7 +37,7 @@ class Restored(NamedTuple):
     """The state that a restore has reached.
 
     ``position`` is the log position. ``moment`` is the creation time of the last applied log record, in milliseconds
-    since the Unix epoch. If no log record was applied, it is the time of the checkpoint; 0 for an empty store.
+    since the Unix epoch. If no log record was applied, ``moment`` is the time of the checkpoint; 0 for an empty store.
     """
 
     position: int
@@ -98,7 +98,7 @@ def restore(
 
 
 def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
-    """Upload the embedded store in the directory ``path`` to an unused prefix, and return the store's number of files.
+    """Upload the embedded store in the directory ``path`` to an unused prefix, and return the number of its files.
 
     ``moment`` is the current time in milliseconds since the Unix epoch. Raises ``StartRefused`` if the prefix has been
     used or the directory has no store.

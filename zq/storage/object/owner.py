@@ -79,7 +79,7 @@ class TakeoverTerms(NamedTuple):
 
 
 class LocalDirectory:
-    """A locked local directory that remembers the name of its last owner."""
+    """A locked local directory that stores the name of its last owner."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -184,7 +184,7 @@ class Owner(Directory):
         return Standby(self._objects, self._path, lambda: ShippedStore(self._path, self._families, "", Damage()))
 
     def _fall_behind(self, cause: Exception | None = None) -> None:
-        """Log that another server has taken over first. The caller then waits for its next turn.
+        """Log that another server has taken over the store first. The caller then waits for its next turn.
 
         Raises ``Deposed`` if this server has already owned the store, or if the option ``takeover`` is not ``wait``.
         """
@@ -195,9 +195,9 @@ class Owner(Directory):
     def _win_turn(self, standby: Standby, patience: float) -> int:
         """Wait until this server may take over the store, win an election, and return the election's number.
 
-        Rivals may have won elections between the former owner and this server. Unless the option ``takeover`` is
-        ``now``, wait up to ``patience`` seconds for each rival to open its epoch. If a rival opens its epoch, this
-        server starts again or raises ``Deposed``.
+        Other servers may have won elections since the former owner's election. Unless the option ``takeover`` is
+        ``now``, wait up to ``patience`` seconds for each of these servers to open its epoch. If one does, start again
+        or raise ``Deposed``.
         """
         while True:
             former = self._wait_for_turn(standby)
@@ -210,7 +210,7 @@ class Owner(Directory):
             self._fall_behind()
 
     def _is_served(self, epoch: int, patience: float) -> bool:
-        """Wait up to ``patience`` seconds for an epoch to be opened. Return whether it was opened.
+        """Wait up to ``patience`` seconds for an epoch to be opened. Return whether the epoch was opened.
 
         Return ``False`` early if a successor has fenced the epoch.
         """
@@ -283,7 +283,7 @@ class Owner(Directory):
         Raises:
             StartRefused: The store has another layout, or the owner may be alive and the option ``takeover`` is
                 ``refuse``.
-            Deposed: This server owned the store, and another server has taken it over.
+            Deposed: This server owned the store, and another server has taken over the store.
         """
         since, seen, epoch = uptime(), None, 0
         while True:
@@ -322,15 +322,15 @@ class Owner(Directory):
     def _has_stopped(self, opening: Opening, head: RestorePoints | None) -> bool:
         """Return whether the owner of an epoch has certainly stopped.
 
-        This is certain if the owner released the store, or if it used the local directory that this server has locked.
-        ``opening`` is the epoch's opening record, and ``head`` the owner's progress record, if there is one.
+        This is certain if the owner released the store, or if the owner used the local directory that this server has
+        locked. ``opening`` is the epoch's opening record, and ``head`` the owner's progress record, if there is one.
         """
         if opening.owner in (self._directory.former, self._name):
             return True
         return isinstance(head, Head) and head.released >= 0
 
     def _choose_copy(self, copy: StandbyCopy | None, kept: RestorePoints) -> StandbyCopy:
-        """Return the standby copy. If the newest checkpoint in ``kept`` is newer, download and return the checkpoint.
+        """Return the newer one of the standby copy and the newest checkpoint in ``kept``, which is then downloaded.
 
         The log may no longer have the records that follow an older copy. If there is neither a copy nor a checkpoint,
         the result is at position 0 and has no checkpoint.

@@ -42,7 +42,7 @@ OVERLOAD_ERROR: Final = "The object store cannot keep up with the writes of this
 
 
 class _Waiting(NamedTuple):
-    """A batch that is not in a record yet. ``since`` is the monotonic time at which it was appended, in seconds."""
+    """A batch that is not in a record yet. ``since`` is the monotonic time of the append in seconds."""
 
     batch: Batch
     size: int
@@ -73,7 +73,7 @@ class LogCut:
 
 
 class Shipper:
-    """The uploader of one epoch's log."""
+    """The uploader of the log during one epoch (one server's term of ownership)."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Shipper:
         *,
         now: Callable[[], float],
     ) -> None:
-        """Prepare the upload threads. ``start`` starts them.
+        """Prepare the upload threads without starting them.
 
         Args:
             position: The last position of the log so far.
@@ -107,8 +107,8 @@ class Shipper:
         self._changed = threading.Condition(threading.Lock())
         """Notified when an upload may be due.
 
-        Only the upload thread that holds ``_encoding`` waits for it. Callers of ``wait`` have gates of their own, so
-        that an upload does not wake all of them.
+        Only the upload thread that holds ``_encoding`` waits for this condition. Each caller of ``wait`` has a gate of
+        its own, so that an upload does not wake all callers.
         """
         self._encoding = threading.Lock()
         """Held while a record is built, so that records are built in the order of their positions."""
@@ -316,8 +316,8 @@ class Shipper:
     def _pause(self) -> float:
         """Return the seconds until the next upload may begin; 0 or less = now.
 
-        While no batch is waiting or too many records are unacknowledged, no upload may begin. The result is then the
-        seconds until the caller must check again.
+        No upload may begin while no batch is waiting or too many records are unacknowledged. The result is then the
+        number of seconds until the caller must check again.
         """
         if not self._waiting or self._last - self._acknowledged >= self._ahead:
             return UNHURRIED / 2
@@ -363,9 +363,8 @@ class Shipper:
     def _pace(self, duration: float, alone: bool) -> None:
         """Adjust the interval between the starts of uploads, after an upload of ``duration`` seconds.
 
-        If concurrent uploads take longer than an upload alone, the object store is busy. The interval then grows, so
-        that there are fewer uploads with more batches each. If they take no longer, only the network is slow, and
-        uploads overlap.
+        If concurrent uploads take longer than a single upload, the object store is busy. The interval then grows, so
+        that there are fewer uploads with more batches each. Otherwise, only the network is slow, and uploads overlap.
 
         Args:
             alone: Whether no other upload was running.
@@ -387,7 +386,7 @@ class Shipper:
             raise Deposed
 
     def _retry(self, act: Callable[[], object]) -> None:
-        """Repeat the action until it succeeds. Raises ``Deposed`` if this server is deposed or stops."""
+        """Call ``act`` until the call succeeds. Raises ``Deposed`` if this server is deposed or stops."""
         pause = PAUSE[0]
         while True:
             try:

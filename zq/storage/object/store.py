@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The local RocksDB store of an owner. It is a cache: a write is durable once it is in the object store's log."""
+"""The owner's local RocksDB store, which is a cache: a write is durable once the object store's log contains it."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +42,7 @@ class ShippedStore(Store):
     def serve(
         self, proof: Proof, shipper: Shipper, checkpointer: Checkpointer, closed: Callable[[], object] = bool
     ) -> None:
-        """Upload all writes from now on. ``closed`` is called when the store has been closed."""
+        """Start to upload all new writes. ``closed`` is called when the store has been closed."""
         self._proof, self._shipper, self._checkpointer, self._closed = proof, shipper, checkpointer, closed
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:

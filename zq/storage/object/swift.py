@@ -128,7 +128,7 @@ class SwiftObjects(Objects):
     def put_new(self, name: str, value: bytes) -> bool:
         """Store the value unless the object exists. Return whether the value was stored.
 
-        If several writers call this method at the same time, it may return True for each of them.
+        If several writers call this method at the same time, each call may return True.
         """
         headers = {"Content-Type": "application/octet-stream", "If-None-Match": "*"}
         return self._expect(self.send("PUT", self.path(name), headers, value), 201, 202, 412).status == 201
@@ -174,10 +174,10 @@ class SwiftObjects(Objects):
         return reply
 
     def _get_account(self, former: Account | None) -> Account:
-        """Return the account. Sign in on the first call, and again for a new token.
+        """Return the account. Sign in on the first call, and again if the token of ``former`` has expired.
 
-        ``former`` is an account whose token has expired. If another thread has replaced it already, do not sign in
-        again.
+        ``former`` is the account of a rejected request. If another thread has already signed in again, return that
+        thread's account.
         """
         with self._lock:
             if self._account is None or self._account == former:

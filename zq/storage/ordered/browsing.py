@@ -112,7 +112,7 @@ def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now:
 def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> list[Candidate]:
     """Return the fresh messages after the position ``after`` that are not available yet, in order of sequence.
 
-    Fresh messages were posted without a delay, so this is possible only after the clock was set back.
+    Fresh messages were posted without a delay. If one is not available yet, the clock was set back.
     """
     first, last = max(state.tally.fresh_head, after.lane) + 1, state.tally.fresh_tail + 1
     found: list[Candidate] = []
@@ -130,7 +130,7 @@ def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> 
 
 
 def _records(store: Store, state: QueueState, positions: Iterator[tuple[int, ...]], now: int) -> Iterator[Candidate]:
-    """Yield (available-at, sequence, record) of the unexpired messages at ``positions``, in the same order.
+    """Yield (available-at, sequence, record) of the unexpired messages at ``positions``, in order of ``positions``.
 
     A position is the pair (available-at, sequence). A message that an open commit will delete appears as claimed.
     """

@@ -30,7 +30,7 @@ MAX_AHEAD: Final = FALSE_FUTURE * 1000
 
 
 class Completion(NamedTuple):
-    """How and when one operation finishes messages.
+    """The outcome, history retention and time with which an operation finishes messages.
 
     Attributes:
         outcome: The outcome that history entries record.
@@ -64,17 +64,29 @@ class Change:
         self._made_available: defaultdict[QueueState, list[bytes]] = defaultdict(list)
         self._lowered: dict[QueueState, set[int]] = {}
         self._claimed: dict[bytes, tuple[int, list[int]]] = {}
-        """End and sequences of each new claim group, by key."""
+        """The end and the message sequences of each new claim group, by key in ``claims``.
+
+        A claim group lists messages of one claim that are claimed until the same time.
+        """
         self._groups: dict[tuple[QueueState, str, int], tuple[int, list[int]]] = {}
-        """Number and sequences of the last claim group, by queue, claim and end."""
+        """The number and the message sequences of the last claim group, by queue, claim and end.
+
+        A claim group lists messages of one claim that are claimed until the same time.
+        """
         self.holders: dict[bytes, bytes] = {}
-        """Holders of new claims by ``layout.claim_prefix``; b"" means an unknown holder. Others do not change."""
+        """The encoded holders of new claims, by key prefix of the claim; b"" if the holder is unknown.
+
+        Existing claims keep their holders.
+        """
         self._left: defaultdict[tuple[int, str, int], set[int]] = defaultdict(set)
-        """Sequences that leave a claim group, by queue number, claim and group."""
+        """The sequences of messages that leave a claim group, by queue number, claim and group number.
+
+        A claim group lists messages of one claim that are claimed until the same time.
+        """
 
     @property
     def group_indexes(self) -> GroupIndexChanges:
-        """The changes to the indexes of message groups. Only grouped queues have such indexes."""
+        """The changes to the indexes of message groups, which exist only in grouped queues."""
         if self._group_indexes is None:
             self._group_indexes = GroupIndexChanges(self._store)
         return self._group_indexes
@@ -120,12 +132,15 @@ class Change:
         self._writes += due.history_writes(state.history, position, kept)
 
     def adopt_key(self, state: QueueState, writes: Sequence[Write], size: int) -> None:
-        """Insert an idempotency key of another store by the ``writes``. Its result has ``size`` bytes."""
+        """Insert an idempotency key of another store by applying the ``writes``.
+
+        ``size`` is the number of bytes of the result that is stored with the key.
+        """
         self._tally(state).kept += size
         self._writes += writes
 
     def raise_counters(self, state: QueueState, lowest: Tally) -> None:
-        """Raise the counters of the queue to those in ``lowest``, if they are lower."""
+        """Raise each counter of the queue at least to its value in ``lowest``."""
         tally = self._tally(state)
         for field in ("sequence", "fresh", "position", "finished"):
             setattr(tally, field, max(getattr(tally, field), getattr(lowest, field)))
@@ -235,8 +250,8 @@ class Change:
     def remember(self, state: QueueState, key: IdempotencyKey | None, answer: Any, now: int, posted: bool) -> None:
         """Store an idempotency key with ``answer``, the result of its request. Do nothing if ``key`` is None.
 
-        ``posted``: whether the request is a post. The sequence of its last message, which this change has already
-        appended, is then stored with the key.
+        If ``posted`` is true, the request is a post whose messages this change has already appended. The sequence of
+        the last message is then stored with the key.
         """
         if key is not None:
             last = self._tally(state).sequence if posted else 0
@@ -352,8 +367,8 @@ def _set_available(tally: Tally, record: NewMessage, now: int, may_be_fresh: boo
     """Set the available-at of a message that was posted without a delay.
 
     If ``may_be_fresh`` is true (no message groups), also decide whether the message gets an entry in the index
-    ``available``. It gets one only if a claim would otherwise have to skip more than ``MAX_GAP`` other messages to
-    reach it. Without an entry, it is fresh.
+    ``available``. The message gets an entry only if a claim would otherwise have to skip more than ``MAX_GAP`` other
+    messages to reach it. Without an entry, the message is called fresh.
     """
     fresh = tally.fresh
     if fresh > now + MAX_AHEAD:
@@ -373,8 +388,8 @@ def _set_available(tally: Tally, record: NewMessage, now: int, may_be_fresh: boo
 def read_bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
     """Return the bodies of the messages ``found`` in the queue with the number ``queue``, in the same order.
 
-    A body is None if the message was removed or has expired since its record was read. A damaged body raises
-    ``StoreDamaged``; with ``spare``, it is returned as b"".
+    A body is None if the message was removed or has expired since its record was read. If a body is damaged, the
+    function raises ``StoreDamaged``, or returns b"" for the body if ``spare`` is true.
     """
     apart = [layout.pair.pack(queue, sequence) for sequence, record in found if record.body is None]
     if not apart:
@@ -409,7 +424,7 @@ class Routes(NamedTuple):
         return [ref for ref in target_queues(self.source.ref, moves) if self.targets[ref.name] is None]
 
     def move_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> list[Move]:
-        """Move messages to their target queues, in the order of ``moves``, and return the moves that were made.
+        """Move messages to their target queues, in the order of ``moves``, and return the completed moves.
 
         ``found`` maps message ids to (sequence, record). A message that has just expired has no body and is not moved.
         """

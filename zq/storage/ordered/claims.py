@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims. A claim has no record of its own: it is stored in its messages' records and in the family ``claims``."""
+"""Claims in an ordered store.
+
+A claim has no record of its own: it is stored in the records of its messages and in the family ``claims``.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
@@ -273,8 +276,8 @@ def _decode_holder(group: bytes) -> Holder:
 class ClaimPage:
     """A page of live claims, ordered by queue name and claim id.
 
-    The marker of the next page is ``queue/id`` of the last claim. If the page ends after the last claim of a queue, the
-    marker is this queue's name followed by a zero byte and a slash, so that the next page begins with the next queue.
+    The marker of the next page is ``queue/id`` of the last claim. If the page ends with the last claim of a queue, the
+    next page must begin with the next queue. The marker is then the queue's name, a zero byte and a slash.
     """
 
     def __init__(self, store: Store, registry: Registry, limit: int, now: int) -> None:
@@ -315,7 +318,7 @@ class ClaimPage:
     def _add(self, state: QueueState, after: str) -> str | None:
         """Add the queue's claims with ids above ``after`` to the page.
 
-        Return the id of the last claim if the page ends within the queue, otherwise None.
+        If the page ends within the queue, return the id of the last claim, otherwise None.
         """
         lower, upper = state.bounds()
         if after:
@@ -366,7 +369,7 @@ def find_held(store: Store, state: QueueState | None, claim: str, now: int) -> l
 def find_sequences(store: Store, state: QueueState | None, claim: str, now: int) -> list[int]:
     """Return the sequences of the messages that a live claim holds, in order.
 
-    The result is that of ``find_held`` without the records, which are not read.
+    Unlike ``find_held``, the function does not read the records of the messages.
     """
     if state is None:
         return []

@@ -63,7 +63,7 @@ class DocumentController:
         return self._change(ref, now, expected, None)
 
     def _change(self, ref: DocumentRef, now: Seconds, expected: str | None, new: StoredDocument | None) -> bool:
-        """Replace a document, or delete it if ``new`` is None. Return whether this was done.
+        """Replace a document, or delete it if ``new`` is None. Return whether the document was changed.
 
         Nothing is changed if the stored version is not ``expected``, or if there is no document to delete. ``expected``
         None accepts any version; "" requires that the document does not exist.

@@ -59,7 +59,7 @@ def message_removal(project: bytes, key: bytes, record: NewMessage) -> list[Writ
 def message_changes(key: bytes, old: IndexFields, new: NewMessage) -> list[Write]:
     """Return the writes that update the index entries of a changed message.
 
-    This is a faster equivalent of ``difference`` on the old and new ``message_entries``.
+    The result is that of ``difference`` for the old and new ``message_entries``, but this function is faster.
     """
     expires, available = new.expires, new.available
     writes: list[Write] = []

@@ -54,17 +54,17 @@ class ActiveExpiry:
         self._stripes = stripes
         self.position = b""
         self._due_position = b""
-        """``position`` and ``_due_position`` are the keys in ``expiry`` and ``due`` from which the next round scans.
+        """The key in ``due`` from which the next round scans. ``position`` is the corresponding key in ``expiry``.
 
-        New entries expire in the future, so they are above these keys. An entry is below them only if it was written
-        after its own expiry. Such an entry is found when the indexes are read from the beginning again.
+        New entries expire in the future, so they are above these keys. An entry that was written after its own expiry
+        is below them. A later scan from the beginning of the index finds it.
         """
         self._rescan_at = 0.0
         self._first = 0
         self._pending_deletes = PendingDeletes()
         self._batch_reclaim = BatchReclaim()
         self._keys_removed = True
-        """Whether a hidden queue may have no idempotency keys left, because keys were removed; True at the start."""
+        """Whether idempotency keys were removed, so that a missing queue may have none left; true at the start."""
         self.removed = 0
 
     def sweep(self, now: int, pace: Pace) -> int:
@@ -225,7 +225,7 @@ def remove_expired(session: Session, number: int, moments: Moments, sweeping: bo
 
     Args:
         moments: A time for each message key, as Unix time in milliseconds. A message is removed only if it expires at
-            or before this time, that is, if its expiry has not been extended since it was found.
+            or before this time, because its expiry may have been extended since it was found.
         sweeping: Whether ``moments`` comes from the index ``expiry``. If so, index entries that no longer match their
             messages are also removed.
     """

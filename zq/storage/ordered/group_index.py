@@ -53,7 +53,7 @@ class ScannedRecords:
     """The records that a claim has read in one message group.
 
     Attributes:
-        head: The head of the group before the claim.
+        head: The time of the group's entry in ``available`` and the position of its first message, before the claim.
         records: Records by position (slot), in the order of the group; None for a message that was removed or is
             unreadable.
         is_all: Whether the whole group was read.

@@ -78,8 +78,8 @@ class ReadyCursor(NamedTuple):
     """The two ranges of the index ``available`` in which claims search for ready messages.
 
     - From ``high`` onwards: entries that claims have not reached yet.
-    - From ``head`` up to, but not including, ``low``: entries added after claims had passed their positions. Usually
-      empty.
+    - From ``head`` up to, but not including, ``low``: entries added after claims had passed their positions. This range
+      is usually empty.
 
     Messages outside these ranges are not ready: they have expired, are unreadable, or will be deleted by an open
     commit.
@@ -130,7 +130,7 @@ MAX_BLOCKS: Final = 1 << 18
 
 # Maximum number of filters per queue that hide a client's messages.
 MAX_CLIENTS: Final = 16
-# Maximum number of recorded blocks per level for such a filter.
+# Maximum number of recorded blocks per level for a filter that hides a client's messages.
 CLIENTS_BLOCKS: Final = MAX_BLOCKS // MAX_CLIENTS
 
 # Times by block number, one table for each of ``SIZES``.
@@ -148,8 +148,8 @@ class VisibilityIndex:
     - Sequences are grouped into blocks, and blocks into larger blocks.
     - For each kind of filter, a block may have a time before which none of its messages becomes visible. Filters that
       hide a client's own messages have their own times per client.
-    - A change that makes a message visible earlier discards the times of its blocks. A scan that began before such a
-      change must not record times.
+    - A change that makes a message visible earlier discards the times of its blocks. If a change discards times during
+      a scan, the scan must not record times.
 
     The callers of ``record`` and ``invalidate`` hold the queue's lock.
     """
@@ -159,7 +159,7 @@ class VisibilityIndex:
     def __init__(self) -> None:
         self._kinds: dict[FilterKind, Levels] = {}
         self._clients: deque[FilterKind] = deque()
-        """The kinds that have a client, oldest first."""
+        """The kinds of filters that hide a client's own messages, oldest first."""
         self.invalidations = 0
         """Number of calls of ``invalidate``. If it has changed since a scan began, the scan must not record blocks."""
 
@@ -185,7 +185,7 @@ class VisibilityIndex:
 
         Args:
             moments: The times that apply to every client, as Unix times in milliseconds by block number.
-            own: The times that apply only to the client whose messages the filter hides, in the same form.
+            own: The times that apply only to the client whose messages the filter hides, also by block number.
         """
         if moments:
             self._note((list_filter.claimed, list_filter.delayed, ""), moments, MAX_BLOCKS)
@@ -214,7 +214,7 @@ class VisibilityIndex:
     def invalidate(self, sequences: Iterable[int]) -> None:
         """Discard the recorded times of all blocks that contain these sequences.
 
-        Their messages may become visible earlier.
+        Call this method if the messages may become visible earlier.
         """
         self.invalidations += 1
         for levels in self._kinds.values():

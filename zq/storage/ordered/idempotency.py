@@ -25,9 +25,9 @@ class Owner(Protocol):
 
 
 def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
-    """Check that the idempotency key of a request is not in use in the queue or log ``owner``.
+    """Raise an error if the idempotency key of a request is already in use in the queue or log ``owner``.
 
-    Without a key or an owner, the check succeeds.
+    Without a key or an owner, do nothing.
 
     Args:
         answer: The type of the stored result.
@@ -50,7 +50,7 @@ def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey
 def check_keys(
     store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, drafts: Sequence[Draft], now: int
 ) -> None:
-    """Check that the idempotency keys of a post and its drafts are not in use in the queue or log ``owner``.
+    """Raise an error if an idempotency key of a post or its drafts is already in use in the queue or log ``owner``.
 
     Raises:
         Repeated: The post was already applied. The error contains its result.

@@ -42,7 +42,7 @@ class GroupIndexIntegrity:
         return Grouping.NONE if record is None else record.grouping
 
     def check(self) -> None:
-        """Check the family ``lines``.
+        """Check the message group indexes in the family ``lines``.
 
         Each entry must have a message. Each group must have a valid head (time and first message) and an entry in
         ``available``.
@@ -119,12 +119,12 @@ class Integrity(Findings):
         super().__init__(store)
         self._now = now
         self._queues: dict[bytes, bytes] = {}
-        """The key in ``queues``, by queue number."""
+        """The keys in the family ``queues``, by queue number."""
         self._records: dict[bytes, QueueRecord] = {}
         self._group_indexes = GroupIndexIntegrity(self, self._records)
         self._histories: set[bytes] = set()
         self._keepers: dict[bytes, bytes] = {}
-        """The number of the tally that counts a history, by history number."""
+        """The numbers of the queues whose counters include a history, by history number."""
         self._kept: Counter[bytes] = Counter()
         """Bytes of history entries and idempotency results, by history number."""
         self._pending_queues = self.read_numbers(layout.PENDING_QUEUE)
@@ -322,10 +322,10 @@ class Integrity(Findings):
                     )
 
     def _probe_damage(self, family: str, keys: Iterable[bytes]) -> None:
-        """Read the entries with these keys until one is damaged, before ``contradict`` reports that one is missing.
+        """Read these entries until one of them is damaged.
 
-        A scan skips damaged entries silently, so they look like missing ones. If this method reads a damaged entry, the
-        next call of ``contradict`` counts an effect of the damage instead of a contradiction.
+        A scan skips damaged entries silently, so they look like missing ones. If this method finds a damaged entry, the
+        next call of ``contradict`` reports an effect of the damage instead of a contradiction.
         """
         for key in keys:
             self.store.get(family, key)

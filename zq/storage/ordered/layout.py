@@ -149,8 +149,8 @@ class Tally(Struct, array_like=True):
         finished: The time of the last history entry, in Unix milliseconds.
         start: The boot epoch (number of starts) in which the counters were written; see ``startup.count_start``.
         bytes: The total size of the messages.
-        kept: The total size in bytes of all history entries and idempotency results ever added. Subtract the size
-            stored under ``REMOVED`` to get the current size.
+        kept: The total size in bytes of all history entries and idempotency results ever added. The current size is
+            this total minus the size stored under ``REMOVED``.
         fresh_head: The sequence up to which claims have passed all fresh messages. A fresh message was posted without a
             delay and has no entry in ``available``.
         fresh_tail: The sequence of the last fresh message.

@@ -20,7 +20,10 @@ NO_LOG: Final = LogRecord(0)
 
 
 class _LenientStore:
-    """A store that reports damaged values as missing. The attribute ``missed`` is set when one is read."""
+    """A store that reports damaged values as missing.
+
+    The attribute ``missed`` is set when a damaged value is read.
+    """
 
     def __init__(self, store: Readable) -> None:
         self._store = store
@@ -103,7 +106,7 @@ class LogIntegrity:
         self._findings = findings
         self._logs: dict[bytes, LogRecord] = {}
         self._keys: dict[bytes, bytes] = {}
-        """The key in ``logs``, by log number."""
+        """The keys in the family ``logs``, by log number."""
         self._trimmed_entries = findings.read_numbers(layout.TRIMMED_LOG)
 
     def check(self) -> set[bytes]:

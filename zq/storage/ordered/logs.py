@@ -144,7 +144,7 @@ MIN_COMPACTED: Final = 8 << 20
 
 
 class LogView(NamedTuple):
-    """An immutable view of a log for readers, except for ``floors``, which may change.
+    """A view of a log for readers, immutable except for ``floors``.
 
     ``floors`` maps each purged topic to the last sequence that the purge has removed.
     """
@@ -202,14 +202,14 @@ class Log:
         return max(self._trimming, self.view.record.dropped)
 
     def cache_head(self, topic: str | None, head: int) -> None:
-        """Note that a topic has no batches up to the sequence ``head``. The topic None stands for the whole log."""
+        """Record that a topic, or the whole log if ``topic`` is None, has no batches up to the sequence ``head``."""
         with self._heads_lock:
             self._heads[topic] = head
 
     def head(self, topic: str | None) -> int:
         """Return the sequence up to which a topic is known to have no batches, or 0 if it is unknown.
 
-        The topic None stands for the whole log.
+        If ``topic`` is None, return this sequence for the whole log.
         """
         try:  # not a check followed by a read, because another thread may remove the entry in between
             return self._heads[topic]
@@ -240,7 +240,7 @@ class Log:
         self.view = LogView(record, floors)
 
     def adopt(self, store: Store, state: LogParcel) -> None:
-        """Give a log without batches the state of another store's log."""
+        """Set the state of a log without batches to the state of another store's log."""
         record = LogRecord(
             self.history,
             max(self.view.record.last, state.last),
@@ -253,7 +253,7 @@ class Log:
         self.view = self.view._replace(record=record)
 
     def adopt_batches(self, store: Store, batches: Sequence[BatchParcel]) -> None:
-        """Store batches of another store's log, and ignore those that exist."""
+        """Store batches of another store's log. Ignore batches that already exist."""
         keys = [layout.pair.pack(self.history, one.batch.last) for one in batches]
         known = store.get_many("batches", keys)
         before = [LogRecord(self.history, size=one.bytes, messages=one.messages) for one in batches]
@@ -282,7 +282,7 @@ class Log:
         return "batches", lower, upper
 
     def set_floor(self, store: Store, topic: str, floor: int) -> None:
-        """Hide the topic's messages up to the sequence ``floor`` from readers, and store this sequence."""
+        """Hide the topic's messages up to the sequence ``floor`` from readers, and write this sequence to the store."""
         key = topic_key(self.history, topic)
         store.write([("floors", key, layout.number.pack(floor) + self.key)])
         self.view.floors[topic] = floor
@@ -314,7 +314,7 @@ class Logs:
 
     @property
     def origin(self) -> int:
-        """The sequence that precedes a new log's first sequence; see ``startup.initial_value``."""
+        """The last sequence before the first sequence of a new log; see ``startup.initial_value``."""
         return startup.initial_value(self._start)
 
     def find(self, project: str) -> Log | None:

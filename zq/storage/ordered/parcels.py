@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parcels of an ordered store: export of its projects, and adoption of projects of other stores.
+"""The migration of an ordered store: export of its projects, and adoption (import) of projects of other stores.
 
-All adopted messages have entries in ``available``, because their order of claims may differ from that of sequences.
+All adopted messages have entries in the index ``available``, because their claim order may differ from the order of
+their sequences.
 """
 
 from collections.abc import Iterator, Sequence
@@ -120,7 +121,7 @@ def _adopt_queue(session: Session, queue: QueueRef, parcel: QueueParcel, now: in
 
 
 def _adopt_content(store: Store, change: Change, state: QueueState, parcels: Sequence[Parcel]) -> None:
-    """Add the messages, history entries and idempotency keys that the queue does not have to the change."""
+    """Add to the change all messages, history entries and idempotency keys that the queue does not have yet."""
     messages, history = _only(MessageParcel, parcels), _only(HistoryParcel, parcels)
     places = [layout.id_key(state.project, one.message.id) for one in messages]
     for parcel, place in zip(messages, store.get_many("ids", places), strict=True):
@@ -205,7 +206,10 @@ def _only(kind: type[T], parcels: Sequence[Parcel]) -> list[T]:
 
 
 def _scan_projects(store: Store, family: str) -> Iterator[str]:
-    """Yield the projects in a family whose keys begin with the project, without reading all keys."""
+    """Yield the projects in a family whose keys begin with the project.
+
+    The function skips from project to project, without reading all keys.
+    """
     lower = b""
     while (found := next(store.scan(family, lower, layout.END), None)) is not None:
         prefix = layout.extract_project_prefix(found[0])

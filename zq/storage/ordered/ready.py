@@ -100,8 +100,8 @@ def _read_contents(
 ) -> Iterator[tuple[int, StoredMessage | None, bytes | None]]:
     """Yield (sequence, record, body) of each candidate.
 
-    If a candidate cannot be claimed, the record is None, and the body shows why: b"" = the message is unreadable, None
-    = the message was removed.
+    If a candidate cannot be claimed, its record is None. The body is then b"" if the message is unreadable, or None if
+    the message was removed.
     """
     for start in range(0, len(candidates), AHEAD):
         some = candidates[start : start + AHEAD]
@@ -120,7 +120,7 @@ def _read_contents(
 
 
 class _Scan:
-    """One scan in claim order.
+    """A scan of a queue's messages in claim order.
 
     Attributes:
         live: Up to ``limit`` ready messages.

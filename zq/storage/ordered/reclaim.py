@@ -35,7 +35,7 @@ class PendingDeletes:
 
     def __init__(self) -> None:
         self._next_keys: dict[tuple[str, bytes], bytes] = {}
-        """The first remaining key, by family and number."""
+        """The key from which the next call continues, by family and number."""
 
     def clear_queues(self, store: Store, size: int, pace: Pace) -> int:
         """Remove up to ``size`` messages of purged and deleted queues. Return the number of removals.
@@ -106,7 +106,7 @@ class PendingDeletes:
 
 
 def delete_unused_hidden(session: Session) -> None:
-    """Delete each missing queue's hidden state once its last idempotency key is gone."""
+    """Delete the hidden states (idempotency keys of missing queues) that have no idempotency keys left."""
     for key, _ in session.store.scan("hidden", b"", layout.END):
         ref = layout.decode_queue_key(key)
         with session.registry.locked_or_hidden(ref) as state:
@@ -125,19 +125,19 @@ class BatchReclaim:
 
     def __init__(self) -> None:
         self._passes: dict[bytes, tuple[int, bytes]] = {}
-        """The pass over each log: the trimmed sequence when it began, and the next key."""
+        """The progress of the scan of each log, by log number: the trimmed sequence at its start, and the next key."""
         self._last_note = layout.TRIMMED_LOG
         """The key in ``default`` of the log that was processed last."""
         self._done_notes: set[bytes] = set()
-        """The keys in ``default`` of the logs whose pass has ended in this round."""
+        """The keys in ``default`` of the logs whose scan has ended in this round."""
         self._next_keys: dict[bytes, bytes] = {}
-        """The first remaining key of each purged topic, by the topic's key."""
+        """The key from which the next call continues, by the key of a purged topic."""
 
     def clear_trimmed(self, session: Session, size: int, pace: Pace) -> int:
         """Remove index entries of trimmed batches in up to ``size`` steps. Return the number of steps.
 
-        A step removes the entries of one batch, or finds that a topic has no more of them. The logs take turns, and
-        each log is scanned once per round.
+        A step removes the entries of one batch, or finds that no more batches of a topic were trimmed. The logs take
+        turns, and each log is scanned once per round.
         """
         scan, middle = session.store.scan, self._last_note + b"\0"
         notes = chain(

@@ -55,7 +55,7 @@ class QueueState:
     """The state of one queue in memory.
 
     Claims use ``ready_cursor``. Listings use ``visibility`` and, for long scans, the lock ``long_scan_lock``. ``gone``
-    is true after the queue was purged or deleted.
+    is true after a purge or deletion of the queue.
     """
 
     __slots__ = (
@@ -180,7 +180,7 @@ class Registry:
         self.logs = Logs(store, self.new_number, start)
         self._last_number = int.from_bytes(store.get("default", b"numbers") or b"")
         self._reserved = stages.find_reserved(store)
-        """Reserved sequences of queues that are not loaded yet, by queue number."""
+        """Sequences of messages that open commits will delete, by number of each queue that is not loaded yet."""
         for key, value in store.scan("hidden", b"", layout.END, spare=True):
             ref = layout.decode_queue_key(key)
             record = layout.decode_queue(value)
@@ -192,7 +192,7 @@ class Registry:
         return self._states.get(ref) or self._load(ref)
 
     def find_hidden(self, ref: QueueRef) -> QueueState | None:
-        """Return the hidden state of a missing queue, which owns only idempotency keys, or None if there is none."""
+        """Return the hidden state of a missing queue, or None if there is none. It owns only idempotency keys."""
         return self._hidden.get(ref)
 
     def find_by_number(self, number: int) -> QueueState | None:

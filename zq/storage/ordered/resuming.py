@@ -36,12 +36,12 @@ MAX_WRITE_BYTES: Final = 4 << 20
 def resume(
     store: Store, clock: StorageClock, moment: Seconds, shift: Postpone | None, force_clock: bool
 ) -> RestoreResult:
-    """Prepare the store for its next start. In the result, ``tokens`` is 0; the caller replaces it.
+    """Prepare the store for its next start. The result's ``tokens`` is 0; the caller sets it.
 
     Args:
         moment: The time of the backup, as Unix time in seconds.
         shift: If given, all expiries are extended by the age of the backup. ``shift`` is called with each document that
-            has an expiry. It returns the document's new value, or None to keep the expiry.
+            has an expiry. It returns the document's new value, or None to keep the value.
         force_clock: Whether to trust the machine's clock even if it is implausible.
 
     Raises:

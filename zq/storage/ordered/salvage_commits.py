@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The salvage of open commits, stages, producers, fences, idempotency keys and documents.
+"""The salvage of open commits, stages, producers, fences, idempotency keys and documents from a damaged store.
 
-No message in a stage has been published yet, because a commit publishes a message and removes it from the stage in
-one write. Messages that an open commit will delete stay reserved, so that they are not delivered again.
+No message in a stage has been published yet, because a commit publishes a message and removes it from the stage in one
+write. Messages that an open commit will delete stay reserved, so that they are not delivered again.
 """
 
 from collections import Counter, defaultdict
@@ -33,7 +33,7 @@ def describe_producer(producer: bytes) -> str:
 
 
 class CommitSalvage:
-    """The part of a salvage that copies open commits.
+    """The part of a damaged store's salvage that copies open commits to the new store.
 
     Attributes:
         reserved: The sequences of the messages that open commits will delete, by queue number.
@@ -151,7 +151,7 @@ def describe_key(key: bytes) -> str:
 
 
 class NamedRecordSalvage:
-    """The part of a salvage that copies idempotency keys, stages, producers, fences and documents.
+    """The part of a damaged store's salvage that copies idempotency keys, stages, producers, fences and documents.
 
     ``owners`` has the numbers of the histories and logs in the new store; idempotency keys of other owners are lost.
     """

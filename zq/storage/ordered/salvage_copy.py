@@ -46,7 +46,7 @@ class DamagedStore(Readable, Protocol):
 
 
 class SalvageState:
-    """The state of a running salvage.
+    """The state of a running salvage, which copies a damaged store to a new one.
 
     ``saved`` has the number of copied records by kind, and ``lost`` has a sentence for each loss.
     """

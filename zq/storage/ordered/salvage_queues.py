@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The salvage of queues with their messages, claims, counters and histories."""
+"""The salvage of queues with their messages, claims, counters and histories from a damaged store."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -44,7 +44,7 @@ def describe_queue(key: bytes) -> str:
 
 
 class QueueSalvage:
-    """The part of a salvage that copies queues with their messages, claims, counters and histories.
+    """The part of a damaged store's salvage that copies queues with their messages, claims, counters and histories.
 
     ``reserved`` has the sequences of the messages that open commits will delete, by queue number.
 
@@ -60,7 +60,7 @@ class QueueSalvage:
         self._records: dict[bytes, tuple[bytes, QueueRecord]] = {}
         """The key and the record of each queue, by queue number."""
         self._groups: defaultdict[bytes, tuple[int, list[int]]] = defaultdict(lambda: (0, []))
-        """The end and the sequences of each claim group, by key in ``claims``."""
+        """The end and the sequences of each claim group (messages of one claim with one end), by key in ``claims``."""
         self._group_numbers: Counter[bytes] = Counter()
         self._group_indexes = RebuiltGroupIndexes(self._head)
         self._counts: Counter[bytes] = Counter()
@@ -69,15 +69,18 @@ class QueueSalvage:
         """Bytes of history entries, by history number."""
         self._hidden: list[QueueRecord] = []
         self._last: defaultdict[bytes, int] = defaultdict(int)
-        """The largest sequence, by queue number."""
+        """The largest message sequence, by queue number."""
         self._fresh: dict[bytes, int] = {}
-        """The sequence of the first live fresh message, by queue number. Claims may have skipped it as unreadable."""
+        """The sequence of the first live fresh message, by queue number.
+
+        A fresh message was posted without a delay and is not yet claimed. Claims may have skipped it as unreadable.
+        """
         self._available: Counter[bytes] = Counter()
-        """The latest available-at of a fresh message, by queue number."""
+        """The latest available-at of a fresh message (posted without a delay, not yet claimed), by queue number."""
         self._fresh_tails: Counter[bytes] = Counter()
-        """The sequence of the last fresh message, by queue number."""
+        """The sequence of the last fresh message (posted without a delay, not yet claimed), by queue number."""
         self._positions: defaultdict[bytes, int] = defaultdict(int)
-        """The largest position, by history number."""
+        """The largest position of a history entry, by history number."""
         self._finished: defaultdict[bytes, int] = defaultdict(int)
         """The time of the last history entry, by history number."""
 
@@ -131,7 +134,7 @@ class QueueSalvage:
 
     @cached_property
     def _traces(self) -> dict[bytes, IndexedFields]:
-        """The fields of messages with possibly unreadable records, as far as index entries contain them.
+        """The fields of messages whose records may be unreadable, as far as index entries contain these fields.
 
         The mapping is by key in ``messages``.
         """
@@ -259,9 +262,9 @@ class QueueSalvage:
 
     @cached_property
     def _orphans(self) -> dict[bytes, bytes]:
-        """Return the keys in ``queues`` of the new queues that replace lost ones, by the number of the lost queue.
+        """The queues that replace queues without a readable entry: the key in ``queues``, by number of the lost queue.
 
-        A queue is lost if its entry is lost. The ids of its messages show its number and project.
+        The ids of its messages show the number and the project of a lost queue.
         """
         found = {}
         for key, value in self._source.scan("ids", b"", TOP):

@@ -122,7 +122,10 @@ def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> i
 
 
 class _Scan:
-    """A scan up to the next block of sequences that can be skipped. It finds out which blocks later scans can skip."""
+    """A scan of messages up to the next block of sequences that can be skipped.
+
+    The scan also finds out which blocks later scans can skip.
+    """
 
     def __init__(self, state: QueueState, list_filter: ListFilter, now: int, blocks: int) -> None:
         self._state, self._filter, self._now = state, list_filter, now
@@ -133,7 +136,10 @@ class _Scan:
         """The block of the last sequence. Messages may still be added to this block and to later ones."""
         self._times: dict[int, int] = {}
         self._own_times: dict[int, int] = {}
-        """Times for the client whose messages the filter hides, of blocks in which other clients see messages."""
+        """For each block, the time until which scans that hide the client's own messages can skip the block.
+
+        The mapping has only blocks in which other clients see messages.
+        """
         self._expired: list[bytes] = []
         self.position: int | None = None
         """The position from which to continue, or None at the end of the queue."""
@@ -176,7 +182,9 @@ class _Scan:
         self._note(block, until, own, self._open_block)
 
     def _note(self, block: int, until: int, own: int, next_block: int) -> None:
-        """Note until when later scans can skip a block. They can always skip the empty blocks before ``next_block``.
+        """Record the time until which later scans can skip a block.
+
+        Later scans can always skip the empty blocks before ``next_block``.
 
         Args:
             until: Time until which scans for any client can skip the block.

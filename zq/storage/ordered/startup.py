@@ -2,8 +2,8 @@
 """The checks and counters of a store's start: layout version, clock, and boot epoch.
 
 **Clock.** Expiry destroys data. The server therefore refuses to start if the clock is days ahead of the store's last
-use. If the clock was set back by more than a minute, times in the store would be in the future, so the server refuses
-to start too. While the store is in use, a clock that jumps ahead is not trusted for some time (decision 0006).
+use. It also refuses if the clock was set back by more than a minute, because times in the store would be in the future.
+While the store is in use, a clock that jumps ahead is not trusted for some time (decision 0006).
 
 **Boot epoch.** The boot epoch is the number of starts. It ensures that no sequence is assigned twice. A power failure
 may lose the last writes, including sequences that a reader already uses as a marker. Each counter therefore skips

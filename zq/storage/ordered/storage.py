@@ -258,8 +258,8 @@ def _measure_messages(store: Store) -> Iterator[Measure]:
 def _count_depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
     """Return the message counts of one queue.
 
-    Each state is counted up to ``most`` messages. If the counts of the other states are complete, the rest of the
-    queue's total is ready, and ready messages are not counted one by one. ``expired`` is the caller's count of expired
+    Each state is counted up to ``most`` messages. If the counts of the other states are complete, all remaining
+    messages are ready, and the function does not count them one by one. ``expired`` is the caller's count of expired
     messages, which becomes part of the result.
     """
     if state.grouping:

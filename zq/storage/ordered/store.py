@@ -66,7 +66,8 @@ class Store(Protocol):
         """Whether operations that read few entries may run on the event loop's thread.
 
         If so, no method waits for anything slower than the local disk. On the event loop's thread, ``wait_durable``
-        returns immediately. It gives the request's ticket (``zq.storage.inline.current()``) a function that waits.
+        returns immediately. Instead, it passes a function that waits to the request's ticket
+        (``zq.storage.inline.current()``).
         """
         return False
 
@@ -130,8 +131,8 @@ def binary_search(
         owner: The first 8 bytes of the keys, as a number.
         low: The lowest number to search.
         high: The upper bound of the numbers (exclusive).
-        is_before: A predicate on the value of an entry. It must be true for all entries before some number, and false
-            for all others.
+        is_before: A predicate on the value of an entry. It must be true up to some entry, and false for all later
+            entries.
     """
     prefix = owner.to_bytes(8)
     while low < high:

@@ -261,9 +261,9 @@ def _scan_entries(
 
 
 def _known_head(log: Log, view: LogView, topic: str | None) -> int:
-    """Return the sequence up to which a topic is known to have no batches. The topic None stands for the whole log.
+    """Return the sequence up to which a topic, or the whole log for None, is known to have no batches.
 
-    This is known from trims, purges and earlier scans (``Log.head``).
+    This sequence is known from trims, purges and earlier scans (``Log.head``).
     """
     known = max(view.record.dropped, log.head(None), log.head(topic))
     return known if topic is None else max(known, view.floors.get(topic, 0))

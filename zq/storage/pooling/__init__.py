@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store that consists of several stores.
+"""A store that consists of several stores, called pools.
 
-Each queue is in one store, its pool. All other data is in the first store, the catalogue, which also provides the time
-and is the default pool. If a pool is unavailable, its queues are unavailable too. A queue listing fails at the page
-that would contain such a queue.
+Each queue is in one pool. All other data is in the first store, the catalogue, which also provides the time and is the
+default pool. If a pool is unavailable, its queues are unavailable too. A queue listing fails at the page that would
+contain a queue of an unavailable pool.
 """
 
 import logging
@@ -76,7 +76,7 @@ class PooledStorage:
         return self._catalogue.clock_lead()
 
     def ping(self) -> None:
-        """Check only the catalogue. The server can serve the catalogue's queues without the other stores."""
+        """Check only the catalogue, because the server can serve the catalogue's queues without the other stores."""
         self._catalogue.ping()
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
@@ -113,7 +113,7 @@ class PooledStorage:
         return self._stores.get(self._bindings.find(queue)).depth(queue, now, most)
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
-        """Return the live message from the store that has it, else its latest history entry in any store.
+        """Return the live message with its queue or, if it is in no queue, its latest history entry in any store.
 
         Raises ``Unavailable`` if a store that may have the message is unavailable.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bindings of queues to pools, which are stored in the catalogue and cached for ``CACHE_TTL`` seconds.
+"""The bindings, which assign queues to pools. They are stored in the catalogue and cached for ``CACHE_TTL`` seconds.
 
 A server uses a cached binding without a query. After the deletion of a queue, its binding therefore stays in the
 catalogue for ``BINDING_RETENTION`` seconds, longer than in any server's cache. A post to the deleted queue restores the
@@ -104,19 +104,19 @@ class Bindings:
         return {document.ref.name: read_pool(document) for document in found}
 
     def find(self, queue: QueueRef) -> str:
-        """Return the name of the pool from which to read a queue. For an unbound queue, this is the default pool."""
+        """Return the name of the pool in which to look for a queue. For an unbound queue, this is the default pool."""
         document, pool = self._lookups.get(queue)
         if pool is None:
             return DEFAULT_POOL if document is None else read_binding(document).pool
         return pool
 
     def bind(self, queue: QueueRef, flavor: str | None = None, beside: str | None = None) -> str:
-        """Return the name of the pool to which to write a queue. If the queue is not bound yet, bind it first.
+        """Return the name of the pool that stores the queue. If the queue is not bound to a pool yet, bind it first.
 
         A queue without a stored binding is bound to the first pool in this list that applies:
 
         - The pool ``beside``, if it is given.
-        - The pool in which a hidden queue, or a queue with hidden queues, must be.
+        - The pool that the queue must share with its hidden queues (internal queues of a feature) or with its owner.
         - The default pool, if the queue already exists.
         - A pool of the flavor ``flavor``, chosen by weight.
 

@@ -63,9 +63,9 @@ class Controller:
         return self._stores.get(self._bindings.find(queue))
 
     def _target_store(self, queue: QueueRef, fence: Fence | None) -> Storage:
-        """Return the store to which to write the queue.
+        """Return the store of the queue.
 
-        Raises ``PoolsApart`` if a fence is given and is in another store.
+        Raises ``PoolsApart`` if ``fence`` is given and the queue is not in the default pool, which has all fences.
         """
         pool = self._bindings.find(queue)
         if fence is not None and pool != DEFAULT_POOL:
@@ -82,7 +82,7 @@ class Controller:
 
 
 def _route_by_queue(part: str, protocol: type, *methods: str) -> Callable[[T], T]:
-    """Return a class decorator that adds ``methods``. Each one forwards calls to the store of the queue in the call.
+    """Return a class decorator that adds methods. Each method forwards its call to the store of its queue.
 
     Args:
         part: The attribute of the store that has the methods, such as ``messages``.

@@ -9,7 +9,7 @@ The folder ``lua`` contains the scripts that implement the operations. The main 
 - ``connections``: connection pools;
 - ``client``: sending of commands and scripts;
 - ``startup``: checks of the server's version and configuration;
-- ``store``: code that the controllers share;
+- ``store``: code that operations on queues, messages and claims share;
 - ``maintenance``: active expiry and metrics.
 
 In this package, a time of type ``int``, such as

@@ -30,7 +30,7 @@ Host = tuple[str, int]
 
 
 class Address(Struct, frozen=True, kw_only=True):
-    """The address of a store.
+    """A parsed store URI.
 
     Attributes:
         path: Path of a Unix socket; "" for TCP.
@@ -53,7 +53,7 @@ class Address(Struct, frozen=True, kw_only=True):
 
 
 def parse(uri: str) -> Address:
-    """Parse a store URI. Raises ``StartRefused`` if it is not valid."""
+    """Parse a store URI. Raises ``StartRefused`` if the URI is not valid."""
     try:
         parts = store_uri.split(uri)
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))

@@ -57,29 +57,29 @@ class EncodedBatch(NamedTuple):
 
 @lru_cache(maxsize=8192)
 def keys(project: str) -> Block:
-    """Return the keys of a project's topic log. The first one is the stream."""
+    """Return the Redis keys of a project's topic log. The first key is the stream."""
     return layout.own(project, *layout.LOG_KINDS)
 
 
 @lru_cache(maxsize=8192)
 def feed(project: str, database: int) -> bytes:
-    """Return the channel on which the project's batches are published."""
+    """Return the name of the pub/sub channel on which the project's batches are published."""
     return layout.own(project, f"feed:{database}")[0]
 
 
 @lru_cache(maxsize=8192)
 def documents(project: str) -> Block:
-    """Return the keys of a project's documents. The first one is the hash."""
+    """Return the Redis keys of a project's documents. The first key is the hash."""
     return layout.own(project, *layout.DOCUMENT_KINDS)
 
 
 def whole(project: str) -> list[Block]:
-    """Return two blocks of keys: those of the project's topic log, and those of its documents."""
+    """Return the Redis keys of a project's topic log, and the Redis keys of the project's documents."""
     return [keys(project), documents(project)]
 
 
 def batches(blob: bytes, at: int) -> Iterator[EncodedBatch]:
-    """Yield the batches in a script reply, from offset ``at`` on."""
+    """Yield the published batches in a script reply, starting at byte offset ``at``."""
     while at < len(blob):
         size, name = LENGTHS.unpack_from(blob, at)
         at += LENGTHS.size
@@ -90,13 +90,13 @@ def batches(blob: bytes, at: int) -> Iterator[EncodedBatch]:
 
 
 def edges(front: bytes) -> tuple[int, int, Seconds]:
-    """Decode a batch's header. Return the first sequence, the last sequence, and the publication time in seconds."""
+    """Decode a batch's header. Return the first and the last sequence, and the publication time in seconds."""
     last, created, count, _ = _front(front, 2 + int.from_bytes(front[:2]))
     return last - count + 1, last, created
 
 
 def _front(blob: bytes, at: int) -> tuple[int, Seconds, int, int]:
-    """Decode the rest of a batch's header after the topic's name, which ends at offset ``at``.
+    """Decode the fields that follow the topic's name in a batch's header. ``at`` is the offset of the first field.
 
     Return the last sequence, the publication time in seconds, the message count, and the end offset of the header.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims in Redis. A claim is stored in the states of its messages and in a list of their sequences."""
+"""Claims in Redis. Each claimed message stores its claim, and each claim has a list of message sequences."""
 
 from collections.abc import Sequence
 from itertools import repeat
@@ -81,9 +81,9 @@ class ClaimController:
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
         """Return a page of live claims, ordered by queue name and claim id.
 
-        If ``queue`` is given, list only its claims. The page starts after the marker ``after``; use "" for the first
-        page. A marker has the form ``queue/id``. With an empty id, the page starts at the first claim of the queue, or
-        of the next queue if the queue does not exist.
+        If ``queue`` is given, list only the claims of that queue. The page starts after the marker ``after``; use ""
+        for the first page. A marker has the form ``queue/id``. If the id is empty, the page starts at the first claim
+        of the queue, or of the next queue if the queue does not exist.
         """
         first, _, claim = after.rpartition("/")
         names, last = ([queue], None) if queue else self._names(project, first)
@@ -99,9 +99,9 @@ class ClaimController:
         return Page(found, last)
 
     def _names(self, project: str, first: str) -> tuple[Sequence[str], str | None]:
-        """Return up to ``QUEUES`` queue names of the project from ``first`` on, and the marker of the next page.
+        """Return up to ``QUEUES`` queue names, starting with ``first``, and the marker of the next page.
 
-        The marker is ``None`` if there are no further names.
+        The marker is ``None`` on the last page.
         """
         keys = layout.keys(QueueRef(project, ""))
         start = b"[" + layout.text(first)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Redis client: one command per round trip, with one deadline.
+"""The Redis client, which sends one command per round trip and limits each operation by a deadline.
 
 Commands use redis-py's connections directly, because its client object costs as much time as the command itself. A
 command is repeated only if the server reports that it had no effect. If the reply is lost, the command may have been
@@ -39,7 +39,7 @@ T = TypeVar("T")
 Command = tuple[bytes, ...]
 """A command's name and arguments."""
 ASKING_COMMANDS: Final = [(b"ASKING",)]
-# Errors that ask for a repetition, because a cluster slot is moving.
+# Errors after which the client repeats a command, because a cluster slot is moving.
 DEFERRED: Final = (TryAgainError, MovedError, AskError)
 # Errors after which keys may be on other servers.
 UNREACHABLE: Final = (ConnectionError, TimeoutError, ClusterError, RedisClusterException, ReadOnlyError)
@@ -86,7 +86,7 @@ class ReadRequest(NamedTuple):
 
 
 class Client:
-    """A client that runs scripts and commands.
+    """A client that runs Lua scripts and commands on the servers of a store.
 
     Each method raises ``Unavailable``, and no other error, if the server rejects the command or does not reply within
     ``timeout`` seconds.
@@ -106,7 +106,7 @@ class Client:
             return self._ask(keys[0], _call(script.load, keys, arguments), script.confirmed)
 
     def command(self, key: bytes, *arguments: bytes) -> Reply:
-        """Run a command on the server of ``key`` and return the reply. No replica has to confirm the command."""
+        """Run a command on the server of ``key`` and return the reply. Do not wait for replicas."""
         return self._ask(key, arguments, False)
 
     def try_channel(self, channel: bytes) -> None:
@@ -138,7 +138,7 @@ class Client:
         return replies
 
     def pick_per_server(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Return one key for each server: the first one that is stored on that server."""
+        """Return one key for each server: the first of ``keys`` that belongs to that server."""
         with translate_errors():
             return [keys[places[0]] for _, places in self._servers(keys).values()]
 
@@ -158,7 +158,7 @@ class Client:
         self.network.close()
 
     def _servers(self, keys: Sequence[bytes]) -> dict[int, tuple[Pool, list[int]]]:
-        """Group the indexes of the keys by server. Return a mapping from the id of a pool to (pool, indexes)."""
+        """Group keys by server. Return a mapping from a pool's ``id()`` to the pool and the indexes of its keys."""
         servers: dict[int, tuple[Pool, list[int]]] = {}
         for at, key in enumerate(keys):
             pool = self.network.pool(key)
@@ -241,7 +241,7 @@ class Client:
         return reply
 
     def _read(self, connection: Any, deadline: float) -> Reply:
-        """Read the next reply before the deadline, a monotonic time in seconds.
+        """Read the next reply. ``deadline`` is a monotonic time in seconds.
 
         A change of the connection's timeout costs two system calls. The first attempt therefore uses the connection's
         own timeout, within which a reply usually arrives.
@@ -259,10 +259,10 @@ class Client:
 
 
 def _repeat(ask: Callable[[float], T], deadline: float) -> T:
-    """Repeat a call while the cluster slot is moving. Return its result.
+    """Call ``ask`` until the cluster slot has moved, and return the result of the last call.
 
-    The repetition is safe, because a server rejects a request if some of its keys have moved to another server.
-    ``deadline`` is a monotonic time in seconds. When it has passed, raise the error of the last call.
+    The repetition is safe, because a server rejects a request if some of the request's keys have moved to another
+    server. After ``deadline``, a monotonic time in seconds, raise the error of the last call.
     """
     pause = FIRST_PAUSE
     while True:

@@ -36,12 +36,12 @@ Reply = Any
 class Pool(BlockingConnectionPool):
     """The connections to one server. After ``retire``, the pool provides no connections.
 
-    ``retire`` closes idle connections immediately, and each busy connection when it is released. redis-py's
+    ``retire`` closes idle connections immediately, and busy connections when they are released. redis-py's
     ``disconnect`` would close connections while threads use them, which breaks TLS connections.
 
     Idle connections are kept in a stack without a lock, because redis-py's queue makes a small command 10 % slower.
-    That queue holds only the rest: closed connections, placeholders for connections that are not yet opened, and
-    connections that were released while a thread was waiting for one.
+    redis-py's queue holds closed connections and placeholders for connections that are not yet opened. It also holds
+    connections that were released while a thread was waiting for a connection.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -94,7 +94,7 @@ class Pool(BlockingConnectionPool):
         return None
 
     def _requeue(self) -> bool:
-        """Move an idle connection to redis-py's queue. Return ``False`` if none is idle."""
+        """Move an idle connection to redis-py's queue. Return ``False`` if no connection is idle."""
         with contextlib.suppress(IndexError):
             self.pool.put_nowait(self._idle.pop()[0])
             return True
@@ -161,7 +161,7 @@ def _timed_by_kernel(connected: socket.socket, timeout: float | None) -> socket.
 def _is_usable(connection: Any, released: float) -> bool:
     """Return whether the connection is open and has no unexpected input.
 
-    ``released`` is the monotonic time of its last release. After a recent release, the input is not checked.
+    ``released`` is the monotonic time of the connection's last release. After a recent release, input is not checked.
     """
     try:
         return connection.is_connected and (time.monotonic() - released < FRESH or not connection.can_read())
@@ -170,7 +170,7 @@ def _is_usable(connection: Any, released: float) -> bool:
 
 
 def connection_options(timeout: float) -> dict[str, Any]:
-    """Return the options that all connections have in common. ``timeout`` is the limit of an operation in seconds."""
+    """Return redis-py's options for all connections. ``timeout`` is the time limit of an operation in seconds."""
     return {
         "socket_timeout": timeout / 4,
         "socket_connect_timeout": timeout / 4,
@@ -182,7 +182,7 @@ def connection_options(timeout: float) -> dict[str, Any]:
 
 
 def pool_to(address: Address, host: Host | None, options: dict[str, Any]) -> Pool:
-    """Return a pool for one server. Nothing is sent yet.
+    """Return a connection pool for one server, without connecting to the server.
 
     Args:
         host: The server; ``None`` = the Unix socket of ``address``.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor's checks of Redis or Valkey, which write nothing."""
+"""Read-only health checks of Redis or Valkey for the command ``zq-server doctor``."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +26,10 @@ WRITE_STATUSES: Final = ("aof_last_write_status", "aof_last_bgrewrite_status", "
 
 @contextmanager
 def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[Sequence[Check]]:
-    """Provide the checks; see ``zq.storage.diagnose``. In a cluster, they cover all masters."""
+    """Provide the health checks of a Redis store; a context manager. In a cluster, check all masters.
+
+    See ``zq.storage.diagnose``.
+    """
     chosen = RedisOptions(**options)
     where = address.parse(uri)
     client = Client(network.reach(where, chosen.timeout), chosen.timeout)

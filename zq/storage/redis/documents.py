@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents in Redis. The driver and ``documents.lua`` encode a document as a title and a value.
+"""Documents (small keyed values) in Redis. The driver and ``documents.lua`` encode a document as a title and a value.
 
 - Title: length of the kind, the kind, the name.
 - Value: expiry in milliseconds (0 = never), length of the version, the version, the content.
@@ -80,7 +80,7 @@ def title(ref: DocumentRef) -> bytes:
 
 
 def packed(expires: int, version: bytes, value: bytes) -> bytes:
-    """Encode the content of a document. ``expires`` is its expiry in milliseconds, or 0 if it never expires."""
+    """Encode the content of a document. ``expires`` is the expiry in milliseconds; 0 = never."""
     return DOCUMENT.pack(expires, len(version)) + version + value
 
 

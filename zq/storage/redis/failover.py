@@ -63,7 +63,7 @@ class MasterReport(NamedTuple):
 
 
 class Sentinel:
-    """The connection of the polling thread to one Sentinel."""
+    """A connection to one Sentinel, used by the thread that polls the Sentinels."""
 
     def __init__(self, pool: Pool, host: Host, name: str) -> None:
         self.host = host
@@ -193,11 +193,11 @@ AWAITED_ERROR: Final = "The Sentinels are replacing the master."
 
 
 class SentinelNetwork:
-    """The connection to a master behind Sentinels, which implements ``Network``.
+    """A ``Network`` that connects to the current master behind Sentinels.
 
     Args:
-        to_sentinel: Creates the pool of a Sentinel.
-        to_master: Creates the pool of a master.
+        to_sentinel: Returns a connection pool for a Sentinel.
+        to_master: Returns a connection pool for a master.
     """
 
     def __init__(
@@ -214,13 +214,13 @@ class SentinelNetwork:
         self._patience, self._quick = timeout * 3 / 4, min(timeout / 8, POLL_TIMEOUT)
         self._hosts = list(dict.fromkeys(hosts))
         self._changed = threading.Condition()
-        """Guards the following attributes; never held during a round trip."""
+        """Guards the attributes below. No thread holds this lock during a network round trip."""
         self._pool: Pool | None = None
         """The pool of the master; ``None`` without a master and during a failover."""
         self._address: Host | None = None
         self._paused = 0.0
         self._announcers: set[Host] = set()
-        """Sentinels that announced a failover. Operations resume after each of them has reported the end."""
+        """Sentinels that announced a failover. Operations resume after all of them have reported its end."""
         self._announcement_count = self._handled_count = 0
         """Number of failover announcements: in total, and up to the start of the last poll."""
         self._gave_up = False
@@ -270,7 +270,7 @@ class SentinelNetwork:
             pool.retire()
 
     def on_announcement(self, host: Host, begins_failover: bool) -> None:
-        """Pause operations if the announcement begins a failover, and poll the Sentinels soon."""
+        """Handle a Sentinel's announcement: pause operations if a failover begins, and poll the Sentinels soon."""
         if begins_failover:
             self._pause(host)
         self._wanted.set()
@@ -278,7 +278,7 @@ class SentinelNetwork:
     def _wait(self) -> Pool:
         """Return the pool of the master. Wait while operations are paused or the last poll is too old.
 
-        Raises ``RedisError`` if no Sentinel knows the master, or after the timeout of an operation.
+        Raises ``RedisError`` if no Sentinel knows the master, or if the operation times out.
         """
         deadline = time.monotonic() + self._patience
         with self._changed:
@@ -295,7 +295,7 @@ class SentinelNetwork:
                     raise TimeoutError(AWAITED_ERROR)
 
     def _pause(self, announcer: Host | None = None) -> None:
-        """Pause operations, and let operations in progress fail.
+        """Pause new operations, and make operations in progress fail.
 
         ``announcer`` is the Sentinel that has announced the failover; ``None`` = a poll has detected it.
         """
@@ -349,7 +349,7 @@ class SentinelNetwork:
             sentinel.close()
 
     def _poll(self) -> Mapping[Host, MasterReport]:
-        """Poll all known Sentinels, and return the reports by Sentinel. Add Sentinels that the reports name."""
+        """Poll all known Sentinels and return their reports. Remember the Sentinels that a report names."""
         for host in self._hosts:
             self._add(host)
         sent = [sentinel for sentinel in self._sentinels.values() if sentinel.send()]
@@ -366,7 +366,7 @@ class SentinelNetwork:
             self._announcements.append(Announcements(pool, host, self._master, self.on_announcement))
 
     def _apply_reports(self, reports: Mapping[Host, MasterReport], began: float) -> None:
-        """Pause operations, resume them, or switch to another master, depending on the reports.
+        """Pause operations, resume operations, or switch to another master, depending on the reports.
 
         ``began`` is the monotonic time at which the poll began.
         """
@@ -401,7 +401,7 @@ class SentinelNetwork:
             self._resume(address)
 
     def _take_over(self, address: Host) -> None:
-        """Switch to the new master at ``address`` once it confirms its role.
+        """Switch to the new master at ``address`` once this server confirms its role as master.
 
         The first master, and any master after ``LONGEST_PAUSE`` seconds, may be used without a confirmation.
         """

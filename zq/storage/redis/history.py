@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""History entries in Redis."""
+"""History entries (finished messages that a queue keeps) in Redis."""
 
 from collections.abc import Sequence
 
@@ -41,13 +41,13 @@ class HistoryController:
     def _read_page(
         self, script: scripts.Script, queue: QueueRef, marker: int, most: tuple[int, int], now: Seconds, *bounds: int
     ) -> "Records":
-        """Return a page of entries.
+        """Return a page of history entries.
 
-        A script stops early if it has skipped many expired entries. The script is then called again from its last
-        position.
+        The script stops early if it has skipped many expired entries. The method then calls the script again to
+        continue from there.
 
         Args:
-            marker: Position or sequence after which the page begins.
+            marker: History position or message sequence after which the page begins.
             most: Maximum number of entries, and maximum total size of their messages in bytes.
             bounds: Additional arguments of the script.
         """

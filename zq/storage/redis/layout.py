@@ -174,9 +174,9 @@ class Keys(NamedTuple):
     stream: bytes
     claims: bytes
     first: Block
-    """The first keys of every queue script: the keys of the project and then of the queue."""
+    """The keys that every queue script receives first: the project's keys, then the queue's keys."""
     queue: Block
-    """The queue's keys among them."""
+    """The queue's keys in ``first``."""
     expiry: bytes
     by_expiry: list[bytes]
     """Keys of the queue's sorted sets by expiry."""
@@ -195,7 +195,7 @@ class Keys(NamedTuple):
 
 
 def ms(moment: Seconds) -> int:
-    """Convert seconds to stored milliseconds."""
+    """Convert a time in seconds to milliseconds, the unit of stored times."""
     return round(moment * 1000)
 
 
@@ -210,7 +210,7 @@ def string(value: bytes) -> str:
 
 @lru_cache(maxsize=8192)
 def keys(ref: QueueRef) -> Keys:
-    """Return the keys of a queue. If the queue name is "", only the keys of the project are valid."""
+    """Return the Redis keys of a queue and its project. For the queue name "", only the project's keys are valid."""
     names, metadata, floor, usage = own(ref.project, *PROJECT_KINDS)
     transactions = own(ref.project, *TRANSACTION_KINDS)
     fences, producers, producing, stages, staging, opened, phase, *_ = transactions
@@ -245,22 +245,22 @@ def keys(ref: QueueRef) -> Keys:
 
 
 def whole(project: str) -> QueueRef:
-    """Return the ``QueueRef`` that stands for a whole project in the expiry schedule and in scripts."""
+    """Return the ``QueueRef`` that represents a whole project in the expiry schedule and in scripts."""
     return QueueRef(project, "")
 
 
 def content(project: str, stage: str) -> Block:
-    """Return the key of the list with the messages of the stage ``stage``."""
+    """Return the Redis key of the list that stores the unpublished messages of a stage."""
     return own(project, "stage:" + stage)
 
 
 def opened(project: str, producer: str, number: int) -> Block:
-    """Return the key ``zq:{t}:open:n:producer`` of a message list of the producer's open commit; ``number`` is n."""
+    """Return the Redis key of the message list number ``number`` of a producer's open (incomplete) commit."""
     return own(project, f"open:{number}:{producer}")
 
 
 def own(project: str, *kinds: str) -> Block:
-    """Return one key of the project for each kind, such as "log". All are in the cluster slot of the project."""
+    """Return the project's Redis key for each kind of data, such as "log". All keys are in one cluster slot."""
     tag = blake2b(text(project), digest_size=16).hexdigest().encode()
     return tuple(b"zq:{%b}:%b" % (tag, text(kind)) for kind in kinds)
 
@@ -274,7 +274,7 @@ def bucket_lease(number: int) -> bytes:
 
 
 def bucket_of(ref: QueueRef) -> bytes:
-    """Return the key of the bucket (part of the expiry schedule) that contains the queue."""
+    """Return the Redis key of the bucket of the expiry schedule that contains the queue."""
     return bucket(crc32(text(ref.name), crc32(text(ref.project))) % BUCKETS)
 
 
@@ -341,9 +341,9 @@ def ids(blob: bytes) -> list[str]:
 
 
 def draft(new: Draft, now: int) -> bytes:
-    """Encode a message that is posted at ``now``, in milliseconds.
+    """Encode a new message that is posted at ``now``, in milliseconds.
 
-    If ``now`` is 0, the encoded times are relative, as in a stage.
+    For an unpublished message of a stage, pass 0: the encoded times are then relative to the publication.
     """
     id, client, checksum, more = packed(new.id), packed_client(new.client), text(new.checksum), b""
     attributes, group = new.attributes, new.group

@@ -34,7 +34,7 @@ LEASE: Final = 5.0
 
 
 class ActiveExpiry:
-    """The removal of expired data by one server, in rounds."""
+    """Background removal of expired data by one server, in rounds."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -73,7 +73,7 @@ class SweepRound:
         self.over = False
 
     def sweep_bucket(self, number: int) -> None:
-        """Remove the expired data of the due queues in bucket ``number``, unless another round has leased it."""
+        """Remove expired data of the queues in bucket ``number`` that are due, unless another round has the lease."""
         due = self._due(number, QUEUES)
         if not due:
             return
@@ -154,7 +154,7 @@ BUCKETS: Final = [layout.bucket(number) for number in range(layout.BUCKETS)]
 
 
 class StoreStats:
-    """The metrics of one store."""
+    """The metrics of one Redis store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -163,7 +163,7 @@ class StoreStats:
     def depths(self, now: int, queues: int, most: int) -> list[tuple[QueueRef, Depth]]:
         """Return the message counts by state of up to ``queues`` queues, grouped by project.
 
-        Each count is at most ``most``.
+        Each count is capped at ``most``.
         """
         named = self._queues(queues)
         terms = b"%d" % now, b"%d" % most
@@ -211,7 +211,7 @@ class StoreStats:
         return [Measure("store_bytes", used, (("part", "memory"),)), Measure("store_limit_bytes", limit)]
 
     def _messages(self) -> list[Measure]:
-        """Return the number of messages, or an empty list if there are more than ``COUNTED`` queues."""
+        """Return the total number of messages as a metric, or no metric if there are more than ``COUNTED`` queues."""
         queues = self._queues(COUNTED + 1)
         if len(queues) > COUNTED:
             return []

@@ -173,16 +173,17 @@ class MessageController:
 def _keys(
     drafts: Sequence[Draft], idempotency_key: IdempotencyKey | None
 ) -> Sequence[tuple[int, IdempotencyKey, Sequence[Draft]]]:
-    """Return (number, key, drafts) for each idempotency key of a post: that of the whole post, and those of its drafts.
+    """List the idempotency keys of a post: the key of the whole request, and the keys of single messages.
 
-    The number is 0 for the key of the whole post. For the key of a draft, it is the draft's position, counted from 1.
+    Each item has a number, the key, and the messages to which the key applies. The number is 0 for the whole request,
+    or the position of the message, counted from 1.
     """
     own = [(at, draft.once, [draft]) for at, draft in enumerate(drafts, 1) if draft.once is not None]
     return own if idempotency_key is None else [(0, idempotency_key, drafts), *own]
 
 
 def _within(position: Position) -> Sequence[int]:
-    """Limit the numbers of a position to the largest integer that Lua represents exactly."""
+    """Cap the numbers of a listing position at the largest integer that Lua represents exactly."""
     return [min(number, layout.FAR) for number in position]
 
 

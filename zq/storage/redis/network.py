@@ -14,7 +14,7 @@ from zq.storage.redis.connections import VENDOR, Pool, connection_options, pool_
 from zq.storage.redis.failover import POLL_TIMEOUT, SentinelNetwork
 
 Node: Any = ClusterNode
-"""Untyped, because redis-py has no types for it."""
+"""redis-py's cluster node, typed as ``Any`` because redis-py has no types for this class."""
 
 
 class Network(Protocol):
@@ -36,7 +36,7 @@ class Network(Protocol):
         ...
 
     def relearn(self) -> None:
-        """Reload the mapping from keys to servers. Raise no error if that fails."""
+        """Reload the mapping from keys to servers. Ignore failures."""
         ...
 
     def relearn_later(self) -> None:
@@ -46,7 +46,7 @@ class Network(Protocol):
     def is_current(self, pool: Pool) -> bool:
         """Return whether the pool is connected to the current master. A write to any other server may be lost.
 
-        Raises ``RedisError`` if that cannot be determined in time.
+        Raises ``RedisError`` if the current master is not known in time.
         """
         ...
 
@@ -155,7 +155,7 @@ class Cluster:
 
 
 def reach(address: Address, timeout: float) -> Network:
-    """Return the network for an address, without connecting to a server."""
+    """Return the ``Network`` for a store's address, without connecting to a server."""
     options = connection_options(timeout)
     own = options | address.credentials
     if address.cluster:
@@ -185,10 +185,10 @@ def _sentinel_network(
 
 
 def check_master(connection: Any) -> None:
-    """Raise ``ConnectionError`` if a new connection does not lead to a master.
+    """Raise ``ConnectionError`` if a new connection leads to a server that is not a master.
 
-    The role is read with INFO, because the user may lack permission for ROLE. Without permission for INFO, any server
-    is accepted.
+    The role is read with INFO, because the Redis user may lack permission for ROLE. If the user lacks permission for
+    INFO, accept any server.
     """
     connection.on_connect()
     connection.send_command("INFO", "replication")

@@ -37,7 +37,7 @@ LOG_PAUSE: Final = 0.001
 
 
 class QueueSubscriber(Subscriber):
-    """A thread that notifies a listener of queues with new messages.
+    """A thread that notifies a listener when queues have new messages.
 
     Notices that are published while the connection is broken are lost.
     """
@@ -68,7 +68,7 @@ class QueueSubscriber(Subscriber):
 
 
 class FollowedProject:
-    """A project with listeners to its topic log.
+    """A project whose topic log has listeners in this process.
 
     Attributes:
         confirmed: Set when the server has confirmed the subscription.
@@ -82,10 +82,10 @@ class FollowedProject:
         self.late = False
 
     def notify(self, batch: Batch | None, before: int = 0) -> None:
-        """Notify the listeners of a batch. ``before`` is the last sequence of the log before the batch.
+        """Pass a published batch to the listeners. ``before`` is the last sequence of the log before the batch.
 
-        If ``batch`` is ``None``, batches were purged or notices were lost. The listeners then drop their cached part of
-        the log.
+        If batches were purged or notices were lost, ``batch`` is ``None``. The listeners then drop their cached part
+        of the log.
         """
         for listener in self.listeners:
             listener(batch, before)
@@ -105,7 +105,7 @@ class LogSubscriber:
         return batches.feed(project, self._database)
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
-        """Notify the listener of batches published after this call. Return a function that ends the subscription.
+        """Subscribe a listener to batches published after this call. Return a function that ends the subscription.
 
         If the server does not confirm the subscription within ``PATIENCE`` seconds, the listener is later notified that
         batches may be missing.
@@ -214,7 +214,7 @@ class LogReader(Subscriber):
             raise ConnectionError("The channel's slot has moved to another server.")
 
     def _reassign(self) -> None:
-        """Assign each project that has moved to another server to that server's reader.
+        """Find projects whose keys have moved to another server, and assign them to the reader of that server.
 
         Raises ``RedisError`` if the server of a project cannot be determined.
         """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parcels of a Redis store: export of its projects, and adoption of projects of other stores.
+"""Migration of projects between a Redis store and other stores, as parcels (records that do not depend on the driver).
 
-Adopted messages are not in the lane, because their order of claims may differ from that of sequences. All scripts are
-in ``parcels.lua``.
+Imported messages do not join the lane (see ``layout``), because their claim order may differ from the order of their
+sequences. All scripts are in ``parcels.lua``.
 """
 
 from bisect import bisect_right
@@ -72,7 +72,7 @@ class ParcelController:
         return sorted(projects)
 
     def _tags(self) -> set[bytes]:
-        """Return the hash tags of all projects that have keys."""
+        """Return the hash tags of all projects that have data in the store."""
         tags = {name.partition(b"}")[0] for name in self._store.client.scan(b"zq:{*}:*")}
         return {tag for tag in tags if len(tag) > TAG}
 
@@ -150,7 +150,7 @@ def _tag(project: str) -> bytes:
     return layout.own(project, "")[0].partition(b"}")[0]
 
 
-# Length of the beginning of a key up to a tag that is no project's: the number of a bucket.
+# Length of the longest key prefix whose hash tag is not a project but the number of a bucket.
 TAG: Final = len(b"zq:{00")
 
 
@@ -229,7 +229,7 @@ def _moment(moment: Seconds | None) -> bytes:
 
 
 class ParcelReader:
-    """The implementation of ``zq.storage.exporting.ParcelReader``."""
+    """The Redis implementation of ``zq.storage.exporting.ParcelReader``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -319,7 +319,7 @@ def _key_parcel(queue: str, key: bytes, kept: bytes) -> KeyParcel:
 
 
 def _batch_parcel(front: bytes, messages: bytes, gone: int, gone_size: int) -> BatchParcel:
-    """Decode a batch. ``gone`` and ``gone_size`` are the numbers of messages and bytes that were trimmed."""
+    """Decode a published batch. ``gone`` and ``gone_size`` count the messages and bytes trimmed from the log."""
     encoded = next(batches.batches(len(messages).to_bytes(4) + front + messages, 0))
     *_, before, size = batches.FRONT.unpack(front[-batches.FRONT.size :])
     return BatchParcel(encoded.decode(), before - gone, size - gone_size)

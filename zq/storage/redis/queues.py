@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues in Redis."""
+"""Queue operations in Redis."""
 
 from typing import Final
 

@@ -17,7 +17,7 @@ from zq.storage.redis.layout import (
 
 
 def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
-    """Decode the message at offset ``at``, as it is at the time ``now`` in milliseconds.
+    """Decode the message at byte offset ``at``. ``now``, in milliseconds, decides whether a claim has expired.
 
     Returns:
         The message, the claim's ttl in seconds, the claim's start in milliseconds, and the end offset of the message.
@@ -93,7 +93,7 @@ def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int,
 
 
 def messages(blob: bytes, at: int, now: int) -> Messages:
-    """Decode all messages from offset ``at`` to the end, as they are at the time ``now`` in milliseconds."""
+    """Decode all messages from byte offset ``at`` to the end. ``now`` is the current time in milliseconds."""
     found = []
     while at < len(blob):
         item, _, _, at = message(blob, at, now)
@@ -102,9 +102,9 @@ def messages(blob: bytes, at: int, now: int) -> Messages:
 
 
 def finished(blob: bytes, at: int, now: int) -> list[HistoryEntry]:
-    """Decode all history entries and live messages from offset ``at`` to the end.
+    """Decode all history entries and live messages from byte offset ``at`` to the end.
 
-    Live messages are decoded as they are at the time ``now`` in milliseconds.
+    ``now`` is the current time in milliseconds.
     """
     found = []
     while at < len(blob):

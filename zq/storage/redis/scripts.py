@@ -57,9 +57,9 @@ class Script:
         self.confirmed = confirmed and "no-writes" not in flags
         """Whether the client waits for replicas after the script, if ``wait_replicas`` is set."""
         self.call = b"EVALSHA", sha1(source.encode(), usedforsecurity=False).hexdigest().encode()
-        """Start of the command for a server that has the script."""
+        """Start of the command for a server that has already loaded the script."""
         self.load = b"EVAL", source.encode()
-        """Start of the command for a server that lacks the script. It also loads the script."""
+        """Start of the command for a server that has not loaded the script. The command also loads it."""
 
 
 LINE_PARTS: Final = ("lines", "entries")

@@ -56,9 +56,9 @@ def check(client: Client, address: Address, wait_replicas: int = 0) -> None:
 def inspect(client: Client, address: Address) -> Mapping[str, str]:
     """Check the server's version, configuration and layout, and try the commands that zq needs.
 
-    Nothing is written: the key to delete does not exist. Return the fields of ``INFO``.
+    Return the fields of ``INFO``. The function writes nothing; ``DEL`` is tried on a key that does not exist.
 
-    Raises the errors of ``check``.
+    Raises ``StartRefused`` and ``Unavailable`` like ``check``.
     """
     reply = _answer(lambda: client.command(layout.VERSION_KEY, b"INFO"), address)
     facts = parse_info(reply)
@@ -110,7 +110,7 @@ def _check_eviction(facts: dict[str, str], address: Address) -> None:
 
 
 def _answer(ask: Callable[[], Reply], address: Address) -> Reply:
-    """Run the query ``ask`` and return its reply, or None if the server is out of memory.
+    """Call ``ask``, which sends a command, and return the reply, or None if the server is out of memory.
 
     Convert all other errors to ``StartRefused`` or ``Unavailable``, with a message that names the server.
     """

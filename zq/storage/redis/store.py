@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code that the controllers share: queue scripts, script errors, moves, and the expiry schedule."""
+"""Code that several operations share: queue scripts, script errors, moves, and the expiry schedule."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -48,7 +48,7 @@ MAX_KNOWN: Final = 100_000
 
 
 class Store:
-    """The execution of queue scripts, and the expiry schedule. Times are in milliseconds since the Unix epoch.
+    """A Redis store, as a runner of queue scripts and as an expiry schedule. Times are in milliseconds.
 
     A sweep removes a queue's expired data. A schedule entry contains a queue and the time of its next sweep. The entry
     and the queue are in different cluster slots, so the entry is created before the message that needs it. One entry is
@@ -66,7 +66,7 @@ class Store:
         """Run a script on a queue and return its reply.
 
         Args:
-            more: Additional keys of the same project.
+            more: Further keys to pass to the script, of the same project.
         """
         return self.client.run(script, (*layout.keys(queue).first, *chain.from_iterable(more)), *arguments)
 
@@ -78,7 +78,7 @@ class Store:
     def schedule_history(self, queue: QueueRef, seconds: int, now: int) -> list[Block]:
         """Schedule the removal of history entries that are created at ``now``. Return the keys of the queue's history.
 
-        ``seconds`` is the retention. If it is 0, the queue keeps no history: schedule nothing and return no keys.
+        ``seconds`` is the retention. If the retention is 0, the queue keeps no history: schedule and return nothing.
         """
         if not seconds:
             return []
@@ -162,10 +162,10 @@ ERRORS: Final[dict[bytes, type[ZqError]]] = {
 def checked(
     reply: Reply, idempotency_key: IdempotencyKey | None = None, answer: Callable[[bytes], Any] | None = None
 ) -> Reply:
-    """Return the reply of a script that succeeded. If the reply contains an error, raise it.
+    """Return a script's reply, or raise the error that the reply reports.
 
     If an earlier request had the same idempotency key, raise ``Repeated`` with the stored result of that request, or
-    ``KeyReused`` if the request was different. ``answer`` decodes the stored result; None = ``decode_posted``.
+    ``KeyReused`` if that request was different. ``answer`` decodes the stored result; None = ``decode_posted``.
     """
     if not isinstance(reply, list):
         return reply
@@ -215,19 +215,19 @@ def decode_settled(packed: bytes) -> SettleResult:
 
 
 def encode_ids(drafts: Sequence[Draft]) -> bytes:
-    """Encode the result of a stage request, to store it with the idempotency key."""
+    """Encode the message ids that a stage request returns, to store them with the idempotency key."""
     return msgspec.msgpack.encode([draft.id for draft in drafts])
 
 
 def encode_posted(drafts: Sequence[Draft]) -> bytes:
-    """Encode the result of a post, to store it with the idempotency key. The script appends the last sequence."""
+    """Encode the result of a post, to store it with the idempotency key. The Lua script appends the last sequence."""
     return PAIR + encode_ids(drafts) + NUMBER
 
 
 def decode_posted(answer: bytes) -> Repeated:
     """Decode the stored result of a post.
 
-    Results of posts into a stage, and results that earlier versions of zq stored, contain only ids.
+    The results of stage requests contain only message ids, and so do results that earlier versions of zq stored.
     """
     told = msgspec.msgpack.decode(answer)
     return Repeated(*told) if told and isinstance(told[0], list) else Repeated(told)

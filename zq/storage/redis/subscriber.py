@@ -2,8 +2,8 @@
 """A thread that reads published messages on its own redis-py connection.
 
 The thread also sends all commands on this connection, because two threads must not use a TLS connection concurrently.
-No other thread can wake it. Every ``patience`` seconds, it checks whether there are commands to send and whether it was
-closed.
+No other thread can wake the thread. Every ``patience`` seconds, the thread checks whether there are commands to send
+and whether it was closed.
 
 The thread reads the connection directly, which takes 2.4 µs per notice instead of 10 µs with redis-py's ``PubSub``.
 Reads have no timeout argument, because that would cost two system calls each.
@@ -40,7 +40,7 @@ Connection = Any
 
 
 class Subscriber(ABC):
-    """A thread that reads published messages. It reconnects until it is closed.
+    """A thread that reads published messages and reconnects after failures, until ``close`` is called.
 
     Args:
         patience: Seconds to wait for input before ``send`` is called again.
@@ -63,7 +63,7 @@ class Subscriber(ABC):
         """Subscribe on a new connection."""
 
     def send(self, connection: Connection) -> bool:
-        """Send pending commands. Return ``False`` to end this connection."""
+        """Send pending commands. Return ``False`` to close the connection."""
         return True
 
     @abstractmethod

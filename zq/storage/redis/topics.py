@@ -116,7 +116,7 @@ class TopicController:
         return self._follower.subscribe(project, listener)
 
     def _highest(self, project: str) -> int:
-        """Return an upper bound of all sequences that the log has ever assigned, including those of lost messages.
+        """Return an upper bound of all sequences that the log has ever assigned, including sequences of lost messages.
 
         The bound is computed from the store's time.
         """
@@ -124,17 +124,17 @@ class TopicController:
         return (int(seconds) + AHEAD) * 1000 * batches.PACE
 
     def _trim(self, project: str, retention: Retention) -> bool:
-        """Trim the project's log to its retention, because the store is full. Return whether memory was freed."""
+        """Trim the project's topic log to its retention because the store is full. Return whether memory was freed."""
         gone, left = self._run(scripts.LOG_TRIM, project, b"%d" % retention.size, b"%d" % retention.messages)
         if left:
             self._sweep_soon(project)
         return bool(gone)
 
     def _sweep_soon(self, project: str) -> None:
-        """Let the next maintenance round remove the project's expired data.
+        """Schedule the removal of the project's expired data for the next maintenance round.
 
-        The scheduled time is random and in the distant past. The schedule entry therefore differs from one that a round
-        in progress is about to remove.
+        The scheduled time is random and in the distant past. The new schedule entry therefore differs from any entry
+        that a round in progress is about to remove.
         """
         self._store.schedule(layout.whole(project), random.randrange(1, LONG_AGO))
 
@@ -155,7 +155,7 @@ class LogScan:
         self.done = False
 
     def terms(self) -> list[bytes]:
-        """Return the arguments of the next script call."""
+        """Return the arguments of the next call of the read script."""
         numbers = self._position, self._ask, MAX_BYTES, MAX_BATCHES - self._seen
         return [*(b"%d" % number for number in numbers), layout.text(self._pattern.topic)]
 

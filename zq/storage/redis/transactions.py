@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fences, stages and commits in Redis.
+"""Transactions of producers in Redis: fences, stages and commits.
 
 All data of a project is in one cluster slot, so one script decides a commit. ``transactions.lua`` describes the
 scripts' side. Times are in milliseconds. The stored forms are:
@@ -53,7 +53,7 @@ PRODUCER: Final = Packing(">QQQ")
 
 
 def min_ttls(stage: bytes) -> dict[str, int]:
-    """Return the minimum TTL of a stage's messages in milliseconds, by queue name."""
+    """Return a mapping from queue name to the minimum TTL, in milliseconds, of a stage's messages for that queue."""
     at, found = STAGE.size, {}
     while at < len(stage):
         least, length = STAGED_QUEUE.unpack_from(stage, at)
@@ -82,7 +82,7 @@ FORGOTTEN: Final = 60_000
 
 
 class OpenCommit(Struct, array_like=True, frozen=True):
-    """The stored form of an open commit.
+    """The stored form of an open commit, which is decided but not completed.
 
     For each item of ``claims`` and ``stages``, another key contains the list of messages to process; see ``layout``.
 
@@ -119,10 +119,7 @@ unpack_entry = msgpack.Decoder(OpenCommitEntry).decode
 
 
 def register(store: Store, commit: Commit, now: int) -> None:
-    """Record that a commit may become open (decided but not completed).
-
-    Other servers can then find and complete it.
-    """
+    """Register a commit that may become open (decided but not completed), so that other servers can complete it."""
     entry = OpenCommitEntry(layout.text(commit.project), layout.text(commit.producer), b"%d" % commit.batch)
     _schedule(store, b"%d" % now, msgpack.encode(entry), b"", b"")
 
@@ -168,9 +165,9 @@ def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> 
 
 
 def schedule_targets(store: Store, project: str, lives: Mapping[str, int], now: int) -> list[QueueRef]:
-    """Schedule active expiry for the queues to which messages are posted at ``now``, and return these queues.
+    """Schedule active expiry for the target queues of a commit at the time ``now``. Return the queues.
 
-    ``lives`` maps the name of each queue to the minimum TTL of its messages in milliseconds.
+    ``lives`` maps the name of each queue to the minimum TTL, in milliseconds, of the messages for that queue.
     """
     targets = [QueueRef(project, name) for name in lives]
     for target in targets:
@@ -212,7 +209,7 @@ LARGE: Final = [b"large"]
 
 
 class Attempt:
-    """An attempt to commit. ``moment`` is the time of the request in milliseconds."""
+    """An attempt to execute a commit request. ``moment`` is the time of the request in milliseconds."""
 
     def __init__(self, store: Store, commit: Commit, moment: int, bounds: Bounds) -> None:
         self._store = store
@@ -222,9 +219,9 @@ class Attempt:
         self._whole = layout.whole(commit.project)
         self._held = list(dict.fromkeys(commit.settle))
         self._names = list(dict.fromkeys(commit.publish))
-        """Stages to publish, including existing ones of ``beside``."""
+        """Names of the stages to publish, including the existing stages of ``Commit.beside``."""
         self._lists = list(dict.fromkeys((item.queue, item.history) for item in self._held))
-        """Queue and history retention of each list of messages to delete."""
+        """Lists of messages to delete, as (queue, history retention in seconds)."""
 
     def run(self) -> CommitResult:
         """Commit and return the result. The commit may still be open: decided, but not completed.
@@ -277,10 +274,9 @@ class Attempt:
         return OpenCommit(b"%d" % self._commit.batch, claims, list(packed))
 
     def _read_stages(self) -> list[bytes]:
-        """Read the stages to publish, and return their stored forms in the order of ``_names``.
+        """Return the stored form of each stage to publish, in the order of ``_names``; b"" for a missing stage.
 
-        The form of a missing stage is b"". Missing stages of ``beside``, which are optional, are removed from
-        ``_names``.
+        Missing stages of ``Commit.beside``, which are optional, are removed from ``_names``.
         """
         publish, beside = dict.fromkeys(self._commit.publish), dict.fromkeys(self._commit.beside)
         if not publish:
@@ -293,7 +289,7 @@ class Attempt:
         return [found[name] or b"" for name in self._names]
 
     def _schedule_targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
-        """Schedule active expiry for the target queues of stages, and return these queues.
+        """Schedule active expiry for the target queues of stages. Return the queues.
 
         ``packed`` has the stored forms of the stages.
         """

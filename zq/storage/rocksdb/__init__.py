@@ -79,10 +79,10 @@ def _open(path: Path, options: RocksdbOptions, expiry: Expiry) -> OrderedStorage
 
 
 def admit(path: Path) -> None:
-    """Check that a directory may be opened for writing, without changing it.
+    """Check that a store's directory may be opened for writing. The check does not change the directory.
 
     Raises:
-        StartRefused: The layout is different, a log file is missing, or complete writes follow damage in the log.
+        StartRefused: The layout is different, a log file is missing, or the log is damaged before complete writes.
     """
     admission.admit(path, startup.check_layout)
 
@@ -141,7 +141,7 @@ def salvage(uri: str, to: str) -> SalvageResult:
 
 @contextmanager
 def _replacement(path: Path, to: Path) -> Iterator[Path]:
-    """Provide a working folder for the salvage of ``path``.
+    """Provide a working folder for the salvage of the damaged store at ``path``.
 
     If the context ends without an error, rename the folder's subfolder ``store`` to ``to``. Raises ``StartRefused`` if
     ``to`` exists, or if the store at ``path`` is missing or in use.
@@ -172,12 +172,12 @@ class Backups:
 
     @staticmethod
     def check_target(target: Path, uri: str) -> None:
-        """Check that ``target`` is suitable for backups of the store. Raises ``StartRefused`` if it is not."""
+        """Raise ``StartRefused`` if the folder ``target`` is not suitable for backups of the store."""
         backups.check_target(target, parse_path(uri))
 
     @staticmethod
     def make(snapshot: Snapshot, target: Path, keep: int | None) -> backups.NewBackup:
-        """Create a backup; see ``backups.make``."""
+        """Create a backup of ``snapshot`` in the folder ``target``; see ``backups.make``."""
         return backups.make(snapshot, target, layout.VERSION.decode(), keep)
 
     @staticmethod
@@ -206,7 +206,7 @@ class Backups:
 
         Args:
             shift: If given, all expiries are extended by the age of the backup; see ``resuming.resume``.
-            force_clock: Whether to trust the machine's clock even if it is implausible.
+            force_clock: Whether to accept an implausible time of the machine's clock.
             use: Called with the restored store. Returns the number of access tokens in the store.
 
         Raises:
@@ -252,7 +252,7 @@ def _now() -> int:
 
 
 def parse_path(uri: str) -> Path:
-    """Return the directory in a URI. Raises ``StartRefused`` if the URI is malformed."""
+    """Return the directory that a store URI names. Raises ``StartRefused`` if the URI is malformed."""
     parts = store_uri.split(uri)
     path = Path(unquote(parts.path))
     if parts.netloc or not parts.path or path == Path("/"):
@@ -263,7 +263,7 @@ def parse_path(uri: str) -> Path:
 class Directory(Housekeeping):
     """The housekeeping of a RocksDB directory: compactions, snapshots, metrics and damage.
 
-    The same object is used after the store is reopened. ``open`` must not be called while the store is open.
+    The object stays in use when the store is reopened. ``open`` must not be called while the store is open.
     """
 
     def __init__(
@@ -281,8 +281,8 @@ class Directory(Housekeeping):
         Args:
             families: The names of all column families.
             sync: The sync mode, and the sync interval in seconds; see ``Store``.
-            stamped: The family with the compaction filter.
-            trimmed: The family from which large ranges are removed.
+            stamped: The column family with the compaction filter.
+            trimmed: The column family from which large key ranges are removed.
             space: Checks the free space of the file system.
         """
         self._space = space
@@ -301,7 +301,7 @@ class Directory(Housekeeping):
         """Seconds for which the last snapshot has blocked all threads."""
 
     def open(self) -> Store:
-        """Open the store. Raises ``StartRefused`` if it is in use or cannot be opened for writing."""
+        """Open the store. Raises ``StartRefused`` if the store is in use or cannot be opened for writing."""
         if self._store is not None:
             self._former += self._store.totals()
         filtered = self._stamped if self._expiry.compaction_filter else ""
@@ -328,7 +328,7 @@ class Directory(Housekeeping):
         return former.compaction_filter != expiry.compaction_filter
 
     def maintain(self, trimmed: Iterator[Range]) -> None:
-        """Start due compactions of trimmed ranges and of files with expired bodies, at most once a minute.
+        """Compact trimmed key ranges and files with expired bodies, if due, at most once a minute.
 
         RocksDB itself would compact this data late: a trimmed range has only a few tombstones, and a compaction filter
         causes no compactions. ``trimmed`` yields the trimmed ranges.

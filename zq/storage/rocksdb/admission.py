@@ -43,12 +43,12 @@ NO_LIST: Final = (
 
 
 def admit(path: Path, check: Check) -> None:
-    """Check that a directory may be opened for writing, without changing it. A missing directory is accepted.
+    """Check that a directory may be opened for writing. The check accepts a missing directory and changes nothing.
 
     ``check`` receives the names of the column families, and a function that reads a value of the family ``default``.
 
     Raises:
-        StartRefused: ``check`` fails, a log file is missing, or complete writes follow damage in the log.
+        StartRefused: ``check`` fails, a log file is missing, or the log is damaged before complete writes.
     """
     if not (path / "CURRENT").exists():
         if any(file.stat().st_size for file in (*path.glob("*.sst"), *path.glob("*.log"))):
@@ -76,7 +76,7 @@ def admit(path: Path, check: Check) -> None:
 
 
 def inspect_log(path: Path) -> tuple[Tear | None, list[str]]:
-    """Return (tear, names): the position at which the log becomes unreadable, if any, and the missing log files.
+    """Return the position at which the log becomes unreadable, or None, and the names of missing log files.
 
     The caller holds the directory's lock. Raises RocksDB's error if anything except the log is unreadable.
     """
@@ -98,7 +98,7 @@ def _inspect(path: Path, database: Rdict, is_whole: bool) -> tuple[Tear | None, 
 def _open(path: Path) -> tuple[Rdict, bool]:
     """Open the default column family read-only. Return the database, and whether the whole log was replayed.
 
-    If the log is damaged, it is replayed up to the damage. Raises RocksDB's error if anything except the log is
+    A damaged log is replayed up to the damage. Raises RocksDB's error if anything except the log is
     unreadable.
     """
     try:

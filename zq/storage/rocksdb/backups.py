@@ -74,8 +74,8 @@ class NewBackup(NamedTuple):
     """A new backup.
 
     Attributes:
-        size: The total size of its files in bytes.
-        copied: The size of the files that were copied, not linked to an earlier backup.
+        size: The total size of the backup's files in bytes.
+        copied: The size in bytes of the files that were copied and not linked to an earlier backup.
     """
 
     folder: Path
@@ -251,7 +251,7 @@ def _link(former: Path | None, to: Path) -> bool:
 
 
 def _copy(source: BufferedReader, to: Path | None) -> tuple[int, str]:
-    """Read a file to its end and copy it to ``to``, if given. Return its size in bytes and its SHA-256 checksum."""
+    """Read a file and copy it to ``to``, if given. Return the size in bytes and the SHA-256 checksum of the file."""
     digest, size = hashlib.sha256(), 0
     with to.open("xb") if to is not None else open(os.devnull, "wb") as file:
         while chunk := source.read(CHUNK):
@@ -274,7 +274,7 @@ def _open(path: Path) -> BufferedReader:
 
 
 def _remove(backup: Path) -> None:
-    """Remove a backup. Rename it first, so that an interrupted removal leaves no seemingly complete backup."""
+    """Remove a backup. Rename the backup first, so that an interrupted removal leaves no seemingly complete backup."""
     gone = backup.with_name(f"{backup.name}{PARTIAL}")
     backup.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor's checks of an embedded store, which do not open it."""
+"""Health checks of an embedded store for the command ``zq-server doctor``. The checks do not open the store."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ OLD_BACKUP: Final = 93_600
 
 @contextmanager
 def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[Sequence[Check]]:
-    """Provide the checks; see ``zq.storage.diagnose``."""
+    """Provide the health checks of an embedded store; a context manager. See ``zq.storage.diagnose``."""
     chosen = RocksdbOptions(**options)
     check_choices(chosen)
     path = parse_path(uri)
@@ -50,7 +50,7 @@ def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[S
 
 
 def find_folder(path: Path) -> Path:
-    """Return the directory of a store, or the existing directory in which a start would create it.
+    """Return the store's directory or, if that does not exist, the nearest parent directory that exists.
 
     Raises ``StartRefused`` if this process cannot write there.
     """

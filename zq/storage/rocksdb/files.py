@@ -76,20 +76,20 @@ def check_end(cursor: Any, lower: bytes, last: bytes | None, backwards: bool) ->
 
 
 class Damage:
-    """The damage that was found in one store. The same object is used after the store is reopened. Thread-safe."""
+    """The damage that was found in one store. The object stays in use when the store is reopened. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._locations: set[tuple[int, int]] = set()
         self.families: frozenset[str] = frozenset()
-        """Families with damaged data. If RocksDB compacted them, it would stop all writes."""
+        """Column families with damaged data. A compaction of damaged data would make RocksDB stop all writes."""
         self.count = 0
         """Number of reads that have failed."""
 
     def record(self, error: Exception, family: str, key: bytes | None = None) -> bool:
-        """Record and log the damage that a read error reports. Return whether it is the first damage of the family.
+        """Record and log the damage that a read error reports. Return whether this is the family's first known damage.
 
-        The damage is at or above ``key``; None = unknown. ``family`` is "" if it is unknown.
+        The damage is at or above ``key``; None = unknown key. An unknown ``family`` is "".
         """
         place = damage_location(error)
         with self._lock:
@@ -109,7 +109,7 @@ class Damage:
 
 
 def open_database(path: Path, options: Options, families: dict[str, Options]) -> Rdict:
-    """Open the directory, and create it if it is missing. If it is locked, wait up to ``LOCK_PATIENCE`` seconds.
+    """Open a RocksDB directory, or create a missing one. Wait up to ``LOCK_PATIENCE`` seconds for a locked directory.
 
     Raises ``StartRefused`` if the directory stays locked or cannot be opened.
     """
@@ -141,7 +141,7 @@ def warn_of_others(path: Path) -> None:
 
 
 def hold_lock(path: Path) -> IO[bytes]:
-    """Acquire RocksDB's lock of the directory without changing it. Close the returned file to release the lock.
+    """Acquire RocksDB's lock on a directory without changing the directory. To release the lock, close the file.
 
     If the directory is locked, wait up to ``LOCK_PATIENCE`` seconds. The lock belongs to the process, so it does not
     exclude other threads of this process.
@@ -187,7 +187,9 @@ def create_directory(path: Path) -> Iterator[Path]:
 
 
 def flush_all(views: Iterable[Rdict]) -> None:
-    """Flush the write buffers of the families one by one, without blocking writers. ``views`` has one view per family.
+    """Flush the write buffers of the column families one by one, without blocking writers.
+
+    ``views`` has one database handle per family.
 
     Raises ``Unavailable`` if a flush fails.
     """
@@ -199,9 +201,9 @@ def flush_all(views: Iterable[Rdict]) -> None:
 
 
 def link_files(database: Rdict, folder: Path) -> float:
-    """Link the files of the database to a new folder, and return the duration in seconds.
+    """Hard-link the database's files into a new folder, and return the duration in seconds.
 
-    Meanwhile, RocksDB flushes the write buffers and blocks all threads. To shorten this time, call ``flush_all`` first.
+    During this time, RocksDB flushes the write buffers and blocks all threads. Call ``flush_all`` first to shorten it.
     Raises ``Unavailable`` if RocksDB reports an error.
     """
     began = time.monotonic()
@@ -213,7 +215,7 @@ def link_files(database: Rdict, folder: Path) -> float:
 
 
 def link_flushed(database: Rdict, views: Sequence[Rdict], folder: Path) -> tuple[float, int]:
-    """Flush all families repeatedly until a flush is quick, then link the files to a new folder.
+    """Flush all families repeatedly until a flush is quick, then hard-link the files into a new folder.
 
     Return the duration of linking in seconds, and a RocksDB sequence number up to which the files contain all writes.
     Raises ``Unavailable`` if RocksDB reports an error.
@@ -247,7 +249,7 @@ def close_part(part: Rdict) -> None:
 
 
 def unavailable_error() -> Unavailable:
-    """Return the error for a failed RocksDB call. The caller raises it with RocksDB's error as the cause."""
+    """Return the error to raise for a failed RocksDB call, with RocksDB's error as the cause."""
     return Unavailable()
 
 

@@ -32,7 +32,7 @@ Known = Callable[[], Iterable[bytes]]
 def repair(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
     """Copy a store to the new folder ``to``, let RocksDB rebuild the copy's manifest, and return ``to``.
 
-    Files with the names ``without`` are not copied.
+    Files whose names are in ``without`` are not copied.
     """
     to.mkdir(mode=0o700)
     for file in path.iterdir():
@@ -54,7 +54,7 @@ def copy_intact(path: Path, to: Path) -> Path:
 
 
 def _copy(file: Path, to: Path) -> None:
-    """Link a table file if possible, because it never changes. Copy any other file."""
+    """Copy a file of the store. A table file, which never changes, is hard-linked if possible."""
     try:
         if file.suffix != ".sst":
             raise OSError

@@ -19,7 +19,7 @@ RECOVERY: Final = 2
 
 
 class DiskUsage(Protocol):
-    """Sizes of a file system in bytes."""
+    """The total and the free size of a file system in bytes."""
 
     @property
     def total(self) -> int: ...
@@ -45,9 +45,10 @@ class SpaceGuard:
         self._is_low = False
 
     def is_low(self) -> bool:
-        """Return whether free space is below the minimum or, after that, below the space that ends the state.
+        """Return whether free disk space is low.
 
-        That is twice the minimum, or halfway from the minimum to an empty file system if this is less.
+        The state begins when free space falls below the minimum. It ends when free space reaches twice the minimum, or
+        the mean of the minimum and the total size if that is less.
         """
         usage = self._disk_usage(self._path)
         minimum = default_minimum(usage.total) if self._minimum is None else self._minimum

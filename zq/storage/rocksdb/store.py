@@ -69,9 +69,9 @@ class _Waiter:
 
 
 class GroupSync:
-    """A group sync: one thread, the leader, flushes for all waiting threads.
+    """A group sync: one thread, the leader, flushes the log to disk for all waiting threads.
 
-    A flush covers all earlier writes. A thread that arrives during a flush waits for the next one.
+    A flush covers all earlier writes. A thread that arrives during a flush waits for the next flush.
     """
 
     def __init__(self, flush: Callable[[], None]) -> None:
@@ -124,7 +124,7 @@ class Store(ordered.Store):
     - ``interval``: every ``sync_interval`` seconds, in the background.
     - ``never``: when the operating system writes them.
 
-    A kill of the process loses no writes in any mode.
+    If only the process is killed, no writes are lost in any mode.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Store(ordered.Store):
         return value
 
     def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
-        """Return the values of ``keys``; see ``ordered.Store.get_many``."""
+        """Return the value of each key, or None for a missing key; see ``ordered.Store.get_many``."""
         get = self._views[family].get
         try:
             # The binding's multi-get is not faster for a page of keys, and it releases the GIL while a lock is held.
@@ -207,7 +207,7 @@ class Store(ordered.Store):
     def scan(
         self, family: str, lower: bytes, upper: bytes, backwards: bool = False, spare: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the items of a snapshot that is taken when the scan begins; see ``ordered.Store.scan``."""
+        """Yield the keys and values of a snapshot taken when the scan begins; see ``ordered.Store.scan``."""
         bounds, view = ReadOptions(), self._views[family]
         bounds.set_iterate_upper_bound(upper)
         last: bytes | None = None
@@ -265,7 +265,7 @@ class Store(ordered.Store):
             self._group_sync.wait()
 
     def enable_filter(self, work: bool) -> None:
-        """Enable or, if ``work`` is false, disable the compactions that run the compaction filter.
+        """Enable the compactions that run the compaction filter, or disable them if ``work`` is false.
 
         The filter removes expired data permanently. Compactions that are already running continue. Raises
         ``Unavailable`` if RocksDB rejects the options.
@@ -286,7 +286,7 @@ class Store(ordered.Store):
         self._set_options(family, tuning.schedule(seconds))
 
     def flush_removals(self, family: str) -> None:
-        """Flush the removals of a family, so that compactions take them into account.
+        """Flush the family's write buffer if it has removals, so that compactions take the removals into account.
 
         Raises ``Unavailable`` if the flush fails.
         """
@@ -297,7 +297,7 @@ class Store(ordered.Store):
             raise unavailable_error() from error
 
     def flush_beyond(self, most: int) -> None:
-        """If all write buffers together exceed ``most`` bytes, flush the large ones.
+        """Flush the large write buffers if all write buffers together exceed ``most`` bytes.
 
         A write buffer is large if its size is above ``most`` divided by the number of families. Raises ``Unavailable``
         if a flush fails.
@@ -314,7 +314,7 @@ class Store(ordered.Store):
         tuning.trim_heap()
 
     def link(self, folder: Path) -> tuple[float, int]:
-        """Flush the store and link its files to a new folder. The files have all writes before this call.
+        """Flush the store and hard-link its files into a new folder. The files contain all writes before this call.
 
         Return the duration of linking in seconds, and the RocksDB sequence number of the last of these writes.
         """
@@ -341,7 +341,7 @@ class Store(ordered.Store):
         self._views[family].compact_range(None, None, options)
 
     def get_property(self, family: str, name: str) -> int:
-        """Return a numeric RocksDB property of a family, or 0 if RocksDB does not know it."""
+        """Return a numeric RocksDB property of a family, or 0 if RocksDB has no property with this name."""
         return int(self._views[family].property_int_value(f"rocksdb.{name}") or 0)
 
     def totals(self) -> Counter[str]:
@@ -371,7 +371,7 @@ class Store(ordered.Store):
             self.close_unflushed()
 
     def _read_error(self, error: Exception, family: str, key: bytes) -> Unavailable:
-        """Return the error for a failed read. If it is damage, record it and disable the family's compactions."""
+        """Return the error to raise for a failed read. Record damage and disable compactions of the damaged family."""
         if not is_damage(error):
             return unavailable_error()
         if self._damage.record(error, family, key):

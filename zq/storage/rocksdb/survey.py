@@ -60,7 +60,7 @@ class Gap(NamedTuple):
     Attributes:
         file: The name of the damaged table file.
         table: The metadata of this file, or None if the file is unknown.
-        entries: The estimated number of unreadable entries; 0 if it is unknown.
+        entries: The estimated number of unreadable entries; 0 = unknown.
         cause: RocksDB's error message.
     """
 
@@ -93,7 +93,7 @@ class Gap(NamedTuple):
 
 
 class Survey:
-    """A ``Readable`` that skips damage. The directory is locked until ``close``.
+    """A read-only view of a damaged store that skips unreadable data. The directory is locked until ``close``.
 
     ``notes`` has sentences that describe damage other than gaps (unreadable key ranges).
     """
@@ -140,7 +140,7 @@ class Survey:
             self.notes.append((DAMAGED if self.tear.has_records else TORN).format(tear=self.tear))
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key. Raises ``StoreDamaged`` if damage may hide it."""
+        """Return the value of a key. Raises ``StoreDamaged`` if damage may hide the value."""
         damage: Exception | None = None
         for views in self._views:
             if family not in views:
@@ -239,7 +239,7 @@ def _open(path: Path, mode: DBRecoveryMode, family: Options) -> tuple[Rdict, lis
 
 
 class _Cursor:
-    """An iterator with an upper bound.
+    """A RocksDB iterator with an upper bound.
 
     The cursor keeps the read options alive, because RocksDB has a pointer to the bound in these options.
     """
@@ -286,7 +286,7 @@ def _find_end(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> byt
 
 
 def _estimate_loss(table: Table | None, error: Exception) -> int:
-    """Estimate the number of entries in the unreadable block, or in the table if all of it is unreadable.
+    """Estimate the number of entries in the unreadable block, or in the table if the whole table is unreadable.
 
     Return 0 if the table is unknown.
     """

@@ -43,7 +43,7 @@ def trim_heap() -> None:
 
 
 class Tuning:
-    """The options of one store. Its families share a block cache."""
+    """The RocksDB options of one store. The store's column families share a block cache."""
 
     def __init__(self) -> None:
         self._cache = Cache(64 * MIB)
@@ -61,7 +61,7 @@ class Tuning:
         return options
 
     def family(self, options: Options) -> Options:
-        """Set the options that all families have in common on ``options``, and return ``options``."""
+        """Apply the settings of all column families to ``options``, and return ``options``."""
         table = BlockBasedOptions()
         table.set_block_cache(self._cache)
         table.set_bloom_filter(10, False)
@@ -138,8 +138,8 @@ def is_active(path: Path, family: str) -> bool:
 def schedule(seconds: int) -> dict[str, str]:
     """Return options that make RocksDB compact files ``seconds`` after they were written.
 
-    An idle store never checks the age of its files. Setting these options makes it check all files immediately, even if
-    the value is unchanged.
+    An idle store never checks the age of its files. Setting these options makes RocksDB check all files immediately,
+    even if the value is unchanged.
     """
     return {"periodic_compaction_seconds": str(seconds), "ttl": str(seconds)}
 

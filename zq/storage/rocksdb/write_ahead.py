@@ -55,7 +55,7 @@ _TABLE: Final = _table()
 
 
 def masked_crc(content: bytes) -> int:
-    """Return the CRC-32C of the content, as RocksDB stores it."""
+    """Return the CRC-32C of the content in the masked form that RocksDB stores."""
     table, crc = _TABLE, 0xFFFFFFFF
     for byte in content:
         crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -64,7 +64,7 @@ def masked_crc(content: bytes) -> int:
 
 
 class Fragment(NamedTuple):
-    """A record in a log file: the offsets in bytes of its header, of its content and of its end, and its type.
+    """A record in a log file: its type, and the byte offsets of its header, content and end.
 
     ``kind`` is ``WHOLE``, ``FIRST``, ``MIDDLE`` or ``LAST``, or 0 for a record without content.
     """
@@ -171,7 +171,7 @@ class LogFile:
     def _next(self, at: int) -> int:
         """Return the offset of the next header at or after ``at``.
 
-        If the rest of the block is too small for a header, it is the start of the next block.
+        If the rest of the block is too small for a header, return the start of the next block.
         """
         rest = -at % BLOCK
         if rest < HEADER.size or (rest < HEADER.size + NUMBER.size and not any(self._content[at : at + rest])):
@@ -209,8 +209,8 @@ class LogFile:
     def _possible_starts(self, at: int) -> Iterator[int]:
         """Yield the offsets, from ``at`` on, at which a write may start.
 
-        The block of ``at`` is damaged, so a write may start at any of its offsets. In later blocks, writes start only
-        at records of the type ``WHOLE`` or ``FIRST``.
+        The block of ``at`` is damaged, so a write may start at any offset in this block. In later blocks, writes start
+        only at records of the type ``WHOLE`` or ``FIRST``.
         """
         block = (at // BLOCK + 1) * BLOCK
         yield from range(at, min(block, self.size))

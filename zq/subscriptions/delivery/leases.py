@@ -21,9 +21,9 @@ TTL: Final = 10.0
 
 
 class Leases:
-    """The leases of one worker.
+    """The leases of one delivery worker.
 
-    ``alone``: whether this is the only process that uses the store. Every lease is then granted.
+    ``alone``: whether this is the only process that uses the store. If so, every lease is granted.
     """
 
     def __init__(self, documents: DocumentController, clock: Clock, alone: bool) -> None:
@@ -36,7 +36,7 @@ class Leases:
         self._others: dict[QueueRef, float] = {}
 
     def acquire(self, queue: QueueRef) -> bool:
-        """Acquire or renew the lease of a queue. Return False if another worker holds the lease.
+        """Acquire or renew the lease on a queue. Return False if another worker holds the lease.
 
         Raises ``Unavailable`` if the store is unavailable.
         """

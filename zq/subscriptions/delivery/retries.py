@@ -41,8 +41,8 @@ def merge_policies(
 ) -> Mapping[str, Any]:
     """Return the effective retry policy, with defaults for missing members.
 
-    The queue's policy (``queue_policy``) applies if the subscription has none (``subscription_policy``), or if one of
-    the two policies sets ``ignore_subscription_override``. In all other cases, the subscription's policy applies.
+    The queue's policy applies if the subscription has no policy, or if one of the two policies sets
+    ``ignore_subscription_override``. In all other cases, the subscription's policy applies.
     """
     subscription_policy, queue_policy = subscription_policy or {}, queue_policy or {}
     overridden = subscription_policy.get("ignore_subscription_override") or queue_policy.get(

@@ -160,7 +160,7 @@ class Senders:
     async def mail(self, one: Subscription, text: str, subject: str = "", sender: str = "") -> Outcome:
         """Deliver by mail, and return the outcome.
 
-        ``subject`` and ``sender`` replace those of the subscription unless they are empty.
+        If ``subject`` or ``sender`` is not empty, it replaces the subscription's own value.
         """
         try:
             await self._in_thread(3 * TIMEOUT, self._send, one, text, subject, sender)

@@ -80,7 +80,7 @@ MAX_PER_HOST: Final = 20
 class ConnectionLimits:
     """The connection limits of one worker. Use them only in the worker's event loop.
 
-    A part of the connections is reserved for subscriptions whose last delivery failed, which can use no others.
+    Subscriptions whose last delivery failed share a reserved part of the connections and cannot use the rest.
     Unresponsive subscribers can therefore not occupy all connections. The connections of a project to one host are also
     limited.
 
@@ -107,7 +107,7 @@ class ConnectionLimits:
 
 
 def _raise_descriptor_limit(wanted: int) -> int:
-    """Raise the process's limit of file descriptors by ``wanted``, or as far as the hard limit permits.
+    """Raise the process's limit on file descriptors by ``wanted``, or as far as the hard limit permits.
 
     Return the number of file descriptors that deliveries may use.
     """
@@ -138,7 +138,7 @@ class DeliveryState:
     def record(self, delivered: bool) -> None:
         """Record the outcome of a delivery attempt.
 
-        ``MAX_FAILURES`` consecutive failures start a pause of the subscription, and a success ends it.
+        ``MAX_FAILURES`` consecutive failures pause the subscription. A success ends the pause.
         """
         if delivered:
             self.failures, self.until, self.claim_limit = 0, 0.0, min(2 * self.claim_limit, MAX_CLAIMED)
@@ -173,7 +173,7 @@ class DeliveryWorker:
         self._due: dict[QueueRef, float] = {}
         self._running: dict[QueueRef, asyncio.Task[None]] = {}
         self._logs: dict[str, Callable[[], None]] = {}
-        """Functions that unsubscribe from topic logs, by project. The worker is subscribed to these projects' logs."""
+        """The functions that unsubscribe the worker from topic logs, by project."""
         self._health: dict[QueueRef, DeliveryState] = {}
         self._senders: Senders | None = None
         self._loop = asyncio.new_event_loop()
@@ -188,7 +188,7 @@ class DeliveryWorker:
     def notify(self, queue: QueueRef) -> None:
         """Schedule a check of a queue that can have new messages. Thread-safe.
 
-        The worker ignores queues that are neither notice queues nor delivery queues.
+        Queues other than notice queues, delivery queues and topic logs are ignored.
         """
         at = parse_delivery_queue(queue)
         if (at or is_notice_queue(queue) or is_log(queue)) and not self._loop.is_closed():
@@ -328,7 +328,7 @@ class DeliveryWorker:
     async def _has_work(self, queue: QueueRef) -> bool:
         """Return whether the queue has a ready message.
 
-        If it only has messages that become ready later, schedule a check for that time.
+        If the queue only has messages that become ready later, schedule a check for that time.
         """
         ready = await self._call_store(self._storage.queues.ready, queue, 1, self._clock.now())
         if ready.next is not None and not ready.count:
@@ -350,7 +350,7 @@ class DeliveryWorker:
                 self._schedule(pending, 0.0)
 
     async def _follow(self, log: QueueRef) -> None:
-        """Fan out new messages of a project's topics, and schedule checks of the queues with new deliveries.
+        """Copy new messages of a project's topics to delivery queues, and schedule checks of these queues.
 
         The first call subscribes to the project's topic log. If the project has no topic subscribers any more,
         unsubscribe.
