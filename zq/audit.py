@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The audit log: changes and rejected requests (tenancy 9).
 
-The logger ``zq.audit`` writes one JSON object per line, without bodies, secrets or signatures. It writes at most
-``MAX_PER_SECOND`` rejected requests per second. Further rejected requests are only counted. ``DELAY`` seconds later,
-one line reports the count.
+The log contains no bodies, secrets or signatures. After ``MAX_PER_SECOND`` rejected requests in a second, further ones
+are only counted. ``DELAY`` seconds later, one line reports the count.
 """
 
 import logging
@@ -114,11 +113,7 @@ class AuditFormatter(logging.Formatter):
 
 
 def configure(target: str) -> None:
-    """Set the target of the audit log: ``stderr``, ``off``, or the path of a file.
-
-    A new file gets mode 0600. If another program rotates the file, the audit log continues in a new file. Raises
-    ``StartRefused`` if the file cannot be opened for writing.
-    """
+    """Send the audit log to ``stderr``, ``off``, or a file with mode 0600. Raises ``StartRefused``."""
     for former in LOGGER.handlers[:]:
         LOGGER.removeHandler(former)
         former.close()

@@ -21,8 +21,6 @@ EVICTION_DIVISOR: Final = 8
 
 
 class _Flight(Generic[V]):
-    """A load in progress. Other lookups of the same key share its result."""
-
     value: V
     until = -math.inf
     """The time at which the value expires."""
@@ -38,15 +36,12 @@ class _Flight(Generic[V]):
 class ReadThroughCache(Generic[K, V]):
     """A cache of the values that ``load`` returns. Thread-safe. Lookups of cached keys take no lock.
 
-    Concurrent lookups of a missing key share one load. If the load raises a ``ZqError``, all these lookups raise the
-    error, which is not cached. A thread that runs an event loop never waits for another thread's load; it loads the
-    value itself.
+    Concurrent lookups of a missing key share one load and its ``ZqError``, which is not cached. A thread that runs an
+    event loop never waits for another thread's load.
 
     Args:
-        load: Returns the value of a key. Must not look up its own key.
-        size: Maximum number of entries. The oldest ones are evicted.
         ttl: Seconds for which a value is cached, counted from the start of its load; 0 = not cached. May also be a
-            function that returns the seconds for a value.
+            function of the value.
     """
 
     def __init__(
@@ -63,11 +58,7 @@ class ReadThroughCache(Generic[K, V]):
         self._flights: dict[K, _Flight[V]] = {}
 
     def get(self, key: K, now: float | None = None) -> V:
-        """Return the cached value of the key. If there is none, load it.
-
-        Args:
-            now: Current monotonic time, if the caller has read the clock.
-        """
+        """Return the cached value of the key. If there is none, load it."""
         try:
             until, value = self._entries[key]
         except KeyError:

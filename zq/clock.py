@@ -47,7 +47,7 @@ class Clock(Protocol):
     def now(self) -> Seconds:
         """Return the current time in seconds, with millisecond precision.
 
-        The result is a time between the call and the return of this method. Later calls never return an earlier time.
+        Later calls never return an earlier time.
         """
         ...
 
@@ -61,10 +61,7 @@ class Clock(Protocol):
 
 
 class Offset(NamedTuple):
-    """Bounds on the difference between the store's time and this machine's monotonic time.
-
-    The bounds were measured at the monotonic time ``received``.
-    """
+    """Bounds on the difference between the store's time and this machine's monotonic time when ``received``."""
 
     low: float
     high: float
@@ -124,9 +121,8 @@ class StoreClock:
     def now(self) -> Seconds:
         """Return the store's time with an error of at most ``TOLERANCE``.
 
-        If the offset is less precise, only a range of the store's time is known. In this case, wait until the store's
-        time has certainly reached the end of that range, and return the end. Raises ``Unavailable`` if the wait would
-        be longer than ``LONGEST_WAIT``.
+        If the offset is too imprecise, wait until the store's time is certain to have reached the upper bound, and
+        return this bound. Raises ``Unavailable`` if the wait would be longer than ``LONGEST_WAIT``.
         """
         with self._lock:
             moment = self._monotonic()
@@ -143,19 +139,13 @@ class StoreClock:
             return self._rise(reached)
 
     def refresh(self) -> None:
-        """Sample the store's time and adjust the offset. Repeat until the error is at most ``EXACT``.
-
-        One call takes at most ``SAMPLES`` samples.
-        """
+        """Sample the store's time and adjust the offset. Repeat until the error is at most ``EXACT``."""
         began = self._monotonic()
         self._follow(self._sample())
         self._sharpen(began)
 
     def drift(self) -> Seconds:
-        """Return the seconds by which this clock is ahead of the clock of the store's machine.
-
-        The time of that clock is the last sample of the store's time plus the distrusted lead, which is usually 0.
-        """
+        """Return the seconds by which this clock is ahead of the clock of the store's machine."""
         distrusted_lead = self._distrusted_lead()
         with self._lock:
             return self._offset - self._told - distrusted_lead
@@ -193,12 +183,10 @@ class StoreClock:
                     self._follow_step(list(self._jumps))
 
     def _apply_bounds(self, known: Offset) -> None:
-        """Store ``known``, the intersection of all samples' bounds, and adjust the target offset.
+        """Adjust the target offset to ``known``, the intersection of all samples' bounds.
 
-        - If the bounds are narrower than before, the target becomes their middle.
-        - Otherwise, a target outside the bounds moves to the nearer bound, and a target within them stays.
-
-        A slew in progress continues.
+        If the bounds became narrower, their middle is the target. Otherwise, the target moves only if it is outside the
+        bounds.
         """
         behind = self._offset - self._target
         if known.high - known.low <= 2 * self._known.at(known.received).max_error(self._target):
@@ -211,7 +199,6 @@ class StoreClock:
         self._update_validity()
 
     def _follow_step(self, samples: list[Offset]) -> None:
-        """Follow a step of the store's clock: a forward step at once, a backward step by slewing."""
         self._known = _common(samples) or samples[-1]
         self._samples = samples if _common(samples) else samples[-1:]
         self._target = self._told = self._known.middle
@@ -220,7 +207,6 @@ class StoreClock:
         self._update_validity()
 
     def _update_validity(self) -> None:
-        """Compute the time until which the error of the offset is certainly at most ``TOLERANCE``."""
         spare = TOLERANCE - self._known.max_error(self._target)
         self._sure_until = self._known.received + spare / DRIFT if spare >= 0 else -math.inf
 
@@ -236,7 +222,6 @@ class StoreClock:
 
 
 def _common(offsets: Sequence[Offset]) -> Offset | None:
-    """Return the intersection of the offsets' bounds as of the last offset's time; ``None`` if it is empty."""
     latest = offsets[-1].received
     grown = [offset.at(latest) for offset in offsets]
     low, high = max(offset.low for offset in grown), min(offset.high for offset in grown)
@@ -253,10 +238,7 @@ def local_time() -> Seconds:
 
 
 class ManualClock:
-    """A clock for tests, which changes only when ``advance`` is called.
-
-    Start it near the current time, because stores also use real time.
-    """
+    """A clock for tests, which changes only when ``advance`` is called."""
 
     def __init__(self, start: Seconds) -> None:
         self._now = round(start, 3)

@@ -27,12 +27,7 @@ MAX_ROUND_TRIP: Final = 0.05
 
 
 class Finding(Struct, frozen=True):
-    """The outcome of a check.
-
-    Attributes:
-        found: A sentence about the checked object; for "skip", the reason why it was not checked.
-        advice: A sentence on how to fix the problem; "" if there is no problem.
-    """
+    """The outcome of a check. ``advice`` says how to fix the problem; "" if there is none."""
 
     status: Status
     found: str
@@ -91,11 +86,7 @@ def measure(call: Callable[[], object], count: int, limit: float = inf) -> list[
 
 
 class Check(Struct, frozen=True):
-    """A check of ``zq doctor`` or ``zq-server doctor``.
-
-    Attributes:
-        needs: Name of an earlier check. If its status is "fail" or "skip", this check is skipped.
-    """
+    """A check of the command ``doctor``. It is skipped if the check that it ``needs`` has failed or was skipped."""
 
     name: str
     run: Callable[[], Finding]
@@ -116,11 +107,8 @@ class Result(Finding, frozen=True, kw_only=True):
 def run(checks: Iterable[Check], unknown: Status = "warn") -> Iterator[Result]:
     """Run the checks in order and yield their results without secrets.
 
-    A check that raises ``StartRefused`` or ``Unavailable`` has failed. A check that raises ``NotAuthorized``,
-    ``NotFound`` or ``NotBuilt`` is skipped.
-
-    Args:
-        unknown: Status of a check that raises any other error.
+    A check has failed if it raises ``StartRefused`` or ``Unavailable``. It is skipped if it raises ``NotAuthorized``,
+    ``NotFound`` or ``NotBuilt``. After any other error, its status is ``unknown``.
     """
     statuses: dict[str, Status] = {}
     for check in checks:

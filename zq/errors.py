@@ -2,9 +2,7 @@
 """All expected errors of zq, shared by server, client and command line.
 
 ``str(error)`` is one sentence for the caller. It names the field and the bound, and never contains a message body, a
-credential or text of a vendor's library. Errors raised by drivers have fixed sentences: the class attribute
-``sentence``, or the class method ``of``, which fills in values. ``zq.wire.refusals`` maps errors to HTTP statuses and
-titles.
+credential or text of a vendor's library. ``zq.wire.refusals`` maps errors to HTTP statuses.
 """
 
 from collections.abc import Mapping
@@ -61,7 +59,6 @@ class NotAuthenticated(NotAuthorized):
     """The request has no valid credential.
 
     Attributes:
-        challenge: Value of the header ``WWW-Authenticate``.
         why: Reason for the audit log only.
     """
 
@@ -78,11 +75,7 @@ class QuotaExceeded(NotAuthorized):
 
 
 class TooManyRequests(ZqError):
-    """The request exceeds a rate limit. Nothing has changed; the client may retry after ``retry_after`` seconds.
-
-    Attributes:
-        limit: Name of the exceeded limit in ``[quota]``.
-    """
+    """The request exceeds a rate limit. Nothing has changed; the client may retry after ``retry_after`` seconds."""
 
     def __init__(self, sentence: str | None = None, retry_after: int = 1, limit: str = "") -> None:
         super().__init__(sentence)
@@ -203,12 +196,7 @@ class CommitRunning(Conflict):
 
 
 class Repeated(ZqError):
-    """A signal to the caller: an earlier request with the same idempotency key has been applied.
-
-    Attributes:
-        answer: Result of the earlier request.
-        last: Sequence of the last message of the earlier post; 0 = unknown.
-    """
+    """A signal to the caller: an earlier request with the same idempotency key has been applied."""
 
     def __init__(self, answer: Any, last: int = 0) -> None:
         super().__init__("The request was already applied.")
@@ -217,11 +205,7 @@ class Repeated(ZqError):
 
 
 class DraftsRepeated(ZqError):
-    """A signal to the caller: an earlier post already contained some of the drafts. Nothing was stored.
-
-    Attributes:
-        first: Mapping from the id of each repeated draft to the result of the earlier post.
-    """
+    """A signal to the caller: an earlier post already contained some of the drafts. Nothing was stored."""
 
     def __init__(self, first: Mapping[str, Repeated]) -> None:
         super().__init__("Some of the drafts were already posted.")
@@ -229,11 +213,7 @@ class DraftsRepeated(ZqError):
 
 
 class OtherMetadata(ZqError):
-    """A signal to the caller: a queue's metadata differs from the expected metadata. Nothing has changed.
-
-    Attributes:
-        metadata: The current metadata.
-    """
+    """A signal to the caller: a queue's metadata differs from the expected metadata. Nothing has changed."""
 
     def __init__(self, metadata: bytes) -> None:
         super().__init__("The queue's metadata differs from the expected metadata.")
@@ -244,7 +224,7 @@ class MetadataConflict(ZqError):
     """The change conflicts with the stored state.
 
     The metadata key to patch does not exist, the attribute can be set only at creation, or another request has changed
-    the object concurrently.
+    the object.
     """
 
 
@@ -309,10 +289,7 @@ class Deposed(Unavailable):
 
 
 class StoreDamaged(Unavailable):
-    """The request reads corrupt data of the store, so retries do not help.
-
-    The cause is chained, for the log only.
-    """
+    """The request reads corrupt data of the store, so retries do not help."""
 
 
 class MessageUnreadable(StoreDamaged):
@@ -326,11 +303,7 @@ class Crowded(ZqError):
 
 
 class Restricted(Unavailable):
-    """The mode of the service forbids the request. Nothing has changed.
-
-    Attributes:
-        retry_after: Seconds after which the client may retry.
-    """
+    """The mode of the service forbids the request. Nothing has changed."""
 
     retry_after: ClassVar[int] = 5
 

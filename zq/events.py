@@ -19,21 +19,12 @@ class Events:
     # HTTP requests.
 
     def answered(self, method: str, route: str, status: int, seconds: float, waited: bool) -> None:
-        """Observe the response to an HTTP request.
-
-        Args:
-            route: Template of the path; "" if there is none.
-            waited: Whether the request was a long poll.
-        """
+        """Observe the response to an HTTP request."""
 
     # The store.
 
     def store_called(self, verb: str, seconds: float) -> None:
-        """Observe that an operation of the store has returned or failed after ``seconds``.
-
-        Args:
-            verb: Name of the operation, such as ``messages.post``.
-        """
+        """Observe that an operation of the store has returned or failed after ``seconds``."""
 
     # The use cases.
 
@@ -47,10 +38,7 @@ class Events:
         """Observe messages popped from a queue."""
 
     def finished(self, queue: QueueRef, outcome: Outcome, count: int) -> None:
-        """Observe finished messages of a queue. Popped messages are excluded (see ``popped``).
-
-        If a commit settles claims of several queues, the name of the queue is "".
-        """
+        """Observe finished messages of a queue. Popped messages are excluded (see ``popped``)."""
 
     def committed(self, commit: CommitResult) -> None:
         """Observe a commit or a repeated commit."""
@@ -90,22 +78,10 @@ class Events:
         """Observe ``count`` expired messages that were deleted from a queue."""
 
     def swept(self, seconds: float, removed: int, exhausted: bool, paused: float) -> None:
-        """Observe the end of a round of active expiry.
-
-        Args:
-            seconds: Duration of the round.
-            removed: Number of messages deleted.
-            exhausted: Whether the round ended because it reached its maximum number of messages.
-            paused: Seconds for which the round was paused.
-        """
+        """Observe the end of a round of active expiry."""
 
     def throttled(self, ratio: float, share: float) -> None:
-        """Observe a change of the throttling of active expiry.
-
-        Args:
-            ratio: Duration of requests during a round, divided by their usual duration.
-            share: Fraction of the time for which the round may work.
-        """
+        """Observe a change of the throttling of active expiry."""
 
 
 # Observer of a server without observers.
@@ -140,10 +116,7 @@ def _in_turn(calls: Sequence[Callable[..., None]]) -> Callable[..., None]:
 
 
 class Refusal(StrEnum):
-    """The reason why the HTTP server rejects a request before the application receives it.
-
-    The reason is a label of the metric ``zq_refused_total``.
-    """
+    """The reason why the HTTP server rejects a request before the application receives it."""
 
     HEAD = "head_timeout"
     BODY = "body_timeout"

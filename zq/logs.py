@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Structured logs on standard error: one line of text or JSON per record, with fields of the request.
 
-Logs never contain bodies or passwords. ``without_secrets`` removes passwords from URIs, also for the command line. A
-log record may have further fields in ``extra``; only the fields in ``FIELDS`` are logged.
+Logs never contain bodies or passwords. Of the fields in ``extra``, only those in ``FIELDS`` are logged.
 """
 
 import logging
@@ -53,10 +52,7 @@ def configure(form: str, level: str) -> None:
 
 
 def set_level(level: str) -> None:
-    """Set the minimum level of zq's loggers.
-
-    Other libraries log at INFO or above, because store drivers log bodies at DEBUG.
-    """
+    """Set the minimum level of zq's loggers."""
     logging.getLogger(OWN).setLevel(level)
     logging.getLogger("__main__").setLevel(level)  # the logger of zq.serving.server when run with python -m
     logging.getLogger().setLevel(max(logging.getLevelName(level), logging.INFO))

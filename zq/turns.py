@@ -44,11 +44,7 @@ SHORT_PAUSE: Final = 0.00005
 
 
 class Contention(IntEnum):
-    """Whether large work would delay other requests.
-
-    - ``NOW``: Light requests are in progress.
-    - ``RECENT``: Another project sent a request recently.
-    """
+    """Whether large work would delay other requests."""
 
     NONE = 0
     RECENT = 1
@@ -77,11 +73,7 @@ _process = _Process()
 
 
 def begin(contention: Callable[[], Contention]) -> None:
-    """Declare the start of large work on this thread. ``end`` must follow.
-
-    Args:
-        contention: Returns whether the work would delay other requests.
-    """
+    """Declare the start of large work on this thread. ``end`` must follow."""
     if _work.is_large:
         return
     _work.is_large, _work.contention, _work.since = True, contention, time.thread_time()
@@ -104,10 +96,7 @@ def end() -> None:
 
 
 def has_large_work() -> bool:
-    """Return whether any thread of this process is doing large work.
-
-    Such a thread may hold a queue's lock, so a request that needs the lock may have to wait.
-    """
+    """Return whether any thread is doing large work, for which it may hold a queue's lock."""
     return _process.count > 0
 
 
@@ -131,12 +120,7 @@ def give_way() -> None:
 
 
 def slices(items: Sequence[T], size: int | None = None) -> Iterable[Sequence[T]]:
-    """Cut the items into slices, and yield to other threads between them.
-
-    Args:
-        size: Size of a slice. By default, up to ``SLICE`` items stay in one slice, and more items are cut into slices
-            of ``FINE_SLICE``.
-    """
+    """Cut the items into slices of ``size``, and yield to other threads between them."""
     whole = size or SLICE
     return (items,) if len(items) <= whole else _slices(items, size or FINE_SLICE)
 

@@ -36,13 +36,7 @@ def open_tokens(
     audit: Audit,
     max_tokens: Callable[[str], int] = default_max_tokens,
 ) -> Tokens:
-    """Open the store of tokens, and store the bootstrap token if one is configured.
-
-    Args:
-        max_tokens: Returns a project's maximum number of tokens; 0 = no limit.
-
-    Raises ``StartRefused`` if the file with the bootstrap token cannot be read or contains no token.
-    """
+    """Open the store of tokens, and store the bootstrap token if one is configured. Raises ``StartRefused``."""
     denied_for = options.jwt.max_age + 2 * options.jwt.leeway
     tokens = Tokens(documents, clock, options.token_max_days, denied_for, max_tokens)
     if options.bootstrap_token_file:
@@ -118,12 +112,8 @@ def create_strategy(
 ) -> "BearerStrategy | Keystone | ProxySecrets | None":
     """Create the configured strategy. Return ``None`` if authentication is off.
 
-    Args:
-        options: Returns the current options. Called for each reload of a file, because the file's path may have
-            changed.
-        path: Path of the configuration file, which Keystone's middleware reads.
-
-    Raises ``StartRefused`` if the strategy is unknown, a library is not installed, or a file is not valid.
+    ``options`` is called for each reload, because paths may have changed. Raises ``StartRefused`` if the strategy is
+    unknown, a library is not installed, or a file is not valid.
     """
     chosen = options()
     if chosen.strategy == "":

@@ -26,10 +26,7 @@ OPTION: Final = "[auth] certificates"
 
 
 class CertificateEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """The identity of a certificate subject, as configured in the file.
-
-    Without ``scopes``, the identity may access the whole project.
-    """
+    """The identity of a certificate subject, as configured in the file."""
 
     project: str
     roles: tuple[str, ...] = (MEMBER,)
@@ -37,10 +34,7 @@ class CertificateEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Certificates:
-    """The identities of certificate subjects, as last read from the file.
-
-    ``path`` returns the configured path of the file. The constructor raises ``StartRefused`` if the file is not valid.
-    """
+    """The identities of certificate subjects. The constructor raises ``StartRefused`` for an invalid file."""
 
     def __init__(self, path: Callable[[], str], clock: Clock) -> None:
         self._path = path

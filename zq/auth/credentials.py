@@ -35,7 +35,6 @@ class CachedLookup(Struct, frozen=True):
     Attributes:
         identity: The identity, or ``None`` if the credential is not valid.
         until: Monotonic time at which the entry expires.
-        why: Reason why the credential is not valid; "" if it is valid.
     """
 
     identity: Identity | None
@@ -53,10 +52,8 @@ class Verifier(Protocol):
     def verify(self, text: str) -> tuple[Identity, float] | str:
         """Verify a credential.
 
-        Return its identity and the seconds for which the identity may be cached. If the credential is not valid, return
-        the reason for the audit log.
-
-        Raises ``Unavailable`` if the store or the issuer's keys are unavailable.
+        Return its identity and the seconds for which the identity may be cached, or the reason for the audit log if the
+        credential is not valid. Raises ``Unavailable``.
         """
         ...
 
@@ -92,7 +89,6 @@ class BearerStrategy:
 
     Args:
         bare: Whether to accept a credential also in the header ``X-Auth-Token``, as OpenStack clients send it.
-        certificates: Client certificates, for requests without a bearer credential.
     """
 
     def __init__(
@@ -114,13 +110,7 @@ class BearerStrategy:
         self._invalid: FIFOCache[bytes, CachedLookup] = FIFOCache(CACHE_SIZE)
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
-        """Return the caller's identity.
-
-        Raises:
-            NotAuthenticated: The credential is missing or not valid.
-            TooManyRequests: The address exceeds the failure limit.
-            Unavailable: The credential cannot be verified now.
-        """
+        """Return the caller's identity."""
         value: str | None = env.get("HTTP_AUTHORIZATION") or (env.get("HTTP_X_AUTH_TOKEN") if self._bare else None)
         if not value:
             if self.certificates is not None and (holder := self.certificates.identity(env)) is not None:
@@ -138,10 +128,7 @@ class BearerStrategy:
         return identity
 
     def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Return whether the credential is valid, without access to the store; ``None`` = not known.
-
-        The call does not count as an authentication attempt.
-        """
+        """Return whether the cached credential is valid; ``None`` = not cached. Not counted as an attempt."""
         value: str | None = env.get("HTTP_AUTHORIZATION") or (env.get("HTTP_X_AUTH_TOKEN") if self._bare else None)
         if not value:
             return self.certificates is not None and self.certificates.identity(env) is not None
@@ -180,13 +167,7 @@ class BearerStrategy:
         return value[len(BEARER) :].strip() if value[: len(BEARER)].lower() == BEARER else ""
 
     def _look_up(self, key: bytes, text: str, peer: str) -> CachedLookup:
-        """Verify the credential and cache the result.
-
-        Raises:
-            TooManyRequests: The address exceeds the failure limit. This limit does not apply to a credential whose
-                last verification succeeded.
-            Unavailable: The credential cannot be verified now.
-        """
+        """Verify the credential and cache the result. A credential that was valid is not rate-limited."""
         if key not in self._valid:
             self._failures.check(peer)
         now = self._monotonic()

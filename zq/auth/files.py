@@ -14,10 +14,7 @@ MAX_SIZE: Final = 65536
 
 
 def read_private(option: str, path: str) -> bytes:
-    """Read the secret file that ``option`` names.
-
-    Raises ``StartRefused`` if the file cannot be read, or if its mode allows access by other users.
-    """
+    """Read the secret file of ``option``. Raises ``StartRefused``, also if other users can access it."""
     try:
         with open(path, "rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

@@ -85,7 +85,7 @@ class KeySet:
     """The keys of one issuer, as last read from ``source``: a file or an https URL.
 
     If the URL cannot be fetched, the last key set stays valid for ``REFRESH_INTERVAL`` plus ``max_stale`` seconds. The
-    constructor raises ``StartRefused`` if the file is not valid or the URL is not an https URL.
+    constructor raises ``StartRefused`` if the source is not valid.
     """
 
     def __init__(
@@ -114,10 +114,7 @@ class KeySet:
         threading.Thread(target=self._run, name="zq-jwks", daemon=True).start()
 
     def find(self, id: str, algorithm: str) -> list[Key]:
-        """Return the keys that may verify a token with this key id and algorithm. If ``id`` is "", ignore key ids.
-
-        Raises ``Unavailable`` if there is no key set or it is too old.
-        """
+        """Return the keys for this key id ("" = any) and algorithm. Raises ``Unavailable`` without fresh keys."""
         if self._had is None or self._monotonic() - self._had > REFRESH_INTERVAL + self._max_stale:
             self._wanted.set()
             raise Unavailable("The keys of the issuer are temporarily unavailable. Try again later.")
@@ -139,11 +136,7 @@ class KeySet:
         return True
 
     def pause(self, had: bool) -> float:
-        """Return the seconds until the next refresh.
-
-        Args:
-            had: Whether the last refresh succeeded.
-        """
+        """Return the seconds until the next refresh. ``had``: whether the last refresh succeeded."""
         hurried = self._wanted.is_set() or not had
         return max(0.0, self._asked + (RETRY_INTERVAL if hurried else REFRESH_INTERVAL) - self._monotonic())
 
@@ -165,10 +158,7 @@ def _read(path: str) -> bytes:
 
 
 def fetch_https(url: str) -> bytes:
-    """Fetch an https URL and return the response body.
-
-    Raises ``ValueError``, ``OSError`` or ``HTTPException`` if the URL is not valid or the request fails.
-    """
+    """Fetch an https URL. Raises ``ValueError``, ``OSError`` or ``HTTPException``."""
     parts = urlsplit(url)
     if parts.username is not None or not parts.hostname:
         raise ValueError("the URL must have a host and no user")
@@ -212,10 +202,7 @@ def _read_body(reply: Any, connection: HTTPSConnection, deadline: float) -> byte
 
 
 class _PinnedConnection(HTTPSConnection):
-    """An HTTPS connection to a public address.
-
-    The host name is resolved once, so DNS cannot change the address after it was checked.
-    """
+    """An HTTPS connection to a public address, resolved once, so DNS cannot change it after the check."""
 
     def connect(self) -> None:
         addresses = [each[4][0] for each in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)]

@@ -44,10 +44,7 @@ class JwtVerifier:
         self._listeners: list[Callable[[Collection[str]], object]] = []
 
     def listen(self, forget: Callable[[Collection[str]], object]) -> None:
-        """Register a function that removes revoked tokens from a cache.
-
-        The function is called after each read of the list of revoked tokens, with the credential names of these tokens.
-        """
+        """Register a function to call with the names of all revoked tokens, after each read of their list."""
         self._listeners.append(forget)
 
     def start(self) -> None:
@@ -56,14 +53,9 @@ class JwtVerifier:
         threading.Thread(target=self._run, name="zq-jwt", daemon=True).start()
 
     def matches(self, text: str) -> bool:
-        """Return whether the text has three parts, like a signed token."""
         return text.count(".") == 2
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Return the token's identity and the seconds for which to cache it, or the reason if the token is invalid.
-
-        Raises ``Unavailable`` if the issuer's keys or the list of revoked tokens are not available.
-        """
         if self._denied is None:
             self.read_denied()
         try:
@@ -75,7 +67,7 @@ class JwtVerifier:
         """Read the list of revoked tokens, and remove these tokens from caches.
 
         Each call removes all revoked tokens, not only the new ones: a concurrent ``verify`` may still use the previous
-        list and cache a revoked token after this call. Raises ``Unavailable`` if the store is unavailable.
+        list and cache a revoked token after this call. Raises ``Unavailable``.
         """
         found: set[str] = set()
         after, now = "", self._clock.now()
@@ -115,7 +107,6 @@ class JwtVerifier:
         return claims
 
     def _identity(self, claims: Mapping[str, Any]) -> tuple[Identity, float]:
-        """Return the identity in the claims, and the seconds for which to cache it."""
         options, now = self._options, self._clock.now()
         expires, begins = _parse_time(claims["exp"]), _parse_time(claims.get("nbf", 0))
         issued = _parse_time(claims.get("iat", now))
@@ -178,7 +169,6 @@ def _parse_time(value: Any) -> float:
 
 
 def _parse_list(value: Any) -> list[str] | None:
-    """Return the items of a claim that is a list or a space-separated string; ``None`` if the claim is absent."""
     if value is None:
         return None
     words = value.split() if isinstance(value, str) else value

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The strategy ``keystone``: keystonemiddleware in front of the application, configured in ``[keystone_authtoken]``.
 
-Identity headers from the client are removed before the middleware runs. The middleware adds its own identity headers.
-The strategy converts these headers to an ``Identity`` and removes them before the application runs.
+Identity headers from the client are removed before the middleware runs. The middleware's own identity headers become an
+``Identity`` and are removed before the application runs.
 """
 
 import logging
@@ -45,10 +45,7 @@ class Keystone:
     """An authentication strategy that uses Keystone's middleware. ``wrap`` installs the middleware."""
 
     def __init__(self, path: str | None, clock: Clock) -> None:
-        """Configure the middleware from the file ``path`` and the environment.
-
-        Raises ``StartRefused`` if the configuration is not valid.
-        """
+        """Configure the middleware from ``path`` and the environment. Raises ``StartRefused``."""
         self._clock = clock
         self._failures = FailureLimit()
         self._lock = threading.Lock()
@@ -76,8 +73,6 @@ class Keystone:
         """Return the application with the middleware in front of it.
 
         Args:
-            set_aside: Removes identity headers of the client from the environment.
-            get_peer: Returns the client's address.
             refused: Called with the environment and the client's address if the middleware rejects a request.
             public: Path prefixes that need no token.
         """
@@ -111,12 +106,8 @@ class Keystone:
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
         """Return the identity that the middleware found.
 
-        For a long-running request, each further call validates the token again.
-
-        Raises:
-            NotAuthenticated: The token is missing, expired or not valid.
-            TooManyRequests: The address exceeds the failure limit.
-            Unavailable: Keystone is unavailable.
+        Each further call for a long-running request validates the token again. Raises ``NotAuthenticated``,
+        ``TooManyRequests`` after too many failures, or ``Unavailable``.
         """
         found = env.get(RESULT_KEY)
         if isinstance(found, ZqError):
@@ -156,11 +147,7 @@ class Keystone:
     def _count_failures(
         self, environ: Mapping[str, Any], start_response: Callable[..., Any], peer: str
     ) -> Callable[..., Any]:
-        """Wrap ``start_response`` to handle requests that the middleware has rejected.
-
-        - A status of 401 counts as a failed attempt of the address.
-        - If the request has a body, the connection is closed, because the middleware does not read the body.
-        """
+        """Wrap ``start_response``: count 401 as a failure, and close the connection, because the body is unread."""
 
         def begin(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
             if status.startswith(("401", "503")) and RESULT_KEY not in environ:

@@ -36,7 +36,7 @@ def read_keys(path: str, option: str = OPTION) -> dict[str, bytes]:
     """Read a key file. Return the keys by id, in file order, or no keys if ``path`` is empty.
 
     Each line has an id, a space and 32 bytes in base64. Blank lines and lines that begin with # are ignored. Raises
-    ``StartRefused`` if the file is unreadable or not valid.
+    ``StartRefused``.
     """
     keys: dict[str, bytes] = {}
     if not path:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The policy: the roles that each rule requires (tenancy 4), from a built-in table or an oslo.policy file.
 
-oslo.policy does not report errors in a file: it denies an unparsable rule and ignores an unknown rule. This module
-therefore validates a file first, and rejects the whole file if it has an error. The library is imported only if a file
-is configured.
+oslo.policy denies an unparsable rule and ignores an unknown rule without an error. This module therefore rejects the
+whole file if it has an error. The library is imported only if a file is configured.
 """
 
 import logging
@@ -86,8 +85,7 @@ RULES: Final[dict[str, Rule]] = {
 }
 """All rules. Unknown rules are denied.
 
-Rules of features are included, because a policy file is validated before features are created, and may name rules of
-features that the server does not have.
+The rules of all features are included, because a policy file is validated before features are created.
 """
 
 # Caller attributes that a check may use.
@@ -100,13 +98,7 @@ Decide = Callable[[str, frozenset[str], str, str], bool]
 
 
 class Policy:
-    """The current policy. A call with a rule and an identity returns whether the identity's roles permit the rule.
-
-    Args:
-        path: Path of a policy file; "" = use the built-in table.
-
-    Raises ``StartRefused`` if the file is not valid.
-    """
+    """The current policy: whether an identity's roles permit a rule. Raises ``StartRefused`` for a bad file."""
 
     def __init__(self, path: str = "") -> None:
         self._texts: dict[str, str] | None = None
@@ -118,10 +110,7 @@ class Policy:
         self._listeners.append(changed)
 
     def load(self, path: str) -> bool:
-        """Load the rules. Return whether they differ from the previous rules.
-
-        If the file is invalid, raise ``StartRefused`` and keep the previous rules.
-        """
+        """Load the rules, and return whether they differ. If ``StartRefused`` is raised, the rules are kept."""
         texts = _read(path) if path else None
         decide = _by_table if texts is None else _by_file(path, texts)
         self._decide: Decide = lru_cache(maxsize=CACHE_SIZE)(decide)
@@ -172,10 +161,7 @@ def _missing_library() -> StartRefused:
 
 
 def _checks(path: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the parsed checks of all rules, by rule. A check in ``given`` replaces the rule's built-in check.
-
-    Raises ``StartRefused`` if a check is not valid or oslo.policy is not installed.
-    """
+    """Return all rules' checks, each from ``given`` or built in. Raises ``StartRefused``."""
     texts = {name: rule.check for name, rule in RULES.items()} | dict(given)
     try:
         from oslo_policy.policy import RuleDefault

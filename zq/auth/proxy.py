@@ -30,12 +30,7 @@ class ProxySecrets:
         self._secrets = read_secrets(self._path())
 
     def check(self, env: Mapping[str, Any], peer: str) -> None:
-        """Verify the secret in a request.
-
-        Raises:
-            NotAuthenticated: The secret is missing or wrong.
-            TooManyRequests: The secret is missing or wrong, and the address exceeds the failure limit.
-        """
+        """Verify the secret in a request. Raises ``NotAuthenticated`` or ``TooManyRequests``."""
         if self.known(env):
             return
         self._failures.check(peer)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pre-signed URLs: access to paths of one queue for clients without a credential (contract 10).
 
-The signed text consists of paths, methods, project and expiry. Parts that contain a separator are rejected, because
-they would make the text ambiguous.
+Parts of the signed text that contain a separator are rejected, because they would make the text ambiguous.
 
 Signatures are not stored. The signing key depends on the project's revocation count, which is stored. A revocation
 increments the count, which invalidates all earlier signatures on all servers within ``CACHE_TTL`` seconds.
@@ -69,10 +68,7 @@ def make_scope(queue: str, methods: Iterable[str]) -> str:
 
 
 def parse_time(text: str) -> Seconds:
-    """Parse an ISO 8601 date and time, truncated to seconds. Without an offset, the time is in UTC.
-
-    Raises ``ValueError`` for invalid text, and for a time outside the years 1 to 9999, which cannot be formatted.
-    """
+    """Parse ISO 8601, by default in UTC. Raises ``ValueError``, also for years that cannot be formatted."""
     if _MOMENT.fullmatch(text) is None:
         raise ValueError("not a date and time")
     parsed = datetime.fromisoformat(text.replace(",", "."))
@@ -112,10 +108,7 @@ class CachedSignature(Struct, frozen=True):
     until: float
 
     def covers(self, method: str, path: str) -> bool:
-        """Return whether the signature permits the method on the path.
-
-        A signed path includes all paths below it, except those that confirm a subscription.
-        """
+        """Return whether method and path are signed. A path includes all paths below it except confirmations."""
         return (
             method in self.methods
             and any(path == each or path.startswith(f"{each}/") for each in self.paths)
@@ -124,11 +117,7 @@ class CachedSignature(Struct, frozen=True):
 
 
 class Signatures:
-    """Signer and verifier of pre-signed URLs for all projects.
-
-    Args:
-        options: Returns the current options. Called for each operation, because the secrets may change.
-    """
+    """Signer and verifier of pre-signed URLs for all projects."""
 
     def __init__(
         self,
@@ -148,12 +137,7 @@ class Signatures:
         self._epochs = ReadThroughCache(self._read_epoch, CACHE_SIZE, CACHE_TTL, monotonic)
 
     def sign(self, project: str, paths: Iterable[str], methods: Iterable[str], expires: Seconds) -> str:
-        """Return a signature made with the first configured secret.
-
-        Raises:
-            Invalid: No secret is configured.
-            Unavailable: The revocation count cannot be read.
-        """
+        """Return a signature made with the first configured secret. Raises ``Invalid`` without a secret."""
         secrets = self.options().secrets
         if not secrets:
             raise Invalid("This server cannot sign URLs: [signed_url] secret_key is not set.")
@@ -161,21 +145,13 @@ class Signatures:
         return signature(key, paths, methods, project, format_time(expires))
 
     def sign_confirmation(self, project: str, path: str, expires: Seconds) -> str:
-        """Return a signature for PUT on a path that confirms a subscription, or "" if no secret is configured.
-
-        Raises ``Unavailable`` if the revocation count cannot be read.
-        """
+        """Return a signature for PUT on a path that confirms a subscription, or "" if no secret is configured."""
         secrets = self.options().secrets
         key = derive_confirmation_key(secrets[0], project, self._epochs.get(project)[0]) if secrets else b""
         return signature(key, [path], ["PUT"], project, format_time(expires)) if secrets else ""
 
     def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None:
-        """Return the identity of a signed request; ``None`` if the signature is not valid for the request.
-
-        Raises:
-            TooManyRequests: The address has sent too many invalid signatures.
-            Unavailable: The revocation count cannot be read.
-        """
+        """Return the identity of a signed request, or ``None``. Raises ``TooManyRequests`` or ``Unavailable``."""
         if not self.options().secrets:
             return None
         values = (project, *[env.get(name, "") for name in FIELDS])
@@ -191,10 +167,7 @@ class Signatures:
         return share.identity
 
     def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Return whether the signature is valid, without access to the store; ``None`` = not known.
-
-        The call does not count as an authentication attempt.
-        """
+        """Return whether the cached signature is valid; ``None`` = not cached. Not counted as an attempt."""
         values = (project, *[env.get(name, "") for name in FIELDS])
         share = self._get_cached(values)
         if share is not None:
@@ -203,19 +176,13 @@ class Signatures:
         return None if self.options().secrets and not limited else False
 
     def look_up(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Verify the signature. Return whether it is valid; ``None`` = the store is unavailable."""
         try:
             return self._covers(self._verify((project, *[env.get(name, "") for name in FIELDS])), env)
         except Unavailable:
             return None
 
     def revoke(self, project: str) -> None:
-        """Invalidate all existing signatures of the project.
-
-        Raises:
-            MetadataConflict: Concurrent revocations make every attempt fail.
-            Unavailable: The store is unavailable.
-        """
+        """Invalidate all existing signatures of the project. Raises ``MetadataConflict`` or ``Unavailable``."""
         ref = DocumentRef("", REVOCATIONS_KIND, project)
         for _ in range(10):
             now = self.clock.now()
@@ -270,17 +237,13 @@ class Signatures:
         return share
 
     def _read_epoch(self, project: str) -> tuple[int, float]:
-        """Return the project's revocation count, and the monotonic time at which its cache entry expires."""
         until = self._monotonic() + CACHE_TTL
         document = self._documents.get(DocumentRef("", REVOCATIONS_KIND, project), self.clock.now())
         return int(document.value) if document else 0, until
 
 
 def derive_signing_key(secret: str, project: str, epoch: int) -> bytes:
-    """Return the key that signs a project's URLs.
-
-    Before the first revocation (``epoch`` 0), the key is the secret itself, as in Zaqar.
-    """
+    """Return the key that signs URLs. In ``epoch`` 0, it is the secret itself, as in Zaqar."""
     return derive_key(secret.encode(), f"share {epoch} {project}") if epoch else secret.encode()
 
 

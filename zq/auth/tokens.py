@@ -69,12 +69,7 @@ PAGE_SIZE: Final = 100
 
 
 class StoredToken(Struct, frozen=True):
-    """A token as stored.
-
-    Attributes:
-        hash: SHA-256 of the secret in hex.
-        by: Name of the credential that created the token.
-    """
+    """A token as stored. ``hash`` is the hexadecimal SHA-256 of the secret."""
 
     hash: str
     project: str
@@ -109,7 +104,6 @@ class Grant(Struct, frozen=True, kw_only=True):
         roles: Roles; if empty, the token gets the member role.
         days: Lifetime in days, capped at the maximum that the server allows.
         expires: Latest expiry time; ``None`` = no limit besides ``days``.
-        by: Name of the credential that creates the token.
     """
 
     project: str
@@ -157,13 +151,10 @@ def default_max_tokens(_project: str) -> int:
 class Tokens:
     """The tokens of all projects.
 
-    A token with the administrator role belongs to no project: it is not listed for its project and does not count
-    against the project's quota.
+    An administrator token belongs to no project: it is not listed and does not count against a quota.
 
     Args:
-        denied_for: Seconds for which the mark of a revoked JSON Web Token is stored. Must be at least the maximum
-            lifetime of such a token.
-        max_tokens: Returns a project's maximum number of tokens; 0 = no limit. Called for each creation.
+        denied_for: Retention of revocation marks in seconds; at least the maximum lifetime of a JSON Web Token.
     """
 
     def __init__(
@@ -183,11 +174,7 @@ class Tokens:
         self.max_days = max_days
 
     def create(self, grant: Grant, secret: str = "", id: str = "") -> NewToken:
-        """Create a token. An empty ``id`` or ``secret`` is replaced by a random one.
-
-        Raises ``QuotaExceeded`` if the project has reached its token limit. For an administrator token, the limit of
-        administrator tokens applies instead.
-        """
+        """Create a token. An empty ``id`` or ``secret`` is replaced by a random one. Raises ``QuotaExceeded``."""
         now = self._clock.now()
         id = id or encode_base62(int.from_bytes(os.urandom(16)), ID_LENGTH)
         secret = secret or encode_base62(int.from_bytes(os.urandom(32)), SECRET_LENGTH)
@@ -208,10 +195,7 @@ class Tokens:
         return NewToken(Token(id, stored), format_token(id, secret))
 
     def get(self, id: str, project: str | None = None) -> Token:
-        """Return a token of the project, or of any project if ``project`` is ``None``.
-
-        Raises ``NotFound`` if the token does not exist or belongs to another project.
-        """
+        """Return a token of the project; ``None`` = of any project. Raises ``NotFound``."""
         now = self._clock.now()
         stored = self._read(id, now)
         if stored is None or not _belongs_to(stored, project):
@@ -220,11 +204,7 @@ class Tokens:
         return Token(id, stored, None if used is None else msgspec.json.decode(used.value, type=float))
 
     def list(self, project: str, after: str, limit: int) -> Page[Token]:
-        """Return a page of a project's tokens with ids greater than ``after``.
-
-        Args:
-            project: Project id; "" = all projects.
-        """
+        """Return a page of tokens with ids greater than ``after``. An empty ``project`` means all projects."""
         page = self._documents.list(project, KIND, "", after, limit, self._clock.now())
         tokens = []
         for entry in page.items:
@@ -253,13 +233,11 @@ class Tokens:
     def rotate(self, id: str, project: str | None = None, by: str = "", expires: Seconds | None = None) -> NewToken:
         """Create a token with the rights and lifetime of the old one, and let the old one expire within a day.
 
-        Args:
-            by: Name of the credential that creates the replacement; "" = the creator of the old token.
-            expires: Latest expiry time of the replacement; ``None`` = no limit.
+        Raises ``NotFound`` or ``QuotaExceeded``.
 
-        Raises:
-            NotFound: The token does not exist in the project.
-            QuotaExceeded: The project has too many tokens.
+        Args:
+            by: Creator of the new token; "" = the creator of the old token.
+            expires: Latest expiry time of the new token; ``None`` = no limit.
         """
         old = self.get(id, project).stored
         days = max(1, round((old.expires - old.created) / DAY))
@@ -291,7 +269,6 @@ class Tokens:
                 return
 
     def _mark_revoked(self, id: str, stored: StoredToken, now: Seconds) -> None:
-        """Record that an administrator token was revoked or rotated, so that ``adopt`` does not accept it again."""
         if ADMIN in stored.roles:
             self._documents.put(DocumentRef("", REVOKED, id), b"{}", now)
 
@@ -337,8 +314,7 @@ class Tokens:
     def _put(self, id: str, stored: StoredToken, now: Seconds) -> None:
         """Store the token. Raises ``QuotaExceeded`` if the token limit is reached.
 
-        The index entry is written first. If the entries then exceed the limit, the new entry is deleted and the token
-        is not stored. Concurrent creations on several servers therefore never exceed the limit, but all of them may
+        The index entry is written before the check, so concurrent creations never exceed the limit, but all of them may
         fail.
         """
         index, max_tokens = _index(id, stored), MAX_TOKENS
@@ -386,14 +362,9 @@ class TokenVerifier:
         self._next_records: FIFOCache[str, float] = FIFOCache(10_000)
 
     def matches(self, text: str) -> bool:
-        """Return whether the text has the prefix of a zq token."""
         return text.startswith("zq_")
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Return the token's identity and the seconds for which to cache it, or the reason if the token is invalid.
-
-        Raises ``Unavailable`` if the store is unavailable.
-        """
         parts = parse_token(text)
         if parts is None:
             return "Its format or checksum is not valid."

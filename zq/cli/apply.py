@@ -80,10 +80,7 @@ def server_limits(session: Session) -> Limits:
 
 
 def checked(path: Path, limits: Limits) -> Declaration:
-    """Read and check a declaration file (``-`` = standard input).
-
-    If the file has errors, print all errors and raise ``Failure``.
-    """
+    """Read a declaration file (``-`` = standard input). If it has errors, print them and raise ``Failure``."""
     content = sys.stdin.buffer.read() if path == Path("-") else path.read_bytes()
     try:
         return read_declaration(content, limits)
@@ -119,11 +116,7 @@ class Report:
         sys.stdout.flush()
 
     def total(self, plan: Plan, text: str) -> None:
-        """Show how many objects are created, changed and deleted.
-
-        Args:
-            text: Text after the first number, with ``{}`` for each further number.
-        """
+        """Show how many objects are created, changed and deleted."""
         if self._text:
             created, *others = count(plan.changes).values()
             click.echo(f"{created} {text.format(*others)}." if plan.steps else "Nothing to change.")

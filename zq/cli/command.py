@@ -44,11 +44,7 @@ class RunningCommands:
         interval: float | None = None,
         on_interval: Callable[[], None] = lambda: None,
     ) -> int:
-        """Run a command and return its exit code. Raises ``OSError`` if the command cannot be started.
-
-        Args:
-            interval: Interval in seconds at which ``on_interval`` is called while the command runs.
-        """
+        """Run a command and return its exit code. Raises ``OSError`` if the command cannot be started."""
         rest: bytes | None = stdin
         # The words come from the user and are not interpreted by a shell.
         with subprocess.Popen(  # noqa: S603
@@ -108,10 +104,7 @@ def on_second_signal(act: Callable[[], object]) -> Generator[None, None, None]:
 
 
 def split_command(line: str, shell: bool) -> list[str]:
-    """Split a command line into words, in which ``{}`` is a placeholder for a message or claim id.
-
-    Raises ``UsageError`` if the command does not exist.
-    """
+    """Split a command line into words. Raises ``UsageError`` if the command does not exist."""
     if shell and line.strip():
         # The shell gets the id as an argument, so it does not interpret the id.
         return ["/bin/sh", "-c", line.replace("{}", '"$1"'), "zq", "{}"]

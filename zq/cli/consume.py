@@ -111,14 +111,7 @@ def consume(session: Session, /, queue: str, **chosen: Any) -> None:
 
 
 class ConsumeOptions(Struct, frozen=True):
-    """The options of ``zq consume``.
-
-    Attributes:
-        line: Command line of the external command.
-        whole: Whether the command gets whole claims instead of single messages.
-        limit: Maximum number of messages per claim.
-        count: Maximum number of messages in total.
-    """
+    """The options of ``zq consume``: ``limit`` messages per claim, ``count`` in total."""
 
     line: str | None
     shell: bool
@@ -166,10 +159,7 @@ class ConsumeOptions(Struct, frozen=True):
 
 
 def run_commands(session: Session, queue: str, words: list[str], options: ConsumeOptions, counts: WorkCounts) -> None:
-    """Run the external command until the consumer stops, then print the counts.
-
-    The command is run once per message or, with ``--batch``, once per claim.
-    """
+    """Run the external command until the consumer stops, then print the counts."""
     handle, commands = session.queue(queue), RunningCommands()
     if options.whole:
         worker = BatchWorker(handle, options.batch_options(words, session.client.limits()), commands, counts)
@@ -184,10 +174,7 @@ def run_commands(session: Session, queue: str, words: list[str], options: Consum
 
 
 def finish(counts: WorkCounts, commands: RunningCommands) -> None:
-    """Print the message counts.
-
-    Raises ``Failure`` if a message failed, or else ``Abort`` if the commands were killed.
-    """
+    """Print the counts. Raises ``Failure`` for failed messages, ``Abort`` for killed commands."""
     if counts.undone and commands.killed:
         raise Failure(str(counts), INTERRUPTED)
     if counts.has_failed_too_often and not commands.killed:
@@ -256,7 +243,7 @@ class OutputReader:
 def open_output_reader(gone: Callable[[], object]) -> Generator[OutputReader, None, None]:
     """Yield the reader of standard output, and call ``gone`` when the reader closes the pipe.
 
-    During the block, the pipe's capacity is one page. The pipe then becomes writable only after all data was read.
+    The pipe's capacity is one page, so that the pipe becomes writable only after all data was read.
     """
     pipe, ended = find_output_pipe(), threading.Event()
     if pipe is None:

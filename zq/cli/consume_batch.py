@@ -24,13 +24,7 @@ MAX_CLAIM_WAIT: Final = 5
 
 
 class BatchOptions(Struct, frozen=True):
-    """The options of a ``BatchWorker``. Times are in seconds.
-
-    Attributes:
-        words: Command and arguments; ``{}`` is replaced by the claim id.
-        limit: Maximum number of messages per claim.
-        count: Maximum number of messages in total.
-    """
+    """The options of a ``BatchWorker``: ``limit`` messages per claim, ``count`` in total. Times are in seconds."""
 
     words: list[str]
     limit: int
@@ -54,9 +48,6 @@ class MessageBudget:
         """Claim up to ``most`` messages. Return ``None`` if the budget is used up or ``stopped`` is set.
 
         If claim requests of other threads have reserved the rest of the budget, wait for their results first.
-
-        Args:
-            ask: Sends the claim request; called with the maximum number of messages.
         """
         with self._changed:
             while not self._left and self._reserved and not stopped.is_set():

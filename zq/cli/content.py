@@ -54,13 +54,7 @@ class InputFormat(Struct, frozen=True):
 
 
 class Item(NamedTuple):
-    """A line or CSV row.
-
-    Attributes:
-        body: Message body; ``None`` for a blank line or a header.
-        line: Number of the item's last line.
-        offset: Byte offset of the item's end.
-    """
+    """A line or CSV row, with its end. ``body`` is ``None`` for a blank line or a header."""
 
     body: Raw | None
     line: int
@@ -68,11 +62,7 @@ class Item(NamedTuple):
 
 
 def read_content(file: BinaryIO, offset: int = 0) -> Iterator[bytes]:
-    """Return an iterator over the content of a file, and decompress gzip. Raises ``InvalidInput`` for damaged gzip.
-
-    Args:
-        offset: Offset in the decompressed content at which to start.
-    """
+    """Return the decompressed content from ``offset``. Raises ``InvalidInput`` for damaged gzip."""
     head = file.read(len(MAGIC))
     file.seek(0 if head == MAGIC else offset)
     pieces = iter(lambda: file.read(PIECE_SIZE), b"")
@@ -142,13 +132,7 @@ def split_lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
 def read_items(
     pieces: Iterable[bytes | None], form: InputFormat, line: int = 0, offset: int = 0, header: list[str] | None = None
 ) -> Iterator[Item | None]:
-    """Parse the input into items. Raises ``InvalidInput`` for a line or row that is not valid.
-
-    Args:
-        line: Number of lines that precede the input.
-        offset: Number of bytes that precede the input.
-        header: CSV header. Default: the first row.
-    """
+    """Parse the input into items. ``line`` and ``offset`` count what precedes it. Raises ``InvalidInput``."""
     if form.delimiter:
         yield from CsvRows(split_lines(pieces), form.delimiter, line, offset, header)
         return
@@ -166,10 +150,7 @@ def strip_bom(found: bytes, line: int) -> bytes:
 
 
 def parse_line(line: bytes, number: int, text: bool) -> Raw | None:
-    """Parse a line into a message body, or ``None`` if the line is blank.
-
-    Raises ``InvalidInput`` if the line is not UTF-8 or not JSON.
-    """
+    """Parse a line into a message body, ``None`` if blank. Raises ``InvalidInput`` unless it is UTF-8 and JSON."""
     line = line.strip() if not text else line.rstrip(b"\r\n")
     if not line:
         return None
@@ -199,10 +180,7 @@ def read_csv_header(file: BinaryIO, delimiter: str) -> list[str] | None:
 
 
 class CsvRows:
-    """A CSV parser that yields each row as a JSON object. The names in the header are the keys.
-
-    Raises ``InvalidInput`` for a row that is not valid.
-    """
+    """A CSV parser that yields each row as a JSON object. Raises ``InvalidInput`` for a bad row."""
 
     def __init__(
         self,
@@ -266,14 +244,7 @@ class CsvRows:
 def read_stdin_bodies(
     form: InputFormat, stopped: Callable[[], bool], is_requested: bool = True
 ) -> Iterator[Raw | None]:
-    """Yield the message bodies from standard input, and ``None`` if no input arrives for a while.
-
-    Raises ``InvalidInput`` for a line or row that is not valid.
-
-    Args:
-        is_requested: Whether the user selected standard input explicitly. If not, zq prints a note that it waits for
-            lines.
-    """
+    """Yield message bodies, and ``None`` if no input arrives for a while. Raises ``InvalidInput``."""
     with suppress(ReadingStopped):
         for item in read_items(decompress_if_gzip(read_stdin(stopped, is_requested)), form):
             if item is None:
@@ -283,10 +254,7 @@ def read_stdin_bodies(
 
 
 def read_stdin(stopped: Callable[[], bool], is_requested: bool) -> Iterator[bytes | None]:
-    """Yield chunks of standard input, and ``None`` if no input arrives for a while.
-
-    Raises ``ReadingStopped`` when ``stopped`` returns ``True``.
-    """
+    """Yield chunks, and ``None`` without input for a while. Raises ``ReadingStopped`` if ``stopped()``."""
     source, empty = sys.stdin.buffer, 0
     while not stopped():
         if not is_stdin_ready():

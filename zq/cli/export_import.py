@@ -59,7 +59,6 @@ class MessageLine(Struct, tag="message", tag_field="is"):
 
     Attributes:
         of: Kind of the resource that contains the message: queue or topic.
-        name: Name of the queue or topic.
         ttl: Remaining ttl in seconds; ``None`` = the default of the queue or topic.
         delay: Remaining delay in seconds; ``None`` = the default of the queue.
     """
@@ -118,10 +117,7 @@ def export(session: Session, path: Path | None, settings: bool) -> None:
 
 @contextmanager
 def open_replacement(path: Path) -> Generator[BinaryIO, None, None]:
-    """Open a temporary file that replaces the file at ``path`` when the block ends.
-
-    If ``path`` is a device, open the device instead.
-    """
+    """Open a temporary file that replaces the file at ``path`` when the block ends."""
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
             yield file
@@ -168,12 +164,7 @@ def lost_members(message: Message) -> list[str]:
 
 
 def export_lines(client: Client, unread: UnreadableResources, losses: LossCounts) -> Iterator[Line]:
-    """Yield the lines of a project's export.
-
-    Args:
-        unread: Records the queues and topics that cannot be read.
-        losses: Records the messages with members that an import cannot restore.
-    """
+    """Yield the lines of a project's export."""
     page = client.limits()["max_messages_per_page"]
     queues = [*client.queues(detailed=True)]
     topics = [*client.topics(detailed=True)]
@@ -255,10 +246,7 @@ def import_file(session: Session, path: Path) -> None:
 
 
 class ExportReader:
-    """An iterator over the lines of an export. ``offset`` is the number of bytes read.
-
-    Raises ``InvalidBody`` for a line that is not valid.
-    """
+    """An iterator over the lines of an export. Raises ``InvalidBody`` for a line that is not valid."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.offset = 0
@@ -374,11 +362,7 @@ class Importer:
             raise Failure(f"{count:,} messages were imported without their ttl or delay; see the notes above.")
 
     def _send_bare(self, message: MessageLine, refused: Invalid) -> int:
-        """Post a rejected message again, without ttl and delay. Return 1 if it is stored, else 0.
-
-        Args:
-            refused: Error of the first post, for the notes.
-        """
+        """Post a rejected message again, without ttl and delay. Return 1 if it is stored, else 0."""
         name = f"Message {message.id} of {message.of} {message.name}"
         try:
             self._post([replace(message, ttl=None, delay=None)])

@@ -48,7 +48,7 @@ def failure(error: Exception) -> Failure:
 def exit_code(error: BaseException) -> int:
     """Return the exit code for the error's class or its nearest base class in ``EXIT_CODES``.
 
-    If ``EXIT_CODES`` has no such class, return the exit code of the error's cause, or 1 if there is no cause.
+    If ``EXIT_CODES`` has no such class, return the exit code of the error's cause, or 1.
     """
     for kind in type(error).__mro__:
         if kind in EXIT_CODES:

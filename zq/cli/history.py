@@ -48,10 +48,7 @@ dlq_group = Group("dlq", help="Manage dead letters: messages that were claimed t
 
 
 def find_dead_letter_queue(session: Session, queue: str) -> Queue:
-    """Return the dead-letter queue of ``queue``, or ``queue`` itself if it is a dead-letter queue.
-
-    Raises ``NotFound`` if ``queue`` neither has nor is a dead-letter queue.
-    """
+    """Return the dead-letter queue of ``queue``, or ``queue`` itself. Raises ``NotFound``."""
     handle = session.queue(queue)
     named = handle.metadata().get("_dead_letter_queue")
     if isinstance(named, str):

@@ -29,22 +29,15 @@ Ids = tuple[str, ...]
 
 
 def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
-    """Return a decorator that adds the option ``--limit``.
-
-    Args:
-        more: Addition to the help text, such as ", 0 = all". If it is not empty, the option accepts 0.
-    """
+    """Return a decorator that adds ``--limit``. With ``more``, an addition to the help text, 0 is accepted."""
     text = f"Maximum number of results{more} (default {default})."
     return click.option("--limit", type=Count(0) if more else BATCH, default=default, help=text)
 
 
 def parse_body(text: str, as_text: bool = False) -> Raw:
-    """Convert a command-line argument to a message body: JSON if it parses, else a string.
+    """Convert an argument to a message body: JSON if it parses, else a string; always a string if ``as_text``.
 
     Raises ``UsageError`` if the argument begins like a JSON object or array but does not parse.
-
-    Args:
-        as_text: Whether to convert the argument to a string without parsing it.
     """
     if not as_text:
         try:

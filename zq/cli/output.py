@@ -41,13 +41,7 @@ CONTROLS: Final = dict.fromkeys([*range(32), *range(127, 160)], "\ufffd")
 
 
 class Output:
-    """A writer of results to standard output.
-
-    Args:
-        form: "json", "table" or "yaml". Default: "table" on a terminal, else "json".
-        query: JMESPath query to apply to each result.
-        full: Show whole ids and bodies in tables.
-    """
+    """A writer of results to standard output. ``form`` is "json", "table" or "yaml"."""
 
     def __init__(self, form: str | None = None, query: Query | None = None, full: bool = False) -> None:
         self.form = form or ("table" if sys.stdout.isatty() else "json")
@@ -62,13 +56,7 @@ class Output:
     def rows(
         self, columns: Sequence[str], items: Iterable[T], cells: Callable[[T], Sequence[object]], full: bool = False
     ) -> None:
-        """Show a list as a table, JSON lines or YAML.
-
-        Without a table or query, each item is written as soon as it is available.
-
-        Args:
-            full: Show whole ids and bodies, even without the option ``--full``.
-        """
+        """Show a list. Without a table or query, each item is written as soon as it is available."""
         if self.uses_tables:
             self._table(columns, [cells(item) for item in items], full or self.full)
         else:
@@ -123,11 +111,7 @@ class Output:
             self._write([])
 
     def _apply_query(self, result: object, query: Query) -> Any:
-        """Apply the query to a result.
-
-        If the query fails, show the whole result before raising ``UsageError``: the user must not lose the messages of
-        a claim or pop.
-        """
+        """Apply the query. If it fails, show the whole result, because the user must not lose messages."""
         from jmespath.exceptions import JMESPathError
 
         try:
@@ -153,11 +137,6 @@ class Output:
                 write_line(item)
 
     def _table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], full: bool, ids: bool = False) -> None:
-        """Show a table.
-
-        Args:
-            ids: Show whole ids, because the user needs them for the next command.
-        """
         short = not full and not ids and "id" in columns and _too_wide(columns, rows)
         if short:
             index = columns.index("id")
@@ -179,10 +158,7 @@ def write(text: bytes) -> None:
 
 
 def as_builtins(item: object) -> Any:
-    """Convert an item to dicts, lists and scalars.
-
-    Raises ``UndecodableBody`` for a message whose body Python cannot represent.
-    """
+    """Convert an item to dicts, lists and scalars. Raises ``UndecodableBody``."""
     if isinstance(item, list):
         return [as_builtins(one) for one in item]
     encoded = msgspec.json.encode(item)
@@ -204,10 +180,7 @@ def _message_id(encoded: bytes) -> str:
 
 
 def as_yaml(item: object, entry: Literal["", "- "] = "") -> bytes:
-    """Encode an item as YAML. With ``entry`` "- ", encode it as a list entry.
-
-    If Python cannot represent the item, encode it as JSON, which is valid YAML.
-    """
+    """Encode an item as YAML, or as JSON, which is valid YAML, if Python cannot represent the item."""
     import yaml
 
     try:
@@ -340,7 +313,6 @@ def _widths(columns: Sequence[str], shown: Iterable[Sequence[str]]) -> list[int]
 
 
 def _too_wide(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
-    """Return ``True`` if whole ids would leave too little width for the other columns."""
     screen = create_console()
     shown = [[_cell(column, cell, False) for column, cell in zip(columns, row, strict=True)] for row in rows]
     widths = zip(columns, _widths(columns, shown), strict=True)

@@ -24,13 +24,7 @@ class Count(click.IntRange):
     name = "number"
 
     def __init__(self, least: int, most: int = MAX_NUMBER, servers: int | None = None) -> None:
-        """Create the type.
-
-        Args:
-            least: Minimum.
-            most: Maximum.
-            servers: The server's maximum, which the help text shows instead of ``most``.
-        """
+        """Create the type. The help text shows ``servers``, the server's maximum, instead of ``most``."""
         super().__init__(least, most)
         self._bounds = describe_bounds(least, servers or most)
         self._shown = self._bounds if least > 1 or servers or most < MAX_NUMBER else ""

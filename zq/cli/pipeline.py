@@ -93,11 +93,7 @@ def _parse_setting(text: str) -> tuple[str, str]:
 
 
 def _load_pipeline(job: Path) -> "Pipeline":
-    """Import a job file and return its pipeline.
-
-    Functions in the job file are pickled by value, because Spark workers cannot import the file. Workers can import
-    other modules in the same folder.
-    """
+    """Import a job file. Its functions are pickled by value, because Spark workers cannot import the file."""
     from pyspark import cloudpickle
 
     from zq.spark.pipeline import Pipeline
@@ -119,7 +115,6 @@ def _load_pipeline(job: Path) -> "Pipeline":
 
 
 def _execute(module: ModuleType, loader: Any, job: Path) -> None:
-    """Execute a job file. Raises ``Failure`` with the line number of an error."""
     try:
         loader.exec_module(module)
     except SyntaxError as error:

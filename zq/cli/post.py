@@ -132,11 +132,7 @@ def post(session: Session, /, queue: str, body: str | None, path: Path | None, *
 
 
 class PostOptions(Struct, frozen=True):
-    """The options of ``zq post`` other than BODY and ``--file``.
-
-    Attributes:
-        rows: Whether to parse the input as CSV.
-    """
+    """The options of ``zq post`` other than BODY and ``--file``. ``rows``: the input is CSV."""
 
     ttl: int | None
     delay: int | None
@@ -237,12 +233,7 @@ def send_input(
     attributes: Mapping[str, TypedValue] = NO_ATTRIBUTES,
     stdin_requested: bool = True,
 ) -> None:
-    """Post the lines of standard input. The first signal stops reading; the second signal ends the process.
-
-    Args:
-        attributes: Attributes of each message.
-        stdin_requested: Whether the user requested standard input. If not, empty input raises ``UsageError``.
-    """
+    """Post the lines of standard input. Raises ``UsageError`` for empty input unless ``stdin_requested``."""
     stopped = threading.Event()
     most = resource.transport.run(posting.BATCH_LIMITS_CALL)
     metadata = visible_metadata(resource)

@@ -106,7 +106,6 @@ def write_logins(path: Path, stored: Mapping[str, Login]) -> None:
 
 
 def _with_login(found: Connection, profile: str | None, path: Path) -> Connection:
-    """Add the token of a stored login for this server, unless the connection has a token."""
     login = None if found.token else read_logins(token_file(path)).get(active_profile_name(profile, path))
     if login is None or login.url.rstrip("/") != found.url.rstrip("/"):
         return found
@@ -114,14 +113,7 @@ def _with_login(found: Connection, profile: str | None, path: Path) -> Connectio
 
 
 def connection(given: Mapping[str, Any], profile: str | None, file: Path | None, stored: bool = True) -> Connection:
-    """Combine the given settings with the profile and the login. Raises ``UsageError`` for an invalid setting.
-
-    A stored token is used only for the URL for which it was stored.
-
-    Args:
-        given: Settings from options and environment variables.
-        stored: Whether to use the tokens of profiles and logins.
-    """
+    """Combine settings, profile and login. A stored token is used only for its own URL. Raises ``UsageError``."""
     path = file or config_file()
     own = profile_additions(given, read_profile(profile, file))
     if not stored:
@@ -133,20 +125,14 @@ def connection(given: Mapping[str, Any], profile: str | None, file: Path | None,
 
 
 def profile_additions(given: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
-    """Return the members of the profile ``own`` that the settings ``given`` do not override.
-
-    Omit the profile's token if ``given`` has a different URL.
-    """
+    """Return the profile's members that ``given`` does not override, without the token for a different URL."""
     elsewhere = "url" in own and (given.get("url") or own["url"]).rstrip("/") != own["url"].rstrip("/")
     left = {name: value for name, value in own.items() if not given.get(name)}
     return {name: value for name, value in left.items() if not (name == "token" and elsewhere)}
 
 
 def check_connection(found: Connection) -> Connection:
-    """Return the connection. Print a note if the token is sent unencrypted.
-
-    Raises ``UsageError`` if a setting is not valid.
-    """
+    """Return the connection, with a note for an unencrypted token. Raises ``UsageError`` if it is not valid."""
     try:
         parts = urlsplit(found.url)
         fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -176,10 +162,7 @@ def _warn_of_readers(path: Path) -> None:
 
 
 def read_profile(profile: str | None, file: Path | None) -> dict[str, str]:
-    """Return the members of the active profile, or ``{}`` if there is none.
-
-    The active profile is ``profile`` if given, else the file's default profile if set, else the profile ``default``.
-    """
+    """Return the members of ``profile``, else of the file's default profile, else of ``default``."""
     path = file or config_file()
     document = read_profiles(path)
     if document is None:
@@ -191,10 +174,7 @@ def read_profile(profile: str | None, file: Path | None) -> dict[str, str]:
 
 
 def read_profiles(path: Path) -> ProfileFile | None:
-    """Read the configuration file. Return ``None`` if the file does not exist.
-
-    Raises ``UsageError`` if the file is unreadable or not valid.
-    """
+    """Read the configuration file, ``None`` if missing. Raises ``UsageError`` if the file is not valid."""
     try:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), ProfileFile)
     except FileNotFoundError:

@@ -33,10 +33,7 @@ RATE_UPDATES: Final = 10
 
 @contextmanager
 def progress_bar(what: str, total: float | None) -> Generator[Callable[[float, int], None], None, None]:
-    """Show a progress bar labelled ``what`` if standard error is a terminal and the block takes more than a second.
-
-    Yields a function that updates the bar with the completed part of ``total`` and the number of messages.
-    """
+    """Show a progress bar after a second. Yield a function that sets the completed part and message count."""
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
@@ -60,10 +57,7 @@ def progress_bar(what: str, total: float | None) -> Generator[Callable[[float, i
 
 
 class Stopwatch:
-    """A context manager that shows the number of stored messages and their rate when its block succeeds.
-
-    The context manager yields a function that sets the number.
-    """
+    """A context manager that shows the stored messages and their rate. It yields a function that sets them."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
@@ -100,11 +94,7 @@ class Progress:
 
     @contextmanager
     def follow_tasks(self, tasks: Callable[[], str]) -> Generator[None, None, None]:
-        """Show the progress of Spark's tasks during the block, and count the elapsed time from now on.
-
-        Args:
-            tasks: Returns a description of the current tasks.
-        """
+        """Show the progress of Spark's tasks during the block, and count the elapsed time from now on."""
         self.tasks = tasks
         self._begin()
         try:
@@ -155,7 +145,6 @@ def _redraw_line(progress: Progress, ended: threading.Event) -> None:
 
 
 def _print_lines(progress: Progress, ended: threading.Event) -> None:
-    """Print progress lines until ``ended`` is set. Print no line while the job waits for messages."""
     before = None
     while not ended.wait(NOTE_INTERVAL):
         tasks, now = progress.tasks(), (progress.stage, progress.count)
@@ -165,12 +154,7 @@ def _print_lines(progress: Progress, ended: threading.Event) -> None:
 
 
 class WorkCounts:
-    """The message counts of ``zq consume``. Thread-safe.
-
-    Args:
-        wanted: Whether to keep the ids of failed messages in ``undone`` until they are processed successfully.
-        max_failures: Maximum number of consecutive failures; 0 = no limit.
-    """
+    """The message counts of ``zq consume``. Thread-safe. If ``wanted``, keep the ids of failed messages."""
 
     def __init__(self, wanted: bool, max_failures: int = 0) -> None:
         self.done = 0
@@ -179,7 +163,6 @@ class WorkCounts:
         """Number of messages that were released before the command was run."""
         self.undone: set[str] = set()
         self.failures = 0
-        """Number of consecutive failures."""
         self.max_failures = max_failures
         self._wanted = wanted
         self._lock = threading.Lock()
@@ -245,10 +228,7 @@ def redraw_counts(counts: WorkCounts, ended: threading.Event) -> None:
 
 
 def write_at_right_edge(text: str) -> None:
-    """Write text at the right edge of the current line, where the output of commands is usually empty.
-
-    The cursor does not move.
-    """
+    """Write text at the right edge of the current line, where the output of commands is usually empty."""
     width = max(WIDTH, len(text))
     sys.stderr.write(f"\x1b7\x1b[999C\x1b[{width - 1}D{text:>{width}}\x1b8")
     sys.stderr.flush()

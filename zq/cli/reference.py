@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generated parts of ``api-ref/cli.md``: the table of exit codes, and the help of each command.
-
-The documentation site adds the help when it is built.
-"""
+"""The generated parts of ``api-ref/cli.md``: the table of exit codes, and the help of each command."""
 
 from collections.abc import Iterator
 from typing import Final

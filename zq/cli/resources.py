@@ -173,10 +173,7 @@ def resume(resources: ResourceAccess, name: str) -> None:
 
 
 def change_queue(resources: ResourceAccess, name: str, verb: Callable[[Queue], Row]) -> Row:
-    """Apply ``verb`` to a queue and return the queue's new metadata.
-
-    If the queue does not exist, raise ``NotFound``, which suggests a similar name.
-    """
+    """Apply ``verb`` to a queue and return its new metadata. Raises ``NotFound`` with a suggestion."""
     try:
         return verb(resources.session.client.queue(name))
     except QueueNotFound:
@@ -241,11 +238,10 @@ def for_each(
 ) -> None:
     """Ask for confirmation on a terminal, then apply ``verb`` to each existing queue or topic.
 
-    Args:
-        done: Key in the printed result of each queue or topic, such as "deleted".
-        question: Confirmation prompt with ``{}`` for the names; "" = do not ask.
-
     Raises ``Abort`` if the user declines, and ``NotFound`` if a queue or topic does not exist.
+
+    Args:
+        question: Confirmation prompt with ``{}`` for the names; "" = do not ask.
     """
     absent = [one for one in names if not resources(one).exists()]
     if question and len(absent) < len(names) and sys.stdin.isatty():
@@ -292,10 +288,7 @@ def list_all(
 
 
 def with_counts(resources: ResourceAccess, found: Iterator[Listed], unread: UnreadableResources) -> Iterator[Row]:
-    """Yield table rows with message counts, in the order of the listing. Unreadable counts are ``None``.
-
-    Counts are requested concurrently. If several queues share a dead-letter queue, its counts are requested only once.
-    """
+    """Yield table rows with counts, requested concurrently, in listing order; ``None`` = unreadable."""
     queues = resources.kind == "queues"
     with ThreadPoolExecutor(COUNT_REQUESTS, "zq-list") as pool:
 

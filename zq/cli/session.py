@@ -50,10 +50,7 @@ def option_origins(context: click.Context) -> dict[str, str]:
 
 
 class GlobalOption(click.Option):
-    """A global option, which the root command and every subcommand accept.
-
-    Only the root command's help describes the option, and only the root command reads its environment variable.
-    """
+    """A global option. Only the root command describes it and reads its environment variable."""
 
     def __init__(self, *words: str, **options: Any) -> None:
         super().__init__(words, expose_value=False, show_envvar=True, callback=store_value, **options)
@@ -129,13 +126,7 @@ class Session:
     """The settings, client and output of one run of ``zq``."""
 
     def __init__(self, chosen: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> None:
-        """Create the session.
-
-        Args:
-            chosen: Values of the global options by name. The parser still adds to this mapping, because global options
-                after the command's name are parsed after the session is created.
-            origins: Source of each value by name: an option such as "--url" or a variable such as "ZQ_URL".
-        """
+        """Create the session. The parser still adds options after the command's name to ``chosen``."""
         self.chosen = chosen
         self.origins = origins or {}
         self._patient = False
@@ -145,13 +136,7 @@ class Session:
     def configure(
         self, *, patient: bool | None = None, check_delays: bool | None = None, attempts: int | None = None
     ) -> None:
-        """Change settings of the client. Call this before the first use of ``client``.
-
-        Args:
-            patient: Whether ``--retry`` defaults to a minute instead of a few seconds.
-            check_delays: Whether to raise ``Invalid`` for a delay on a queue that ignores delays.
-            attempts: Maximum number of attempts of a request.
-        """
+        """Change settings before the first use of ``client``. ``patient``: ``--retry`` defaults to a minute."""
         self._patient = self._patient if patient is None else patient
         self._check_delays = self._check_delays if check_delays is None else check_delays
         self._attempts = self._attempts if attempts is None else attempts
@@ -182,10 +167,7 @@ class Session:
         return self.connection_with({})
 
     def connection_with(self, over: Mapping[str, str | None]) -> Connection:
-        """Return the connection with the settings in ``over``, which override all options.
-
-        Raises ``UsageError`` if a setting is not valid.
-        """
+        """Return the connection with the settings in ``over``. Raises ``UsageError``."""
         chosen = {name: value for name, value in over.items() if value}
         found = connection({**self.chosen, **chosen}, self.chosen.get("profile"), self.chosen.get("config"))
         if not found.project and not found.token:
@@ -244,10 +226,7 @@ class Session:
 
 
 class NoteHandler(logging.Handler):
-    """A log handler that prints records of zq's client and httpx as notes.
-
-    Pauses for rate limits are printed only once.
-    """
+    """A log handler that prints records as notes, and pauses for rate limits only once."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -108,10 +108,6 @@ class Sampler:
         return rows
 
     def _first(self) -> dict[str, str | None]:
-        """Return the first queues in the server's sort order, each with its paused operations.
-
-        If the server cannot sort queues, return an empty mapping.
-        """
         try:
             rows = self._client.queue_figures(sort=self._sort, name=self._part)
             return {row.name: row.paused for row in islice(rows, self._limit)}
@@ -135,11 +131,7 @@ def queue_metrics(name: str, now: Sample, before: Sample | None) -> QueueMetrics
 
 
 def total_metrics(rows: Sequence[QueueMetrics], more: bool) -> QueueMetrics:
-    """Return the totals of the queues in ``rows``. A total rate is the sum of the known rates.
-
-    Args:
-        more: Whether the server has queues that are not in ``rows``.
-    """
+    """Return the totals of the queues in ``rows``. A total rate is the sum of the known rates."""
     name = f"{'first ' if more else ''}{len(rows):,} queue{'' if len(rows) == 1 else 's'}"
     total, free, claimed = (sum(getattr(row, member) for row in rows) for member in ("total", "free", "claimed"))
     oldest = max((row.oldest for row in rows if row.oldest is not None), default=None)
@@ -164,13 +156,7 @@ def sort_metrics(rows: Iterable[QueueMetrics], sort: str) -> list[QueueMetrics]:
 
 
 def metrics_table(rows: Sequence[QueueMetrics], more: bool, sort: str, most: int | None, keys: bool) -> "Group":
-    """Return the table of ``zq top``: a row of totals, then one row for each of the first queues in sort order.
-
-    Args:
-        more: Whether the server has queues that are not in ``rows``.
-        most: Maximum number of queues in the table. Default: as many as fit on the terminal.
-        keys: Whether to list the keyboard shortcuts below the table.
-    """
+    """Return the table of ``zq top`` with ``most`` queues; ``None`` = as many as fit on the terminal."""
     from rich.console import Group
 
     shown = sort_metrics(rows, sort)[: most or max(1, create_console().height - OTHER_LINES)]
@@ -190,8 +176,8 @@ def cells(row: QueueMetrics) -> Sequence[object]:
 def keyboard() -> Generator[ReadKey, None, None]:
     """Switch the terminal to unbuffered input without echo, and yield a function that reads a key.
 
-    When the block ends, the terminal is restored. During the block, SIGTERM raises ``KeyboardInterrupt``, because the
-    process would otherwise end without restoring the terminal. Without a Unix terminal, the function returns no keys.
+    Without a Unix terminal, the function returns no keys. During the block, SIGTERM raises ``KeyboardInterrupt``,
+    because the terminal must be restored.
     """
     if not sys.stdin.isatty() or find_spec("termios") is None:
         yield sleep_without_key
@@ -282,11 +268,7 @@ def top(
 
 
 def live_top(sampler: Sampler, sort: str, rows: int | None, interval: float, looks: int | None) -> None:
-    """Redraw the table with each sample, and change the sort order when a key is pressed.
-
-    Args:
-        looks: Number of samples after the first one; ``None`` = no limit.
-    """
+    """Redraw the table with each sample, and change the sort order when a key is pressed."""
     from rich.live import Live
 
     with keyboard() as pressed, Live(console=create_console(), auto_refresh=False) as live:

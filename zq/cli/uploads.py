@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resumable posts of files.
 
-The resume file ``events.ndjson.zq`` stores the progress of posting ``events.ndjson``: the line and offset up to which
-all messages are stored, and the settings that determine the batches. A resumed post sends the same batches with the
-same idempotency keys, so no message is stored twice. A lock on the resume file ensures that only one process posts the
-file. Lines and offsets refer to decompressed content.
+The resume file ``events.ndjson.zq`` stores the progress of posting ``events.ndjson``, and the settings that determine
+the batches. A resumed post sends identical batches with identical idempotency keys, so no message is stored twice. A
+lock on the resume file ensures that only one process posts the file. Lines and offsets refer to decompressed content.
 """
 
 import hashlib
@@ -50,10 +49,7 @@ def resume_path(path: Path) -> Path:
 
 
 class ResumeFile:
-    """The locked resume file of a source file, created if missing.
-
-    Raises ``Conflict`` if another process has locked the resume file.
-    """
+    """The locked resume file of a source file, created if missing. Raises ``Conflict`` if it is locked."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
@@ -102,7 +98,6 @@ class ResumeFile:
 
 
 def _lock(file: BinaryIO) -> None:
-    """Lock the file. Raises ``BlockingIOError`` if another process has locked it."""
     if fcntl:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -147,11 +142,9 @@ class Upload(Struct, frozen=True):
 
     Attributes:
         run: Prefix of the idempotency keys.
-        size: Size of the file in bytes.
         head: Digest of the start of the file.
         line: Line number up to which all messages are stored.
         offset: Byte offset of the end of this line.
-        messages: Number of stored messages.
     """
 
     terms: UploadTerms
@@ -170,13 +163,7 @@ class Upload(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """The lines of one request.
-
-    Attributes:
-        first: Number of the first line.
-        last: Number of the last line.
-        offset: Offset of the end of the last line.
-    """
+    """The lines of one request. ``offset`` is the offset of the end of the last line."""
 
     first: int
     last: int
@@ -194,11 +181,8 @@ def resume(
 ) -> Upload:
     """Load the progress of an interrupted post, or begin a new post. Return the progress.
 
-    Raises ``Conflict`` if the stored progress cannot be read, or if the terms or the file have changed since the
-    interruption. If an invalid line caused the interruption, the file may have changed from that line on.
-
-    Args:
-        restart: Ignore the stored progress and begin a new post.
+    Raises ``Conflict`` if the stored progress cannot be read, or if the terms or the file have changed. After an
+    invalid line, the file may have changed from that line on. ``restart`` ignores the stored progress.
     """
     path, kept = resume_file.source, b"" if restart else resume_file.read()
     size, head = path.stat().st_size, head_digest(path)
@@ -259,11 +243,8 @@ class Sender:
     def send(self, progress: Callable[[Upload, int], None]) -> None:
         """Send all batches, then remove the resume file.
 
-        If sending fails, save the progress in the resume file. If it is certain that no message was stored, remove the
-        resume file instead.
-
-        Args:
-            progress: Called after each batch with the progress and the number of bytes read.
+        If sending fails, save the progress, unless it is certain that no message was stored. ``progress`` is called
+        after each batch with the progress and the number of bytes read.
         """
         with self._resume_file.source.open("rb") as file, ThreadPoolExecutor(self._most, "zq-post") as pool:
             try:
@@ -284,7 +265,6 @@ class Sender:
         self._resume_file.remove()
 
     def _finish(self, most: int, progress: Callable[[Upload, int], None]) -> None:
-        """Wait for the oldest batches until at most ``most`` batches are pending, and record them in order."""
         while len(self._running) > most:
             batch, read, sent = self._running[0]
             sent.result()
@@ -312,10 +292,7 @@ def is_certainly_not_stored(sent: Future[object]) -> bool:
 
 
 def split_batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
-    """Split the remaining lines of a file into batches. The same file always gives the same batches.
-
-    Raises ``InvalidInput`` after all lines before the invalid line were yielded.
-    """
+    """Split the lines reproducibly. Batches before an invalid line are yielded before ``InvalidInput``."""
     form, header, overhead = upload.terms.form, None, upload.terms.overhead
     if form.delimiter and upload.line:
         header = read_csv_header(file, form.delimiter)

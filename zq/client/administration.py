@@ -16,26 +16,14 @@ class AdministrationOperations:
 
     @listing
     def pools(self, /, *, detailed: bool = False, page: int | None = None) -> Call[Page[dict[str, Any]]]:
-        """List the pools (stores that hold queues), ordered by name. Secrets in the URIs are shown as ``***``.
-
-        Args:
-            detailed: Include the options.
-            page: Number of pools per request.
-        """
+        """List the pools (stores that hold queues), ordered by name. Secrets in the URIs are shown as ``***``."""
         return pages("pools", dict[str, Any], path("pools"), {"limit": page, "detailed": detailed or None})
 
     @operation
     def put_pool(
         self, name: str, uri: str, weight: int, *, flavor: str = "", options: Mapping[str, Any] | None = None
     ) -> Call[None]:
-        """Create or replace a pool (a store that holds queues).
-
-        Raises ``PoolRefused`` and ``PoolConflict`` if the store cannot be used.
-
-        Args:
-            weight: Relative share of new queues that the pool gets; 0 = none.
-            flavor: Flavor of the pool; "" = none.
-        """
+        """Create or replace a pool with a relative ``weight``. Raises ``PoolRefused`` and ``PoolConflict``."""
         body = checked_json({"uri": uri, "weight": weight, "flavor": flavor, "options": options or {}})
         return Call(method="PUT", path=path("pools", name), body=body, read=lambda _: None)
 
@@ -64,11 +52,7 @@ class AdministrationOperations:
 
     @listing
     def flavors(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:
-        """List the project's flavors (named sets of pools), ordered by name.
-
-        Args:
-            page: Number of flavors per request.
-        """
+        """List the project's flavors (named sets of pools), ordered by name."""
         return pages("flavors", dict[str, Any], path("flavors"), {"limit": page})
 
     @operation
@@ -90,11 +74,7 @@ class AdministrationOperations:
 
     @listing
     def projects(self, /, *, page: int | None = None) -> Call[Page[ProjectReport]]:
-        """List the projects that have created something or have settings, each with its usage.
-
-        Args:
-            page: Number of projects per request.
-        """
+        """List the projects that have created something or have settings, each with its usage."""
         return pages("projects", ProjectReport, path("admin", "projects"), {"limit": page})
 
     @operation

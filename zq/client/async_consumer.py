@@ -20,10 +20,7 @@ from zq.errors import TooManyRequests
 
 
 class AsyncConsumer(ConsumerBase):
-    """An asynchronous iterable over the messages of a queue.
-
-    When an ``async with`` block ends, the consumer settles finished messages and releases all other messages.
-    """
+    """An asynchronous iterable over messages. ``async with`` settles finished messages and releases the rest."""
 
     def __init__(self, transport: AsyncTransport, options: ConsumerOptions, on_lost: OnLost | None) -> None:
         super().__init__(options, on_lost, contextlib.nullcontext())
@@ -50,10 +47,7 @@ class AsyncConsumer(ConsumerBase):
             await self._messages.aclose()
 
     async def work(self, handler: Callable[[Delivery], Awaitable[object]], concurrency: int) -> Worked:
-        """Await ``handler`` for each message, in up to ``concurrency`` tasks. Return the message counts.
-
-        If the handler raises, the message is released.
-        """
+        """Await ``handler`` for each message, in up to ``concurrency`` tasks. If it raises, the message is released."""
         slots, running = asyncio.Semaphore(check_concurrency(concurrency)), set[asyncio.Future[object]]()
         async with self._open():
             try:
@@ -119,10 +113,7 @@ class AsyncConsumer(ConsumerBase):
         return None
 
     async def _claim(self) -> float:
-        """Claim messages and return the seconds to sleep before the next claim.
-
-        Callers must shield this coroutine from cancellation. Otherwise, claimed messages might not be released.
-        """
+        """Claim messages, and return the pause in seconds. If this coroutine is cancelled, claims can be lost."""
         sent_at = time.monotonic()
         try:
             claimed = await self._transport.run(self._claim_call())
@@ -143,11 +134,6 @@ class AsyncConsumer(ConsumerBase):
             slots.release()
 
     async def _maintain(self, next_request: NextRequest) -> None:
-        """Send the requests that ``next_request`` returns until the consumer is closed and no request is due.
-
-        Args:
-            next_request: The method ``next_settlement`` or ``next_renewal`` of the consumer's state.
-        """
         while True:
             self._changed.clear()
             sent_at = time.monotonic()

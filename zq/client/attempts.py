@@ -55,11 +55,7 @@ UNDO_TIMEOUT: Final = 2.0
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """The settings of a client.
-
-    Attributes:
-        timeout: Timeout in seconds for connecting and for receiving a response, per attempt.
-    """
+    """The settings of a client. ``timeout`` is per attempt, in seconds."""
 
     url: str
     headers: Mapping[str, str]
@@ -109,11 +105,7 @@ def make_settings(
     timeout: float,
     retries: Retries,
 ) -> Settings:
-    """Return the settings of a client. Raises ``Invalid`` if ``url``, ``project`` or ``client_id`` is not valid.
-
-    Args:
-        project: Project id; "" = the credential's project.
-    """
+    """Return the settings of a client. Raises ``Invalid`` if ``url``, ``project`` or ``client_id`` is not valid."""
     try:
         server = httpx.URL(url)
     except httpx.InvalidURL as error:
@@ -131,10 +123,7 @@ def make_settings(
 
 
 class Retry(Exception):
-    """An exception for a failed attempt that may be retried after ``pause`` seconds.
-
-    ``error`` is the exception to raise if no retry follows.
-    """
+    """A failed attempt that may be retried after ``pause`` seconds. ``error`` is the final error."""
 
     def __init__(self, error: ZqError, pause: float = 0.0) -> None:
         super().__init__(str(error))
@@ -202,10 +191,7 @@ class Attempts:
             raise lost from error
 
     def read_response(self, response: httpx.Response) -> Response:
-        """Convert a successful HTTP response to a ``Response``.
-
-        Raises ``Retry`` for a failure that permits a retry, and the server's error for any other failure.
-        """
+        """Return a successful response. Raises ``Retry`` if a retry is permitted, else the server's error."""
         pause = parse_retry_after(response.headers)
         if response.status_code == 202 and pause > 0:  # a commit is still running, for an unlimited time
             self._running_count += 1
@@ -228,10 +214,7 @@ class Attempts:
         raise error
 
     def split_pause(self, pause: float) -> Iterator[float]:
-        """Yield short sleeps in seconds that add up to ``pause``.
-
-        If ``Call.patience`` returns 0 or less before the end, raise the last error.
-        """
+        """Yield short sleeps that add up to ``pause``. If the call's patience ends, raise the last error."""
         yield from split_sleep(pause, self._is_out_of_patience)
         failure = self._rate_limit_failure or self._failed
         if failure is not None and self._is_out_of_patience():
@@ -254,7 +237,6 @@ class Attempts:
         return max(requested, self._jitter(state))
 
     def _log(self, state: RetryCallState) -> None:
-        """Log the first retry and the first pause for a rate limit, because the call may take a minute."""
         if self._rate_limit_failure is not None:
             if self._rate_limited_count == 1:
                 LOG.info(
@@ -285,7 +267,6 @@ def connection_error_message(url: str, error: httpx.RequestError) -> str:
 
 
 def _explain_cause(error: BaseException) -> str:
-    """Return an explanation in brackets, such as `` (connection refused)``, or "" for an unknown cause."""
     for cause in _causes(error):
         for kind, words in CAUSES.items():
             if isinstance(cause, kind):

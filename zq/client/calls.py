@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """API calls as values: the request, its retry rule and the function that reads the response. No I/O.
 
-Each API method is written once, as a function that returns a ``Call``. The decorators ``operation`` and ``listing``
-turn this function into a method that sends the request. On a ``Client``, the method blocks. On an ``AsyncClient``, the
-method is awaitable.
+Each API method is a function that returns a ``Call``. The decorators ``operation`` and ``listing`` turn this function
+into a method that sends the request: blocking on a ``Client``, awaitable on an ``AsyncClient``.
 """
 
 import inspect
@@ -76,11 +75,9 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
     """A request and the function that reads its response.
 
     Attributes:
-        read: Function that reads the response and returns the result. If the function raises, the call fails.
         params: Query parameters. A parameter whose value is ``None`` is omitted.
         wait: Seconds for which the server may hold the request (long polling).
         patience: Returns the seconds left for retries. Called before each attempt and while the client sleeps.
-        local_response: Response to use instead of sending the request.
         undo: Call that reverts this call. If this call fails but may have been applied, the client attempts ``undo``
             once, with a short timeout.
         check: Call that the client attempts once before this call, with a short timeout. If ``check.read`` raises, this
@@ -119,13 +116,7 @@ read_object: Final = decode_as(dict[str, Any])
 
 
 def pages(member: str, kind: type[T], target: str, params: Params) -> "Call[Page[T]]":
-    """Return the call for the first page of a listing. Each page contains the call for the next page.
-
-    Args:
-        member: Member of the response body that contains the items.
-        kind: Type of an item.
-        target: Path with an optional query string.
-    """
+    """Return the call for the first page of a listing. Each page contains the call for the next page."""
 
     def read(response: Response) -> Page[T]:
         found = msgspec.json.decode(response.body, type=dict[str, msgspec.Raw])
@@ -147,15 +138,12 @@ class Transport(Protocol):
     def run(self, call: Call[T]) -> T:
         """Send the call's request, with retries, and return the result.
 
-        Raises the error that the server returned, or ``Unavailable`` if the connection fails.
+        Raises the server's error, or ``Unavailable`` if the connection fails.
         """
         ...
 
     def open(self, call: "Call[Any]") -> AbstractContextManager[Iterator[bytes]]:
-        """Open a streaming response. The context manager yields an iterator over the body.
-
-        Raises ``Unavailable`` if the connection breaks.
-        """
+        """Open a streaming response and yield an iterator over the body. Raises ``Unavailable``."""
         ...
 
     def close(self) -> None:
@@ -169,17 +157,11 @@ class AsyncTransport(Protocol):
     before_close: list[Callable[[], Coroutine[Any, Any, None]]]
     """Callbacks of running consumers, awaited before the connections are closed."""
 
-    async def run(self, call: Call[T]) -> T:
-        """Send the call's request and return the result; see ``Transport.run``."""
-        ...
+    async def run(self, call: Call[T]) -> T: ...
 
-    def open(self, call: "Call[Any]") -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Open a streaming response; see ``Transport.open``."""
-        ...
+    def open(self, call: "Call[Any]") -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
 
-    async def close(self) -> None:
-        """Stop the running consumers and close all connections."""
-        ...
+    async def close(self) -> None: ...
 
 
 class Blocking:
@@ -295,10 +277,7 @@ async def _iterate_pages_async(transport: AsyncTransport, first: Call[Page[T]]) 
 
 
 def path(*segments: str) -> str:
-    """Quote the segments and join them to a path below ``/v2/``.
-
-    Raises ``InvalidName`` if a segment is empty or contains a slash.
-    """
+    """Quote the segments and join them to a path below ``/v2/``. Raises ``InvalidName`` for a bad segment."""
     if not all(segments) or "/" in "".join(segments):
         # Servers decode a path before they split it, so even a quoted slash would lead to another resource.
         raise InvalidName("A name must not be empty and must not contain a slash.")
@@ -329,9 +308,8 @@ def check_concurrency(concurrency: int) -> int:
 def may_be_applied(error: BaseException) -> bool:
     """Return whether the server may have applied a failed call.
 
-    - ``False``: the server rejected the only attempt.
-    - ``True``: a response was lost, the server was unavailable, or the server rejected a repeated attempt, so an
-      earlier one may have been applied.
+    The result is ``False`` only if the server rejected the only attempt. If a response was lost or a repeated attempt
+    was rejected, an earlier attempt may have been applied.
     """
     return type(error) in (Unavailable, ZqError) or not isinstance(error, ZqError) or error.__cause__ is not None
 
@@ -392,7 +370,6 @@ class Retries(Struct, frozen=True):
     If the server sends Retry-After, the client sleeps at least for that time.
 
     Attributes:
-        attempts: Maximum number of attempts.
         deadline: Seconds after which no attempt is started.
         first: Upper bound in seconds of the first back-off. The bound doubles with each retry.
         most: Maximum back-off in seconds.

@@ -12,10 +12,7 @@ HTTPS_PORT = 443
 
 
 def read_expiry(url: str, timeout: float) -> float:
-    """Return the time at which the certificate of the server at an https URL expires, as Unix time in seconds.
-
-    Raises ``OSError`` if the server cannot be reached or its certificate is not trusted.
-    """
+    """Return the Unix time at which the certificate of an https server expires. Raises ``OSError``."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     with (

@@ -30,11 +30,7 @@ _delivered: Final = msgspec.json.Decoder(answers.Messages[Delivery])
 
 
 class ClaimedDeliveries(Struct, frozen=True):
-    """Claimed messages of a consumer.
-
-    Attributes:
-        pause: Seconds to sleep before the next claim, as requested by the server.
-    """
+    """Claimed messages of a consumer. ``pause``: seconds before the next claim, as the server requests."""
 
     claim: str
     deliveries: list[Delivery]
@@ -54,10 +50,7 @@ def claim_call(
 ) -> Call[T]:
     """Return the call that creates a claim or, if the claim ``name`` exists already, returns that claim.
 
-    Args:
-        name: Claim id; ``None`` = a new id. If a call with a new id gets no response, the client releases the claim.
-        read: Reads the response; called with the claim id.
-        wait: Seconds to wait for the first message.
+    If a call without a ``name`` gets no response, the client releases the claim.
     """
     own = name or f"client.{uuid4().hex}"  # The dot prevents a collision: ids assigned by the server contain none.
     return Call(

@@ -94,7 +94,6 @@ class ClientOperations(AdministrationOperations):
 
         Args:
             name: Text that the names must contain.
-            detailed: Include the metadata.
             page: Number of queues per request.
             filters: Metadata keys and the values that they must have.
         """
@@ -109,11 +108,7 @@ class ClientOperations(AdministrationOperations):
 
     @operation
     def figures(self, window: int = 600) -> Call[Overview[datetime]]:
-        """Return the project's metrics and their history over the last ``window`` seconds.
-
-        Args:
-            window: 300, 600, 10800, 86400 or 604800.
-        """
+        """Return the project's metrics over the last ``window`` seconds (300, 600, 10800, 86400 or 604800)."""
         read = decode_as(Overview[datetime])
         return Call(method="GET", path=path("figures"), params={"window": window}, read=read)
 
@@ -125,7 +120,6 @@ class ClientOperations(AdministrationOperations):
 
         Args:
             sort: ``oldest``, ``ready``, ``delayed``, ``claimed``, ``in``, ``out``, ``growth`` or ``name``.
-            order: ``asc`` or ``desc``.
             page: Number of queues per request, at most 100.
         """
         params: Params = {"sort": sort, "order": order, "name": name, "limit": page}
@@ -145,10 +139,7 @@ class ClientOperations(AdministrationOperations):
 
     @operation
     def find(self, message: str) -> Call[Located]:
-        """Find a live or finished message by id in all queues of the project.
-
-        Raises ``MessageNotFound`` if no queue has the message.
-        """
+        """Find a live or finished message by id in all queues of the project. Raises ``MessageNotFound``."""
         return Call(
             method="GET",
             path=path("messages", message),
@@ -158,20 +149,12 @@ class ClientOperations(AdministrationOperations):
 
     @listing
     def claims(self, /, *, page: int | None = None) -> Call[Page[LiveClaim]]:
-        """List the live claims of all queues, with the clients that hold them.
-
-        Args:
-            page: Number of claims per request.
-        """
+        """List the live claims of all queues, with the clients that hold them."""
         return pages("claims", LiveClaim, path("claims"), {"limit": page})
 
     @listing
     def subscriptions(self, /, *, page: int | None = None) -> Call[Page[ProjectSubscription]]:
-        """List the subscriptions of all queues and topics of the project, sorted by source.
-
-        Args:
-            page: Number of subscriptions per request.
-        """
+        """List the subscriptions of all queues and topics of the project, sorted by source."""
         return pages("subscriptions", ProjectSubscription, path("subscriptions"), {"limit": page})
 
     @operation
@@ -200,19 +183,12 @@ class ClientOperations(AdministrationOperations):
 
     @operation
     def quota(self) -> Call[QuotaReport]:
-        """Return the project's quotas (``limits``) and usage (``used``).
-
-        Raises ``NotBuilt`` if the server does not authenticate callers.
-        """
+        """Return the project's quotas (``limits``) and usage (``used``). Raises ``NotBuilt`` without authentication."""
         return Call(method="GET", path=path("quota"), read=decode_as(QuotaReport))
 
     @listing
     def tokens(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:
-        """List the project's tokens, without their secrets.
-
-        Args:
-            page: Number of tokens per request.
-        """
+        """List the project's tokens, without their secrets."""
         return pages("tokens", dict[str, Any], path("tokens"), {"limit": page})
 
     @operation
@@ -226,8 +202,7 @@ class ClientOperations(AdministrationOperations):
     ) -> Call[dict[str, Any]]:
         """Create a token and return it with its secret, under the key ``token``.
 
-        The secret cannot be retrieved later. The token has no permission that the caller does not have. If the response
-        is lost, the client does not retry, because a retry would create a second token.
+        The secret cannot be retrieved later. The client does not retry, because a retry could create a second token.
 
         Args:
             scopes: Scopes of the token. Default: the scopes of the caller's credential.
@@ -257,17 +232,13 @@ class ClientOperations(AdministrationOperations):
 
         Args:
             since: Time of the oldest entry to list. A time without a time zone is UTC.
-            page: Number of entries per request.
         """
         since_text = None if since is None else since.isoformat()
         return pages("entries", Entry, path("audit"), {"limit": page, "since": since_text})
 
     @operation
     def fence(self, name: str) -> Call[Fence]:
-        """Advance a fence (a named fencing token) and return its new epoch.
-
-        The server then rejects requests with an earlier epoch.
-        """
+        """Advance a fence (a named fencing token) and return its new epoch. Earlier epochs are then rejected."""
         return Call(
             method="POST",
             path=path("fences", name),
@@ -276,29 +247,17 @@ class ClientOperations(AdministrationOperations):
 
     @listing
     def fences(self, /, *, page: int | None = None) -> Call[Page[JobFence]]:
-        """List the project's fences (named fencing tokens), ordered by name.
-
-        Args:
-            page: Number of fences per request.
-        """
+        """List the project's fences (named fencing tokens), ordered by name."""
         return pages("fences", JobFence, path("fences"), {"limit": page})
 
     @listing
     def stages(self, /, *, page: int | None = None) -> Call[Page[JobStage]]:
-        """List the project's stages (messages that wait for a commit), ordered by name.
-
-        Args:
-            page: Number of stages per request.
-        """
+        """List the project's stages (messages that wait for a commit), ordered by name."""
         return pages("stages", JobStage, path("stages"), {"limit": page})
 
     @listing
     def commits(self, /, *, page: int | None = None) -> Call[Page[JobCommit]]:
-        """List the last committed batch of each producer (batch job or stream), ordered by producer.
-
-        Args:
-            page: Number of producers per request.
-        """
+        """List the last committed batch of each producer (batch job or stream), ordered by producer."""
         return pages("commits", JobCommit, path("commits"), {"limit": page})
 
     @operation
@@ -318,8 +277,7 @@ class ClientOperations(AdministrationOperations):
     ) -> Call[CommitResult]:
         """Publish staged messages and delete claimed messages in one atomic commit. A batch is committed only once.
 
-        If the server is still applying a large commit, the client repeats the request until the commit is complete.
-        ``replayed`` is then true in the result. If the call raises one of the errors below, nothing has changed.
+        ``replayed`` in the result means that the batch was committed before. After an error, nothing has changed.
 
         Args:
             publish: Pairs of a stage and its message count, as returned by ``stage`` and ``post_many``.

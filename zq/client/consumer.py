@@ -31,15 +31,7 @@ STOP_TIMEOUT: Final = 5.0
 
 
 class ConsumerBase:
-    """The state and the error handling that the blocking and the asynchronous consumer share.
-
-    Args:
-        on_lost: Called with messages whose claim expired before they were settled.
-        guard: Lock that protects the state.
-
-    Attributes:
-        stopped: Whether a signal or ``stop`` ended the loop.
-    """
+    """The common state of consumers. ``on_lost`` is called with messages whose claim expired before settlement."""
 
     def __init__(self, options: ConsumerOptions, on_lost: OnLost | None, guard: AbstractContextManager[Any]) -> None:
         self.stopped = False
@@ -93,11 +85,9 @@ class ConsumerBase:
         return self._closed_at + STOP_TIMEOUT - time.monotonic() if self.stopped else inf
 
     def _decide(self, delivery: Delivery, error: BaseException | None) -> Decision:
-        """Count the outcome of a handler and return the default decision on its message.
+        """Count the handler's outcome and return the default decision: delete, or after an error, release.
 
-        - No error: delete the message.
-        - The message's body cannot be decoded: bury the message.
-        - Another error: release the message.
+        A message whose body cannot be decoded is buried.
         """
         if error is None:
             self._done += 1
@@ -116,8 +106,8 @@ class ConsumerBase:
     def _report(self, *, raises: bool = True) -> None:
         """Report lost messages and failed requests since the last report.
 
-        If there is no ``on_lost`` callback, lost messages are an error (``ClaimLapsed``). The first error is raised and
-        the others are logged. If ``raises`` is false, all errors are logged.
+        Without an ``on_lost`` callback, lost messages are an error (``ClaimLapsed``). The first error is raised, unless
+        ``raises`` is false; the others are logged.
         """
         with self._guard:
             lost, errors = self._state.take_unreported()
@@ -133,10 +123,7 @@ class ConsumerBase:
 
 
 class Consumer(ConsumerBase):
-    """An iterable over the messages of a queue.
-
-    When a ``with`` block ends, the consumer settles finished messages and releases all other messages.
-    """
+    """An iterable over messages. A ``with`` block settles finished messages and releases all others."""
 
     def __init__(self, transport: Transport, options: ConsumerOptions, on_lost: OnLost | None) -> None:
         self._changed = threading.Condition()
@@ -193,7 +180,6 @@ class Consumer(ConsumerBase):
             self._report(raises=completed)
 
     def _close(self) -> None:
-        """Release unfinished messages and wait until the server has settled the claims."""
         self._closed_at = min(self._closed_at, time.monotonic())
         with self._claim_lock, self._changed:
             self._state.close(time.monotonic())
@@ -217,7 +203,6 @@ class Consumer(ConsumerBase):
         return None
 
     def _claim(self) -> float:
-        """Claim messages and return the seconds to sleep before the next claim."""
         with self._claim_lock:
             if self._is_ending():
                 return 0.0
@@ -244,11 +229,6 @@ class Consumer(ConsumerBase):
             slots.release()
 
     def _maintain(self, next_request: NextRequest) -> None:
-        """Send the requests that ``next_request`` returns until the consumer is closed and no request is due.
-
-        Args:
-            next_request: The method ``next_settlement`` or ``next_renewal`` of the consumer's state.
-        """
         while True:
             with self._changed:
                 sent_at = time.monotonic()

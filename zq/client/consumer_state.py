@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a consumer: its claims, the decisions on their messages, and the requests to send.
 
-A decision is to delete, release, move or bury a message. No I/O, no threads. Times are arguments, in seconds of a
-monotonic clock. A consumer gets messages from ``take``, passes decisions to ``finish``, and sends the requests that
-``next_settlement`` and ``next_renewal`` return.
+A decision is to delete, release, move or bury a message. No I/O, no threads. Times are in seconds of a monotonic clock.
+A consumer gets messages from ``take``, passes decisions to ``finish``, and sends the requests that ``next_settlement``
+and ``next_renewal`` return.
 """
 
 from collections import deque
@@ -46,12 +46,7 @@ LIMITS: Final = Call(method="GET", path="/v2/limits", read=decode_as(ConsumerLim
 
 
 class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The options of a consumer. Times are in seconds.
-
-    Attributes:
-        batch: Maximum number of messages per claim.
-        count: Maximum number of messages in total.
-    """
+    """The options of a consumer, with times in seconds: ``batch`` messages per claim, ``count`` in total."""
 
     queue: str
     wait: float = 20
@@ -85,10 +80,8 @@ class ActiveClaim:
     """A claim with its messages.
 
     Attributes:
-        waiting: Messages that the consumer has not taken yet.
         working: Messages in progress, by ``id(delivery)``.
         since: Time of the first decision after the last settlement.
-        ends: Expiry time of the claim.
         due: Time of the next renewal.
         retry_pause: Back-off after a failed renewal; 0 = the last renewal succeeded.
     """
@@ -133,12 +126,7 @@ NextRequest = Callable[[float], PendingRequest | float]
 
 
 class ConsumerState:
-    """The claims of a consumer.
-
-    Attributes:
-        lost: Messages whose claim expired before they were settled.
-        failures: Errors of settlements and renewals.
-    """
+    """The claims of a consumer. ``lost`` are messages whose claim expired before they were settled."""
 
     def __init__(self, options: ConsumerOptions) -> None:
         self.options = options
@@ -149,7 +137,6 @@ class ConsumerState:
         """Number of messages that were released without a call of the handler."""
         self._empty = False
         self._left: float = inf if options.count is None else options.count
-        """Number of messages that may still be handled."""
         self._idle = 0.0
         self._claims: list[ActiveClaim] = []
         self._interrupted: list[PendingRequest] = []
@@ -173,11 +160,7 @@ class ConsumerState:
         )
 
     def add_claimed(self, claimed: ClaimedDeliveries, sent_at: float, now: float) -> float:
-        """Add claimed messages. Return the seconds to sleep before the next claim.
-
-        Args:
-            sent_at: Time just before the claim request was sent.
-        """
+        """Add messages of a claim requested at ``sent_at``. Return the seconds to sleep before the next claim."""
         if claimed.deliveries:
             self._idle = 0.0
             self._claims.append(ActiveClaim(claimed, sent_at, self.options.ttl))
@@ -208,11 +191,7 @@ class ConsumerState:
         return sum(not claim.has_work for claim in self._claims) >= MAX_UNSETTLED
 
     def finish(self, delivery: Delivery, otherwise: Decision, now: float) -> bool:
-        """Record the decision on a message. Return ``True`` if the next request may be due earlier than before.
-
-        Args:
-            otherwise: Decision to record if the handler has made none.
-        """
+        """Record the handler's decision on a message, or ``otherwise``. Return whether a request may be due earlier."""
         claim = self._claim_of.pop(id(delivery), None)
         if claim is None:
             return False  # ``close`` has already released the message
@@ -229,8 +208,7 @@ class ConsumerState:
     def close(self, now: float) -> None:
         """Record a decision on each remaining message. Later calls of ``finish`` have no effect.
 
-        - Message in progress: the handler's last decision, or a release with a back-off if there is none.
-        - Message not started: a release with the queue's delay.
+        A message in progress gets the handler's last decision, or a release with a back-off. All others are released.
         """
         self.closing = True
         for claim in self._claims:
@@ -244,7 +222,7 @@ class ConsumerState:
     def next_settlement(self, now: float) -> PendingRequest | float:
         """Return the settlement to send now, or the time at which the next settlement is due.
 
-        The caller must report the outcome with ``record_success``, ``record_failure`` or ``record_interruption``.
+        The caller must report the outcome with one of the ``record_`` methods.
         """
         if self._interrupted:
             return self._interrupted.pop()
@@ -259,7 +237,7 @@ class ConsumerState:
     def next_renewal(self, now: float) -> PendingRequest | float:
         """Return the renewal to send now, or the time at which the next renewal is due.
 
-        The caller must report the outcome with ``record_success``, ``record_failure`` or ``record_interruption``.
+        The caller must report the outcome with one of the ``record_`` methods.
         """
         options, moments = self.options, [inf]
         for claim in self._claims:
@@ -282,9 +260,8 @@ class ConsumerState:
     def record_failure(self, request: PendingRequest, error: Exception, now: float) -> None:
         """Record a failed request, and schedule a retry if a retry can succeed.
 
-        - A failed renewal is retried with a back-off.
-        - A settlement that the server rejects as invalid is split into two halves. If it has only one message, the
-          message is released instead.
+        A renewal is retried with a back-off. A rejected settlement is split into two halves. If it has only one
+        message, the message is released instead.
         """
         claim, decided = request.claim, request.decided
         if decided:
@@ -340,7 +317,6 @@ class ConsumerState:
         return PendingRequest(claim, settle_call(self.options.queue, claim.id, _terms(decided)), decided)
 
     def _renewal_failed(self, claim: ActiveClaim, error: Exception, now: float) -> None:
-        """Schedule a retry with a back-off unless the server rejected the renewal. Record only the first failure."""
         if not claim.retry_pause:
             self.failures.append(error)
         claim.retry_pause = claim.retry_pause * 2 or max(SETTLE_DELAY, self.options.ttl / 10)
@@ -348,11 +324,6 @@ class ConsumerState:
         claim.due = now + claim.retry_pause if passes else inf
 
     def _lapse(self, claim: ActiveClaim, decided: Decided) -> None:
-        """Mark the claim as expired. Messages with a decision count as lost; waiting messages are dropped.
-
-        Args:
-            decided: Messages of the failed settlement, with their decisions.
-        """
         claim.is_lapsed = True
         claim.waiting.clear()
         self.lost += [delivery for part in [decided, *claim.decided] for delivery, _ in part]

@@ -40,21 +40,13 @@ class Token:
 
 
 def resolve_token(given: str | None, *, otherwise: bool) -> Token | None:
-    """Return the client's token, from the argument or the environment.
-
-    Args:
-        given: Token; ``None`` = read the environment variable, "" = no token.
-        otherwise: Whether to ignore the environment variable, because the client uses another authentication.
-    """
+    """Return the given token ("" = none). If it is None, read the environment, unless ``otherwise``."""
     text = given if given is not None else "" if otherwise else os.environ.get(VARIABLE, "")
     return Token(text) if text else None
 
 
 def read_token_file(path: Path) -> str:
-    """Read a token from a private file.
-
-    Raises ``Invalid`` if other users can access the file or if its content is not a token.
-    """
+    """Read a token from a private file. Raises ``Invalid``, also if other users can access the file."""
     try:
         with path.open("rb") as file:
             check_private(path, os.fstat(file.fileno()).st_mode)

@@ -80,7 +80,6 @@ class TopicOperations(SubscriptionOperations):
 
         Args:
             after: Sequence after which to start. Default: the start of the log.
-            page: Number of messages per request.
         """
         params = {"marker": after, "limit": page, "detailed": True}
         return message_pages(MESSAGES, self._path("messages"), params)
@@ -205,7 +204,7 @@ class Topic(TopicOperations, Blocking):
     def stream(self, after: int | str | None = None) -> Generator[Event | Gap, None, None]:
         """Yield the topic's messages as they are published. The generator never ends.
 
-        If the connection breaks, the stream reconnects and resumes after the last message.
+        If the connection breaks, the stream resumes after the last message.
 
         Args:
             after: Sequence after which to start; 0 = the start of the log, ``None`` = its end.

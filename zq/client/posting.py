@@ -42,12 +42,7 @@ TAIL: Final = b"]}"
 
 
 class Batch(Struct, frozen=True):
-    """The messages of one request.
-
-    Attributes:
-        first: Index of the first message in the input.
-        body: Request body.
-    """
+    """The messages of one request. ``first`` is the index of the first message in the input."""
 
     first: int
     count: int
@@ -74,8 +69,8 @@ class PostStopped(ZqError):
 class Packer:
     """An encoder that packs up to ``most`` messages into a batch of up to ``size`` bytes.
 
-    A message that is larger than ``size`` gets a batch of its own. ``linger`` is the maximum age of a batch in seconds;
-    an infinite ``linger`` makes the batches reproducible.
+    A larger message gets a batch of its own. ``linger`` is the maximum age of a batch in seconds; an infinite
+    ``linger`` makes the batches reproducible.
     """
 
     def __init__(
@@ -86,7 +81,6 @@ class Packer:
         self._ttl = ttl
         self._delay = delay
         self.delayed = bool(delay)
-        """Whether any message so far has a delay."""
         self._linger = linger
         self._tail = _tail(ttl, delay)
         self._encode = msgspec.json.Encoder().encode
@@ -96,10 +90,7 @@ class Packer:
         self._since = 0.0
 
     def add(self, body: Any) -> Batch | None:
-        """Add a message. Return a batch if one is complete, else ``None``.
-
-        Raises ``InvalidBody`` if the body cannot be encoded as JSON.
-        """
+        """Add a message. Return a batch if one is complete, else ``None``. Raises ``InvalidBody``."""
         tail = self._tail
         try:
             if isinstance(body, Draft):
@@ -193,13 +184,9 @@ class PostResult(ErrorRecorder):
 
 
 def post_call(kind: str, name: str, batch: bytes, key: str | None, **params: str) -> Call[list[str]]:
-    """Return the call that posts the messages of a request body atomically and returns their ids.
+    """Return the call that posts a request body's messages atomically and returns their ids.
 
-    Args:
-        kind: "queues" or "topics".
-        name: Name of the queue or topic.
-        batch: Request body.
-        key: Idempotency key; ``None`` = a new key.
+    ``kind`` is "queues" or "topics". Without a ``key``, use a new one.
     """
     return Call(
         method="POST",
@@ -222,10 +209,7 @@ def with_first_id(call: Call[list[str]]) -> Call[str]:
 
 
 def staged_call(kind: str, name: str, batch: bytes, key: str | None, stage: str) -> Call[int]:
-    """Return the call that stages the messages of a request body atomically and returns their number.
-
-    For the arguments, see ``post_call``.
-    """
+    """Return the call that stages the messages of a request body atomically and returns their number."""
     return Call(
         method="POST",
         path=path(kind, name, "messages"),
@@ -239,7 +223,7 @@ def staged_call(kind: str, name: str, batch: bytes, key: str | None, stage: str)
 def batch_call(kind: str, name: str, batch: Batch, key: str | None, stage: str | None = None) -> Call[None]:
     """Return the call that posts or stages a batch. The call fails if the server stores only a part of the batch.
 
-    The batch's idempotency key is derived from ``key``. For the other arguments, see ``post_call``.
+    The batch's idempotency key is derived from ``key``.
     """
     own = f"{key}.{batch.first}" if key else None
     posted, staged = post_call(kind, name, batch.body, own), staged_call(kind, name, batch.body, own, stage or "")
@@ -324,10 +308,7 @@ Send = Callable[[Batch], Call[None]]
 
 
 def post_all(transport: Transport, send: Send, source: Iterator[Batch], result: PostResult, concurrency: int) -> int:
-    """Post all batches and return the number of stored messages.
-
-    The next batch is packed while threads send the previous ones.
-    """
+    """Post all batches and return the number of stored messages. The next batch is packed in the meantime."""
     running: dict[Future[None], Batch] = {}
 
     def await_below(most: int) -> None:

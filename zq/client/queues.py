@@ -111,20 +111,14 @@ class QueueOperations(SubscriptionOperations):
         """Receive messages and delete them in one step (at-most-once delivery).
 
         If the response is lost, the messages are lost, so the client never retries. Use ``claim`` if messages must not
-        be lost.
-
-        Args:
-            wait: Seconds to wait for the first message.
+        be lost. ``wait``: seconds to wait for the first message.
         """
         params: Params = {"pop": count, "wait": wait or None, "detailed": True}
         return messages_call("DELETE", self._path("messages"), params, wait, Repeat.UNSENT)
 
     @operation
     def delete_message(self, message: str, *, claim: str | None = None) -> Call[None]:
-        """Delete a message.
-
-        Args:
-            claim: Id of the claim that holds the message. Required if the message is claimed.
+        """Delete a message. If it is claimed, ``claim`` is required.
 
         Raises ``MessageClaimed`` if ``claim`` is missing, and ``ClaimNotHeld`` if the claim does not hold the message.
         """
@@ -196,17 +190,12 @@ class QueueOperations(SubscriptionOperations):
 
         Until ``resume`` is called, paused claims and pops return no messages, and paused posts raise ``QueuePaused``.
         Existing claims can still be settled, renewed and released.
-
-        Raises ``QueueNotFound`` if the queue does not exist.
         """
         return self._patch([{"op": "add", "path": PAUSED, "value": what}])
 
     @operation
     def resume(self) -> Call[dict[str, Any]]:
-        """Resume a paused queue and return its metadata. Has no effect if the queue is not paused.
-
-        Raises ``QueueNotFound`` if the queue does not exist.
-        """
+        """Resume a paused queue and return its metadata. Raises ``QueueNotFound``."""
         # Removing an absent key fails, so the key is added first: a retry of the request then succeeds.
         return self._patch([{"op": "add", "path": PAUSED, "value": None}, {"op": "remove", "path": PAUSED}])
 
@@ -223,15 +212,14 @@ class QueueOperations(SubscriptionOperations):
     ) -> Call[Claim]:
         """Claim messages for ``ttl`` seconds.
 
-        A retry after a lost response returns the same claim. If no attempt gets a response, or if the caller is
-        interrupted, the client releases the claim unless you have passed a ``name``.
+        If no attempt gets a response, or if the caller is interrupted, the client releases the claim unless you have
+        passed a ``name``.
 
         Args:
             limit: Maximum number of messages.
-            grace: Minimum seconds from the end of the claim to the expiry of its messages. The server extends shorter
-                ttls.
+            grace: Minimum seconds from the end of the claim to the expiry of its messages.
             wait: Seconds to wait for the first message.
-            name: Claim id. Default: a new id.
+            name: Claim id. A repeated request with this id returns the same claim.
             fence: Fencing token. If the token is outdated, the server rejects the request.
         """
         return claims.claim_call(
@@ -240,19 +228,12 @@ class QueueOperations(SubscriptionOperations):
 
     @operation
     def get_claim(self, claim: str) -> Call[Claim]:
-        """Return a claim with its messages and the client that holds it.
-
-        Raises ``ClaimNotFound`` if the claim has expired.
-        """
+        """Return a claim with its messages and the client that holds it. Raises ``ClaimNotFound``."""
         return claims.get_call(self.name, claim)
 
     @listing
     def claims(self, *, page: int | None = None) -> Call[Page[LiveClaim]]:
-        """List the queue's live claims with the clients that hold them.
-
-        Args:
-            page: Number of claims per request.
-        """
+        """List the queue's live claims with the clients that hold them."""
         return pages("claims", LiveClaim, self._path("claims"), {"limit": page})
 
     @operation
@@ -281,11 +262,8 @@ class QueueOperations(SubscriptionOperations):
     ) -> Call[SettleResult]:
         """Delete, release, move and bury messages of a claim atomically.
 
-        Raises ``ClaimNotFound`` if the claim has expired.
-
-        Args:
-            delete: Message ids; ``"*"`` = all messages of the claim that no other argument contains.
-            key: Idempotency key. Default: a new key.
+        Raises ``ClaimNotFound`` if the claim has expired. ``delete="*"`` deletes all messages of the claim that no
+        other argument contains.
         """
         gone: Ids | Literal["*"] = "*" if delete == "*" else [*delete]
         terms = extensions.SettleTerms(gone, [*release], [*move], [*bury])
@@ -381,8 +359,6 @@ class QueueOperations(SubscriptionOperations):
             living: Include live messages, and list all messages in the order of posting. Not permitted together with
                 ``since``, ``until`` or ``newest_first``.
             bodies: "start" = return only the start of each body and its size (``body_start``, ``body_bytes``).
-            newest_first: Reverse the order.
-            page: Number of messages per request.
         """
         params = {**_history_params(since, until, living, page), "order": "desc" if newest_first else None}
         return message_pages(FINISHED, self._path("history"), {**params, "bodies": _bodies_parameter(bodies)})
@@ -402,11 +378,8 @@ class QueueOperations(SubscriptionOperations):
 
         Args:
             own: Include messages that this client posted.
-            claimed: Include claimed messages.
-            delayed: Include delayed messages.
             state: List only messages in this state. Ready and delayed messages are listed in claim order.
             bodies: "start" = return only the start of each body and its size (``body_start``, ``body_bytes``).
-            page: Number of messages per request.
         """
         if state is not None and (claimed or delayed or not own):
             raise Invalid("own, claimed and delayed cannot be combined with state.")
@@ -443,10 +416,6 @@ class QueueOperations(SubscriptionOperations):
         return self._with_delay_check(call, given, delay)
 
     def _with_delay_check(self, call: Call[T], bodies: Sequence[Any], delay: int | None) -> Call[T]:
-        """Add a check for ignored delays to ``call`` if ``delay`` or a body sets a delay.
-
-        The check raises ``Invalid`` if the queue ignores delays.
-        """
         delayed = delay or any(isinstance(body, Draft) and body.delay for body in bodies)
         return self.transport.warnings.with_delay_check(self.name, call) if delayed else call
 

@@ -98,8 +98,7 @@ class ResourceOperations:
     def create(self, metadata: Mapping[str, Any] | None = None) -> Call[bool]:
         """Create the queue or topic and return ``True``. If the name exists, return ``False`` and change nothing.
 
-        If a response is lost, the client retries. The result may then be ``False`` although this call created the queue
-        or topic.
+        After a lost response and a retry, the result may be ``False`` although this call created the queue or topic.
         """
         self.transport.warnings.warn_of_unknown_keys(self.kind, metadata or {})
         body = checked_json(metadata) if metadata else b""
@@ -116,8 +115,7 @@ class ResourceOperations:
     def update(self, metadata: Mapping[str, Any] | None = None, *, remove: Iterable[str] = ()) -> Call[dict[str, Any]]:
         """Set and remove metadata keys. Return the new metadata.
 
-        Raises ``QueueNotFound`` or ``TopicNotFound`` if the queue or topic does not exist, and ``MetadataConflict`` if
-        a key in ``remove`` does not exist.
+        Raises ``QueueNotFound``, ``TopicNotFound``, and ``MetadataConflict`` if a key in ``remove`` does not exist.
         """
         self.transport.warnings.warn_of_unknown_keys(self.kind, metadata or {})
         removed = [{"op": "remove", "path": _pointer(key)} for key in remove]

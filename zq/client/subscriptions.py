@@ -26,14 +26,11 @@ class SubscriptionOperations(ResourceOperations):
     ) -> Call[Subscribed]:
         """Subscribe a URI to the messages. Raises ``SubscriptionExists`` if the URI has a confirmed subscription.
 
-        Deliveries begin when the subscriber has confirmed the subscription. If the URI already has an unconfirmed
-        subscription, the server sends another confirmation request, and the call returns the id without a secret.
+        Deliveries begin when the subscriber has confirmed. If the URI already has an unconfirmed subscription, the
+        server sends another confirmation request, and the call returns the id without a secret.
 
         If the response is lost, the client does not retry. Repeat the call to get the id, and call ``rotate_secret`` to
-        get a secret.
-
-        Args:
-            ttl: Lifetime of the subscription in seconds. Default: one hour.
+        get a secret. ``ttl`` is in seconds, by default one hour.
         """
         terms = {"subscriber": subscriber, "ttl": ttl, "options": options}
         return Call(
@@ -46,11 +43,7 @@ class SubscriptionOperations(ResourceOperations):
 
     @listing
     def subscriptions(self, *, page: int | None = None) -> Call[Page[Subscription]]:
-        """List the subscriptions.
-
-        Args:
-            page: Number of subscriptions per request.
-        """
+        """List the subscriptions."""
         return pages("subscriptions", Subscription, self._path(_SEGMENT), {"limit": page})
 
     @operation
@@ -70,10 +63,8 @@ class SubscriptionOperations(ResourceOperations):
     ) -> Call[None]:
         """Change a subscription. ``None`` leaves a property unchanged.
 
-        Raises ``SubscriptionExists`` if another subscription has the URI ``subscriber``.
-
-        If ``subscriber`` changes, the new subscriber must confirm and does not get the old ``post_headers``. To get its
-        webhook secret, call ``rotate_secret``.
+        Raises ``SubscriptionExists`` if another subscription has the URI ``subscriber``. A new ``subscriber`` must
+        confirm and does not get the old ``post_headers``. To get its webhook secret, call ``rotate_secret``.
         """
         terms = {"subscriber": subscriber, "ttl": ttl, "options": options}
         body = checked_json({name: value for name, value in terms.items() if value is not None})
@@ -88,8 +79,8 @@ class SubscriptionOperations(ResourceOperations):
     def confirm_subscription(self, id: str, agreed: bool = True) -> Call[None]:
         """Confirm a subscription on behalf of the subscriber, or reject it if ``agreed`` is false.
 
-        If the server requires authentication, only administrators may confirm a subscription that needs confirmation.
-        For other callers, the call raises ``NotAuthorized``.
+        Raises ``NotAuthorized`` for a caller who is no administrator, if the subscription needs confirmation and the
+        server requires authentication.
         """
         body = wire.encode({"confirmed": agreed})
         return Call(method="PUT", path=self._path(_SEGMENT, id, "confirm"), body=body, read=read_empty)
@@ -106,20 +97,12 @@ class SubscriptionOperations(ResourceOperations):
 
     @listing
     def dead_deliveries(self, id: str, *, page: int | None = None) -> Call[Page[DeadDelivery]]:
-        """List the failed deliveries of a subscription, oldest failure first.
-
-        Args:
-            page: Number of deliveries per request.
-        """
+        """List the failed deliveries of a subscription, oldest failure first."""
         return self._deliveries(id, {"limit": page})
 
     @listing
     def waiting_deliveries(self, id: str, *, page: int | None = None) -> Call[Page[DeadDelivery]]:
-        """List the pending deliveries of a subscription.
-
-        Args:
-            page: Number of deliveries per request.
-        """
+        """List the pending deliveries of a subscription."""
         return self._deliveries(id, {"limit": page, "state": "waiting"})
 
     def _deliveries(self, id: str, params: Params) -> Call[Page[DeadDelivery]]:
@@ -127,10 +110,7 @@ class SubscriptionOperations(ResourceOperations):
 
     @operation
     def test_subscription(self, id: str) -> Call[str]:
-        """Send the test message ``{"test": true}`` to this subscriber only. Return the message id.
-
-        Raises ``Conflict`` if the subscription is not confirmed.
-        """
+        """Send a test message to this subscriber only, and return its id. Raises ``Conflict``."""
         return Call(
             method="POST",
             path=self._path(_SEGMENT, id, "deliveries"),
@@ -151,11 +131,7 @@ class SubscriptionOperations(ResourceOperations):
 
     @operation
     def drop_deliveries(self, id: str, deliveries: Iterable[str] | None = None) -> Call[None]:
-        """Delete failed deliveries. Unknown ids are ignored.
-
-        Args:
-            deliveries: Up to 20 delivery ids. Default: all failed deliveries.
-        """
+        """Delete up to 20 failed deliveries, by default all. Unknown ids are ignored."""
         params: Params = {} if deliveries is None else {"ids": id_list(deliveries)}
         if not params.get("ids", True):
             return Call(method="DELETE", path="", read=read_empty, local_response=Response(204, {}, b""))

@@ -27,7 +27,6 @@ class HttpTransport:
         self.before_close: list[Callable[[], None]] = []
 
     def run(self, call: Call[T]) -> T:
-        """Send the call's request and return the result; see ``Transport.run``."""
         if call.check is not None:
             checked = None
             with ErrorRecorder():
@@ -47,7 +46,6 @@ class HttpTransport:
 
     @contextmanager
     def open(self, call: Call[Any]) -> Generator[Iterator[bytes], None, None]:
-        """Open a streaming response and yield an iterator over its body; see ``Transport.open``."""
         response, http_response = self._send(call, self._settings, stream=True)
         try:
             with translate_read_errors(call.method, call.path):
@@ -59,7 +57,6 @@ class HttpTransport:
             http_response.close()
 
     def close(self) -> None:
-        """Stop the running consumers and close all connections."""
         for close in [*self.before_close]:
             close()
         self._client.close()
@@ -95,7 +92,6 @@ class AsyncHttpTransport:
         self.before_close: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
     async def run(self, call: Call[T]) -> T:
-        """Send the call's request and return the result; see ``Transport.run``."""
         if call.check is not None:
             checked = None
             with ErrorRecorder():
@@ -115,7 +111,6 @@ class AsyncHttpTransport:
 
     @asynccontextmanager
     async def open(self, call: Call[Any]) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a streaming response and yield an iterator over its body; see ``Transport.open``."""
         response, http_response = await self._send(call, self._settings, stream=True)
         try:
             with translate_read_errors(call.method, call.path):
@@ -127,7 +122,6 @@ class AsyncHttpTransport:
             await http_response.aclose()
 
     async def close(self) -> None:
-        """Stop the running consumers and close all connections."""
         for close in [*self.before_close]:
             await close()
         await self._client.aclose()

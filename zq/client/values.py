@@ -55,8 +55,7 @@ class Message(answers.Message[datetime], kw_only=True, frozen=True, dict=True, o
     def body(self) -> Any:
         """The decoded body.
 
-        Raises ``ValueError`` if the listing has only the start of the body, and ``UndecodableBody`` if Python cannot
-        represent the body.
+        Raises ``ValueError`` if the listing has only the start of the body, and ``UndecodableBody``.
         """
         if not self.content:
             raise ValueError("Only the start of the body was requested; see body_start.")
@@ -68,10 +67,7 @@ class Message(answers.Message[datetime], kw_only=True, frozen=True, dict=True, o
         return bytes(self.raw)
 
     def body_as(self, kind: type[T]) -> T:
-        """Decode the body as a type that msgspec supports, such as a dataclass, a ``Struct`` or ``list[int]``.
-
-        Raises ``msgspec.ValidationError``.
-        """
+        """Decode the body as a type that msgspec supports. Raises ``msgspec.ValidationError``."""
         return msgspec.json.decode(self.raw, type=kind)
 
     @property
@@ -101,19 +97,11 @@ class Delivery(Message, frozen=True, dict=True, omit_defaults=True, gc=True):
         self.decisions.append(self.id)
 
     def release(self, delay: int | None = None) -> None:
-        """Release the message when the handler returns. The message is redelivered after ``delay`` seconds.
-
-        Args:
-            delay: Seconds. Default: the delay in the queue's redelivery rules.
-        """
+        """Release the message when the handler returns, by default with the queue's redelivery delay."""
         self._decide(Released(self.id) if delay is None else Released(self.id, delay))
 
     def move(self, queue: str, *, body: Any = msgspec.UNSET, ttl: int | None = None, delay: int | None = None) -> None:
-        """Move the message to another queue when the handler returns. The move is atomic.
-
-        Args:
-            body: New body. Default: the old body.
-        """
+        """Move the message to another queue when the handler returns. The move is atomic."""
         content = body if body is msgspec.UNSET else _move_body(body)
         moved = Moved(self.id, queue, content)
         moved.ttl = msgspec.UNSET if ttl is None else ttl
@@ -138,10 +126,8 @@ class Event(Message, kw_only=True, frozen=True, dict=True, omit_defaults=True, g
 class Gap(Struct, frozen=True):
     """A gap in a stream. The messages between ``after`` and ``resumes`` were trimmed before they were read.
 
-    Both sequences are ``None`` in two cases:
-
-    - The connection broke before the server sent a position.
-    - The log was lost, for example with its store. All messages of the new log follow.
+    Both sequences are ``None`` if the connection broke before the server sent a position, or if the log was lost. After
+    a loss, all messages of the new log follow.
     """
 
     after: int | None
@@ -149,11 +135,7 @@ class Gap(Struct, frozen=True):
 
 
 class Stretch(Struct, Generic[M_co], frozen=True):
-    """A page of messages with its end position.
-
-    Attributes:
-        end: Marker of the last message; ``None`` for an empty page.
-    """
+    """A page of messages with ``end``, the marker of the last message; ``None`` for an empty page."""
 
     messages: list[M_co]
     end: int | None
@@ -203,13 +185,7 @@ class Listed(Struct, frozen=True):
 
 
 class Worked(Struct, frozen=True):
-    """The message counts that ``work`` returns.
-
-    Attributes:
-        done: Number of messages whose handler returned.
-        failed: Number of messages whose handler raised an exception.
-        unstarted: Number of claimed messages that were released without a call of the handler.
-    """
+    """The message counts of ``work``. ``unstarted`` messages were released without a call of the handler."""
 
     done: int
     failed: int
@@ -217,11 +193,7 @@ class Worked(Struct, frozen=True):
 
 
 class Draft(Struct, frozen=True):
-    """A message to post, with its own ttl, delay, group or attributes.
-
-    Attributes:
-        attributes: Mapping from name to a string, number, bytes or ``TypedValue``.
-    """
+    """A message to post, with its own ttl, delay, group or attributes (see ``post``)."""
 
     body: Any
     ttl: int | None = None

@@ -37,8 +37,8 @@ class Warnings:
     def with_delay_check(self, queue: str, post: Call[T]) -> Call[T]:
         """Add a check to a post with a delay. The check raises ``Invalid`` if the queue ignores delays.
 
-        The check sends one request for each queue, before the first post with a delay. If a later response
-        reports that the queue has ignored a delay, the next post checks again.
+        The check sends one request for each queue, before the first post with a delay. If a later response reports that
+        the queue has ignored a delay, the next post checks again.
         """
         if not self._checks_delays:
             return post
@@ -66,8 +66,7 @@ class Warnings:
     def check_delay(self, queue: str, metadata: dict[str, Any]) -> None:
         """Raise ``Invalid`` if the queue's metadata disables delays. After success, later posts skip the check.
 
-        Args:
-            metadata: Metadata of the queue; ``{}`` = unknown, which raises no error.
+        Unknown metadata (``{}``) raises no error.
         """
         if not self._checks_delays:
             return

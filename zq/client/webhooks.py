@@ -14,7 +14,7 @@ __all__ = ["Received", "verify"]
 def verify(secret: str, headers: Mapping[str, str], body: bytes, tolerance: float = 300) -> str:
     """Verify the signature of a delivery and return the delivery's id.
 
-    All attempts of a delivery have the same id. Raises ``Invalid`` if the signature is wrong or too old.
+    All attempts of a delivery have one id. Raises ``Invalid`` if the signature is wrong or too old.
 
     Args:
         secret: Secret of the subscription (``whsec_…``).

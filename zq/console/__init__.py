@@ -1,5 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The web console, a single-page application that uses only the public HTTP API.
-
-This package serves the files in the directory ``static``.
-"""
+"""The web console, a single-page application that uses only the public HTTP API."""

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP resources for the console's HTML document and static files.
 
-The document is served at ``/console/``. The paths of the files contain a version, so browsers can cache them forever.
-URLs are relative, so the console works behind a proxy that adds a path prefix. All files are read and compressed at
-startup. There is no build step: JavaScript modules are served without comments and indentation (decision 0107).
+File paths contain a version, so browsers can cache them forever. URLs are relative, so the console works behind a proxy
+that adds a path prefix. There is no build step: JavaScript modules are served without comments and indentation.
 """
 
 import base64
@@ -96,17 +95,12 @@ def _file(name: str, raw: bytes) -> File:
 
 
 class _Static:
-    """Base class for resources that require neither a credential nor a project."""
-
     audience = Audience.PROBE
     open = True
 
 
 class ConsoleRedirect(_Static):
-    """``/console``: a redirect to ``/console/``.
-
-    The redirect is relative, so it works behind a proxy that adds a path prefix.
-    """
+    """``/console``: a relative redirect, which works behind a proxy that adds a path prefix."""
 
     def on_get(self, _req: Request, resp: falcon.Response) -> None:
         resp.status = falcon.HTTP_308

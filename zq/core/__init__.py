@@ -46,12 +46,8 @@ class Broker:
         patience: Seconds to wait for a large commit before the server replies that the commit is still running.
         quota: Default quota of a project; ``None`` = no quotas, for a server without authentication.
         share: Maximum percentage of the long-poll slots and streams that one project may occupy.
-        encryption_keys: Master keys by id, see ``DataKeys``.
         max_counted: Maximum message count per state, see ``Queues.depth``.
-        followers: Receivers of copies of messages, such as subscriptions.
-        pools: Function that returns the stores of all pools; ``None`` without pools.
         audit_ttl: Retention of audit entries in seconds.
-        extensions: Metadata keys and documents that optional features add.
     """
 
     def __init__(

@@ -36,8 +36,7 @@ class Browsing:
     ) -> ReadResult[Page[Message]]:
         """Return a page of the queue's messages in one state, such as delayed. Omit messages that cannot be decrypted.
 
-        Args:
-            starts: Whether the response truncates bodies, so that more messages fit in a page.
+        If ``starts`` is true, the response truncates bodies, so a page has room for more messages.
         """
         if state not in set(State):
             raise InvalidParameter(f"state must be {', '.join(State)}.")
@@ -53,12 +52,7 @@ class Browsing:
         return ReadResult(Page(shown, None if position is None else ".".join(map(str, position))), now)
 
     def locate(self, project: str, message: str, may_see: Callable[[str], bool]) -> ReadResult[LocatedMessage]:
-        """Return the message with this id, or its latest history entry, from any queue of the project.
-
-        Raises:
-            MessageNotFound: The message does not exist, or ``may_see`` rejects the name of its queue.
-            MessageUnreadable: The message cannot be decrypted.
-        """
+        """Return the message with this id, or its latest history entry, from a queue that ``may_see`` permits."""
         now = self._clock.now()
         found = self._storage.locate(project, message, now)
         if found is None or not may_see(found.queue.name):

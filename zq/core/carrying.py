@@ -59,11 +59,7 @@ class SliceSize:
 
 
 class CommitExecutor:
-    """The executor of commits in one server.
-
-    Args:
-        patience: Seconds to wait for a commit before the server replies that the commit is still running.
-    """
+    """The executor of commits in one server."""
 
     def __init__(
         self,
@@ -84,15 +80,9 @@ class CommitExecutor:
     def commit(self, commit: Commit, admitted: Admission = NO_ADMISSION) -> CommitResult:
         """Record and apply a commit. If this takes longer than ``patience`` seconds, set ``open`` in the result.
 
-        If the producer's previous commit is unfinished, apply the previous commit first.
-
-        Args:
-            admitted: Context manager that reserves quota for the producer.
-
-        Raises the errors of ``TransactionController.commit``, and also:
-
-        - ``QuotaExceeded`` if the project has reached its producer limit.
-        - ``CommitRunning`` if the previous commit is not applied within ``patience`` seconds.
+        If the producer's previous commit is unfinished, apply the previous commit first. If that takes longer than
+        ``patience`` seconds, raise ``CommitRunning``. Also raises ``QuotaExceeded`` and the errors of
+        ``TransactionController.commit``.
         """
         deadline = time.monotonic() + self._patience
         while True:
@@ -109,10 +99,7 @@ class CommitExecutor:
                 raise CommitRunning
 
     def last(self, project: str, producer: str) -> CommitResult:
-        """Return the producer's last commit. If the commit is unfinished, apply it for up to ``patience`` seconds.
-
-        Raises ``ProducerNotFound`` if the producer has not committed or has expired.
-        """
+        """Return the producer's last commit. If the commit is unfinished, apply it for up to ``patience`` seconds."""
         committed = self._transactions.last(project, producer, self._clock.now())
         if not committed.open:
             return committed
@@ -130,10 +117,7 @@ class CommitExecutor:
             self._seen |= dict.fromkeys(one for one in now if (one.project, one.producer) in ours)
 
     def _resume_abandoned(self, one: UnfinishedCommit) -> bool:
-        """Apply an abandoned commit for up to ``MAINTENANCE_SECONDS``. Return whether the commit is still unfinished.
-
-        If the stored commit is damaged, log an error. Later calls of ``resume`` skip the commit.
-        """
+        """Apply an abandoned commit for up to ``MAINTENANCE_SECONDS``. Return whether the commit is still open."""
         LOG.info("Resuming a commit that a stopped server has left unfinished.")
         try:
             return not self._apply_slices(one.project, one.producer, time.monotonic() + MAINTENANCE_SECONDS)

@@ -44,12 +44,7 @@ MAX_STORE_PAGES = 4
 
 
 class ClaimReply(Struct, frozen=True):
-    """The result of a claim request.
-
-    Attributes:
-        claim: The claim as of ``now``; ``None`` if no message was ready.
-        existed: Whether a live claim with the requested name already existed.
-    """
+    """The result of a claim request. ``claim`` is ``None`` if no message was ready."""
 
     claim: Claim | None
     now: Seconds
@@ -57,7 +52,6 @@ class ClaimReply(Struct, frozen=True):
 
     @property
     def found(self) -> bool:
-        """Whether there is a claim, new or existing."""
         return self.claim is not None
 
 
@@ -90,14 +84,10 @@ class Claims:
         return self.claim(queue, lambda _rules: request)
 
     def claim(self, queue: QueueRef, wanted: Callable[[Rules], ClaimRequest]) -> ClaimReply:
-        """Claim messages under the queue's current rules (settings from its metadata).
+        """Claim messages under the queue's current rules. While claims are paused, claim nothing.
 
-        The first attempt uses cached rules. If the store reports newer metadata, the claim is repeated under the new
-        rules. While claims are paused, no message is claimed.
-
-        Args:
-            wanted: Builds the claim request for the given rules. ``claim`` adds the redelivery delays, the claim limit
-                and the maximum response size.
+        ``wanted`` builds the claim request for the given rules. If the cached rules were outdated, ``wanted`` is called
+        again.
         """
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
@@ -124,12 +114,9 @@ class Claims:
         return ClaimReply(claim, now, made.existing)
 
     def _release_undecryptable(self, queue: QueueRef, claim: Claim, shown: Messages, now: Seconds) -> Claim | None:
-        """Release undecryptable messages of a new claim. Return the claim with the other messages; ``None`` if empty.
+        """Release undecryptable messages of a new claim. Return the claim without them; ``None`` if no message is left.
 
         Without the release, a consumer that settles the whole claim would settle messages that it never received.
-
-        Args:
-            shown: The decrypted messages of the claim.
         """
         read = {message.id for message in shown}
         away = [Release(message.id, SET_ASIDE) for message in claim.messages if message.id not in read]
@@ -139,24 +126,16 @@ class Claims:
         return structs.replace(claim, messages=shown) if shown else None
 
     def get(self, queue: QueueRef, claim: str) -> ReadResult[Claim]:
-        """Return a live claim with its messages.
-
-        Raises:
-            ClaimNotFound: The claim does not exist or has expired.
-            MessageUnreadable: A message of the claim cannot be decrypted.
-        """
+        """Return a live claim with its messages. Raises ``MessageUnreadable`` if a message cannot be decrypted."""
         now = self._clock.now()
         found = self._claims.get(queue, claim, now)
         shown = [self._sealing.decrypt(queue, message) for message in found.messages]
         return ReadResult(structs.replace(found, messages=shown), now)
 
     def list(self, project: str, queue: str, marker: str, limit: int | None) -> ReadResult[Page[ClaimSummary]]:
-        """Return a page of the live claims of a project or queue.
+        """Return a page of the live claims of a queue, or of all queues except internal ones if ``queue`` is "".
 
-        Each request reads a limited number of entries, so a page may be short or empty although more claims follow.
-
-        Args:
-            queue: Name of the queue; "" = all queues except internal ones.
+        A page may be short or empty although more claims follow.
         """
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, MAX_CLAIMS)
         after, now = _decode_marker(marker), self._clock.now()
@@ -174,20 +153,13 @@ class Claims:
         self._claims.renew(queue, self._lease(claim, terms, caps_grace=True), self._clock.now(), fence)
 
     def release(self, queue: QueueRef, claim: str, delay: int | None) -> None:
-        """Return the claim's messages to the queue, available after ``delay`` seconds. Ignore an unknown claim.
-
-        If ``delay`` is ``None``, use the queue's redelivery delay.
-        """
+        """Release a claim's messages after ``delay`` seconds; ``None`` = the queue's delay. Ignore an unknown claim."""
         if delay is not None:
             check_range("delay", delay, MIN_DELAY, self._limits.max_message_delay)
         self._claims.release(queue, claim, self._clock.now(), delay)
 
     def _lease(self, claim: str, terms: wire.ClaimTerms, *, caps_grace: bool = False) -> Lease:
-        """Validate a claim's ttl and grace, and return them as a lease. Unset values get the server's defaults.
-
-        Args:
-            caps_grace: Whether to clamp a grace that is out of range instead of rejecting it (contract 8.3).
-        """
+        """Return a validated lease. With ``caps_grace``, clamp a grace that is out of range (contract 8.3)."""
         limits, ttl = self._limits, terms.ttl
         if ttl is UNSET:
             ttl = limits.default_claim_ttl

@@ -38,10 +38,7 @@ class QueueCreation:
         self._followers = followers
 
     def rules(self, queue: QueueRef) -> Rules:
-        """Return the queue's current rules, parsed from its stored metadata. Create the queue if it does not exist.
-
-        Raises ``QuotaExceeded`` if the project has reached its queue limit.
-        """
+        """Return the queue's current rules from its metadata. Create a missing queue. Raises ``QuotaExceeded``."""
         stored = self._queues.get(queue)
         if stored is None:
             with self._quotas.admit_queue(queue):
@@ -62,13 +59,7 @@ class Topic(Struct, frozen=True):
 
 
 class TopicRules(Struct, frozen=True):
-    """The settings of a topic that apply to published messages.
-
-    Attributes:
-        ttl: Default ttl of a message in seconds.
-        max_post_size: Maximum size of a request body in bytes.
-        encrypts: Whether bodies are stored encrypted.
-    """
+    """The settings of a topic that apply to published messages. ``ttl`` is in seconds."""
 
     ttl: int
     max_post_size: int
@@ -92,10 +83,7 @@ class TopicCreation:
         self._default_ttls = default_ttls
         self._recent = ReadThroughCache(self._read, CACHE_SIZE, CACHE_TTL, monotonic)
         self.rules: Callable[[TopicRef], TopicRules] = self._recent.get
-        """Returns the topic's cached rules. Creates the topic if it does not exist.
-
-        Raises ``QuotaExceeded`` if the project has reached its topic limit.
-        """
+        """Returns the topic's cached rules. Creates the topic if it does not exist."""
         self._sealed = ReadThroughCache(self.stored_sealed_since, CACHE_SIZE, CACHE_TTL, monotonic)
 
     def forget(self, topic: TopicRef) -> None:
@@ -108,10 +96,7 @@ class TopicCreation:
         return self._sealed.get(topic)
 
     def stored_sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return the time since which all bodies of the topic are encrypted, read from the store instead of the cache.
-
-        0 = some bodies may be unencrypted.
-        """
+        """Return ``sealed_since`` as read from the store instead of the cache."""
         stored = self._topics.get(topic)
         return wire.json_object(stored.metadata).get(SEALED) or 0.0 if stored else 0.0
 

@@ -41,24 +41,14 @@ NO_KEY: Final = "This server cannot encrypt the queue's messages: message_encryp
 
 
 class ProjectKeys(Struct, frozen=True, array_like=True):
-    """The stored data keys of a project.
-
-    Attributes:
-        last: Number of the newest data key.
-        keys: Entries by number of the data key. An entry is the id of the master key and the wrapped data key.
-    """
+    """The stored data keys of a project by number. An entry is the id of the master key and the wrapped data key."""
 
     last: int
     keys: dict[int, tuple[str, bytes]]
 
 
 class RekeyResult(Struct, frozen=True):
-    """The result of ``DataKeys.rekey``.
-
-    Attributes:
-        projects: Number of projects with data keys.
-        left: Number of projects with a key that no master key of this server can unwrap.
-    """
+    """The result of ``DataKeys.rekey``. ``left`` counts the projects with a key that no master key can unwrap."""
 
     projects: SafeCount
     left: SafeCount
@@ -68,18 +58,13 @@ _decoder: Final = msgspec.msgpack.Decoder(ProjectKeys)
 
 
 class DataKeys:
-    """The data keys of all projects. Thread-safe.
-
-    Args:
-        masters: 32-byte master keys by id. The first one wraps new keys; all of them can unwrap.
-    """
+    """The data keys of all projects. Thread-safe. The first of the 32-byte ``masters`` wraps new keys."""
 
     def __init__(self, documents: DocumentController, clock: Clock, masters: Mapping[str, bytes]) -> None:
         self._documents = documents
         self._clock = clock
         self._masters = dict(masters)
         self.enabled = bool(masters)
-        """Whether the server has a master key."""
         # A project without keys is not cached, because its first key may be created at any time.
         self._ciphers = ReadThroughCache(self._read_ciphers, CACHE_SIZE, lambda known: CACHE_TTL if known[0] else 0.0)
 
@@ -89,11 +74,7 @@ class DataKeys:
         self._ciphers.clear()
 
     def ensure_cipher(self, project: str) -> tuple[str, Any]:
-        """Return the id and cipher of the project's newest usable data key. If there is none, create one.
-
-        A data key is usable if a master key of this server can unwrap it. Raises ``Unavailable`` if the server has no
-        master key.
-        """
+        """Return the id and cipher of the project's newest usable data key. If there is none, create one."""
         if not self._masters:
             raise Unavailable(NO_KEY)
         _, ciphers = self._ciphers.get(project)
@@ -114,10 +95,7 @@ class DataKeys:
         return ciphers.get(number)
 
     def rekey(self) -> RekeyResult:
-        """Rewrap all data keys with the first master key, and create a new data key for each project.
-
-        Raises ``Invalid`` if the server has no master key.
-        """
+        """Rewrap all data keys, and create a new one for each project. Raises ``Invalid`` without a master key."""
         if not self._masters:
             raise Invalid("message_encryption_key_file is not set on this server.")
         projects = left = 0
@@ -133,7 +111,7 @@ class DataKeys:
             after = page.next
 
     def _read_ciphers(self, project: str) -> tuple[int, dict[int, Any]]:
-        """Return the number of the newest data key, and the ciphers of all keys that can be unwrapped, by number."""
+        """Return the number of the newest data key, and the ciphers of all usable keys by number."""
         stored = self._stored(project)
         return self._unwrap_all(project, _decoder.decode(stored.value)) if stored else (0, {})
 
@@ -142,10 +120,7 @@ class DataKeys:
         return held.last, {number: _cipher(key) for number, key in opened.items() if key is not None}
 
     def _rotate(self, project: str) -> ProjectKeys:
-        """Create a new data key, and rewrap the other data keys with the first master key. Return all data keys.
-
-        Keys that no master key can unwrap are not changed.
-        """
+        """Create a new data key, and rewrap the other data keys. Keys that no master key can unwrap are not changed."""
         for _ in range(MAX_ATTEMPTS):
             stored = self._stored(project)
             held = _decoder.decode(stored.value) if stored else ProjectKeys(0, {})
@@ -188,10 +163,7 @@ class DataKeys:
         return key
 
     def _rewrap(self, project: str, number: int, id: str, wrapped: bytes) -> tuple[str, bytes]:
-        """Rewrap a data key with the first master key. Return the id of the master key and the wrapped data key.
-
-        If no master key can unwrap the data key, return ``id`` and ``wrapped`` unchanged.
-        """
+        """Rewrap a data key with the first master key. If no master key can unwrap it, return it unchanged."""
         key = self._unwrap(project, number, id, wrapped)
         return (id, wrapped) if key is None else self._wrap(project, number, key)
 

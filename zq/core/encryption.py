@@ -49,15 +49,8 @@ UNREADABLE: Final = "The message body is encrypted and cannot be decrypted with 
 class Sealing:
     """Encryption and decryption of message bodies.
 
-    The function arguments return the time since which all bodies of a queue or topic are encrypted; 0 = some may be
-    unencrypted.
-
-    Args:
-        queue_since: Returns the time for a queue, possibly from a cache.
-        topic_since: Returns the time for a topic, possibly from a cache.
-        stored_queue_since: Returns the time for a queue from the store, because another server may have disabled
-            encryption.
-        stored_topic_since: Returns the time for a topic from the store.
+    The arguments are functions that return the time since which all bodies of a queue or topic are encrypted; 0 = some
+    may be unencrypted. The ``stored_`` functions read the store, because another server may have disabled encryption.
     """
 
     def __init__(
@@ -87,10 +80,7 @@ class Sealing:
         return MARK + bytes([len(key)]) + key.encode() + nonce + sealed
 
     def open(self, project: str, id: str, body: bytes) -> bytes:
-        """Decrypt a body; return an unencrypted body unchanged.
-
-        Raises ``MessageUnreadable`` if the body cannot be decrypted.
-        """
+        """Decrypt a body; return an unencrypted body unchanged. Raises ``MessageUnreadable`` if decryption fails."""
         if body[:1] != MARK:
             return body
         end = 2 + body[1] if len(body) > 1 else 0
@@ -108,19 +98,13 @@ class Sealing:
         return opened
 
     def encode_body(self, project: str, id: str, body: bytes, *, seals: bool, checksum: bool) -> tuple[bytes, str]:
-        """Return the body to store and its checksum.
-
-        Args:
-            seals: Whether to encrypt the body.
-            checksum: Whether to compute the checksum. If not, the checksum is "".
-        """
+        """Return the body to store and its checksum. The checksum is "" unless ``checksum`` is set."""
         if not seals:
             return body, wire.checksum(body) if checksum else ""
         sealed = self.seal(project, id, body)
         return sealed, wire.checksum(b'"' + b64encode(sealed) + b'"') if checksum else ""
 
     def encode_attributes(self, project: str, id: str, attributes: bytes, *, seals: bool) -> bytes:
-        """Return the attributes to store, encrypted if ``seals`` is set. Empty attributes stay empty."""
         return self.seal(project, attributes_binding(id), attributes) if seals and attributes else attributes
 
     def decrypt_all(self, queue: QueueRef, messages: Messages) -> Messages:
@@ -206,11 +190,8 @@ class Sealing:
 def topic_binding(topic: str, seal: bytes) -> str:
     """Return the ``id`` to pass to ``Sealing.seal`` and ``Sealing.open`` for the body of a message in a topic.
 
-    A topic's message is encrypted before its id is assigned, so the topic's name and ``seal`` replace the id. The
-    result contains a slash, so it never equals the id of a queue's message.
-
-    Args:
-        seal: Random bytes that are stored with the body; b"" in messages of earlier zq versions.
+    A topic's message is encrypted before its id is assigned, so the topic's name and the random ``seal`` replace the
+    id. The slash keeps the result different from all ids. In messages of earlier zq versions, ``seal`` is b"".
     """
     return f"topic/{topic}/{seal.hex()}" if seal else f"topic/{topic}"
 
@@ -223,19 +204,19 @@ def _must_be_encrypted(created: Seconds, since: Seconds) -> bool:
 def attributes_binding(id: str) -> str:
     """Return the ``id`` to pass to ``Sealing.seal`` and ``Sealing.open`` for the attributes of a message.
 
-    The result differs from the ``id`` for the body. An attacker with write access to the store can therefore not pass
-    off attributes as a body.
+    The id of the body is different. An attacker with write access to the store can therefore not pass off attributes as
+    a body.
     """
     return f"extra/{id}"
 
 
 def is_sealed(message: Message | Entry) -> bool:
-    """Return whether the message's body or attributes are encrypted in the store."""
+    """Return whether the body or the attributes are encrypted in the store."""
     return message.body[:1] == MARK or message.attributes[:1] == MARK
 
 
 def is_plain(message: Message | Entry) -> bool:
-    """Return whether the message's body or attributes are stored unencrypted."""
+    """Return whether the body or the attributes are stored unencrypted."""
     return message.body[:1] != MARK or (bool(message.attributes) and message.attributes[:1] != MARK)
 
 

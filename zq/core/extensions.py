@@ -14,8 +14,6 @@ class ProtocolKey(Struct, frozen=True):
     letters of the queue get the default ttl of the dead-letter queue.
 
     Args:
-        name: The metadata key.
-        schema: JSON Schema of the value.
         check: Raises ``InvalidBody`` if the other metadata contradicts the value.
         check_change: Raises ``MetadataConflict`` if an update of the metadata changes an immutable attribute.
     """
@@ -29,10 +27,7 @@ class ProtocolKey(Struct, frozen=True):
 class OwnedDocuments(Struct, frozen=True):
     """Documents that are deleted with their project.
 
-    Args:
-        kind: Kind of the project's documents.
-        deployment_kinds: Kinds of deployment-wide documents. Each of these documents is deleted together with the
-            project's document of the same name.
+    The deployment-wide documents of the ``deployment_kinds`` are deleted with the project's document of the same name.
     """
 
     kind: str

@@ -9,9 +9,9 @@ from zq.model import Copies, Draft, QueueRef, Seconds
 
 
 class Followers:
-    """The followers of queues and topics, such as subscriptions. A follower receives a copy of each message.
+    """The followers of queues and topics. A follower, such as a subscription, receives a copy of each message.
 
-    In this base class, no queue or topic has followers. A feature with followers provides a subclass.
+    In this base class, no queue or topic has followers.
 
     The metadata of a queue with followers contains the key ``MARK``. A server sends its cached metadata with each post.
     If another server has added the key meanwhile, the store rejects the post, and the server reads the metadata and
@@ -25,11 +25,7 @@ class Followers:
     def copies(
         self, _queue: QueueRef, _drafts: Sequence[Draft], _rules: Rules, _now: Seconds, _hops: int
     ) -> Copies | None:
-        """Return the copies to store together with a post to a queue with followers, or ``None`` if there are none.
-
-        Args:
-            _hops: Number of zq subscriptions through which the messages have passed already.
-        """
+        """Return the copies to store with a post, or ``None``. ``_hops`` counts the zq subscriptions passed before."""
         return None
 
     def end(self, _kind: str, _project: str, _name: str) -> None:

@@ -76,10 +76,7 @@ PoolsReport = dict[str, Report | bool]
 
 
 class Health:
-    """Health checks of the store, or of the stores of all pools.
-
-    Only one probe runs at a time. Requests during a probe, and up to ``REPORT_TTL`` seconds later, share its report.
-    """
+    """Health checks of the store or of all pools. Concurrent requests share one probe and its report."""
 
     def __init__(
         self,
@@ -97,10 +94,7 @@ class Health:
         self._pools = pools
 
     def report(self) -> Report | PoolsReport:
-        """Return a report that is at most ``REPORT_TTL`` seconds old.
-
-        Raises ``Unavailable`` if the store is unreachable.
-        """
+        """Return a report that is at most ``REPORT_TTL`` seconds old."""
         with self._lock:
             if self._until <= self._monotonic():
                 try:
@@ -116,11 +110,8 @@ class Health:
     def check_ready(self) -> None:
         """Raise ``Unavailable`` with the reason if the server cannot serve requests.
 
-        The server is ready if all of these conditions hold:
-
-        - The store is reachable.
-        - The clocks of server and store differ by at most ``MAX_DRIFT``.
-        - Round trips to the store are short enough to measure that difference.
+        The store must be reachable. The clocks of server and store must differ by at most ``MAX_DRIFT``. Round trips to
+        the store must be short enough to measure the difference.
         """
         self._storage.ping()
         drift, uncertainty = self._clock.drift(), self._clock.uncertainty()
@@ -133,7 +124,6 @@ class Health:
             )
 
     def store_answers(self) -> bool:
-        """Return whether the store answers a ping."""
         try:
             self._storage.ping()
         except Unavailable:

@@ -72,9 +72,7 @@ class History:
     ) -> ReadResult[Page[HistoryEntry]]:
         """Return a page of history entries, ordered by finish time: oldest first unless ``newest_first`` is set.
 
-        Args:
-            since: Earliest finish time in ISO 8601; "" = no bound.
-            until: Latest finish time in ISO 8601; "" = no bound.
+        ``since`` and ``until`` are finish times in ISO 8601; "" = no bound.
         """
         size, span = self._page_size(limit), _span(since or None, until or None)
         return self._page(queue, marker, size, span, newest_first)
@@ -99,14 +97,9 @@ class History:
     def replay(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
         """Post copies of finished messages, with ``client`` as the sender. Return the number of copies.
 
-        Copies are posted in batches of up to ``CHUNK`` messages. Each batch is atomic.
-
-        Raises:
-            Invalid: The terms are out of range or contradict each other.
-            MessageNotFound: The history has no message with any of the requested ids.
-            QueuePaused: Posts to the queue are paused.
-            QuotaExceeded: The project has reached its storage quota.
-            NoPosts: The mode of the service forbids posts.
+        Copies are posted in batches of up to ``CHUNK`` messages. Each batch is atomic. Raises ``Invalid``,
+        ``QueuePaused``, ``QuotaExceeded`` or ``NoPosts``. Raises ``MessageNotFound`` if the history has no message with
+        any of the requested ids.
         """
         self._modes.check_post()
         self._check(terms)
@@ -116,10 +109,7 @@ class History:
         return self._replay_span(queue, client, terms)
 
     def dry_run(self, queue: QueueRef, terms: ReplayTerms) -> ReplayDryRun:
-        """Return the expected result of ``replay`` without posting copies.
-
-        Without ids, at most ``MAX_BATCH`` entries are inspected.
-        """
+        """Return the expected result of ``replay``. Without ids, at most ``MAX_BATCH`` entries are inspected."""
         self._check(terms)
         if terms.ids is not UNSET:
             self._rules_cache.check_posts(queue)

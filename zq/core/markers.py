@@ -33,10 +33,7 @@ BLOCK_LENGTH: Final = 64
 class Markers:
     """Encryption and decryption of page markers.
 
-    The argument ``about`` of the methods identifies a listing. A marker is valid for one listing only.
-
-    Args:
-        max_name_length: Maximum length of the names, which determines the length of the markers.
+    The argument ``about`` identifies a listing. A marker is valid for one listing only.
     """
 
     def __init__(self, documents: DocumentController, clock: Clock, max_name_length: int = MAX_NAME) -> None:

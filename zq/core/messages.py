@@ -100,10 +100,8 @@ class Messages:
     def rules(self, queue: QueueRef, size: int) -> Rules:
         """Return the queue's rules for a post of ``size`` bytes (contract 7.2, step 1). Create a missing queue.
 
-        If the cached rules allow the post, return the cached rules. If they are outdated, the store later rejects the
-        post. If no rules are cached, or the cached rules forbid the post, read the rules from the store.
-
-        Raises ``NoPosts`` or ``ReadOnly`` if the mode of the service forbids posts.
+        The rules may be outdated; the store then rejects the post. Raises ``NoPosts`` or ``ReadOnly`` if the mode of
+        the service forbids posts.
         """
         self._modes.check_post()
         remembered = self._rules_cache.remembered(queue)
@@ -123,20 +121,14 @@ class Messages:
     ) -> WriteResult[list[str]]:
         """Post all messages of a JSON body atomically. Return their ids, in the order of the body (contract 7.2).
 
-        A missing queue is created first. Then the server checks, in this order: JSON, number of messages, size, each
-        message. The store looks up the idempotency key last.
+        A missing queue is created first. The store looks up the idempotency key after all other checks.
 
         Args:
             hops: Number of zq subscriptions through which the messages have passed already.
             rules: The result of ``rules`` for this post, if the caller has it.
-            trace: Trace context to add to each message that has none. Parts that exceed the queue's size limit are
-                omitted.
+            trace: Trace context for messages that have none. Parts that exceed the queue's size limit are omitted.
 
-        Raises:
-            Invalid: The body or a message is not valid.
-            KeyReused: The idempotency key was used for a different request.
-            QueuePaused: Posts to the queue are paused.
-            QuotaExceeded: The project has reached its queue or storage quota.
+        Raises ``Invalid``, ``KeyReused``, ``QueuePaused`` or ``QuotaExceeded``.
         """
         rules = rules or self.rules(queue, len(raw))
         posted = wire.parse_post(raw)
@@ -179,16 +171,11 @@ class Messages:
     ) -> WriteResult[int]:
         """Add all messages of a JSON body to a stage atomically. Return the number of messages (extensions 9).
 
-        Staged messages are invisible until a commit publishes them. A missing queue is created by the commit. For
-        ``hops`` and ``trace``, see ``post``.
+        Staged messages are invisible until a commit publishes them. The commit creates a missing queue. For ``hops``
+        and ``trace``, see ``post``.
 
-        Raises:
-            Invalid: The body, a message or the name of the stage is not valid.
-            StageFull: The stage would exceed its limit of bytes or messages.
-            KeyReused: The idempotency key was used for a different request.
-            QueuePaused: Posts to the queue are paused.
-            QuotaExceeded: The project has reached a quota.
-            NoPosts: The mode of the service forbids posts.
+        Raises ``StageFull`` if the stage would exceed its limit of bytes or messages. Also raises ``NoPosts`` and the
+        errors of ``post``.
         """
         self._modes.check_post()
         posted = wire.parse_post(raw)
@@ -252,13 +239,7 @@ class Messages:
         refusal: ZqError | None,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """Stage the drafts. If ``refusal`` is set, only look up the idempotency key, and then raise ``refusal``.
-
-        Raises:
-            Repeated: A request with this idempotency key was already executed. This error takes precedence over
-                ``refusal``.
-            StageFull: The stage would exceed its limit of bytes or messages.
-        """
+        """Stage the drafts. If ``refusal`` is set, only look up the idempotency key, and then raise ``refusal``."""
         limits = self._limits
         size = limits.max_stage_bytes if refusal is None else NO_ROOM
         most = limits.max_stage_messages
@@ -301,24 +282,14 @@ class Messages:
             rules = self._rules_cache.remember(queue, page.metadata)
 
     def get(self, queue: QueueRef, message: str) -> ReadResult[Message]:
-        """Return one message.
-
-        Raises:
-            MessageNotFound: The message does not exist.
-            MessageUnreadable: The message cannot be decrypted.
-        """
+        """Return one message. Raises ``MessageNotFound``, or ``MessageUnreadable`` if decryption fails."""
         now = self._clock.now()
         for found in self._messages.get(queue, [message], now):
             return ReadResult(self._sealing.decrypt(queue, found), now)
         raise MessageNotFound("There is no such message in the queue.")
 
     def get_many(self, queue: QueueRef, ids: Sequence[str]) -> ReadResult[MessageList]:
-        """Return the messages with these ids. Omit messages that do not exist or cannot be decrypted.
-
-        Raises:
-            MessageNotFound: None of the messages exists.
-            MessageUnreadable: None of the existing messages can be decrypted.
-        """
+        """Return the readable messages with these ids. If there is none, raises the errors of ``get``."""
         check_count("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = self._messages.get(queue, ids, now)
@@ -332,9 +303,8 @@ class Messages:
     def delete(self, queue: QueueRef, message: str, claim: str) -> None:
         """Delete one message.
 
-        Raises:
-            MessageClaimed: The message is claimed, and ``claim`` is "".
-            ClaimNotHeld: The message does not belong to ``claim``.
+        Raises ``MessageClaimed`` if the message is claimed and ``claim`` is "". Raises ``ClaimNotHeld`` if the message
+        does not belong to ``claim``.
         """
         claims = (claim,) if claim else ()
         self._messages.delete(queue, (message,), self._clock.now(), claims, self._rules_cache.recent(queue).history_ttl)
@@ -343,14 +313,9 @@ class Messages:
     def delete_many(self, queue: QueueRef, ids: Sequence[str], claims: Sequence[str]) -> None:
         """Delete messages by id.
 
-        If the server does not require claim ids, ``claims`` is ignored and claimed messages are deleted too.
-
-        Args:
-            claims: Ids of claims. If the server requires claim ids, each message must belong to one of these claims.
-
-        Raises:
-            Invalid: There are no ids or too many, or the server requires claim ids and ``claims`` is empty.
-            ClaimNotHeld: The server requires claim ids, and a message does not belong to one of ``claims``.
+        If the server does not require claim ids, ``claims`` is ignored and claimed messages are deleted too. Otherwise,
+        each message must belong to one of the claims in ``claims``; if not, ``ClaimNotHeld`` is raised. Raises
+        ``Invalid`` if there are no ids or too many.
         """
         check_count("ids", len(ids), self._limits.max_messages_per_page)
         if self._delete_with_claim_id and not claims:
@@ -369,13 +334,9 @@ class Messages:
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> ReadResult[MessageList]:
         """Delete and return up to ``limit`` ready messages. Pop fewer if the response would be too large.
 
-        A popped message that cannot be decrypted is posted again, unless the queue keeps a history. In that case, the
-        message can be replayed from the history.
-
-        Args:
-            claims: Claim ids in the request. A pop ignores them.
-
-        Raises ``Invalid`` if ``claims`` is not empty and the server requires claim ids for deletions.
+        A popped message that cannot be decrypted is posted again, unless the queue keeps a history, from which the
+        message can be replayed. Raises ``Invalid`` if ``claims`` is not empty and the server requires claim ids for
+        deletions.
         """
         check_range("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
         if self._delete_with_claim_id and claims:
@@ -412,10 +373,7 @@ class Messages:
         self._messages.post(queue, drafts, now)
 
     def _after(self, queue: QueueRef, marker: str, now: Seconds) -> int | None:
-        """Return the sequence number after which a page starts, or ``None`` if the marker is not valid.
-
-        A marker is a sequence number, or a message id as sent by openstacksdk.
-        """
+        """Return the sequence number of a marker, or ``None``. openstacksdk sends message ids as markers."""
         if MESSAGE_ID.fullmatch(marker):
             return next((found.sequence for found in self._messages.get(queue, [marker], now)), None)
         return int(marker[:40]) if marker.isascii() and marker.isdigit() else None
@@ -428,16 +386,12 @@ class Messages:
         refusal: ZqError,
         idempotency_key: IdempotencyKey | None,
     ) -> NoReturn:
-        """Raise ``Repeated`` if the idempotency key was used before, otherwise raise ``refusal``."""
         if idempotency_key is not None:
             self._messages.post(queue, drafts, now, NO_METADATA, idempotency_key)
         raise refusal
 
     def reserve_storage(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules) -> ZqError | None:
-        """Reserve storage quota for the drafts.
-
-        Returns:
-            The error if posts are paused or the quota is exceeded; otherwise ``None``.
+        """Reserve storage quota for the drafts. Return the error if posts are paused or the quota is exceeded.
 
         Raises ``NoPosts`` or ``ReadOnly`` if the mode of the service forbids posts.
         """
@@ -445,7 +399,6 @@ class Messages:
         return QueuePaused.of(queue.name) if rules.posts_paused else self._quotas.reserve_storage(queue.project, drafts)
 
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
-        """Return the copies for the queue's followers, or ``None`` if there are no followers."""
         return self._followers.copies(queue, drafts, rules, now, hops) if rules.subscribed else None
 
     def _drafts(
@@ -458,11 +411,7 @@ class Messages:
         trace: Mapping[str, AttributeValue],
         ids: Sequence[str] = (),
     ) -> tuple[Sequence[Draft], bool]:
-        """Build the drafts of the posted messages. Also return whether the queue ignores a delay that a message sets.
-
-        Args:
-            ids: Ids of the messages; empty = new ids.
-        """
+        """Build the drafts of the posted messages. Also return whether the queue ignores a message's delay."""
         default_ttl, max_ttl = self._rules_cache.ttl(queue, rules), self._limits.max_message_ttl
         default_delay, max_delay = rules.default_message_delay, self._limits.max_message_delay
         seals = rules.enable_encrypt_messages

@@ -32,12 +32,7 @@ NOT_ENCRYPTED: Final = "this server cannot encrypt messages because message_encr
 
 
 class MetadataSchema:
-    """The metadata schema of one kind of resource, "queue" or "topic".
-
-    Args:
-        ttl: Returns the default message ttl of a queue or topic, given its name.
-        unbuilt: Keys that this server does not support, with the reason for each.
-    """
+    """The metadata schema of "queue" or "topic". ``unbuilt`` has the reason for each unsupported key."""
 
     def __init__(
         self,
@@ -64,9 +59,8 @@ class MetadataSchema:
     def check(self, metadata: Metadata, name: str) -> None:
         """Validate the metadata of the resource ``name``.
 
-        Raises:
-            InvalidBody: A reserved key is not valid. The error names the first such key.
-            NotBuilt: The metadata contains a key that this server does not support.
+        Raises ``InvalidBody`` for the first invalid reserved key, and ``NotBuilt`` for a key that this server does not
+        support.
         """
         check_nesting("metadata", metadata)
         for key in OWN.intersection(metadata):
@@ -87,12 +81,7 @@ class MetadataSchema:
                 raise NotBuilt(f"{key}: {sentence}")
 
     def patched(self, metadata: Metadata, operations: Sequence[wire.Operation]) -> Metadata:
-        """Return a copy of the metadata with the operations applied in order.
-
-        Raises:
-            InvalidBody: An operation is not valid.
-            MetadataConflict: An operation names a missing key.
-        """
+        """Return a copy with the operations applied. A missing key raises ``MetadataConflict``."""
         result = dict(metadata)
         for operation, key in [(operation, _key(operation)) for operation in operations]:
             missing = key not in result and key not in self._shown
@@ -112,7 +101,6 @@ def check_operations(operations: Sequence[wire.Operation]) -> None:
 
 
 def find_assigned_values(operations: Sequence[wire.Operation], key: str) -> list[object]:
-    """Return the values that the operations assign to the key, in the order of the operations."""
     return [operation.value for operation in operations if operation.op != "remove" and _key(operation) == key]
 
 

@@ -45,10 +45,7 @@ class Modes:
     def refresh(self, has_low_space: bool) -> None:
         """Read the mode from the store and apply it. Raises ``Unavailable`` if the store is unavailable.
 
-        ``has_low_space`` takes effect even if the store is unavailable.
-
-        Args:
-            has_low_space: Whether the store has too little free disk space for posts.
+        ``has_low_space`` (too little free space for posts) takes effect even if the store is unavailable.
         """
         self.has_low_space = has_low_space
         self._apply()
@@ -57,7 +54,7 @@ class Modes:
         self._apply()
 
     def set(self, mode: Mode) -> None:
-        """Store the mode for all servers. Raises ``Unavailable`` if the store is unavailable."""
+        """Store the mode for all servers."""
         self._documents.put(REF, msgspec.json.encode(ModeRecord(mode)), self._clock.now())
         self.stored = mode
         self._apply()

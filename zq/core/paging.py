@@ -23,13 +23,10 @@ def read_page(
 ) -> tuple[list[T], Marker]:
     """Read up to ``size`` items after ``marker`` in slices. Return the items and the marker of the last item.
 
-    If there are no items, the returned marker is ``None``.
+    If there are no items, the returned marker is ``None``. The first item may exceed ``max_bytes``.
 
-    Args:
-        read: Reads one slice. Its arguments are a marker, a maximum number of items and their maximum total size in
-            bytes. It returns at least one item, if any exists, and the marker of the last item.
-        max_bytes: Maximum total size of the items in bytes. The first item may exceed it.
-        size_of: Returns the size of an item in bytes.
+    ``read`` reads one slice. Its arguments are a marker, a maximum number of items and their maximum total size in
+    bytes. It returns at least one item, if any exists, and the marker of the last item.
     """
     if size <= turns.SLICE:
         found, following = read(marker, size, max_bytes)
@@ -58,12 +55,7 @@ def list_messages(
     max_bytes: int,
     expected: bytes | None,
 ) -> Page[Message]:
-    """Return a page of messages, like ``MessageController.list``, but read the page in slices.
-
-    Args:
-        expected: The queue's metadata that the caller expects; ``None`` = any. If the queue has other metadata, the
-            page has no messages, and ``Page.metadata`` is the queue's metadata.
-    """
+    """Return a page of messages, like ``MessageController.list``, but read the page in slices."""
     if size <= turns.SLICE:
         return messages.list(queue, after, size, wanted, now, max_bytes, expected)
     others: list[bytes] = []

@@ -32,9 +32,7 @@ from zq.turns import slices
 class TopicPage(Struct, frozen=True):
     """A page of a topic's messages as of ``now``.
 
-    Attributes:
-        position: Log position after which the next page starts.
-        gap: Range of messages after the client's marker that are no longer in the log; ``None`` = no gap.
+    The next page starts after the log position ``position``. The messages in ``gap`` are no longer in the log.
     """
 
     messages: Sequence[PublishedMessage]
@@ -77,7 +75,6 @@ class Publishing:
         self._retention = retention
 
     def configure(self, retention: Retention) -> None:
-        """Apply new retention limits from the next publish on."""
         self._retention = retention
 
     def max_post_size(self, topic: TopicRef) -> int:
@@ -94,18 +91,8 @@ class Publishing:
     ) -> WriteResult[range]:
         """Append all messages of a JSON body to the topic's log atomically. Return their sequence numbers.
 
-        A missing topic is created first. The checks run in the same order as in ``Messages.post``.
-
-        Args:
-            hops: Number of zq subscriptions through which the messages have passed already.
-            trace: Trace context to add to each message that has none. Parts that exceed the topic's size limit are
-                omitted.
-
-        Raises:
-            Invalid: The body or a message is not valid.
-            KeyReused: The idempotency key was used for a different request.
-            QuotaExceeded: The project has reached its topic quota.
-            NoPosts: The mode of the service forbids posts.
+        A missing topic is created first. For ``hops`` and ``trace``, see ``Messages.post``. Raises ``Invalid``,
+        ``KeyReused``, ``QuotaExceeded`` or ``NoPosts``.
         """
         self._modes.check_post()
         rules = self._topics.rules(topic)
@@ -130,13 +117,8 @@ class Publishing:
         """Return a page of messages, or a ``TopicPoll`` if the caller must wait for messages.
 
         The caller waits with the ``TopicPoll`` and then passes it to another call. When this method returns a page or
-        raises an error, it closes the ``TopicPoll``.
-
-        Args:
-            marker: Sequence number after which the page starts; "" = start of the log.
-            wait: Maximum seconds to wait for messages.
-
-        Raises ``Invalid`` if the marker is a sequence that the log has not assigned yet.
+        raises an error, it closes the ``TopicPoll``. ``wait`` is in seconds. Raises ``Invalid`` if the log has not
+        assigned the sequence ``marker`` yet.
         """
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         seconds = check_range("wait", wait or 0, 0, self._limits.max_wait)
@@ -161,12 +143,7 @@ class Publishing:
         return topic_poll
 
     def get(self, topic: TopicRef, ids: Sequence[str]) -> ReadResult[Sequence[PublishedMessage]]:
-        """Return the topic's messages with these ids, without duplicates.
-
-        Raises:
-            MessageNotFound: None of the messages exists.
-            MessageUnreadable: None of the existing messages can be decrypted.
-        """
+        """Return the topic's readable messages with these ids. Raises the errors of ``Messages.get_many``."""
         check_count("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = [message for id in dict.fromkeys(ids) for message in self._find(topic, id, now)]
@@ -240,13 +217,7 @@ class Publishing:
 class TopicPoll:
     """A long poll of a topic. It occupies a slot until it is closed.
 
-    Args:
-        after: Log position after which the client wants messages.
-        deadline: Monotonic time at which the poll ends.
-
-    Attributes:
-        position: Log position up to which the topic is known to have no new message.
-
+    ``deadline`` is a monotonic time. The topic is known to have no new message up to the log position ``position``.
     Raises ``Unavailable`` if the log cannot be read.
     """
 
@@ -281,10 +252,7 @@ class TopicPoll:
         return page
 
     def _has_new(self) -> bool:
-        """Return whether the in-memory tail has messages of the topic after ``position``.
-
-        If the tail has only messages of other topics, advance ``position`` past them.
-        """
+        """Return whether the tail has messages of the topic after ``position``. If not, advance ``position``."""
         while batches := self._tail.after(self.position, 0):
             if any(batch.topic == self._topic.name for batch in batches):
                 return True
@@ -292,10 +260,7 @@ class TopicPoll:
         return False
 
     def sleep(self, check: Check | None = None) -> None:
-        """Block until a message may be available or the deadline has passed.
-
-        If ``check`` raises an error, close the poll and raise the error.
-        """
+        """Block until a message may be available or the deadline has passed. If ``check`` fails, close the poll."""
         self._events.waiting(1)
         try:
             if check is None:
@@ -330,10 +295,7 @@ class TopicPoll:
 
 
 def _has_news(page: TopicPage, after: int | None) -> bool:
-    """Return whether a long poll ends with this page, because the page has messages or reports a new gap in the log.
-
-    A gap ends the poll only if the page's position is beyond ``after``. Otherwise, the next page reports the gap again.
-    """
+    """Return whether the page ends the poll. A gap ends the poll only if the page's position is beyond ``after``."""
     return bool(page.messages) or (page.gap is not None and page.position > (after or 0))
 
 

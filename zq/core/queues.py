@@ -37,11 +37,7 @@ LAST: Final = "\x7f"
 
 
 class Queues(MetadataResource[QueueRef, Queue]):
-    """Operations on queues: create, list, update, count, purge and delete.
-
-    Args:
-        max_counted: Maximum count per state that ``depth`` returns.
-    """
+    """Operations on queues: create, list, update, count, purge and delete."""
 
     def __init__(
         self,
@@ -74,11 +70,9 @@ class Queues(MetadataResource[QueueRef, Queue]):
 
     @property
     def max_counted(self) -> int:
-        """Maximum count per state that ``depth`` returns."""
         return self._max_counted
 
     def configure(self, max_counted: int) -> None:
-        """Set the maximum count per state that ``depth`` returns."""
         self._max_counted = max_counted
 
     def change(
@@ -88,10 +82,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
         named: Sequence[object] = (),
         allowance: Allowance = EVERYTHING,
     ) -> Metadata:
-        """Change the metadata like ``MetadataResource.change``, and then wake the queue's long polls.
-
-        The change may have resumed a paused queue, so the long polls must check for messages again.
-        """
+        """Change the metadata, and wake the queue's long polls, because the change may have resumed a paused queue."""
         shown = super().change(ref, edit, named, allowance)
         self._waiters.wake(ref)
         return shown
@@ -120,10 +111,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
             key.check_change(former, metadata)
 
     def depth(self, ref: QueueRef) -> ReadResult[Depth]:
-        """Return the message count of each state, at most one second old.
-
-        No count exceeds ``max_counted``. If the queue does not exist, all counts are 0.
-        """
+        """Return the message count of each state, at most one second old. No count exceeds ``max_counted``."""
         return ReadResult(self._depths.get(ref), self._clock.now())
 
     def _count_states(self, ref: QueueRef) -> Depth:
@@ -132,7 +120,6 @@ class Queues(MetadataResource[QueueRef, Queue]):
         return Depth(min(depth.ready, most), min(depth.delayed, most), min(depth.claimed, most), 0, depth.oldest_ready)
 
     def states(self, ref: QueueRef) -> Depth:
-        """Return the current message count of each state, read from the store."""
         return self._count_states(ref)
 
     def named(self, project: str, after: str = "", prefix: str = "") -> Iterator[Queue]:
@@ -152,12 +139,9 @@ class Queues(MetadataResource[QueueRef, Queue]):
             marker = page.next
 
     def count(self, project: str, visible: Callable[[str], bool] | None = None) -> int:
-        """Return the number of the project's queues.
+        """Return the number of the project's queues that are ``visible``.
 
-        Args:
-            visible: Returns whether to count a queue, given its name; ``None`` = count all queues. With ``visible``,
-                only the first ``max_metadata_walk`` queues (a server option) are inspected, so the number may be too
-                low.
+        With ``visible``, only the first ``max_metadata_walk`` queues are inspected, so the number may be too low.
         """
         if visible is None:
             return self._queues.count(project) - self._count_hidden(project)

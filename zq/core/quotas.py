@@ -66,11 +66,7 @@ _decoder: Final = msgspec.json.Decoder(Project)
 
 
 class Allotment(msgspec.Struct, frozen=True):
-    """The cached quota, state and rate limiter of one project.
-
-    Attributes:
-        ttl: Seconds for which the allotment is cached.
-    """
+    """The cached quota, state and rate limiter of one project. The cache keeps them for ``ttl`` seconds."""
 
     ttl: float
     quota: Quota
@@ -118,11 +114,7 @@ class NoQuotas:
 
 
 class Quotas:
-    """The quotas and states of all projects.
-
-    Args:
-        defaults: Limits for projects, unless an administrator has set other limits.
-    """
+    """The quotas and states of all projects. ``defaults`` apply unless an administrator has set other limits."""
 
     are_enforced = True
 
@@ -159,7 +151,7 @@ class Quotas:
     def _load_allotment(self, project: str) -> Allotment:
         """Read the project's allotment. If the store is unavailable, return the last allotment.
 
-        Raises ``Unavailable`` if there is no last allotment, because the project may be suspended.
+        Without a last allotment, raise ``Unavailable``, because the project may be suspended.
         """
         began = self.now()
         try:
@@ -181,10 +173,7 @@ class Quotas:
         return _decoder.decode(document.value) if document else Project()
 
     def write(self, project: str, change: Callable[[Project], Project]) -> Project:
-        """Change the project's settings atomically and return the new settings.
-
-        Raises ``MetadataConflict`` if concurrent changes make every attempt fail.
-        """
+        """Change the project's settings atomically and return the new settings."""
         ref = DocumentRef("", QUOTA, project_id(project))
         for _ in range(10):
             now = self._clock.now()
@@ -204,15 +193,11 @@ class Quotas:
         self.forget(project)
 
     def forget(self, project: str) -> None:
-        """Drop the project's cached settings and usage."""
         self._allotments.forget(project)
         self._storage_quotas.forget(project)
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Project]]:
-        """Return a page of project ids and settings, ordered by id.
-
-        A project is listed if it has settings or has created something.
-        """
+        """Return a page, by id, of the projects that have settings or have created something."""
         size = PAGE if limit is None else check_range("limit", limit, 1, MAX_PAGE)
         now = self._clock.now()
         registered, written = (self._documents.list("", kind, "", marker, size, now).items for kind in (PROJECT, QUOTA))
@@ -224,18 +209,11 @@ class Quotas:
     # that each check includes the other creations.
 
     def admit_queue(self, queue: QueueRef, dead_letters: object = None) -> AbstractContextManager[None]:
-        """Return a context manager that reserves quota while the caller creates a queue and its dead-letter queue.
-
-        Queues that exist are not counted again. Raises ``QuotaExceeded`` if the project has reached its queue limit.
-        """
+        """Reserve quota for a new queue and its dead-letter queue; a context manager. Raises ``QuotaExceeded``."""
         return self._reserve_queues([queue, *_dead_letter_ref(queue, dead_letters)])
 
     def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
-        """Return a context manager that reserves quota while the caller moves messages to these queues.
-
-        A move creates target queues that do not exist. Raises ``QuotaExceeded`` if the project has reached its queue
-        limit.
-        """
+        """Reserve quota for the missing target queues of a move; a context manager. Raises ``QuotaExceeded``."""
         missing = self._missing(queues)
         return self._reserve_queues(missing) if missing else NOTHING
 
@@ -248,8 +226,7 @@ class Quotas:
     def check_dead_letters(self, queue: QueueRef, name: object) -> None:
         """Raise ``QuotaExceeded`` if creating the dead-letter queue would exceed the project's queue limit.
 
-        Called when a client sets the dead-letter queue in the metadata of ``queue``. A later claim creates the
-        dead-letter queue without a check.
+        A later claim creates the dead-letter queue without a check.
         """
         self.check_targets(_dead_letter_ref(queue, name))
 
@@ -275,7 +252,7 @@ class Quotas:
                 raise exceeded("queues", limit)
 
     def _read_exists(self, queue: QueueRef) -> bool:
-        """Return whether the queue exists. For a project without a queue limit, return ``True`` without a lookup."""
+        """Return whether the queue exists. If the project has no queue limit, return ``True`` without a lookup."""
         return not self.allotment(queue.project).quota.queues or self._storage.queues.get(queue) is not None
 
     def _register(self, project: str) -> None:
@@ -283,10 +260,7 @@ class Quotas:
 
     @contextmanager
     def admit_topic(self, topic: TopicRef) -> Iterator[None]:
-        """Return a context manager that reserves quota while the caller creates a topic.
-
-        Raises ``QuotaExceeded`` if the project has reached its topic limit.
-        """
+        """Reserve quota for a new topic; a context manager. Raises ``QuotaExceeded``."""
         self._registered.get(topic.project)
         with self._creation_locks.locked((topic.project, TOPIC)):
             limit = self.allotment(topic.project).quota.topics
@@ -295,10 +269,7 @@ class Quotas:
             yield
 
     def admit_metadata(self, project: str, size: int, former: int) -> None:
-        """Reserve metadata quota for a queue or topic whose metadata grows from ``former`` to ``size`` bytes.
-
-        Raises ``QuotaExceeded`` if the project would exceed its metadata limit.
-        """
+        """Reserve quota for metadata that grows from ``former`` to ``size`` bytes. Raises ``QuotaExceeded``."""
         self._metadata_quotas.take(project, size, former, self.allotment(project).quota.metadata_bytes)
 
     def _measure_metadata(self, project: str) -> int:
@@ -315,20 +286,13 @@ class Quotas:
         return self._documents.get(DocumentRef(topic.project, TOPIC, topic.name), self._clock.now()) is not None
 
     def max_subscriptions(self, project: str) -> int:
-        """Return the project's subscription limit; 0 = no limit.
-
-        Also add the project to the list of projects, because the caller is about to create a subscription.
-        """
+        """Return the subscription limit (0 = no limit), and add the project to the list of projects."""
         self._registered.get(project)
         return self.allotment(project).quota.subscriptions
 
     @contextmanager
     def admit_work(self, project: str, work: Work, name: str) -> Iterator[QuotaExceeded | None]:
-        """Return a context manager that reserves quota for a transaction object (stage, fence or producer).
-
-        If the object is new and the project has reached its limit, the context manager yields ``QuotaExceeded``,
-        otherwise ``None``.
-        """
+        """Reserve quota for a stage, fence or producer; a context manager that yields ``QuotaExceeded`` or ``None``."""
         limit = getattr(self.allotment(project).quota, work)
         known = (project, work, name)
         self._registered.get(project)
@@ -345,12 +309,11 @@ class Quotas:
         yield None
 
     def forget_work(self, project: str, work: Work, name: str) -> None:
-        """Remove a transaction object (stage, fence or producer) from this server's cache of existing objects."""
+        """Remove a stage, fence or producer from this server's cache of existing objects."""
         with self._lock:
             self._existing_work.pop((project, work, name), None)
 
     def share_of(self, project: str) -> int:
-        """Return the maximum percentage of a process's long-poll slots and streams that the project may occupy."""
         return self.allotment(project).quota.share
 
     def reserve_storage(self, project: str, drafts: Sequence[Draft]) -> QuotaExceeded | None:
@@ -363,7 +326,6 @@ class Quotas:
         return self._storage_quotas.take(project, len(drafts), size, quota)
 
     def stored(self, project: str) -> Usage | None:
-        """Return the project's storage usage, or ``None`` if the store does not report it."""
         return self._storage.usage(project, self._clock.now())
 
     def used(self, project: str) -> Mapping[str, int]:
@@ -400,11 +362,7 @@ def _dead_letter_ref(queue: QueueRef, name: object) -> list[QueueRef]:
 
 
 def check_state(state: State, changes: bool) -> None:
-    """Raise ``NotAuthorized`` if the project's state forbids the request.
-
-    Args:
-        changes: Whether the request is a write.
-    """
+    """Raise ``NotAuthorized`` if the project's state forbids the request. ``changes`` = the request is a write."""
     if state is State.SUSPENDED:
         raise NotAuthorized("The project is suspended.")
     if state is State.READ_ONLY and changes:

@@ -58,13 +58,7 @@ Demands = dict[str, tuple[float, float, float]]
 
 
 class RemainingRate(NamedTuple):
-    """The rate limit that a project is closest to exceeding.
-
-    Attributes:
-        name: Name of the rate.
-        rest: Units left now.
-        seconds: Seconds until the whole rate is available again.
-    """
+    """The rate that a project is closest to exceeding: units left, and seconds until the rate is fully available."""
 
     name: str
     rest: int
@@ -72,14 +66,7 @@ class RemainingRate(NamedTuple):
 
 
 class RecentProjects:
-    """The projects that this process has served recently. They show whether projects compete for this process.
-
-    The process records:
-
-    - the projects with light requests in progress (``zq.http.weight`` defines light and heavy requests)
-    - the project of the latest request, and the time of this request
-    - the time of the latest request of any other project
-    """
+    """The projects that this process has served recently. They show whether projects compete for this process."""
 
     def __init__(self) -> None:
         self.busy: set[Account] = set()
@@ -88,10 +75,7 @@ class RecentProjects:
         self._last_at = self._other_at = -RECENT_SECONDS
 
     def note(self, account: "Account", now: float) -> None:
-        """Record a request of a project.
-
-        There is no lock: if two threads overwrite each other's record, the next request corrects it.
-        """
+        """Record a request of a project. No lock is needed: the next request corrects an overwritten record."""
         if self._last is not account:
             self._other_at, self._last = self._last_at, account
         self._last_at = now
@@ -103,9 +87,8 @@ class RecentProjects:
     def contention(self, account: "Account", now: float) -> Contention:
         """Return how likely a heavy request of ``account`` delays other requests.
 
-        - ``NOW``: Light requests are in progress.
-        - ``RECENT``: Another project sent a request within the last ``CONTENTION_SECONDS``.
-        - ``NONE``: Neither is the case.
+        ``NOW``: light requests are in progress. ``RECENT``: another project sent a request within the last
+        ``CONTENTION_SECONDS``.
         """
         if self.busy:
             return Contention.NOW
@@ -114,11 +97,7 @@ class RecentProjects:
 
 
 class Account:
-    """The rate limiter of one project in one process: three token buckets and a count of requests in progress.
-
-    A heavy request (see ``zq.http.weight``) occupies one of ``MAX_HEAVY`` slots and is charged an estimated cost in
-    advance.
-    """
+    """The rate limiter of one project in one process: three token buckets and a count of requests in progress."""
 
     __slots__ = (
         "_asked",
@@ -174,10 +153,7 @@ class Account:
         return self._quota
 
     def enter(self, now: float) -> None:
-        """Admit a request and count it as in progress. Call ``leave`` when the request ends or is suspended.
-
-        Raises ``TooManyRequests`` if the request exceeds a rate or the limit of concurrent requests.
-        """
+        """Admit a request and count it as in progress until ``leave``. Raises ``TooManyRequests``."""
         limit = now + ALLOWED
         self._lock.acquire()
         try:
@@ -201,10 +177,7 @@ class Account:
             self._update_busy()
 
     def begin_heavy(self, now: Callable[[], float], messages: int, size: int) -> None:
-        """Wait for a slot for a heavy request and charge an estimated cost. Call ``end_heavy`` afterwards.
-
-        Raises ``TooManyRequests`` if no slot becomes free in time, or if the project is in debt after the wait.
-        """
+        """Wait for a slot and charge an estimated cost until ``end_heavy``. Raises ``TooManyRequests``."""
         with self._lock:
             self._heavy += 1
             self._update_busy()
@@ -267,10 +240,7 @@ class Account:
         return RemainingRate(RATES[scarcest], rest, max(1, ceil(debt)))
 
     def headers(self, now: float) -> dict[str, str]:
-        """Return the rate-limit headers of a response, with names in lower case; empty if no rate is limited.
-
-        The headers follow draft-ietf-httpapi-ratelimit-headers-10.
-        """
+        """Return the headers of draft-ietf-httpapi-ratelimit-headers-10, in lower case; empty if no rate is limited."""
         soon = now + 1.0
         requests, messages, size = self._requests, self._messages, self._bytes
         if requests > soon or messages > soon or size > soon:
@@ -282,11 +252,7 @@ class Account:
         return self._full[1 if messages > requests and messages > now else 0]
 
     def demand(self) -> tuple[float, float, float]:
-        """Return the demand since the last call: requests, messages and bytes.
-
-        The messages and bytes of rejected requests are unknown. Each rejected request therefore counts like an average
-        admitted request.
-        """
+        """Return the demand since the last call. A rejected request counts like an average admitted request."""
         with self._lock:
             asked, refusals = self._asked, self._refusals
             # Refunded estimates may exceed the costs that were charged since the last call.
@@ -336,11 +302,7 @@ class Account:
 
 
 class Rates:
-    """The rate limiters of all projects in one process.
-
-    Args:
-        threads: Number of requests that the process handles concurrently.
-    """
+    """The rate limiters of all projects in one process, which handles ``threads`` requests concurrently."""
 
     def __init__(self, threads: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._threads = threads
@@ -375,14 +337,10 @@ class Exchange:
         self._divided: set[str] = set()
 
     def start(self) -> None:
-        """Start a background thread that exchanges reports every second."""
         threading.Thread(target=self._run, name="zq-rates", daemon=True).start()
 
     def exchange_reports(self) -> None:
-        """Publish this process's demand, read the reports of the other processes, and divide the rates.
-
-        If no project uses more than ``NEAR_FRACTION`` of a rate, the store is not accessed.
-        """
+        """Publish this process's demand, read the reports of the other processes, and divide the rates."""
         accounts = self._rates.accounts()
         demands = {project: account.demand() for project, account in accounts.items()}
         near = {project: demand for project, demand in demands.items() if _is_near(demand, accounts[project].quota)}
@@ -399,7 +357,6 @@ class Exchange:
             )
 
     def _exchange(self, near: Demands) -> list[Demands]:
-        """Publish the demand of the projects in ``near``, and return the reports of the other processes."""
         now = self._clock.now()
         self._reports.publish(msgspec.json.encode(near), now)
         return self._reports.read_others(now)
@@ -414,12 +371,7 @@ class Exchange:
 
 
 def fair_share(limit: float, demands: Iterable[float]) -> float:
-    """Return the max-min fair share of a rate for this process, whose own demand counts as unlimited.
-
-    Args:
-        limit: Rate to divide.
-        demands: Demands of the other processes.
-    """
+    """Return this process's max-min fair share of ``limit``. The process's own demand counts as unlimited."""
     left, sharing = limit, sorted(demands)
     for at, demand in enumerate(sharing):
         share = left / (len(sharing) - at + 1)
@@ -439,7 +391,6 @@ def _text(name: str, rest: int, seconds: int) -> dict[str, str]:
 
 
 def rates_of(quota: Quota) -> tuple[float, float, float]:
-    """Return the quota's limits of requests, messages and bytes per second."""
     return float(quota.requests), float(quota.messages), float(quota.bytes)
 
 

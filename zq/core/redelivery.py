@@ -19,13 +19,7 @@ MAX_CLAIM_COUNT: Final = "max_claim_count"
 
 
 class Redelivery(Struct, frozen=True):
-    """The delay before a message is redelivered after its claim has expired or was released without a delay.
-
-    Attributes:
-        delay: Delay in seconds after the first claim.
-        exponential: Whether the delay doubles with each claim.
-        cap: Maximum delay in seconds.
-    """
+    """The redelivery delay in seconds. If ``exponential``, the delay doubles with each claim, up to ``cap``."""
 
     delay: int = 0
     exponential: bool = False
@@ -48,7 +42,6 @@ class DeadLetters(Struct, frozen=True):
     """The dead-letter queue of a queue, and the claim limit of its messages.
 
     Attributes:
-        max_claims: Number of claims after which a message is moved to the dead-letter queue.
         ttl: Ttl in seconds of a dead letter; ``None`` = the message's own ttl, restarted.
         history: Seconds for which the source queue keeps a history entry of a moved message; 0 = no entry.
     """
@@ -71,9 +64,6 @@ def claim(
 
     Several servers may claim and move concurrently, because only ready messages are moved. If a claim finds only
     messages that must be moved, the claim is repeated after the move, up to ``MAX_CLAIM_ATTEMPTS`` times.
-
-    Args:
-        before_move: Called before each batch of moves with the source queue, the moves and ``now``.
     """
     for _ in range(MAX_CLAIM_ATTEMPTS):
         claimed = storage.claims.create(queue, request, now)

@@ -42,13 +42,9 @@ NO_ORIGIN: Final = "to is missing: a message of the queue has no origin to which
 class Routes:
     """The target queues of one redrive.
 
-    A message is moved only if the client may post to the target and posts to the target are not paused.
-
-    Args:
-        to: Target of all messages; ``None`` = each message goes to its origin queue. The caller must already have
-            checked the client's permission to post to ``to``.
-        origin: Move only messages that were buried from this queue; ``None`` = from any queue.
-        allowance: The permissions of the client, which are checked for origin queues.
+    A message is moved only if the client may post to the target and posts to the target are not paused. If ``to`` is
+    ``None``, each message goes to its origin queue. Otherwise, the caller must already have checked the client's
+    permission to post to ``to``.
     """
 
     def __init__(
@@ -63,18 +59,13 @@ class Routes:
         """The queue from which the messages must come; ``None`` = any queue."""
 
     def selected(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return the messages whose origin is ``origin``, or all messages if ``origin`` is ``None``."""
         return messages if self.origin is None else [each for each in messages if each.origin == self.origin]
 
     def has_target(self, message: Message) -> bool:
-        """Return whether the redrive names a target, or the message has an origin queue."""
         return bool(self._to or message.origin)
 
     def moves(self, messages: Sequence[Message]) -> list[Move]:
-        """Return a ``Move`` for each message, with its target queue and the default delay of that queue.
-
-        Omit a message if it has no target, if the client may not post to the target, or if posts to it are paused.
-        """
+        """Return a ``Move`` for each message that may be moved, with the default delay of its target queue."""
         moves = []
         for message in messages:
             target = self._to or message.origin
@@ -106,11 +97,8 @@ class Redriving:
     def redrive(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> Redriven:
         """Move ready messages to ``terms.to``, or back to their origin queues.
 
-        Without ``terms.ids``, the oldest messages are moved. If ``terms.origin`` is set, only messages that come from
-        the queue with this name are moved. Without ``terms.to``, these messages stay in the queue:
-
-        - messages without an origin
-        - messages from an origin to which the caller may not post, or to which posts are paused
+        Without ``terms.ids``, the oldest messages are moved. Without ``terms.to``, a message stays in the queue if it
+        has no origin, if the caller may not post to its origin, or if posts to its origin are paused.
 
         Raises:
             NotAuthorized: The caller may not post to ``terms.to``.
@@ -130,10 +118,10 @@ class Redriving:
         return Redriven(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count, lost)
 
     def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> RedriveDryRun:
-        """Return the expected result of ``redrive`` without moving messages.
+        """Return the expected result of ``redrive``, from at most ``MAX_BATCH`` messages, without moving messages.
 
-        At most ``MAX_BATCH`` messages are inspected. Without ids, a redrive stops at the first message without a
-        target. The fields ``counted`` and ``origins`` of the result also cover the messages after that message.
+        Without ids, a redrive stops at the first message without a target. The fields ``counted`` and ``origins`` of
+        the result also cover the messages after that message.
         """
         routes = self._routes(queue, terms, allowance)
         limit = MAX_BATCH if terms.limit is UNSET else terms.limit
@@ -201,10 +189,7 @@ class Redriving:
         return moved
 
     def _move_named(self, queue: QueueRef, routes: Routes, ids: Sequence[str]) -> tuple[int, list[str]]:
-        """Move the ready messages with these ids.
-
-        Return the number of moved messages, and the ids of messages that do not exist or are not ready.
-        """
+        """Move ready messages. Return the number of moves, and the ids of messages that are missing or not ready."""
         went: set[str] = set()
         stay: set[str] = set()
         homeless = False
@@ -238,10 +223,7 @@ class Redriving:
             turns.give_way()
 
     def _named(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[Message]]:
-        """Yield the ready messages with these ids in pages.
-
-        A message that a commit is settling is not ready, even if its claim has expired.
-        """
+        """Yield the ready messages with these ids in pages. A message that a commit is settling is not ready."""
         for start in range(0, len(ids), CHUNK):
             if start:
                 turns.give_way()

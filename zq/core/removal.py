@@ -111,10 +111,7 @@ class Removal:
         return bool(found)
 
     def _step_documents(self, project: str, owned: OwnedDocuments) -> bool:
-        """Delete a page of the project's documents of one kind. Return whether there were any.
-
-        Deployment-wide documents with the same names are deleted, too. See ``OwnedDocuments``.
-        """
+        """Delete a page of the project's documents of one kind. Return whether there were any."""
         now = self._clock.now()
         found = self._documents.list(project, owned.kind, "", "", DOCUMENT_PAGE, now).items
         for document in found:

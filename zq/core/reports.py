@@ -16,15 +16,7 @@ MAX_PROCESSES: Final = 256
 
 
 class Reports(Generic[R]):
-    """Reports that processes exchange. Each process publishes one report as a document, and reads all reports.
-
-    All methods raise ``Unavailable`` if the store is unavailable.
-
-    Args:
-        kind: Kind of the documents.
-        ttl: Seconds after which a report expires unless its process publishes it again.
-        report_type: Type that reports are decoded to.
-    """
+    """Reports that processes exchange. Each process publishes one report as a document, and reads all reports."""
 
     def __init__(self, documents: DocumentController, kind: str, ttl: float, report_type: type[R]) -> None:
         self._documents = documents
@@ -33,7 +25,6 @@ class Reports(Generic[R]):
         self._own = DocumentRef("", kind, uuid4().hex)
 
     def publish(self, report: bytes, now: Seconds) -> None:
-        """Write this process's report, encoded as JSON. It replaces the process's previous report."""
         self._documents.put(self._own, report, now, expires=now + self._ttl)
 
     def read(self, now: Seconds) -> dict[str, R]:
@@ -45,5 +36,4 @@ class Reports(Generic[R]):
         return {document.ref.name: self._decoder.decode(document.value) for document in page.items}
 
     def read_others(self, now: Seconds) -> list[R]:
-        """Return the reports of all other processes."""
         return [report for process, report in self.read(now).items() if process != self._own.name]

@@ -45,12 +45,7 @@ NamedMetadata = tuple[str, Metadata]
 
 
 class Listing(Struct, frozen=True):
-    """A page of resources.
-
-    Attributes:
-        next: Marker of the next page; ``None`` on the last page.
-        cut: Whether the page ended early to limit the server's work. Such a page may be empty.
-    """
+    """A page of resources. If ``cut`` is true, the page ended early to limit the server's work, and may be empty."""
 
     items: list[NamedMetadata]
     next: str | None
@@ -58,11 +53,7 @@ class Listing(Struct, frozen=True):
 
 
 class ListingBudget:
-    """The remaining amount of work that the server may spend on one filtered listing.
-
-    Args:
-        max_resources: Maximum number of resources to inspect.
-    """
+    """The work that the server may still spend on one filtered listing of up to ``max_resources`` resources."""
 
     def __init__(self, max_resources: int) -> None:
         self._left = max_resources
@@ -128,11 +119,7 @@ class ResourceStore(Protocol[Given, T]):
 
 
 class MetadataResource(Generic[R, T]):
-    """Operations that queues and topics share.
-
-    Args:
-        changed: Called with each resource whose metadata may have changed.
-    """
+    """Operations that queues and topics share."""
 
     def __init__(
         self,
@@ -165,17 +152,11 @@ class MetadataResource(Generic[R, T]):
         filters: Mapping[str, object] | None = None,
         visible: Callable[[str], bool] | None = None,
     ) -> Listing:
-        """Return a page of resources, ordered by name.
+        """Return a page of the resources whose names contain ``name`` and whose metadata has the values ``filters``.
 
-        Each request inspects a limited number of resources, so a filtered page may be short or empty although more
-        resources follow. The marker of the next page reveals no name that the client may not see.
-
-        Args:
-            name: Text that the names must contain.
-            filters: Required values by metadata key.
-            visible: Returns whether the client may see a name; ``None`` = all names are visible.
-
-        Raises ``InvalidParameter`` if the marker is not valid.
+        The resources are ordered by name. A filtered page may be short or empty although more resources follow. The
+        marker of the next page reveals no name for which ``visible`` is false. Raises ``InvalidParameter`` if the
+        marker is not valid.
         """
         about = f"{self._schema.kind} {project}"
         marker = self._markers.open(about, marker)
@@ -205,27 +186,18 @@ class MetadataResource(Generic[R, T]):
             marker, chunk = page.next, _next_read(chunk, page.items) if filtered else chunk
 
     def shown(self, name: str, metadata: Metadata) -> Metadata:
-        """Return the metadata as clients see it, including the defaults of unset reserved keys."""
         return self._schema.shown(name, metadata)
 
     def metadata(self, ref: R) -> Metadata:
-        """Return the resource's metadata as clients see it.
-
-        If the resource does not exist, return the defaults.
-        """
+        """Return the resource's metadata as clients see it. If the resource does not exist, return the defaults."""
         stored = self._store.get(ref)
         return self.shown(ref.name, _parse(stored.metadata) if stored else {})
 
     def create(self, ref: R, raw: bytes, allowance: Allowance = EVERYTHING) -> bool:
         """Create the resource. If it exists, leave it unchanged and return ``False``.
 
-        Args:
-            raw: Metadata as a JSON object; b"" = no metadata.
-
-        Raises:
-            InvalidBody: The metadata is not valid.
-            NotAuthorized: The caller may not post to the dead-letter queue in the metadata.
-            QuotaExceeded: The project has reached a quota.
+        ``raw`` is a JSON object; b"" = no metadata. Raises ``InvalidBody`` or ``QuotaExceeded``. Raises
+        ``NotAuthorized`` if the caller may not post to the dead-letter queue in the metadata.
         """
         metadata = wire.json_object(raw) if raw else {}
         self._check(ref, metadata)
@@ -242,8 +214,6 @@ class MetadataResource(Generic[R, T]):
 
     def patch(self, ref: R, operations: Sequence[wire.Operation], allowance: Allowance = EVERYTHING) -> Metadata:
         """Apply the operations atomically and return the new metadata as clients see it.
-
-        If an error is raised, the metadata is unchanged.
 
         Raises:
             InvalidBody: An operation or the new metadata is not valid.
@@ -263,14 +233,9 @@ class MetadataResource(Generic[R, T]):
     ) -> Metadata:
         """Replace the metadata atomically with the result of ``edit``. Return the new metadata as clients see it.
 
-        If other clients change the metadata concurrently, ``edit`` is called again. If an error is raised, the metadata
-        is unchanged.
-
-        Args:
-            named: Dead-letter queues that ``edit`` may set. The permission to post to them and the quota for creating
-                them are checked.
-
-        Raises the errors of ``patch`` and of ``edit``.
+        If other clients change the metadata concurrently, ``edit`` is called again. ``named`` has the dead-letter
+        queues that ``edit`` may set; permission and quota are checked for them. Raises the errors of ``patch`` and of
+        ``edit``.
         """
         self._authorize_dead_letters(allowance, named)
         while True:
@@ -297,10 +262,7 @@ class MetadataResource(Generic[R, T]):
         return self._store.create(ref, raw)
 
     def _admitted(self, ref: R, metadata: Metadata) -> AbstractContextManager[None]:
-        """Return a context manager that reserves quota for the resource and its dead-letter queue.
-
-        Raises ``QuotaExceeded`` if the project has reached its limit.
-        """
+        """Reserve quota for the resource and its dead-letter queue; a context manager. Raises ``QuotaExceeded``."""
         raise NotImplementedError
 
     def _own_metadata(self, _ref: R) -> Metadata:
@@ -323,26 +285,17 @@ class MetadataResource(Generic[R, T]):
                     allowance.authorize("messages:create", Verb.PRODUCE, Kind.QUEUE, target)
 
     def delete(self, ref: R) -> int | None:
-        """Delete the resource and its messages.
-
-        Returns:
-            The number of deleted messages, or ``None`` if they could not be counted.
-        """
+        """Delete the resource and its messages. Return the number of deleted messages; ``None`` = not counted."""
         held = self._count_messages(ref)
         self._store.delete(ref)
         self._changed(ref)
         return held
 
     def purge(self, ref: R, types: Sequence[str] | None) -> int | None:
-        """Delete the resource's messages, its subscriptions, or both.
+        """Delete the resource's messages, its subscriptions, or both (``types`` = ``None``).
 
-        Args:
-            types: "messages" and "subscriptions"; ``None`` = both.
-
-        Returns:
-            The number of deleted messages, or ``None`` if they could not be counted.
-
-        Raises ``InvalidBody`` for an unknown type.
+        Return the number of deleted messages, or ``None`` if they could not be counted. Raises ``InvalidBody`` for a
+        type other than "messages" and "subscriptions".
         """
         for kind in types or ():
             if kind not in ("messages", "subscriptions"):

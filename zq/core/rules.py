@@ -48,20 +48,13 @@ class DefaultTtls:
 
     @property
     def default(self) -> int:
-        """Default message ttl in seconds of queues whose names match no pattern."""
         return self._table[0]
 
     def of(self, queue: str) -> int:
-        """Return the queue's default message ttl in seconds."""
         return self._table[1](queue)
 
     def replace(self, default: int, by_name: Patterns) -> None:
-        """Replace all default ttls. Messages that were posted before keep their ttl.
-
-        Args:
-            default: Ttl in seconds of queues that match no pattern.
-            by_name: Ttl in seconds by pattern of queue names. The first match applies.
-        """
+        """Replace all default ttls, in seconds. The first matching pattern in ``by_name`` applies."""
         self._table = default, _finder(default, by_name)
 
 
@@ -78,8 +71,7 @@ def _finder(default: int, by_name: Patterns) -> Callable[[str], int]:
 class Rules(ReservedKeys, frozen=True, kw_only=True):
     """The settings of a queue that apply to its messages, parsed from ``metadata``.
 
-    Unset keys have their default values, except that an unset ``default_message_ttl`` is ``None``. ``RulesCache.ttl``
-    returns its default.
+    An unset ``default_message_ttl`` is ``None``; ``RulesCache.ttl`` returns its default.
     """
 
     metadata: bytes
@@ -90,12 +82,8 @@ class Rules(ReservedKeys, frozen=True, kw_only=True):
     sealed_since: Seconds = 0.0
     """Time since which all bodies of the queue are encrypted; 0 = bodies may be unencrypted."""
     uses_protocol: bool = False
-    """Whether the queue has attributes of another protocol, such as SQS.
-
-    If so, its dead letters get the default ttl of the dead-letter queue.
-    """
+    """Whether the queue has attributes of another protocol, such as SQS."""
     claims_paused: bool = False
-    """Whether claims and pops are paused."""
     posts_paused: bool = False
 
 
@@ -119,8 +107,8 @@ class RulesCache:
         self.remembered: Callable[[QueueRef], Rules | None] = self._remembered.get
         """Returns the rules of a queue as last read by this server, or ``None``.
 
-        The rules may be outdated. The caller must therefore send ``Rules.metadata`` to the store. The store rejects the
-        request if the queue's metadata has changed.
+        The rules may be outdated. The caller must send ``Rules.metadata`` to the store, which rejects outdated
+        metadata.
         """
         self._lock = threading.Lock()
         self._queues = storage.queues
@@ -128,13 +116,9 @@ class RulesCache:
         self._claims = storage.claims
         self._recent = ReadThroughCache(self._stored, CACHE_SIZE, CACHE_TTL, monotonic)
         self.recent: Callable[[QueueRef], Rules] = self._recent.get
-        """Returns a queue's rules, at most ``CACHE_TTL`` seconds old.
-
-        If the queue does not exist, returns the default rules. The cache saves a round trip on each delete and pop.
-        """
+        """Returns a queue's rules, at most ``CACHE_TTL`` seconds old; the default rules for a missing queue."""
 
     def remember(self, queue: QueueRef, metadata: bytes) -> Rules:
-        """Parse the metadata and cache the result for the queue."""
         rules = self.rules(metadata)
         with self._lock:
             self._remembered[queue] = rules
@@ -155,8 +139,7 @@ class RulesCache:
         """Let target queues accept unencrypted bodies if the moves contain unencrypted messages.
 
         A queue whose metadata marks all bodies as encrypted treats an unencrypted body as unreadable. This method
-        removes the mark. Only ready messages are considered, because other messages are not moved. Raises
-        ``MetadataConflict`` if concurrent changes to a target make every attempt fail.
+        removes the mark. Raises ``MetadataConflict`` if concurrent changes to a target make every attempt fail.
         """
         by_id = self._moves_to_sealed(source, moves)
         if by_id:
@@ -165,10 +148,7 @@ class RulesCache:
             self.admit_plain(_plain_targets(source, ready, by_id))
 
     def plain_targets(self, source: QueueRef, claim: str, moves: Sequence[Move], now: Seconds) -> Collection[QueueRef]:
-        """Return the target queues that accept only encrypted bodies but would receive unencrypted ones.
-
-        Only messages of ``claim`` are considered, because the store does not move other messages.
-        """
+        """Return the target queues that accept only encrypted bodies but would receive unencrypted ones."""
         by_id = self._moves_to_sealed(source, moves)
         if not by_id:
             return ()
@@ -179,10 +159,7 @@ class RulesCache:
         return _plain_targets(source, held, by_id)
 
     def _moves_to_sealed(self, source: QueueRef, moves: Sequence[Move]) -> Mapping[str, Move]:
-        """Return the moves to queues that accept only encrypted bodies, by message id.
-
-        If the source queue also accepts only encrypted bodies, return no moves, because all its bodies are encrypted.
-        """
+        """Return the moves to queues that accept only encrypted bodies, by id; none if the source is one of them."""
         names = {move.to for move in moves}
         sealed = {name for name in names if self.recent(QueueRef(source.project, name)).sealed_since}
         if not sealed or self.fresh(source).sealed_since:
@@ -190,10 +167,7 @@ class RulesCache:
         return {move.id: move for move in moves if move.to in sealed}
 
     def admit_plain(self, targets: Iterable[QueueRef]) -> None:
-        """Let queues accept unencrypted bodies. Must be called before unencrypted bodies are moved to the queues.
-
-        Raises ``MetadataConflict`` if concurrent changes to a queue make every attempt fail.
-        """
+        """Let queues accept unencrypted bodies. Must be called before unencrypted bodies are moved to the queues."""
         for target in targets:
             for _ in range(MAX_ATTEMPTS):
                 stored = self._queues.get(target)
@@ -215,8 +189,8 @@ class RulesCache:
     def dead_letters(self, queue: QueueRef, rules: Rules) -> DeadLetters | None:
         """Return the dead-letter queue, claim limit and ttl; ``None`` if messages are never moved (contract 8.6).
 
-        A queue of another protocol, such as SQS, may be its own dead-letter queue. Such a queue never moves its
-        messages, because a move to itself would only reset their claim counts.
+        A queue of another protocol, such as SQS, may be its own dead-letter queue. Its messages are never moved,
+        because a move to the same queue would only reset their claim counts.
         """
         if rules.dead_letter_queue in ("", queue.name) or rules.max_claim_count is None:
             return None

@@ -72,15 +72,9 @@ class Settling:
     ) -> WriteResult[SettleResult]:
         """Delete, release, move or bury messages of the claim atomically.
 
-        If an error is raised, nothing has changed.
-
-        Raises:
-            Invalid: The terms are not valid.
-            NotAuthorized: The caller may not post to a target queue.
-            ClaimNotFound: The claim does not exist or has expired.
-            KeyReused: The idempotency key was used for a different request.
-            Fenced: The epoch of ``fence`` is outdated.
-            QuotaExceeded: A target queue does not exist, and the project has reached its queue limit.
+        Raises ``Invalid``, ``ClaimNotFound``, ``KeyReused`` or ``Fenced``. Raises ``NotAuthorized`` if the caller may
+        not post to a target queue. Raises ``QuotaExceeded`` if a target queue is missing and the project has reached
+        its queue limit.
         """
         self._check(terms)
         targets = {move.queue for move in terms.move}

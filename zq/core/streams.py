@@ -59,11 +59,7 @@ NO_EVENTS: Final = EventData()
 
 
 class Stream:
-    """A reader's stream and its position in the log. ``Streams.open`` creates streams.
-
-    Attributes:
-        position: Sequence number up to which the reader has received all messages.
-    """
+    """A reader's stream. The reader has received all messages up to the sequence ``position``."""
 
     def __init__(
         self,
@@ -104,7 +100,6 @@ class Stream:
 
     @property
     def over(self) -> bool:
-        """Whether the stream must end because the server is stopping."""
         return self._owner.closing
 
     def notify_when(self, callback: Callable[[], object]) -> None:
@@ -126,7 +121,6 @@ class Stream:
         self._sending_since = time.monotonic()
 
     def end_send(self) -> None:
-        """Record that the reader has received the data."""
         self._sending_since = None
 
     def disconnect_stalled(self) -> None:
@@ -160,10 +154,7 @@ class Stream:
         return self._render(batches, batches[-1].last) if batches else NO_EVENTS
 
     def _lost_tail(self) -> Gap | None:
-        """Return the gap that a data loss has left at the end of the log, or ``None``.
-
-        Each gap is returned only once, when the reader has reached its start.
-        """
+        """Return the gap that a data loss has left at the end of the log, or ``None``. Each gap is returned once."""
         lost = self._tail.lost
         if lost is None or lost == self._lost or self.position < lost[0]:
             return None
@@ -191,12 +182,7 @@ class Stream:
 
 
 class Streams:
-    """The streams of one server.
-
-    Args:
-        max_streams: Maximum number of streams.
-        share: Percentage of ``max_streams`` that one project may use.
-    """
+    """The streams of one server, at most ``max_streams``. One project may use ``share`` percent of them."""
 
     def __init__(
         self,
@@ -223,7 +209,6 @@ class Streams:
         self.closing = False
 
     def now(self) -> Seconds:
-        """Return the current time, for message expiry."""
         return self._clock.now()
 
     def open(
@@ -238,13 +223,10 @@ class Streams:
 
         Args:
             after: Log position; ``None`` = the end of the log.
-            visible: Returns whether the reader may see the messages of a topic; ``None`` = all topics are visible.
             disconnect: Closes the connection of a stalled reader; ``None`` if the HTTP server does so.
 
-        Raises:
-            Crowded: No slot is free.
-            Invalid: ``after`` is a position that the log has not assigned yet.
-            Unavailable: The log cannot be read.
+        Raises ``Crowded`` if no slot is free. Raises ``Invalid`` if the log has not assigned the position ``after``
+        yet.
         """
         own = self._quotas.share_of(project)
         with self._lock:
@@ -312,8 +294,8 @@ def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[
 def lost_end(marker: int, reading: LogSlice) -> Gap | None:
     """Return the gap from the last message of the log to the marker; ``None`` if the marker is not after that message.
 
-    Such a gap exists if the store has lost the messages. Raises ``Invalid`` if the log has not assigned the marker's
-    sequence number yet, because a reader with this marker would miss the next messages.
+    The gap shows that the store has lost messages. Raises ``Invalid`` if the log has not assigned the marker's sequence
+    yet, because a reader with this marker would miss the next messages.
     """
     if marker <= reading.last:
         return None

@@ -50,11 +50,10 @@ Callback = Callable[[], object]
 
 
 class RenderedBatch(Struct, frozen=True):
-    """The server-sent events of a batch of messages, encoded.
+    """The encoded server-sent events of a batch of messages.
 
     Attributes:
         age: Age of the messages in whole seconds.
-        sequences: Sequence number of each event's message.
         ends: End offset of each event in ``data``.
     """
 
@@ -108,7 +107,6 @@ class Tail:
         self._weight = 0
         self._purges = 0
         self.renderings = Renderings()
-        """The encoded events of the log, shared by its streams."""
         self._stale = False
         self._fetching = False
         self._callbacks: dict[Callback, Callable[[str], bool]] = {}
@@ -121,7 +119,6 @@ class Tail:
         """Set when ``start`` is known; ``start`` is -1 if the end of the log could not be read."""
         self.users = 0
         self.unsubscribe: Callable[[], None] = lambda: None
-        """Cancels the subscription to the store's notifications."""
 
     def begin(self) -> None:
         """Start the tail at the current end of the log, which is read from the store."""
@@ -156,8 +153,8 @@ class Tail:
     def after(self, position: int, seconds: float) -> list[Batch] | None:
         """Return the batches after ``position``. If there are none, wait up to ``seconds`` for a batch.
 
-        Return an empty list if no batch is published in time. Return ``None`` if ``position`` is older than the tail:
-        the caller must read from the store.
+        If no batch is published in time, the list is empty. If ``position`` is older than the tail, the result is
+        ``None`` and the caller must read from the store.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -187,10 +184,7 @@ class Tail:
     def notify_when(self, position: int, wanted: Callable[[str], bool], callback: Callback) -> None:
         """Call ``callback`` once, as soon as ``after`` can return without waiting.
 
-        The callback may be called immediately and on any thread. It must not block.
-
-        Args:
-            wanted: Returns whether the reader wants batches of a topic, given its name.
+        The callback may be called immediately and on any thread. It must not block. ``wanted`` selects topics by name.
         """
         with self._changed:
             if self.closed or position < self.position or self._must_fetch():
@@ -205,10 +199,7 @@ class Tail:
 
     @property
     def unsure(self) -> bool:
-        """Whether batches may be missing, for example because a notification was lost or a read of the store failed.
-
-        A waiting reader then reads the store again, but not within ``RETRY_INTERVAL`` seconds of a failed read.
-        """
+        """Whether batches may be missing, for example because a notification was lost or a read of the store failed."""
         return self._stale
 
     def close(self) -> None:
@@ -311,10 +302,7 @@ class Tails:
             self.leave(project, tail)
 
     def join(self, project: str) -> Tail:
-        """Acquire and return the tail of a project's log. ``leave`` releases the tail.
-
-        The first caller initializes the tail. Concurrent callers wait for the initialization and share its outcome.
-        """
+        """Acquire the tail of a project's log until ``leave``. Concurrent first callers share one initialization."""
         with self._lock:
             tail = self._tails.get(project)
             first = tail is None

@@ -43,7 +43,6 @@ class Topics(MetadataResource[TopicRef, Topic]):
         super().__init__(store, schema, markers, clock, limits, quotas, followers, creation.forget, TopicNotFound)
 
     def stored(self, project: str, after: str) -> Page[Topic]:
-        """Return a page of stored topics whose names are greater than ``after``."""
         return self._store.list(project, after, READ_AHEAD)
 
     def _admitted(self, ref: TopicRef, _metadata: Metadata) -> AbstractContextManager[None]:

@@ -53,11 +53,7 @@ _decode: Final = msgspec.json.Decoder(Entry).decode
 
 
 class Trail:
-    """The audit entries of all projects. Thread-safe. ``put`` never raises, even if the store fails.
-
-    Args:
-        ttl: Retention of entries in seconds.
-    """
+    """The audit entries of all projects, kept for ``ttl`` seconds. Thread-safe. ``put`` never raises."""
 
     def __init__(self, documents: DocumentController, clock: Clock, ttl: float = TTL) -> None:
         self._ttl = ttl
@@ -74,7 +70,6 @@ class Trail:
         self._last = 0
 
     def configure(self, ttl: float) -> None:
-        """Set the retention of new entries in seconds."""
         self._ttl = ttl
 
     def put(self, entry: Entry) -> None:
@@ -99,13 +94,10 @@ class Trail:
             self._finishing = False
 
     def list(self, project: str, marker: str, limit: int | None, since: str) -> Page[Entry]:
-        """Return a page of entries, latest first.
+        """Return a page of entries, latest first; of all projects if ``project`` is "".
 
-        Args:
-            project: Project id; "" = all projects.
-            since: Earliest time in ISO 8601; "" = no bound.
-
-        Raises ``InvalidParameter`` if ``marker`` or ``since`` is not valid.
+        ``since`` is a time in ISO 8601; "" = no bound. Raises ``InvalidParameter`` if ``marker`` or ``since`` is not
+        valid.
         """
         if marker and not _NAME.fullmatch(marker):
             raise InvalidParameter("marker is not valid; use the marker in the link to the next page.")
@@ -123,13 +115,7 @@ class Trail:
             self._dropped += 1
 
     def _append_counts(self, second: int | None) -> None:
-        """If the second has changed, append an entry per project with the number of skipped changes.
-
-        Changes beyond ``MAX_PER_SECOND`` are skipped.
-
-        Args:
-            second: Current second; ``None`` = append the entries immediately.
-        """
+        """If the second has changed, append the number of changes beyond ``MAX_PER_SECOND`` of each project."""
         if second == self._second:
             return
         counts, self._counts, self._second = self._counts, {}, second
@@ -189,10 +175,7 @@ def _truncate(entry: Entry) -> Entry:
 
 
 def _since(given: str) -> str:
-    """Return an upper bound of the names of all audit entries that are not older than a time in ISO 8601.
-
-    Names sort latest first, so newer entries have smaller names. Raises ``InvalidParameter`` if the time is not valid.
-    """
+    """Return an upper bound of the names of all entries since a time in ISO 8601. Newer entries have smaller names."""
     if not given:
         return "~"
     since = parse_time(given)

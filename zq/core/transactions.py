@@ -43,9 +43,6 @@ class Transactions:
     - A stage holds messages that are invisible until a commit publishes them.
     - A fence rejects requests of outdated job processes by their epoch, a fencing token.
     - A commit publishes stages and deletes the messages of claims atomically.
-
-    Args:
-        patience: Seconds to wait for a large commit before the server replies that the commit is still running.
     """
 
     def __init__(
@@ -70,10 +67,7 @@ class Transactions:
         self._quotas = quotas
 
     def advance_fence(self, project: str, name: str) -> int:
-        """Increment the epoch of a fence. Return the new epoch. Requests with older epochs are rejected from now on.
-
-        Raises ``QuotaExceeded`` if the fence is new and the project has reached its fence limit.
-        """
+        """Increment the epoch of a fence. Return the new epoch. Requests with older epochs are rejected from now on."""
         project, name = project_id(project), check_free_name("fence", name)
         with self._quotas.admit_work(project, Work.FENCE, name) as refusal:
             if refusal is not None:
@@ -92,19 +86,9 @@ class Transactions:
     ) -> CommitResult:
         """Publish stages and delete the messages of claims atomically.
 
-        If the commit is decided but not yet applied, ``CommitResult.open`` is set. If an error is raised, nothing has
-        changed.
-
-        Raises:
-            Invalid: The terms are not valid.
-            NotAuthorized: The caller may not use a queue, a stage or the producer.
-            StageNotFound: A stage does not exist.
-            StageDiffers: A stage does not have the expected number of messages.
-            ClaimLapsed: A claim has expired or holds no messages.
-            CommitTooLarge: The commit exceeds the message limit.
-            CommitRunning: Another commit of the producer, or with one of the stages, is still running.
-            Fenced: The epoch of ``fence`` is outdated.
-            QuotaExceeded: The producer is new, and the project has reached its producer limit.
+        If the commit is decided but not yet applied, ``CommitResult.open`` is set. Raises ``NotAuthorized`` if the
+        caller may not use a queue, a stage or the producer. Also raises ``Invalid``, ``QuotaExceeded`` and the errors
+        of ``TransactionController.commit``.
         """
         stages = terms.stages
         _authorize(allowance, terms, stages)
@@ -136,10 +120,7 @@ class Transactions:
         return committed
 
     def last(self, project: str, producer: str) -> CommitResult:
-        """Return the producer's last commit. ``CommitResult.open`` is set until the commit is applied.
-
-        Raises ``ProducerNotFound`` if the producer has not committed or has expired.
-        """
+        """Return the producer's last commit, which may still be open. Raises ``ProducerNotFound``."""
         return self._executor.last(project_id(project), check_free_name("producer", producer))
 
     def list(
@@ -152,14 +133,8 @@ class Transactions:
     ) -> ReadResult[Page[KnownWork]]:
         """Return a page of the project's stages, fences or producers, ordered by name.
 
-        Each request reads a limited number of names, so a filtered page may be short or empty although more names
-        follow. The marker of the next page reveals no name that the client may not see. On the last page, the marker is
-        ``None``.
-
-        Args:
-            visible: Returns whether the client may see a name; ``None`` = all names are visible.
-
-        Raises ``Invalid`` if ``limit`` is out of range, ``InvalidParameter`` if ``marker`` is not valid.
+        A filtered page may be short or empty although more names follow. The marker of the next page reveals no name
+        for which ``visible`` is false. On the last page, the marker is ``None``.
         """
         about, now = f"{work} {project_id(project)}", self._clock.now()
         after = self._markers.open(about, marker)

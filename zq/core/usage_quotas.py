@@ -60,10 +60,7 @@ class StorageQuotas:
         self._held: FIFOCache[str, StoredUsage] = FIFOCache(MAX_PROJECTS)
 
     def take(self, project: str, messages: int, size: int, quota: Quota) -> QuotaExceeded | None:
-        """Reserve quota for messages and bytes. Return the error if the quota is exceeded, otherwise ``None``.
-
-        If the store does not report usage, no quota is enforced.
-        """
+        """Reserve quota for messages and bytes. Return the error if the quota is exceeded, otherwise ``None``."""
         now = self._monotonic()
         held = self._held.get(project)
         if held is None or now >= held.until:
@@ -98,9 +95,6 @@ class MetadataQuotas:
 
     Only metadata beyond the first ``FREE_METADATA`` bytes of a queue or topic counts. The quota is checked when the
     counted size of a queue or topic grows. The project's total is cached like the usage in ``StorageQuotas``.
-
-    Args:
-        measure: Reads a project's counted metadata size from the store.
     """
 
     def __init__(self, measure: Callable[[str], int], monotonic: Callable[[], float]) -> None:
@@ -110,10 +104,7 @@ class MetadataQuotas:
         self._known: FIFOCache[str, tuple[float, int]] = FIFOCache(MAX_PROJECTS)
 
     def take(self, project: str, size: int, former: int, limit: int) -> None:
-        """Reserve quota for metadata that grows from ``former`` to ``size`` bytes.
-
-        Raises ``QuotaExceeded`` if the project would exceed ``limit`` bytes (0 = no limit).
-        """
+        """Reserve quota for metadata growth in bytes. Raises ``QuotaExceeded`` beyond ``limit`` (0 = no limit)."""
         more = beyond_free(size) - beyond_free(former)
         if not limit or more <= 0:
             return
@@ -136,10 +127,5 @@ def beyond_free(size: int) -> int:
 
 
 def exceeded(name: str, limit: int) -> QuotaExceeded:
-    """Build the error for a project that has reached a limit.
-
-    Args:
-        name: Plural name of the limited objects.
-        limit: Value of the limit.
-    """
+    """Build the error for a project that has reached a limit. ``name`` is a plural noun."""
     return QuotaExceeded(f"The project may have at most {limit} {name}.")

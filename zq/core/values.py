@@ -18,17 +18,11 @@ class ReadResult(Struct, Generic[T], frozen=True):
 
     @property
     def found(self) -> bool:
-        """Whether the value is non-empty."""
         return bool(self.value)
 
 
 class WriteResult(Struct, Generic[T], frozen=True):
-    """The result of a write.
-
-    Attributes:
-        replayed: Whether the request repeated an earlier one and ``value`` is the earlier result.
-        ignores_delays: Whether the queue ignored the delay of a message.
-    """
+    """The result of a write. If ``replayed``, ``value`` is the result of an earlier, identical request."""
 
     value: T
     replayed: bool = False
@@ -38,8 +32,7 @@ class WriteResult(Struct, Generic[T], frozen=True):
 class MessagePage(Struct, frozen=True):
     """A page of a queue's messages as of ``now``.
 
-    Attributes:
-        delayed: Whether delayed messages are included: the client requested them, or the queue has no default delay.
+    ``delayed`` is true if delayed messages are included: the client requested them, or the queue has no default delay.
     """
 
     page: Page[Message]
@@ -48,5 +41,4 @@ class MessagePage(Struct, frozen=True):
 
     @property
     def found(self) -> bool:
-        """Whether the page contains messages."""
         return bool(self.page.items)

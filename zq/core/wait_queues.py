@@ -22,19 +22,11 @@ class Slots:
         self._taken: Counter[str] = Counter()
 
     def share(self, own: int | None) -> int:
-        """Return the number of slots that a project may occupy.
-
-        Args:
-            own: The project's own percentage; ``None`` = the default.
-        """
+        """Return the number of slots that a project may occupy. ``own`` is its percentage; ``None`` = the default."""
         return max(1, self._count * (self._share if own is None else own) // 100)
 
     def acquire(self, project: str, own: int | None = None) -> bool:
-        """Acquire a slot for the project. Return ``False`` if no slot is free or the project has used its share.
-
-        Args:
-            own: The project's own percentage; ``None`` = the default.
-        """
+        """Acquire a slot for the project. Return ``False`` if no slot is free or the project has used its share."""
         if self._free <= 0 or self._taken[project] >= self.share(own):
             return False
         self._free -= 1
@@ -56,7 +48,6 @@ class Wakeup(threading.Event):
         self._callback: Callable[[], object] | None = None
 
     def set_callback(self, callback: Callable[[], object] | None) -> None:
-        """Set the function that is called when the event is set; ``None`` = no function."""
         self._callback = callback
 
     def set(self) -> None:
@@ -69,9 +60,8 @@ class Wakeup(threading.Event):
 class Waiter:
     """A request that waits for messages, and its slot.
 
-    Attributes:
-        takes: Whether the request claims or pops messages. Other requests are read-only.
-        found_nothing: Whether the request has reached its deadline and its last poll found no message.
+    If ``takes`` is true, the request claims or pops messages. If ``found_nothing`` is true, the request has reached its
+    deadline, and its last poll found no message.
     """
 
     __slots__ = ("found_nothing", "has_left", "is_called", "poll_slots", "slots", "takes", "wakeup")
@@ -95,7 +85,6 @@ class Waiter:
         self.found_nothing = True
 
     def leave(self) -> None:
-        """Mark the request as finished, so that it is not woken again."""
         self.has_left = True
 
 

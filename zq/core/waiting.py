@@ -47,23 +47,14 @@ RESERVE_WAIT: Final = 1.0
 
 
 class PollResult(Struct, Generic[T], frozen=True):
-    """The result of a poll.
-
-    Attributes:
-        turned_away: Whether the poll found no message and the request could not wait, because no slot was free.
-    """
+    """The result of a poll. ``turned_away`` is true if the request found no message and no slot for waiting."""
 
     answer: T
     turned_away: bool = False
 
 
 class Waiters:
-    """The waiting requests of one server.
-
-    Args:
-        max_waiters: Maximum number of waiting requests.
-        share: Percentage of ``max_waiters`` that one project may use.
-    """
+    """The waiting requests of one server, at most ``max_waiters``. One project may use ``share`` percent of them."""
 
     def __init__(
         self,
@@ -102,15 +93,12 @@ class Waiters:
     ) -> "QueuePoll":
         """Register a request that may wait up to ``wait`` seconds for a message. Return a handle for its long poll.
 
-        Raises ``Invalid`` if ``wait`` is out of range.
-
         Args:
-            takes: Whether the request claims or pops messages. A notification wakes only one such request, but all
-                read-only requests, a few of each project at a time.
-            check: Called before each poll, and at least every ``RECHECK_INTERVAL`` seconds. If it raises an error, the
-                long poll ends.
-            may_use_reserve: Whether the client polls again immediately after an empty response. Such a request may use
-                a reserve slot if no other slot is free. In a reserve slot, it waits for up to ``RESERVE_WAIT`` seconds.
+            takes: Whether the request claims or pops messages. A notification wakes only one of these requests.
+            check: Called before each poll, and at least every ``RECHECK_INTERVAL`` seconds. An error ends the long
+                poll.
+            may_use_reserve: Whether the client polls again immediately after an empty response. If no other slot is
+                free, the request may then wait up to ``RESERVE_WAIT`` seconds in a reserve slot.
         """
         if not check_range("wait", wait or 0, 0, self._limits.max_wait):
             return QueuePoll(self, queue, None, 0.0)
@@ -175,7 +163,6 @@ class Waiters:
             return not self.closing and self._slots.acquire(project, own)
 
     def release_slot(self, project: str) -> None:
-        """Release a slot acquired with ``acquire_slot``."""
         with self._lock:
             self._slots.release(project)
 
@@ -208,11 +195,9 @@ class Waiters:
     def schedule(self, queue: QueueRef, asked: Seconds) -> None:
         """Set the queue's timer to the time at which the next message becomes ready, but at most to the next poll time.
 
-        When the timer fires, waiting requests poll the queue. A timer that is set to an earlier time is kept.
-
-        Args:
-            asked: Start time of the poll that found no message. If a message has become ready since then, the timer
-                fires immediately.
+        When the timer fires, waiting requests poll the queue. A timer that is set to an earlier time is kept. ``asked``
+        is the start time of the poll that found no message. If a message has become ready since ``asked``, the timer
+        fires immediately.
         """
         due = self._queues.ready(queue, 0, asked).next
         after = max(RECHECK_INTERVAL, len(self._wait_queues) / MAX_RECHECKS)
@@ -250,10 +235,9 @@ class Waiters:
 
 
 class QueuePoll:
-    """The long poll of a queue by one request. ``Waiters.enter`` creates it.
+    """The long poll of a queue by one request.
 
-    ``waiter`` is ``None`` if no slot was free, or if the request does not wait. ``deadline`` is a monotonic time in
-    seconds; 0 = the request does not wait.
+    ``waiter`` is ``None`` if the request does not wait. ``deadline`` is a monotonic time; 0 = no wait.
     """
 
     def __init__(
@@ -277,12 +261,8 @@ class QueuePoll:
     ) -> PollResult[T] | None:
         """Poll once. Return the result, or ``None`` if the caller must wait and poll again.
 
-        At the deadline, the result may have no messages.
-
-        Args:
-            ask: Reads from the store.
-            found: Returns whether the result contains messages.
-            gone: Returns whether the client has disconnected. If so, a request that claims or pops does not poll again.
+        At the deadline, the result may have no messages. If ``gone`` returns true because the client has disconnected,
+        a request that claims or pops does not poll again.
         """
         waiter, owner = self._waiter, self._owner
         if waiter is None:
@@ -322,10 +302,7 @@ class QueuePoll:
         return self._deadline - time.monotonic()
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Register ``notify``, a function to call when the request should poll again.
-
-        If the request was already woken, ``notify`` is called before this method returns.
-        """
+        """Register a function to call when the request should poll again. If it was already woken, call at once."""
         self._owner.events.waiting(1)
         if self._waiter is not None:
             self._waiter.wakeup.set_callback(notify)

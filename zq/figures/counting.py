@@ -29,10 +29,7 @@ Tally = dict[tuple[str, str], list[int]]
 
 
 class IntervalCounts(Struct, frozen=True):
-    """Message and request counts of this process in one interval.
-
-    ``times`` is a histogram of request durations: the number of requests per bucket.
-    """
+    """Message and request counts of this process in one interval. ``times`` is a histogram of request durations."""
 
     queues: Tally
     topics: Tally
@@ -112,10 +109,7 @@ class Counts(Events):
 
 
 def _counters(tally: Tally, name: tuple[str, str]) -> list[int]:
-    """Return the counters of a queue or topic, given as (project, name).
-
-    If ``tally`` is full, return counters that several queues or topics share.
-    """
+    """Return the counters of a queue or topic, or shared counters if ``tally`` is full."""
     found = tally.get(name)
     if found is None:
         if len(tally) >= MAX_NAMES:

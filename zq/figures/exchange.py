@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchange of counts among the server processes that share a store, so that each process can report total rates.
 
-Each process publishes its record: a document with its counts of the last ten-second intervals. The intervals are
-numbered since the epoch, so all processes use the same numbers (slots). A record contains several intervals, so that a
-process that reads late misses none.
+Each process publishes a document with its counts of the last ten-second intervals. The intervals are numbered since the
+epoch, so all processes use the same numbers (slots). A record contains several intervals, so that a process that reads
+late misses none.
 """
 
 import os
@@ -84,10 +84,7 @@ class Exchange:
         """The latest status reports, sorted by server and process."""
 
     def publish(self, slot: int, drained: IntervalCounts, state: State, now: Seconds) -> None:
-        """Write this process's record to the store, including the counts ``drained`` of the interval ``slot``.
-
-        Raises ``Unavailable`` if the store is unavailable. In this case, the next call also writes these counts.
-        """
+        """Write this process's record. After ``Unavailable``, the next call also writes these counts."""
         seconds, self._published_at = max(1.0, now - self._published_at), now
         queues = [(*name, *figures) for name, figures in drained.queues.items()]
         topics = [(*name, figures[0]) for name, figures in drained.topics.items()]
@@ -110,10 +107,7 @@ class Exchange:
         self._records.publish(encode_record(server, self._spans), now)
 
     def read(self, now: Seconds, add: Callable[[int, Span], object]) -> None:
-        """Read the records of all processes, and call ``add`` for each interval that was not read before.
-
-        Raises ``Unavailable`` if the store is unavailable.
-        """
+        """Read all processes' records, and call ``add`` for each new interval. Raises ``Unavailable``."""
         records = self._records.read(now)
         for name, record in records.items():
             merged = self._merged.get(name, set())
@@ -126,11 +120,7 @@ class Exchange:
 
 
 def encode_record(server: Server[Seconds], spans: Mapping[int, Span]) -> bytes:
-    """Encode a record in at most ``MAX_RECORD_SIZE`` bytes.
-
-    If the record is too large, drop the oldest intervals. If it is still too large, keep only the busiest queues and
-    topics, and merge the counts of all others.
-    """
+    """Encode at most ``MAX_RECORD_SIZE`` bytes: drop old intervals, then merge all but the busiest queues."""
     kept, max_names = dict(spans), MAX_NAMES
     while len(value := msgspec.json.encode(Record(server, kept))) > MAX_RECORD_SIZE and (len(kept) > 1 or max_names):
         if len(kept) > 1:
@@ -147,10 +137,7 @@ def _fold(span: Span, max_names: int) -> Span:
 
 
 def _merge_rest(rows: list[T], max_names: int) -> list[T]:
-    """Keep the ``max_names`` rows with the highest counts, and merge the other rows of each project into one row.
-
-    If more than ``max_names`` projects have rows to merge, merge the rows of all projects into a single row.
-    """
+    """Keep the ``max_names`` busiest rows. Merge the others by project, or in one row if too many projects remain."""
     ranked = sorted(rows, key=lambda row: sum(row[2:]), reverse=True)
     rest: dict[tuple[str, str], tuple[int, ...]] = {}
     others = ranked[max_names:]

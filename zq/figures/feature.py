@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 
 class FiguresFeature(Feature):
-    """The routes for statistics, ``/v2/figures…`` and ``/v2/servers``, and the sampling thread.
-
-    ``figures`` builds the reports; None = the feature is disabled.
-    """
+    """The routes for statistics, ``/v2/figures…`` and ``/v2/servers``, and the sampling thread."""
 
     tags: Mapping[str, str] = {"figures": "Depths and rates of queues, current and past, for people and dashboards."}
     open_paths: Collection[str] = (openapi.SERVERS,)
@@ -65,10 +62,7 @@ def figures_feature(
     topics: Topics,
     quotas: Quotas | None,
 ) -> FiguresFeature:
-    """Create the statistics feature. If it is enabled, also add an observer that counts messages and requests.
-
-    ``about`` contains the fields of this process's status report that never change.
-    """
+    """Create the statistics feature. If it is enabled, also add an observer that counts messages and requests."""
     if not enabled:
         return FiguresFeature(None)
     counts = Counts()

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranking of a project's queues by a metric, such as the depth, with stable pagination.
 
-If a ranking has more than one page, the process caches the order of its rows for a minute. The marker contains the id
-of the cached order. As long as the order is cached, pages neither skip nor repeat a queue, even if metrics change.
+The process caches the order of rows for a minute. The marker contains the id of the cached order, so that pages neither
+skip nor repeat a queue, even if metrics change.
 
-The marker also contains the metric's value and the name in the last row. If this process has not cached the order, the
-next page starts after this row in a new order. Queues whose rank has changed may then be skipped or repeated. A ranking
-by name never skips or repeats a queue.
+The marker also contains the last row's metric and name. If the order is not cached, the next page starts after this row
+in a new order, and may skip or repeat queues whose rank has changed. A ranking by name never does.
 """
 
 import base64
@@ -74,11 +73,8 @@ class Ranking:
     ) -> RankedPage:
         """Return a page of names, sorted by metric and then by name.
 
-        Args:
-            figures: Returns a mapping from name to metric.
-            order: ``asc`` or ``desc`` to sort by metric; ``names`` (ascending) or ``-names`` to sort by name.
-
-        Raises ``InvalidParameter`` if the marker is malformed.
+        ``order`` is ``asc`` or ``desc`` to sort by metric, ``names`` or ``-names`` to sort by name. Raises
+        ``InvalidParameter`` if the marker is malformed.
         """
         id, start, after, last = _decode_marker(marker) if marker else ("", 0, 0.0, "")
         known = self._orders.get(id)
@@ -121,10 +117,7 @@ def _decode_marker(marker: str) -> _Marker:
 
 
 class ProjectRows:
-    """The queues of one project in the latest snapshot of queue depths.
-
-    ``visible`` returns whether the caller may see a dead-letter queue; None = the caller may see all queues.
-    """
+    """The queues of one project in the latest snapshot. ``visible`` filters dead-letter queues; None = all."""
 
     def __init__(self, sampler: Sampler, project: str, visible: Callable[[str], bool] | None) -> None:
         self._sampler, self._project, self._visible = sampler, project, visible
@@ -136,27 +129,19 @@ class ProjectRows:
         self._known = frozenset(sampler.known)
         self._summaries = sampler.summaries.get(project, (0.0, {}))[1]
         self.dead_letter_queues = frozenset(summary.dead_letter_queue for summary in self._summaries.values())
-        """The names of queues that another queue uses as its dead-letter queue."""
 
     def age(self, name: str) -> Seconds | None:
         """Return the age of the oldest ready message in seconds, or None if no message is ready."""
         return compute_ready_age(self.rows[name], self.as_of)
 
     def rate(self, name: str, direction: str) -> float | None:
-        """Return the queue's rate in messages per second, or None if it is unknown.
-
-        ``direction`` is "in" for posted and "out" for finished messages.
-        """
+        """Return the rate per second of posted ("in") or finished ("out") messages, or None if unknown."""
         if self._rates is None:
             return None
         return self._rates.queues.get((self._project, name), [0.0] * len(RATES))[0 if direction == "in" else 2]
 
     def sum(self, names: Iterable[str] | None, direction: str) -> float | None:
-        """Return the sum of the queues' rates in messages per second, or None if the rates are unknown.
-
-        ``direction`` is "in" for posted and "out" for finished messages. If ``names`` is None, return the total of the
-        project.
-        """
+        """Return the queues' total rate; see ``rate``. If ``names`` is None, return the project's total."""
         if self._rates is None:
             return None
         if names is None:
@@ -164,10 +149,7 @@ class ProjectRows:
         return round(sum(self.rate(name, direction) or 0.0 for name in names), 3)
 
     def growth(self, name: str) -> float | None:
-        """Return the growth of the queue's depth in messages per second, or None if it is unknown.
-
-        The growth is the average over the last one to two minutes.
-        """
+        """Return the growth in messages per second over the last one to two minutes, or None if unknown."""
         before = self._former.get(name)
         return (
             None
@@ -209,12 +191,7 @@ class ProjectRows:
     def lists(self, names: Sequence[str], living: Sequence[str]) -> dict[str, list[FiguresRow]]:
         """Return the overview's lists of top queues, as a mapping from list name to rows.
 
-        The lists contain the queues with the oldest ready messages, the deepest and the fastest growing queues, and the
-        deepest dead-letter queues.
-
-        Args:
-            names: The visible queues.
-            living: The visible queues that are not dead-letter queues.
+        ``names`` are the visible queues, ``living`` those that are not dead-letter queues.
         """
         rows = self.rows
         growing = [name for name in living if (self.growth(name) or 0.0) > 0]

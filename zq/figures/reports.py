@@ -40,13 +40,7 @@ Row = TypeVar("Row", FiguresRow, TopicRow)
 
 
 class Ranked(NamedTuple, Generic[Row]):
-    """A page of a ranking.
-
-    Attributes:
-        complete: Whether all queues of the store were counted.
-        total: Number of rows on all pages.
-        next: Marker of the next page; None = this page is the last one.
-    """
+    """A page of a ranking. ``complete``: all queues of the store were counted."""
 
     as_of: Seconds
     complete: bool
@@ -79,10 +73,7 @@ class RankingQuery(Struct, frozen=True):
 
 
 class Figures:
-    """Builder of reports on queues, topics, projects and servers.
-
-    Each method raises ``Unavailable`` if the store does not answer.
-    """
+    """Builder of reports on queues, topics, projects and servers."""
 
     def __init__(
         self,
@@ -104,10 +95,7 @@ class Figures:
         """A snapshot, and cached reports of this snapshot for callers that may see all queues."""
 
     def queues(self, project: str, query: RankingQuery) -> Ranked[FiguresRow]:
-        """Return a page of the project's queues.
-
-        Raises ``InvalidParameter`` if ``query.marker`` is malformed.
-        """
+        """Return a page of the project's queues. Raises ``InvalidParameter`` for a malformed marker."""
         self.sampler.register_viewer(project)
         if query.visible is not None or query.marker:
             return self._page(project, query)
@@ -123,10 +111,7 @@ class Figures:
         return Ranked(view.as_of, view.complete, len(listed), rows, page.next)
 
     def topics(self, project: str, query: RankingQuery) -> Ranked[TopicRow]:
-        """Return a page of the project's topics with their publish rates.
-
-        Raises ``InvalidParameter`` if ``query.marker`` is malformed.
-        """
+        """Return a page of the project's topics with their publish rates. Raises ``InvalidParameter``."""
         self.sampler.register_viewer(project)
         rates, now = find_latest_rates(self.sampler), self._clock.now()
         names = list(self._topic_names(project, query))
@@ -207,7 +192,6 @@ class Figures:
             after = page.next if page.items else None
 
     def _near_quotas(self, project: str) -> list[QuotaUse]:
-        """Return the nearly exhausted quotas of the project, sorted by the used fraction, highest first."""
         quotas = self._quotas
         if quotas is None:
             return []

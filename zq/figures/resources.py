@@ -27,8 +27,6 @@ OFF: Final = "This server collects no figures, because [console] enabled is fals
 
 
 class _Reports:
-    """Base class for resources that return reports. ``figures`` is None if the feature is disabled."""
-
     def __init__(self, figures: Figures | None) -> None:
         self._optional_figures = figures
 
@@ -101,10 +99,6 @@ def _ranking_query(req: Request, sorts: Sequence[str], allowance: Allowance) -> 
 
 
 def _choice(req: Request, name: str, words: Sequence[str]) -> str:
-    """Return the value of a query parameter, which must be one of ``words``. The first word is the default.
-
-    Raises ``InvalidParameter`` for any other value.
-    """
     given = query.text(req, name) or words[0]
     if given not in words:
         raise InvalidParameter(f"{name} must be one of {', '.join(words)}.")

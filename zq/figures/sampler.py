@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Background sampling of queue depths.
 
-A sweep reads the depths of all queues. A queue whose chart a client is viewing is watched: it is read every two
-seconds. A viewer is a client that has requested statistics within the last ``VIEWER_TTL`` seconds.
+A sweep reads the depths of all queues. A queue whose chart a client is viewing is read every two seconds. A viewer is a
+client that has requested statistics within the last ``VIEWER_TTL`` seconds.
 """
 
 import heapq
@@ -63,10 +63,7 @@ Rows = Mapping[str, Mapping[str, Depth]]
 
 
 class Snapshot(Struct, frozen=True):
-    """The depths of all queues, read by one sweep. ``complete`` is False if some queues are missing.
-
-    ``rows`` maps each project to a mapping from queue name to depth.
-    """
+    """The depths of all queues by project and name. ``complete`` is False if some queues are missing."""
 
     rows: Rows
     as_of: Seconds
@@ -88,10 +85,7 @@ class MetadataSummary(NamedTuple):
 
 
 class Rates(Struct, frozen=True):
-    """The rates of one interval, in messages per second, summed over all processes.
-
-    The keys are (project, name). The rates of a queue are in the order of ``RATES``.
-    """
+    """The rates of one interval in messages per second, summed over all processes, by (project, name)."""
 
     queues: dict[tuple[str, str], list[float]]
     topics: dict[tuple[str, str], list[float]]
@@ -112,10 +106,7 @@ class Sampler:
         max_counted: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create the sampler.
-
-        ``max_counted`` returns the maximum number of messages to count in each state of a queue.
-        """
+        """Create the sampler."""
         self._storage, self.clock, self._counts, self._monotonic, self.max_counted = (
             storage,
             clock,
@@ -128,12 +119,8 @@ class Sampler:
         self._published_slot = self._read_slot = int(began // FINE.step)
         """The slots of the last published and of the last read interval."""
         self.snapshot = self.former = self._newer = NO_SNAPSHOT
-        """``snapshot`` is the latest snapshot. ``former`` is one to two minutes older; growth is the difference.
-
-        ``_newer`` was taken between the two, and replaces ``former`` when it is a minute old.
-        """
+        """Snapshots: the latest, one that is one to two minutes older, and the next value of ``former``."""
         self.failing = False
-        """Whether the store was unavailable in the last round."""
         self.spans: dict[int, Rates] = {}
         """The message rates of the latest ten-second intervals, by interval number."""
         self.known_counts = KnownCounts()
@@ -143,7 +130,6 @@ class Sampler:
         self.watched: dict[QueueRef, float] = {}
         """The watched queues, and the monotonic time until which each queue is watched."""
         self.samples: dict[QueueRef, tuple[Depth, Seconds]] = {}
-        """The latest sample of each watched queue."""
         self.summaries: OrderedDict[str, tuple[float, Mapping[str, MetadataSummary]]] = OrderedDict()
         """The cached metadata by project: expiry time, and summaries by queue name."""
         self._viewed_at = self._swept_at = -math.inf
@@ -167,11 +153,7 @@ class Sampler:
             self._thread.join()
 
     def register_viewer(self, project: str) -> None:
-        """Register a client that views the statistics of a project.
-
-        The first viewer of a project, and the first viewer after a time without viewers, waits briefly for a sweep.
-        Raises ``Unavailable`` if no snapshot exists or the store is unavailable.
-        """
+        """Register a viewer. The first one waits briefly for a sweep. Raises ``Unavailable`` without a snapshot."""
         now = self._monotonic()
         awake, self._viewed_at = now - self._viewed_at < VIEWER_TTL, now
         with self._lock:
@@ -263,7 +245,6 @@ class Sampler:
             self._sweep_ended.notify_all()
 
     def _record(self, now: Seconds) -> None:
-        """Add a point to the time series of each project, and of at most ``MAX_SERIES`` queues."""
         for project, queues in self.snapshot.rows.items():
             series = self.projects.setdefault(project, Series(now))
             series.record(sum_depths(queues.values()), now)
@@ -290,10 +271,7 @@ class Sampler:
         }
 
     def _get_series(self, queue: QueueRef, now: Seconds) -> Series:
-        """Return the time series of a queue.
-
-        Create the series if it is missing. If there are then too many series, drop the least recently used ones.
-        """
+        """Return the queue's time series. A new one may evict the least recently used ones."""
         series = self.series.get(queue)
         if series is None:
             self.series[queue] = series = Series(now)
@@ -320,7 +298,6 @@ class Sampler:
                 self.summaries[project] = now + max(METADATA_AGE, METADATA_INTERVAL_FACTOR * took), found
 
     def _read_metadata(self, project: str) -> dict[str, MetadataSummary]:
-        """Return the metadata summaries of the project's queues by queue name, without empty summaries."""
         found: dict[str, MetadataSummary] = {}
         after: str | None = ""
         while after is not None:
@@ -350,10 +327,7 @@ class Sampler:
                 del self.spans[min(self.spans)]
 
     def _add_span(self, slot: int, span: Span) -> None:
-        """Add the counts of one process in one interval to the rates.
-
-        If the interval has not ended yet, ignore the counts, because the clock of that process is ahead.
-        """
+        """Add one process's counts to the rates. Ignore an interval in the future: that process's clock is ahead."""
         if slot >= self.clock.now() // FINE.step:
             return
         rates = self.spans.get(slot)

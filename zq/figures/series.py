@@ -78,10 +78,7 @@ class Ring:
         return found
 
     def _index(self, slot: int) -> int | None:
-        """Return the index of a slot's values, or None if the slot is too old.
-
-        If the slot is newer than the newest one so far, first clear it and all slots in between.
-        """
+        """Return a slot's index, or None if it is too old. Clear a newer slot and the skipped ones first."""
         last = self._last
         if last is None or slot > last:
             for passed in range(slot if last is None else max(last + 1, slot - self._size + 1), slot + 1):
@@ -108,10 +105,7 @@ class KnownCounts:
                 del counts[min(counts)]
 
     def count(self, slot: int, window: Window, began: int) -> int:
-        """Return how many ten-second slots with known rates a slot of ``window`` contains.
-
-        ``began`` is the first ten-second slot of the series. Earlier slots do not count.
-        """
+        """Return how many ten-second slots with known rates, from ``began`` on, a slot of ``window`` contains."""
         each = window.step // FINE.step
         return min(self._counts[window].get(slot, 0), max(0, (slot + 1) * each - began))
 
@@ -149,12 +143,7 @@ class Series:
         return DepthSeries(*map(_round, columns))
 
     def rates(self, window: Window, now: Seconds, known: frozenset[int], counts: KnownCounts) -> RateSeries:
-        """Return the rates in messages per second, one per point of the window.
-
-        Args:
-            known: The ten-second slots with known rates.
-            counts: The number of ten-second slots with known rates in each slot of a longer window (``LONG``).
-        """
+        """Return the rates per second and point. ``known`` are the ten-second slots with known rates."""
         kept = FINE if window is CLOSE else window
         end = int(now // kept.step)
         began = int(self.began // FINE.step) - SLOTS_BEFORE_START
@@ -172,21 +161,11 @@ class Series:
 
 
 def _count_known(slot: int, window: Window, known: frozenset[int], began: int) -> int:
-    """Return how many ten-second slots with known rates a slot of ``window`` contains.
-
-    Args:
-        known: All ten-second slots with known rates.
-        began: First ten-second slot of the series. Earlier slots do not count.
-    """
     each = window.step // FINE.step
     return sum(began <= fine and fine in known for fine in range(slot * each, (slot + 1) * each))
 
 
 def _repeat(rates: Sequence[float | None], now: Seconds) -> list[float | None]:
-    """Convert rates per ten-second slot to rates per two-second point.
-
-    Each point gets the rate of the slot that contains the point.
-    """
     end, last = int(now // CLOSE.step), int(now // FINE.step)
     slots = [slot * CLOSE.step // FINE.step for slot in range(end - CLOSE.points + 1, end + 1)]
     return [rates[slot - last - 1] for slot in slots]

@@ -47,7 +47,6 @@ class Admission:
         trusts_network: Whether the network is trusted. If so, HTTP/1.0 requests need no ``Host``.
         guarded: Whether callers are authenticated. If so, any ``Host`` is accepted, and HTTP/1.0 requests need none,
             because a page that uses DNS rebinding has no credentials.
-        allowed_hosts: Returns the accepted host names in lower case, without ports. ``ANY_HOST`` accepts all names.
     """
 
     def __init__(self, trusts_network: bool, guarded: bool, allowed_hosts: Callable[[], Collection[str]]) -> None:

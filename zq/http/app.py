@@ -83,21 +83,13 @@ def create_app(
 
     Args:
         strict_client_id: Require a UUID as ``Client-ID``.
-        admin_mode: Serve ``/v2/health``.
         policy: Maps policy rules to the roles that they require. Default: the table in ``zq.auth.policy``.
         trusts_network: Accept ``X-Roles`` headers of unauthenticated callers, and HTTP/1.0 requests without ``Host``.
-        allowed_hosts: Returns the accepted ``Host`` names. Called for each request.
-        log_requests: Returns whether requests are logged. Called for each request.
         metrics_page: Renders ``/metrics``; ``None`` = no such route.
-        sends_rate_limits: Returns whether responses have rate-limit headers.
         strategy: Authenticates callers. Without ``strategy`` and ``proxy``, the server trusts identity headers.
         proxy: Verifies that a request came through the authenticating proxy. Cannot be combined with ``strategy``.
         behind_proxy: Take the caller's address from the end of ``X-Forwarded-For``.
-        tokens: The tokens of all projects. Default: the tokens in the broker's store.
-        share: Returns the current options of signed URLs.
-        auth: Name of the authentication strategy.
         is_leaving: Returns whether the server stops or drains. If so, ``/readyz`` answers 503.
-        monotonic: Clock of the rate limit on invalid signatures.
     """
     guarded = strategy is not None or proxy is not None
     documents, clock = broker.storage.documents, broker.clock

@@ -120,10 +120,7 @@ class App(falcon.App[Any, Any]):
         return quotas is not None and quotas.recent_projects.has_several(quotas.now())
 
     def poll_again(self, pending: PendingRequest) -> FinalResponse | None:
-        """Repeat the poll of a waiting request. Blocks.
-
-        Return the response, or ``None`` if the request must wait again.
-        """
+        """Repeat the poll of a waiting request. Return its response, or ``None`` to wait again. Blocks."""
         req, resp = pending.req, pending.resp
         handover: Handover = req.env[HANDOVER]
         self.authorization.resume(req)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Authentication middleware, which runs before routing and before the body is read (tenancy 1).
 
-If an authentication strategy is configured, the middleware removes the client's own identity headers from the
-environment, because they are not trustworthy. Without a strategy, ``zq.http.tenant`` reads these headers.
+If a strategy is configured, the middleware removes the client's own identity headers, which are not trustworthy.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,10 +37,7 @@ class Strategy(Protocol):
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity: ...
 
     def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Look up the credential in the cache. Return whether it is valid, or ``None`` if the store must be queried.
-
-        The lookup does not count as an authentication attempt.
-        """
+        """Return whether the cached credential is valid; ``None`` = not cached. Not counted as an attempt."""
         ...
 
     def look_up(self, env: Mapping[str, Any], peer: str) -> bool | None:
@@ -90,10 +86,7 @@ def _project_of(env: Mapping[str, Any]) -> str:
 
 
 class Authentication:
-    """Falcon middleware that authenticates the caller and sets ``req.context.identity``.
-
-    With an authenticating proxy, ``zq.http.tenant`` sets the identity from the proxy's headers.
-    """
+    """Falcon middleware that authenticates the caller and sets ``req.context.identity``."""
 
     def __init__(
         self,
@@ -108,7 +101,6 @@ class Authentication:
 
         Args:
             behind_proxy: Take the caller's address from the end of ``X-Forwarded-For``.
-            checks: Credential checks of features with their own authentication.
             public: Path prefixes for which GET and HEAD need no credential.
         """
         self._signed = SignedUrlStrategy(signatures)
@@ -116,7 +108,6 @@ class Authentication:
         self._proxy = proxy
         self._is_required = strategy is not None or proxy is not None
         self.authenticates = self._is_required or bool(checks)
-        """Whether some routes require a credential."""
         self._behind_proxy = behind_proxy
         self.checks = checks
         self._public = tuple(public)
@@ -166,10 +157,7 @@ class Authentication:
         return strategy is None or strategy.look_up(env, get_peer(env, self._behind_proxy))
 
     def find_check(self, env: Mapping[str, Any]) -> CredentialCheck | None:
-        """Return the credential check of the feature that authenticates the request.
-
-        Return ``None`` if the server's own strategy authenticates the request.
-        """
+        """Return the credential check of the feature that authenticates the request."""
         for check in self.checks:
             if check.applies(env):
                 return check
@@ -182,10 +170,6 @@ class Authentication:
         strategy.authenticate(env, get_peer(env, self._behind_proxy))
 
     def _strip(self, env: dict[str, Any]) -> None:
-        """Move the client's identity headers to the dictionary ``env[PRESENTED]``.
-
-        All other keys are recorded as harmless, so that later requests do not check them again.
-        """
         for name in FREQUENT_HEADERS:
             if name in env:
                 env.setdefault(PRESENTED, {})[name] = env.pop(name)
@@ -209,10 +193,7 @@ def token_of(req: Request) -> str:
 
 
 def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
-    """Move the client's identity headers to the dictionary ``env[PRESENTED]``.
-
-    ``harmless`` contains keys that are known not to be identity headers.
-    """
+    """Move the client's identity headers to ``env[PRESENTED]``, except those in ``harmless``."""
     unknown = [name for name in env if name not in harmless]
     names = [name for name in unknown if name in IDENTITY_HEADERS or name.startswith(IDENTITY_PREFIXES)]
     if names:
@@ -220,10 +201,9 @@ def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
 
 
 def check_again(req: Request) -> Callable[[], object] | None:
-    """Return a function that checks the credential and the project of a long-running request again.
+    """Return a function that raises ``NotAuthorized`` if a long-running request is no longer permitted.
 
-    The function raises ``NotAuthorized`` if the credential is no longer valid or the project was suspended. If neither
-    can happen, return ``None``.
+    Return ``None`` if the permission cannot change.
     """
     context = req.context
     authentication, bounds = context.authentication, context.bounds

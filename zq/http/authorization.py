@@ -67,12 +67,7 @@ class Authorization:
     def __init__(
         self, policy: Policy, quotas: Quotas | None, sends_rate_limits: Callable[[], bool], modes: Modes
     ) -> None:
-        """Initialize the middleware.
-
-        Args:
-            quotas: Quotas and rate limits of projects. ``None`` means no limits.
-            sends_rate_limits: Returns whether responses have rate-limit headers.
-        """
+        """Initialize the middleware. Without ``quotas``, there are no limits."""
         self._policy = policy
         self._modes = modes
         self.quotas = quotas
@@ -135,21 +130,14 @@ class Authorization:
         return allowance
 
     def _admit(self, quotas: Quotas, req: Request, project: str, rule: str) -> None:
-        """Charge the request to the project's rate limits.
-
-        Raises:
-            TooManyRequests: The project exceeds a rate limit.
-            NotAuthorized: The project is suspended, or it is read-only and the method is not GET or HEAD.
-        """
         state = self._enter(quotas, req, project)
         if state is not ACTIVE and rule not in ALWAYS_ALLOWED:
             check_state(state, req.method not in SAFE_METHODS)
 
     def charge(self, req: Request, project: str) -> State:
-        """Charge a request of another protocol, such as SQS, to the rate limits.
+        """Charge a request of another protocol, and return the project's state, which the caller must check.
 
-        Return the project's state, which the caller must check. Raises ``TooManyRequests`` if the project exceeds a
-        rate limit.
+        Raises ``TooManyRequests``.
         """
         req.context.bounds = self
         return ACTIVE if self.quotas is None else self._enter(self.quotas, req, project)
@@ -179,12 +167,7 @@ class Authorization:
             self._modes.check_change()
 
     def check_state(self, req: Request) -> None:
-        """Check again whether a long-running request is permitted.
-
-        Raises:
-            NotAuthorized: The project is suspended, or it is read-only and the method is not GET or HEAD.
-            ReadOnly: The method is not GET or HEAD, and the mode of the service forbids changes.
-        """
+        """Check a long-running request again. Raises ``NotAuthorized`` or ``ReadOnly`` if it is no longer permitted."""
         changes = req.method not in SAFE_METHODS
         self.check_mode(changes)
         if self.quotas is not None:

@@ -20,8 +20,6 @@ class Command(Struct, frozen=True):
     """A ``zq-server`` command with subcommands, such as ``zq-server token create``.
 
     Args:
-        summary: A phrase for ``zq-server --help``.
-        description: The description for ``zq-server <name> --help``.
         add_verbs: Adds a parser for each subcommand and returns the new parsers.
         verbs: Functions by subcommand. Each function runs the subcommand and yields the lines to print.
     """

@@ -39,11 +39,7 @@ def _no_line(_options: Any, _url: str) -> str:
 
 
 class Listener(Struct, frozen=True):
-    """The address on which the server listens.
-
-    Attributes:
-        is_loopback: Whether the address is reachable only from this machine.
-    """
+    """The address on which the server listens."""
 
     host: str
     port: int
@@ -66,7 +62,6 @@ class Section(Struct, Generic[Options], frozen=True):
     """A configuration section of a feature.
 
     Args:
-        options: The struct that declares the options, as described in ``zq.model.options``.
         complete: Called with the options and the server's other settings. Returns the options with derived fields.
             Raises ``StartRefused`` if the options are not valid or conflict with the other settings.
         line: Called with the options and the server's URL on this machine. Returns a line for the startup log, or "".
@@ -94,12 +89,7 @@ class Reloadable(Protocol):
 
 
 class Page(Struct, frozen=True):
-    """A web page of a feature, such as the console.
-
-    Attributes:
-        path: Path relative to the server's root.
-        version: Version of the page's files.
-    """
+    """A web page of a feature, such as the console."""
 
     path: str
     version: str
@@ -122,16 +112,10 @@ class SocketHandler(Protocol):
 
 
 class SocketEdge(Protocol):
-    """The interface of the HTTP server (edge) for WebSocket handlers.
-
-    All methods except ``call`` must run in the server's event loop.
-    """
+    """The interface of the HTTP server for WebSocket handlers. Only ``call`` may run outside the event loop."""
 
     def run(self, work: Callable[[], Any], caller: bytes) -> Awaitable[Any]:
-        """Run blocking work on a worker thread and return the result.
-
-        One caller may occupy at most three quarters of the threads.
-        """
+        """Run blocking work on a worker thread. One caller may occupy at most three quarters of the threads."""
         ...
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
@@ -182,10 +166,7 @@ class Feature:
         """Add the feature's resources to the application."""
 
     def resume(self) -> None:
-        """Continue background work that another server abandoned.
-
-        The server calls this method every second. The method must return within about a second.
-        """
+        """Continue background work that another server abandoned. Called every second; must return within a second."""
 
     def sockets(self, edge: SocketEdge) -> Mapping[str, SocketHandler]:
         """Return the WebSocket handlers by path. Called once per process, in the event loop."""

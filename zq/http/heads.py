@@ -43,11 +43,7 @@ TARGETS: Final = frozenset({ENCODED_SLASH, LEADING_SLASHES})
 
 
 class HeadAuthenticator(Protocol):
-    """Authentication by the headers, before the HTTP server (edge) reads the body.
-
-    ``env`` is the WSGI environment without the body. If the credential is not valid, the server does not read the body.
-    The application authenticates the request again and rejects it.
-    """
+    """Authentication by the headers, before the HTTP server (edge) reads the body."""
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
         """Return whether the HTTP server may read the body, or ``None`` if the store must be queried first."""
@@ -81,11 +77,7 @@ def find_head_error(headers: Iterable[tuple[str, str]], target: str) -> str | No
 
 
 def check_target(target: str) -> str | None:
-    """Check the raw request target. Return an error sentence, or ``None`` if the target is valid.
-
-    Encoded slashes are invalid, because a proxy and the server may interpret ``a%2Fb`` differently. Two leading slashes
-    are invalid, because the router ignores the first slash, but a proxy may not.
-    """
+    """Return an error sentence for a request target that proxies may interpret differently, or ``None``."""
     if target.startswith("//"):
         return LEADING_SLASHES
     if "%" not in target:

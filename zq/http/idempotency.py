@@ -21,14 +21,8 @@ _KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY}}}", re.ASCII)
 def read_key(req: Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey:
     """Read the idempotency key from the header, which must be present.
 
-    The result contains a digest of the body, the query and ``more``. With the digest, the store detects that a key is
-    reused for a different request. Raises ``InvalidHeader`` if the header is malformed.
-
-    Args:
-        verb: The operation. Equal keys for different operations are independent.
-        window: Retention of the key in seconds.
-        raw: The body.
-        more: Further parts of the request to include in the digest, such as the claim id in the path.
+    The key has a digest of the body, the query and ``more``, so the store detects its reuse for a different request.
+    Equal keys for different operations (``verb``) are independent. Raises ``InvalidHeader``.
     """
     key = req.env[HEADER]
     if _KEY.fullmatch(key) is None:

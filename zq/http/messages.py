@@ -108,12 +108,6 @@ class MessageCollection:
     def _browse(
         self, req: Request, resp: falcon.Response, queue: str, state: str, detailed: bool | None, starts: bool
     ) -> None:
-        """Respond with a page of the messages in one state, including the client's own messages.
-
-        Args:
-            detailed: Whether to include the additional members of ``detailed=true``.
-            starts: Whether to truncate the bodies.
-        """
         if given := next((name for name in EXCLUDED_BY_STATE if query.text(req, name)), None):
             raise Invalid(f"{given} cannot be combined with state.")
         limit, marker = query.integer(req, "limit"), query.text(req, "marker")

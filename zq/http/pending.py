@@ -29,10 +29,7 @@ class WaitRegistration(Protocol):
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Begin to wait. Call ``notify`` when the request should poll again.
-
-        ``notify`` may be called on any thread, and before this method returns.
-        """
+        """Begin to wait. ``notify`` may be called on any thread, and before this method returns."""
         ...
 
     def end(self) -> None:
@@ -56,10 +53,7 @@ class Feed(Protocol):
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Call ``notify`` once when a part may be available.
-
-        ``notify`` may be called on any thread, and before this method returns.
-        """
+        """Call ``notify``, on any thread, when a part may be available."""
         ...
 
     def send_timeout(self) -> float:
@@ -95,12 +89,7 @@ IMMEDIATE: Final = ImmediateRegistration()
 
 
 class PendingRequest:
-    """A long poll that has no response yet.
-
-    Args:
-        fetch: Polls once. Returns the result, or ``None`` if the request must continue to wait.
-        show: Writes the result to the response.
-    """
+    """A long poll that has no response yet. ``fetch`` polls once; ``None`` = continue to wait."""
 
     def __init__(
         self,
@@ -118,11 +107,7 @@ class PendingRequest:
         self.seconds_left, self.begin, self.end, self.close = wait.seconds_left, wait.begin, wait.end, wait.close
 
     def poll(self) -> bool:
-        """Poll once. Return whether the response is complete.
-
-        If ``fetch`` raises ``LongScan``, the caller can poll again on a worker thread. Any other error ends the long
-        poll.
-        """
+        """Poll once, and return whether the response is complete. After ``LongScan``, poll again on a worker thread."""
         found = None
         try:
             found = self._fetch()
@@ -164,12 +149,7 @@ class Handover:
         """Whether the client has disconnected."""
 
     def defer(self, pending: PendingRequest, *, needs_thread: bool = False) -> None:
-        """Pass a long poll to the HTTP server.
-
-        Args:
-            needs_thread: Whether the next poll must run on a worker thread without waiting first, because the poll may
-                block.
-        """
+        """Pass a long poll to the HTTP server. With ``needs_thread``, poll at once on a worker thread."""
         self.pending, self.needs_thread = pending, needs_thread
 
     def send(self, feed: Feed) -> None:
@@ -209,8 +189,6 @@ def defer(
 
     Args:
         wait: The registration that notifies the request when it should call ``fetch`` again.
-        fetch: Polls once. Returns the result, or ``None`` if the request must continue to wait.
-        show: Writes the result to the response.
         polled: Whether the caller has already called ``fetch`` once, without a result.
     """
     pending, needs_thread = PendingRequest(req, resp, wait, fetch, show), False

@@ -100,10 +100,6 @@ class TopicMessages:
         """Poll the topic once. Return the result, or a ``TopicPoll`` if the request must wait for messages.
 
         A request counts as heavy only during a poll, not while it waits.
-
-        Args:
-            wait: The maximum seconds to wait for messages.
-            topic_poll: The ``TopicPoll`` that an earlier call returned; ``None`` in the first call.
         """
         try:
             weight.admit_page(req, limit)

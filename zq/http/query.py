@@ -32,10 +32,7 @@ def text(req: Request, name: str) -> str:
 
 
 def integer(req: Request, name: str) -> int | None:
-    """Return the parameter's last value as an integer, or ``None`` if the parameter is absent.
-
-    Raises ``InvalidParameter`` if the value is not an integer.
-    """
+    """Return the parameter's last value as an integer, or ``None``. Raises ``InvalidParameter``."""
     if name not in req.params or not (value := text(req, name)):
         return None
     return as_integer(name, value)
@@ -56,10 +53,7 @@ def looks_like_integer(value: str) -> bool:
 
 
 def boolean(req: Request, name: str) -> bool | None:
-    """Return the parameter's last value as a boolean, or ``None`` if the parameter is absent.
-
-    Raises ``InvalidParameter`` if the value is not a boolean.
-    """
+    """Return the parameter's last value as a boolean, or ``None``. Raises ``InvalidParameter``."""
     if name not in req.params or not (value := text(req, name)):
         return None
     if value in _TRUE:
@@ -70,10 +64,7 @@ def boolean(req: Request, name: str) -> bool | None:
 
 
 def starts(req: Request) -> bool:
-    """Return whether the request has ``bodies=start``, which requests truncated bodies.
-
-    Raises ``InvalidParameter`` if ``bodies`` is neither "start" nor "whole".
-    """
+    """Return whether the request has ``bodies=start`` (truncated bodies). Raises ``InvalidParameter``."""
     value = text(req, "bodies") if "bodies" in req.params else ""
     if value not in ("", "start", "whole"):
         raise InvalidParameter(f"bodies must be start or whole, not {value[:32]}.")
@@ -87,11 +78,9 @@ def values(req: Request, name: str) -> list[str]:
 
 
 def fence(req: Request) -> Fence | None:
-    """Parse the parameter ``fence=<name>:<epoch>`` (a fencing token). Return ``None`` if it is absent.
+    """Parse the parameter ``fence=<name>:<epoch>``, or return ``None``.
 
-    Raises:
-        InvalidParameter: The parameter is malformed.
-        NotAuthorized: The client may not advance the fence.
+    Raises ``InvalidParameter``, and ``NotAuthorized`` if the client may not advance the fence.
     """
     if "fence" not in req.params or not (value := text(req, "fence")):
         return None
@@ -103,10 +92,7 @@ def fence(req: Request) -> Fence | None:
 
 
 def hops(req: Request) -> int:
-    """Return the number of zq deliveries that led to this request, from the header ``Zq-Hops``.
-
-    Raises ``InvalidHeader`` if the header is not a number of up to three digits.
-    """
+    """Return the number of zq deliveries that led to this request. Raises ``InvalidHeader``."""
     given: str = req.env.get("HTTP_ZQ_HOPS", "0")
     if not (given.isascii() and given.isdigit() and len(given) <= 3):
         raise InvalidHeader("Invalid header value", "Zq-Hops must be a number of at most 3 digits.")
@@ -129,18 +115,14 @@ def format_parameters(given: dict[str, Any]) -> dict[str, str]:
 
 
 def next_page_query(marker: str | None, **given: Any) -> dict[str, str] | None:
-    """Return the query parameters of the link to the next page: ``given`` and the marker.
-
-    If ``marker`` is ``None``, there is no next page, so return ``None``.
-    """
+    """Return the query of the link to the next page, or ``None`` if ``marker`` is ``None``."""
     return None if marker is None else format_parameters(given) | {"marker": marker}
 
 
 def body(req: Request, bound: int = limits.MAX_CONTROL_BODY, *, required: bool = False, form: bool = False) -> bytes:
     """Read and return the body, ``b""`` if there is none.
 
-    Raises ``Invalid`` if the body exceeds ``bound`` bytes, ``InvalidBody`` if it is incomplete or required but empty. A
-    body with a ``Content-Length`` above the bound is not read.
+    Raises ``Invalid`` above ``bound`` bytes, and ``InvalidBody`` if the body is incomplete or missing but required.
 
     Args:
         form: Whether the media type of HTML forms is accepted.

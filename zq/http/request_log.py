@@ -46,12 +46,7 @@ class RequestLog:
     def __init__(
         self, log_requests: Callable[[], bool], events: Events, audit: Audit, trail: Trail, behind_proxy: bool
     ) -> None:
-        """Initialize the middleware.
-
-        Args:
-            trail: The audit trail in the store. Each audited change is written to the audit log and to the trail.
-            behind_proxy: Take the caller's address from the end of ``X-Forwarded-For``.
-        """
+        """Initialize the middleware. Each audited change is also written to the audit trail, ``trail``."""
         self._log_requests = log_requests
         self._events = events
         self._audit = audit
@@ -120,10 +115,6 @@ def _entry(req: Request, resource: object, status: int, behind_proxy: bool) -> E
 
 
 def _object(req: Request, resource: object) -> str:
-    """Return the object that the request changes, such as ``queue jobs``, for the audit log.
-
-    A resource may declare the object as ``audited_as``: its type, and the path parameter that contains its id.
-    """
     params = req.context.params
     token = req.context.made or params.get("token") or req.params.get("jti")
     if token and "/tokens" in (req.uri_template or ""):

@@ -44,10 +44,6 @@ class ResourceCollection:
         resp.data = wire.encode(self._page(req, {}))
 
     def _page(self, req: Request, repeated: dict[str, Any]) -> dict[str, Any]:
-        """Return a page of the listing as a JSON object.
-
-        ``repeated`` contains further query parameters for the link to the next page.
-        """
         limit, name, detailed = query.integer(req, "limit"), query.text(req, "name"), query.boolean(req, "detailed")
         filters, visible = self._filters(req), self._visible(req)
         if name or filters or visible:
@@ -60,7 +56,6 @@ class ResourceCollection:
         return {self._key: [self._entry(*listed, bool(detailed)) for listed in page.items], "links": links}
 
     def _visible(self, req: Request) -> Callable[[str], bool] | None:
-        """Return a predicate for the names that the client may see, or ``None`` if the client may see all names."""
         allowance: Allowance = req.context.allowance
         return allowance.visible(Verb.OBSERVE, self._kind)
 

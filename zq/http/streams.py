@@ -2,8 +2,8 @@
 """HTTP resources for live streams as server-sent events (extensions 8).
 
 The HTTP server requests the next part of a stream after it has sent the previous one. Under Granian,
-``EventStream.step`` returns parts without blocking, and the server detects a disconnected reader. Under gunicorn, each
-stream occupies a thread and polls its reader's socket.
+``EventStream.step`` returns parts without blocking. Under gunicorn, each stream occupies a thread and polls its
+reader's socket.
 """
 
 import logging
@@ -93,10 +93,7 @@ class ProjectStream(_StreamResource):
 
 
 class EventStream:
-    """The response body of a stream: an iterable for WSGI servers, and a ``Feed`` for servers with an event loop.
-
-    This class is not a generator, because closing a generator before its first step would not close the stream.
-    """
+    """The response body of a stream. Not a generator: closing one before its first step would have no effect."""
 
     def __init__(
         self,
@@ -109,11 +106,9 @@ class EventStream:
         """Initialize the body.
 
         Args:
-            connection: The reader's socket, if the HTTP server provides it.
             check: Raises ``NotAuthorized`` if the reader may no longer read. Called every ``HEARTBEAT`` seconds.
             account: Rate limiter to charge for the events. While the project exceeds its rate, only heartbeats are
                 sent.
-            now: Clock of the rate limiter.
         """
         self._stream = stream
         self._connection = connection
@@ -176,7 +171,6 @@ class EventStream:
         self._stream.dropped()
 
     def _must_end(self) -> bool:
-        """Return whether the stream must end: the server is stopping, or the reader may no longer read."""
         if self._check is not None and time.monotonic() - self._checked >= HEARTBEAT:
             self._checked = time.monotonic()
             try:
@@ -211,7 +205,6 @@ class EventStream:
         return bool(portion.count)
 
     def _piece(self) -> bytes:
-        """Return the next complete events, or a part of an event that is larger than ``PIECE_SIZE``."""
         begin, end = self._at, self._at + PIECE_SIZE
         if end < len(self._portion):
             last = self._portion.rfind(EVENT_END, begin, end)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Middleware that checks common headers and resolves project, client, queue and topic, in the order of contract 1.2.
-
-A resource declares its required headers in ``audience``, and a media type other than JSON in ``media``.
-"""
+"""Middleware that checks common headers and resolves project, client, queue and topic, in the order of contract 1.2."""
 
 import re
 from collections.abc import Mapping
@@ -61,10 +58,7 @@ FOR_PROJECT: Final = (CLIENT, Audience.PROJECT)
 
 
 class Tenant:
-    """Falcon middleware that resolves the tenant of a request.
-
-    It sets ``client`` and ``project`` in ``req.context``, and ``queue`` or ``topic`` if the path names one.
-    """
+    """Falcon middleware that resolves the tenant of a request."""
 
     def __init__(
         self,
@@ -73,12 +67,7 @@ class Tenant:
         trusts_roles: bool,
         find: limits.Find,
     ) -> None:
-        """Initialize the middleware.
-
-        Args:
-            trusts_roles: Accept the ``X-Roles`` header of unauthenticated callers.
-            find: Looks up a queue in the store.
-        """
+        """Initialize the middleware. If ``trusts_roles``, accept the ``X-Roles`` header of unauthenticated callers."""
         self._limits = limit
         self._strict = strict_client_id
         self._find = find
@@ -128,14 +117,7 @@ class Tenant:
             _check_extra_spec(headers["HTTP_EXTRA_SPEC"])
 
     def _read_identity(self, env: Mapping[str, Any], needs_project: bool, of_topic: bool) -> Identity:
-        """Return the caller's identity from the identity headers.
-
-        The authenticating proxy sets these headers, or the caller if the server does not authenticate callers.
-
-        Args:
-            needs_project: Whether the request needs a project. If not, the identity has no project.
-            of_topic: Whether the path names a topic, not a queue. Determines the error for an invalid project id.
-        """
+        """Return the caller's identity from the identity headers. ``of_topic`` determines the error."""
         headers: Mapping[str, Any] = env.get(PRESENTED, env)
         through_proxy = headers is not env
         roles = headers.get("HTTP_X_ROLES") if through_proxy or self._trusts_roles else None
@@ -162,14 +144,7 @@ def _check_project(req: Request, identity: Identity, resource: object) -> None:
 def _identity(
     projects: tuple[str | None, ...] | None, of_topic: bool, user: str, roles: str | None, through_proxy: bool
 ) -> Identity:
-    """Return the caller's identity from the identity headers.
-
-    Equal headers yield the same object, because caches use the object's ``id`` as a key.
-
-    Args:
-        projects: The values of the headers in ``PROJECT``, in this order; ``None`` = the request needs no project.
-        of_topic: Whether the path names a topic, not a queue. Determines the error for an invalid project id.
-    """
+    """Return the identity in the headers. Equal headers yield one object, because caches use its ``id`` as a key."""
     project = "" if projects is None else _project(projects, InvalidTopicName if of_topic else InvalidName)
     return Identity(project=project, user=user, roles=_roles(roles), credential="proxy" if through_proxy else "")
 

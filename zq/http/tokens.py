@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP resources for tokens (tenancy 5) and pre-signed URLs (contract 10).
 
-The tokens are in ``/v2/tokens`` for projects, and in ``/v2/admin/tokens`` for administrators.
-
-The server returns a token's secret only once, when the token is created. A new token never has more rights than the
-credential that creates it.
+A token's secret is returned only once, when the token is created. A new token never has more rights than the credential
+that creates it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,16 +46,11 @@ class _TokenResource:
         self._tokens = tokens
 
     def _id(self, given: str) -> str:
-        """Return the token id in the path. Raises ``Invalid`` for a complete token, because paths are logged."""
         if given.startswith("zq_"):
             raise Invalid("Refer to a token by its id, the ten characters after zq_.")
         return given
 
     def _caller(self, req: Request) -> Identity:
-        """Return the caller.
-
-        Raises ``NotAuthorized`` unless the caller is authenticated and has rights to manage the whole project.
-        """
         identity: Identity = req.context.identity
         scopes = parse(identity.scopes)
         if not identity.credential or not (scopes is None or scopes.allow_everywhere(Verb.MANAGE)):
@@ -65,7 +58,6 @@ class _TokenResource:
         return identity
 
     def _project(self, req: Request) -> str | None:
-        """Return the project whose tokens the request may access, or ``None`` for all projects."""
         return self._caller(req).project
 
     def _grant(self, req: Request, terms: TokenTerms) -> Grant:
@@ -82,10 +74,7 @@ class _TokenResource:
 
 
 class _AdminTokenResource(_TokenResource):
-    """Base class of resources with which administrators manage tokens, in the project of the parameter ``project``.
-
-    If the administrator's own credential has scopes, a new token must not exceed these scopes.
-    """
+    """Base class of resources with which administrators manage tokens, in the project of the parameter ``project``."""
 
     path = "/v2/admin/tokens"
     audience = Audience.OPERATOR
@@ -135,10 +124,7 @@ class _TokenItem(_TokenResource):
 
 
 class _TokenRotation(_TokenResource):
-    """Base class of resources that replace a token by a new one with the same rights.
-
-    The old token expires within a day.
-    """
+    """Base class of resources that rotate a token. The old token expires within a day."""
 
     def on_post(self, req: Request, resp: falcon.Response, token: str) -> None:
         project, maker = self._project(req), req.context.identity
@@ -173,12 +159,7 @@ class Me:
     policy = {"GET": "identity:get"}
 
     def __init__(self, auth: str, page: Page | None) -> None:
-        """Initialize the resource.
-
-        Args:
-            auth: Name of the authentication strategy, "" for none.
-            page: The console, if the server has one.
-        """
+        """Initialize the resource. ``auth`` is the name of the authentication strategy, "" for none."""
         self._server: dict[str, Any] = {"auth": auth or "none", "console": page.version if page else None}
 
     def on_get(self, req: Request, resp: falcon.Response) -> None:
@@ -197,7 +178,6 @@ class Me:
 
 
 def _allowed(allowance: Allowance, rule: str) -> bool:
-    """Return whether the caller may use the policy rule on at least one queue, topic or other object."""
     known, scopes = RULES[rule], allowance.scopes
     if not allowance.permits(rule):
         return False
@@ -278,10 +258,7 @@ def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -
 
 
 def _check_token_id(given: str) -> str:
-    """Check and return the id of a JSON Web Token.
-
-    Raises ``Invalid`` for an id that is not valid, and for a complete zq token, because URLs must not contain secrets.
-    """
+    """Check the id of a JSON Web Token. Raises ``Invalid`` for a whole token: URLs must not contain secrets."""
     if not 1 <= len(given) <= MAX_TEXT or not given.isprintable():
         raise Invalid(f"jti, the id of a JSON Web Token, must be 1 to {MAX_TEXT} printable characters.")
     if FORM.fullmatch(given):
@@ -297,10 +274,7 @@ def _roles(given: Sequence[str]) -> list[str]:
 
 
 def _grantable_roles(maker: Identity) -> frozenset[str]:
-    """Return the default roles of a new token: the roles of its creator ``maker``, except administrator.
-
-    If ``maker`` has no other role, return the member role.
-    """
+    """Return the roles of ``maker``, except administrator, or the member role if there are none."""
     return maker.roles - {ADMIN} or frozenset({MEMBER})
 
 
@@ -351,11 +325,7 @@ class QueueShare:
         resp.data = wire.encode(self._signed(req.context.queue, paths, methods, expires))
 
     def _expiry(self, terms: ShareTerms, identity: Identity) -> Seconds:
-        """Return the expiry time in ``terms``.
-
-        The default is one day from now, or the latest allowed time if that is earlier. Raises ``InvalidBody`` for a
-        malformed time, and ``Invalid`` for a time that is past or too late.
-        """
+        """Return the expiry time: by default one day from now, or the latest allowed time if that is earlier."""
         now, most = self._signatures.clock.now(), self._signatures.options().max_seconds
         last = min(now + most, identity.expires or now + most)
         if terms.expires is None:

@@ -72,12 +72,9 @@ def poll(
     """Call ``fetch`` until its result is not empty or ``wait`` seconds have passed, then respond with ``show``.
 
     Args:
-        wait: Maximum seconds to wait for a non-empty result; 0 or ``None`` = call ``fetch`` once.
-        show: Writes the outcome to the response.
         takes: Whether ``fetch`` claims or pops messages. If so, ``fetch`` is not called after the client has
             disconnected.
-        may_use_reserve: Whether the client polls again immediately after an empty response. Such a request may use a
-            reserve slot of ``waiters`` if no other slot is free.
+        may_use_reserve: Whether the client polls again immediately after an empty response, and may use a reserve slot.
     """
     req.context.waits = bool(wait)
     if takes and is_disconnected(req):

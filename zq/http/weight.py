@@ -4,8 +4,7 @@
 The number of heavy requests that a project may run concurrently is limited. A heavy request is charged an estimated
 cost in advance and yields to light requests between slices of its work (``zq.turns``).
 
-A resource calls ``admit`` with the expected number of messages, such as the page limit of a listing or the number of
-messages in a post. If the number is not known in advance, as for a commit, the resource passes ``UNKNOWN``.
+A resource calls ``admit`` with the expected number of messages, or with ``UNKNOWN``.
 """
 
 from collections.abc import Callable
@@ -42,11 +41,7 @@ T = TypeVar("T", bound=PollResult)
 
 
 class HeavyRequest(Struct):
-    """A heavy request in progress.
-
-    Attributes:
-        account: The project's rate limiter, which was charged for ``messages`` messages and ``size`` bytes.
-    """
+    """A heavy request in progress. ``messages`` and ``size`` were charged to its account in advance."""
 
     account: Account | None
     now: Callable[[], float]
@@ -54,10 +49,7 @@ class HeavyRequest(Struct):
     size: int
 
     def end(self) -> None:
-        """End the heavy part of the request: free its slot and refund the estimated cost.
-
-        The actual cost is charged separately, when the request ends.
-        """
+        """End the heavy part: free its slot and refund the estimated cost. The actual cost is charged separately."""
         turns.end()
         if self.account is not None:
             self.account.end_heavy(self.now(), self.messages, self.size)
@@ -66,8 +58,8 @@ class HeavyRequest(Struct):
 def admit(req: Request, count: int, messages: int = 0, size: int = 0) -> None:
     """Admit a request that handles ``count`` messages.
 
-    If the request is heavy, wait until the project may run another heavy request, and charge ``messages`` messages and
-    ``size`` bytes in advance. Raises ``TooManyRequests`` if the project exceeds its rate limits.
+    A heavy request waits for a free slot of its project, and is charged ``messages`` messages and ``size`` bytes.
+    Raises ``TooManyRequests`` if the project exceeds its rate limits.
     """
     context = req.context
     if count <= MAX_LIGHT_MESSAGES or context.heavy is not None:
@@ -108,14 +100,7 @@ def admit_post(req: Request, raw: bytes) -> None:
 
 
 def admit_each_poll(req: Request, limit: int | None, fetch: Callable[[], T], *, takes: bool) -> Callable[[], T]:
-    """Wrap ``fetch``, which polls for up to ``limit`` messages, so that ``admit`` is called before each poll.
-
-    While the request waits for its next poll, the request does not count as heavy. If a poll finds messages, the
-    request counts as heavy until the response is sent.
-
-    Args:
-        takes: Whether ``fetch`` claims or pops messages. If so, ``limit`` messages are charged in advance.
-    """
+    """Wrap ``fetch`` so that each poll is admitted. A request is not heavy between polls."""
     if limit is None or limit <= MAX_LIGHT_MESSAGES:
         return fetch
 

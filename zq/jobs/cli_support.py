@@ -51,11 +51,8 @@ def source_options(session: Session) -> dict[str, str]:
 def spark_session(name: str, progress: Progress, **settings: str) -> Iterator[SparkSession]:
     """Yield the active Spark session, or a new session that is stopped at the end.
 
-    ``format("zq")`` is registered, and the session's time zone is UTC.
-
-    Args:
-        progress: Shows the session's tasks.
-        settings: ``spark.sql`` settings during the block. Underscores in the names stand for dots.
+    ``format("zq")`` is registered, and the session's time zone is UTC. ``settings`` are ``spark.sql`` settings during
+    the block, with underscores for dots.
     """
     running = SparkSession.getActiveSession()
     spark = running or start_session(name)

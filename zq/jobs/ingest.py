@@ -116,10 +116,7 @@ def published_count(client: Client, producer: str) -> int | None:
 def read_rows(
     spark: SparkSession, file: str, kind: str, column: str | None = None, parse: bool = False, multiline: bool = False
 ) -> DataFrame:
-    """Parse the rows of a file. Raises ``Invalid`` if the file lacks the column ``column``.
-
-    Valid rows have a ``body``. Rows that do not parse have a ``reason`` and the text ``raw``.
-    """
+    """Parse a file to rows with ``body`` or, if they do not parse, ``reason`` and ``raw``. Raises ``Invalid``."""
     path = re.sub(r"([\\{}\[\]*?])", r"\\\1", file)  # Spark would expand glob characters
     if kind == "json":
         return parse_lines(spark.read.text(path), column)
@@ -130,10 +127,7 @@ def read_rows(
 
 
 def read_csv(spark: SparkSession, path: str, multiline: bool) -> DataFrame:
-    """Read a CSV file with string columns.
-
-    If a row has too few or too many fields, column ``INVALID_ROW`` has its text.
-    """
+    """Read a CSV file of strings. ``INVALID_ROW`` has the text of rows with a wrong number of fields."""
     options = {"header": "true", "escape": '"', "mode": "PERMISSIVE", "columnNameOfCorruptRecord": INVALID_ROW}
     reader = spark.read.options(**options).option("multiLine", multiline)
     named = reader.csv(path).columns
@@ -144,21 +138,14 @@ def read_csv(spark: SparkSession, path: str, multiline: bool) -> DataFrame:
 def parse_lines(frame: DataFrame, member: str | None = None) -> DataFrame:
     """Parse lines of JSON to message bodies. Skip blank lines.
 
-    Args:
-        member: Member of each JSON object that contains the body. Default: the whole value.
+    The body is the whole value, or its ``member``.
     """
     parsed = frame.where("trim(value) <> ''").withColumn("parsed", parser(member)(F.col("value").cast("binary")))
     return parsed.selectExpr("parsed.body", "value raw", "parsed.reason")
 
 
 def to_bodies(frame: DataFrame, column: str | None = None, parse: bool = False, file: str = "the data") -> DataFrame:
-    """Convert rows to message bodies. Raises ``Invalid`` if ``column`` does not exist.
-
-    Args:
-        column: Column with the body. Default: all columns, as an object.
-        parse: Parse the text of the column as JSON.
-        file: File name for error messages.
-    """
+    """Convert a column, or an object of all columns, to bodies. Raises ``Invalid`` without ``column``."""
     columns = [name for name in frame.columns if name != INVALID_ROW]
     if column is not None and column not in columns:
         raise Invalid(f"There is no column {column} in {file}: it has {', '.join(columns)}.")
@@ -196,12 +183,7 @@ def valid_bodies(rows: DataFrame) -> DataFrame:
 
 
 def check_rows(rows: DataFrame, file: str, place: str | None, strict: bool) -> int:
-    """Return the number of rows that do not parse.
-
-    Args:
-        place: Folder to which the rows that do not parse are written.
-        strict: Raise ``InvalidBody`` if a row does not parse.
-    """
+    """Count the rows that do not parse, and write them to ``place``. If ``strict``, raise ``InvalidBody``."""
     torn = rows.where("reason is not null").select(F.lit(file).alias("file"), "raw", "reason")
     [found] = torn.agg(F.count("reason").alias("count"), F.first("reason").alias("reason")).collect()
     if found["count"] and place:
@@ -224,11 +206,7 @@ def parser(member: str | None) -> Any:
 
 
 def parse_json(text: bytes, member: str | None) -> dict[str, Any]:
-    """Validate a JSON text. Return ``{"body": ...}`` if it is valid, else ``{"reason": ...}``.
-
-    Args:
-        member: Member of a JSON object that contains the body; ``None`` = the whole text is the body.
-    """
+    """Validate a JSON text. Return ``{"body": ...}`` if it is valid, else ``{"reason": ...}``."""
     try:
         if member is not None:
             members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])

@@ -49,13 +49,7 @@ Rows = Sequence[dict[str, Any]]
 
 
 def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> list[Path]:
-    """Draw throughput, dwell times and problems as PNG files. Return the paths.
-
-    Args:
-        by_queue: Totals of each queue.
-        by_step: Throughput of each queue and time step. ``at`` is the start of the time step.
-        minutes: Length of a time step.
-    """
+    """Draw throughput, dwell times and problems as PNG files. Return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     figures = {
         "throughput": draw_throughput(by_queue, by_step, timedelta(minutes=minutes)),

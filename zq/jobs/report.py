@@ -123,10 +123,7 @@ def filter_period(rows: DataFrame, moment: str, since: datetime | None, until: d
 def read_backlog(
     spark: SparkSession, client: Client, given: Mapping[str, str], queues: Sequence[str], progress: Progress
 ) -> DataFrame:
-    """Read the live messages of the queues and of their dead-letter queues.
-
-    If ``queues`` is empty, read the live messages of all queues.
-    """
+    """Read the live messages of the queues (all if empty) and of their dead-letter queues."""
     rows = spark.createDataFrame([], BACKLOG)
     names = add_dead_letter_queues(client, queues) if queues else [found.name for found in client.queues()]
     for number, queue in enumerate(names, 1):
@@ -177,10 +174,7 @@ def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> None:
 
 
 def compute_throughput(posted: DataFrame, finished: DataFrame, seconds: int = HOUR) -> DataFrame:
-    """Return the number of ``posted`` and ``finished`` messages per queue and step.
-
-    Steps have a length of ``seconds`` and begin at the time ``at``. Steps without messages are omitted.
-    """
+    """Count posted and finished messages per queue and step, without steps that have no messages."""
 
     def step(moment: str) -> Any:
         return F.timestamp_seconds(F.floor(F.unix_seconds(moment) / seconds) * seconds).alias("at")
@@ -199,13 +193,7 @@ def step_minutes(hours: Sequence[str]) -> int:
 
 
 def compute_queue_report(found: Mapping[str, DataFrame], backlog: DataFrame, now: Any) -> DataFrame:
-    """Return one row per queue with all columns of the report.
-
-    Args:
-        found: Tables by name. ``posted`` and ``finished`` contain only the period of the report. ``records`` contains
-            all finished messages. ``archived`` has the time up to which each queue is archived.
-        now: Column with the time of the report.
-    """
+    """Return one row per queue with all columns of the report."""
     parts = [
         found["posted"].groupBy(*QUEUE_COLUMNS).agg(F.count("seq").alias("posted")),
         finish_counts(found["finished"]),
@@ -243,10 +231,7 @@ def dwell_percentiles(finished: DataFrame) -> DataFrame:
 
 
 def expired_messages(found: Mapping[str, DataFrame], backlog: DataFrame) -> DataFrame:
-    """Return the posted messages that have expired.
-
-    A message counts as expired if it is neither finished nor live and its ttl had passed when the archive was updated.
-    """
+    """Return posted messages that are neither finished nor live, and whose ttl had passed at the last archiving."""
     due = F.col("created") + F.make_dt_interval(secs=F.col("ttl")) < F.col("at") - F.expr(MAX_DRIFT)
     gone = found["posted"].join(found["archived"], QUEUE_COLUMNS).where(due).select(*QUEUE_COLUMNS, "seq")
     key = [*QUEUE_COLUMNS, "seq"]

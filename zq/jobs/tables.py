@@ -40,10 +40,7 @@ def write(rows: DataFrame, path: str, table: str) -> None:
 
 
 def add_former_rows(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame:
-    """Add the rows that an earlier attempt of the batch has written and that are missing from ``rows``.
-
-    A repeated batch lacks the messages that the server has deleted since the first attempt.
-    """
+    """Add rows of an earlier attempt of the batch, whose messages the server may have deleted since."""
     reader = rows.sparkSession.read.schema(SCHEMAS[table]).option("basePath", f"{path}/{table}")
     try:
         before = reader.parquet(f"{path}/{table}/project=*/queue=*/day=*/batch={batch}")

@@ -3,9 +3,6 @@
 
 Times (``created``, ``available``, ``expires``, ``now``) are seconds since the epoch in UTC, with millisecond precision.
 ``ttl``, ``delay`` and ``grace`` are whole seconds. Bodies are raw JSON bytes. ``attributes`` are stored as JSON.
-
-Import values of queues, messages, claims and transactions from this package. Import all other values from the module
-that defines them, such as ``zq.model.topics``.
 """
 
 from zq.model.claims import (

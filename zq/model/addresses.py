@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Network addresses: the check for public addresses, and the key for counting a client's requests.
 
-To prevent server-side request forgery, the server sends some requests to public addresses only: webhooks, deliveries
-with a Keystone token, and downloads of key sets. Third parties choose these host names or may change their addresses.
+Clients choose some URLs that the server requests, such as webhooks. To prevent server-side request forgery, the server
+accepts only public addresses for them.
 """
 
 import ipaddress
@@ -79,10 +79,7 @@ def _is_allowed(address: Address) -> bool:
 
 @lru_cache(maxsize=4096)
 def client_network(host: str) -> bytes:
-    """Return the key for counting a client's requests: its IPv4 address or its IPv6 /64 network.
-
-    All hosts that are not IP addresses share one key.
-    """
+    """Return the key for counting a client's requests: its IPv4 address or its IPv6 /64 network."""
     with suppress(ValueError):
         found = ipaddress.ip_address(host.partition("%")[0])
         mapped = getattr(found, "ipv4_mapped", None)

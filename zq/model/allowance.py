@@ -13,10 +13,7 @@ Policy = Callable[[str, Identity], bool]
 
 
 class Allowance:
-    """The permissions of one caller under a policy, limited by the scopes of its credential.
-
-    An allowance is valid until the policy changes.
-    """
+    """The permissions of one caller under a policy, limited by the scopes of its credential."""
 
     __slots__ = ("_policy", "identity", "known", "scopes")
 
@@ -35,10 +32,7 @@ class Allowance:
         return known
 
     def authorize(self, rule: str, verb: Verb, kind: Kind, name: str) -> None:
-        """Raise ``NotAuthorized`` unless the policy rule and the scopes permit the caller to use the named object.
-
-        The object need not exist.
-        """
+        """Raise ``NotAuthorized`` unless the policy rule and the scopes permit the caller to use the named object."""
         permitted = self.known.get(rule) or self.permits(rule)
         if not permitted or (self.scopes is not None and not self.scopes.allows(verb, kind, name)):
             raise self.refusal(rule, kind, name)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Message attributes: fields of a message that storage drivers do not interpret.
 
-Attributes never change after the post. A driver stores them as one opaque field, ``Draft.attributes``, and returns them
-unchanged. Moved, staged, finished and replayed messages keep their attributes, too. Limits and rules for attributes are
-enforced above the drivers.
+Attributes never change after the post, even if the message is moved, staged, finished or replayed. A driver stores them
+as one opaque field, ``Draft.attributes``.
 
-The stored form is JSON. Readers ignore unknown members, so members may be added. No member may be renamed or change its
-type, because servers of an earlier version may share the store.
+The stored form is JSON. Readers ignore unknown members. No member may be renamed or change its type, because servers of
+an earlier version may share the store.
 """
 
 import re
@@ -32,13 +31,7 @@ _MAX_PARENT: Final = 256
 
 
 class AttributeValue(Struct, frozen=True, omit_defaults=True, rename="pascal"):
-    """The type and value of a message attribute.
-
-    Attributes:
-        data_type: String, Number or Binary, with an optional label after a dot.
-        string_value: Text of a String or Number.
-        binary_value: Base64 of a Binary.
-    """
+    """A message attribute. ``data_type`` is String, Number or Binary, with an optional label after a dot."""
 
     data_type: str = ""
     string_value: str | None = None
@@ -46,10 +39,7 @@ class AttributeValue(Struct, frozen=True, omit_defaults=True, rename="pascal"):
 
 
 class Attributes(Struct, frozen=True, omit_defaults=True, rename="pascal"):
-    """The attributes of a message. The default of each field means that the attribute is absent.
-
-    Except for ``message_attributes``, the fields have the same names as in the response, ``zq.wire.answers.Message``.
-    """
+    """The attributes of a message. A field with its default value is absent."""
 
     message_attributes: dict[str, AttributeValue] = {}
     """The sender's own attributes by name."""
@@ -75,11 +65,7 @@ def decode_attributes(stored: bytes) -> Attributes:
 
 
 def trace_context(parent: str, state: str) -> Mapping[str, AttributeValue]:
-    """Convert the request headers traceparent and tracestate to message attributes.
-
-    A header that is not valid under W3C Trace Context is ignored. A tracestate is also ignored without a valid
-    traceparent.
-    """
+    """Convert the headers traceparent and tracestate to message attributes. Invalid headers are ignored."""
     found = _PARENT.fullmatch(parent) if len(parent) <= _MAX_PARENT else None
     if found is None or any(given is not None and not given.strip("0") for given in found.groupdict().values()):
         return {}

@@ -21,8 +21,7 @@ class Lease(Struct, frozen=True):
     """The lease of a claim, which reserves messages for ``ttl`` seconds.
 
     Attributes:
-        prolong: Whether to keep messages that would expire during the claim. Their expiry is postponed to ``grace``
-            seconds after the end of the claim.
+        prolong: Whether a message that would expire during the claim instead expires ``grace`` seconds after its end.
     """
 
     claim: str
@@ -34,8 +33,6 @@ class Lease(Struct, frozen=True):
         """Return the new ttl and expiry of a message that is claimed (contract 8.1).
 
         Args:
-            ttl: Current ttl of the message.
-            expires: Current expiry of the message.
             ends: Expiry of the claim.
             second: One second in the unit of the time arguments.
         """
@@ -56,13 +53,7 @@ class Holder(Struct, frozen=True):
 
 
 class ClaimSummary(Struct, frozen=True):
-    """A live claim without its messages.
-
-    Attributes:
-        created: Time of the last renewal, or of the creation.
-        ends: Expiry time.
-        messages: Number of messages that the claim holds.
-    """
+    """A live claim without its messages. ``created`` is the time of the last renewal, or of the creation."""
 
     id: str
     queue: str
@@ -78,10 +69,7 @@ class ClaimRequest(Struct, frozen=True):
     lease: Lease
     limit: int
     redelivery_delays: tuple[int, ...] = ()
-    """Redelivery delays in seconds after the first, second, … claim of a message.
-
-    The last delay applies to all later claims. () = no delay.
-    """
+    """Redelivery delays in seconds after the first, second, … claim of a message; the last one repeats."""
     max_claims: int | None = None
     """Maximum number of claims per message; ``None`` = no limit."""
     max_bytes: int = UNBOUNDED
@@ -99,26 +87,14 @@ class ClaimRequest(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """The release of a claimed message.
-
-    Attributes:
-        delay: Seconds until the message is ready; ``None`` = the queue's redelivery delay. If the queue has none, the
-            message returns to its previous position in the queue.
-    """
+    """The release of a claimed message after ``delay`` seconds; ``None`` = the queue's redelivery delay."""
 
     id: str
     delay: int | None = None
 
 
 class Settlement(Struct, frozen=True):
-    """A request to delete, release or move the messages of a claim (extensions 3).
-
-    Each message id occurs at most once.
-
-    Attributes:
-        rest: Whether to delete all messages of the claim that the request does not name.
-        history: Seconds for which the queue keeps history entries of finished messages.
-    """
+    """A request to delete, release or move messages of a claim. ``rest``: delete all messages that are not named."""
 
     delete: Sequence[str] = ()
     rest: bool = False
@@ -166,7 +142,7 @@ class MessageHandle(Struct, frozen=True):
 
     Attributes:
         hold: Seconds from now until the claim on the message expires, 0 = immediately; ``None`` = delete the message.
-        max_hold: Maximum seconds from the claim's creation or last renewal to the new expiry; 0 = no limit.
+        max_hold: Maximum seconds from the claim's last renewal to the new expiry; 0 = no limit.
     """
 
     id: str
@@ -179,8 +155,6 @@ class MessageHandle(Struct, frozen=True):
         """Return the outcome of this request, given the state of the stored message.
 
         Args:
-            claim: The message's last claim; "" = none.
-            count: The message's claim count.
             is_accepted: Whether ``claim`` is live, or the caller accepts expired claims.
             age: Whole seconds since creation or last renewal of the claim.
         """
@@ -211,8 +185,7 @@ class Claim(Struct, frozen=True):
 
     Attributes:
         created: Time of the last renewal, or of the creation.
-        lapsed: Number of messages that were claimed before by a claim that expired. Set only when the claim is created.
-        holder: Creator of the claim. Set only when the claim is read.
+        lapsed: Number of messages whose last claim expired. Set only when the claim is created.
     """
 
     id: str

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access to declarations. A declaration is a struct field with an annotation that describes the field.
-
-For example, the annotation of a configuration option is a ``zq.model.options.Option``.
-"""
+"""Access to declarations. A declaration is a struct field with an annotation that describes the field."""
 
 import ast
 import inspect

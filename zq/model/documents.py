@@ -9,12 +9,7 @@ from zq.model import Seconds
 
 
 class DocumentRef(NamedTuple):
-    """The full name of a document.
-
-    Attributes:
-        project: Project id; "" for documents of the deployment.
-        kind: Type of the document, such as "token".
-    """
+    """The full name of a document. ``project`` is "" for documents of the deployment."""
 
     project: str
     kind: str
@@ -22,12 +17,7 @@ class DocumentRef(NamedTuple):
 
 
 class Document(Struct, frozen=True):
-    """A stored document.
-
-    Attributes:
-        version: Changes with every write, and is never reused for this name.
-        expires: Expiry time; ``None`` = no expiry.
-    """
+    """A stored document. ``version`` changes with every write, and is never reused for this name."""
 
     ref: DocumentRef
     value: bytes

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removal of expired data from a store: options, and the pace of removal rounds.
-
-Expired data becomes invisible immediately, so readers never wait for its removal.
-"""
+"""Removal of expired data from a store: options, and the pace of removal rounds."""
 
 from typing import Annotated, Final, Protocol
 
@@ -46,11 +43,7 @@ class Pace(Protocol):
         ...
 
     def removed(self, count: int, queue: QueueRef | None = None) -> None:
-        """Record the removal of ``count`` expired items.
-
-        Args:
-            queue: Queue whose messages were removed; ``None`` = the items are not messages.
-        """
+        """Record the removal of ``count`` expired items."""
         ...
 
 

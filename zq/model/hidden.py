@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reserved names of queues, stages and metadata keys. They begin with ``~``; names chosen by clients never do.
 
-A hidden queue belongs to a queue or topic, its owner. The name of the hidden queue consists of a role and the owner's
-kind and name. If the owner has several hidden queues with the same role, further parts follow.
+A hidden queue belongs to a queue or topic, its owner. The name of the hidden queue contains the role and the owner's
+kind and name.
 """
 
 from typing import Final, NamedTuple
@@ -18,11 +18,7 @@ NOTICES: Final = "~notices"
 
 
 class Owner(NamedTuple):
-    """The queue or topic that owns a hidden queue.
-
-    Attributes:
-        kind: "queue" or "topic".
-    """
+    """The queue or topic that owns a hidden queue."""
 
     project: str
     kind: str

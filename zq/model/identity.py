@@ -22,11 +22,7 @@ ADMIN: Final = "admin"
 
 
 class Identity(Struct, frozen=True):
-    """An authenticated caller and the rights of its credential.
-
-    Attributes:
-        expires: Expiry time of the credential; ``None`` = no expiry.
-    """
+    """An authenticated caller and the rights of its credential."""
 
     project: str
     user: str = ""

@@ -176,10 +176,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 def check_range(field: str, value: int, low: int, high: int, error: type[Invalid] = Invalid) -> int:
-    """Return ``value`` if ``low`` <= ``value`` <= ``high``.
-
-    Otherwise, raise ``error`` with the field and its bounds.
-    """
+    """Return ``value`` if ``low`` <= ``value`` <= ``high``, else raise ``error`` with the field and its bounds."""
     if low <= value <= high:
         return value
     raise error(f"{field} must be from {low} to {high}; it is {value if abs(value) < 10**20 else 'far out of range'}.")
@@ -226,12 +223,8 @@ def queue_ref(project: str, name: str) -> QueueRef:
 def reachable_queue_ref(project: str, name: str, find: Find | None = None) -> QueueRef:
     """Return the full name of a queue that exists or that the REST API can create.
 
-    A name of more than ``MAX_NAME`` characters is valid only if the queue exists.
-
-    Args:
-        find: Looks up a queue with a long name. ``None`` = accept any long name, for requests that create no queue.
-
-    Raises ``InvalidName`` if the project id or the name is not valid.
+    A name of more than ``MAX_NAME`` characters is valid only if ``find`` returns the queue. Without ``find``, any long
+    name is valid. Raises ``InvalidName``.
     """
     if len(name) > MAX_NAME and is_long_queue_name(name):
         queue = QueueRef(project_id(project), name)
@@ -287,10 +280,7 @@ def is_long_queue_name(value: object) -> TypeGuard[str]:
 
 
 def check_free_name(field: str, name: str) -> str:
-    """Return ``name`` if it is a valid name of a claim, stage, fence or producer (extensions 9).
-
-    Raises ``Invalid`` if it is not.
-    """
+    """Return ``name`` if it is a valid name of a claim, stage, fence or producer. Otherwise, raise ``Invalid``."""
     if FREE_NAME.fullmatch(name) is None:
         raise Invalid(
             f"{field}: a name must be 1 to {MAX_FREE_NAME} characters from A-Z a-z 0-9 _ - and the dot, and "
@@ -368,10 +358,7 @@ def is_base64(text: str) -> bool:
 
 
 def check_claim_name(name: str) -> str:
-    """Return ``name`` if it is a valid name of a claim. Raises ``Invalid`` if it is not.
-
-    A claim name contains a dot, unlike the claim ids that the server assigns.
-    """
+    """Return ``name`` if it is a valid name of a claim, with a dot. Otherwise, raise ``Invalid``."""
     if "." not in name:
         raise Invalid("The name of a claim must contain a dot, which distinguishes it from ids assigned by the server.")
     return check_free_name("claim", name)

@@ -16,8 +16,7 @@ class IdempotencyKey(Struct, frozen=True):
 
     Attributes:
         key: The operation's name together with the client's key; unique within a queue.
-        digest: Digest of the request. A request with the same key and another digest is rejected with ``KeyReused``.
-            If all digests are b"", as in SQS, only the keys are compared.
+        digest: Digest of the request. A request with another digest is rejected with ``KeyReused``.
         window: Seconds for which a repeated request is recognized.
     """
 
@@ -31,7 +30,7 @@ class Draft(Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         delay: Seconds until the message can be claimed.
-        attributes: Stored form of ``Attributes``, possibly encrypted; b"" = no attributes. Drivers do not interpret it.
+        attributes: Stored form of ``Attributes``, possibly encrypted; b"" = no attributes.
     """
 
     id: str
@@ -53,10 +52,7 @@ class Draft(Struct, frozen=True, omit_defaults=True):
 
 
 class Copies(NamedTuple):
-    """Copies of posted messages for another queue of the project.
-
-    The store posts the copies atomically with the messages.
-    """
+    """Copies of posted messages for another queue of the project."""
 
     queue: QueueRef
     drafts: Sequence[Draft]
@@ -74,7 +70,7 @@ class Message(Struct, frozen=True):
     """A stored message, as of the time when it was read. ``claim`` is set only while the claim is live.
 
     A message is ready while ``available <= now < expires``. A claim sets ``available`` to the end of the claim plus the
-    redelivery delay. The message then becomes ready again at that time, without further writes.
+    redelivery delay, so the message becomes ready again without further writes.
     """
 
     id: str
@@ -121,15 +117,12 @@ Messages = list[Message]
 class Move(Struct, frozen=True):
     """The move of a message to queue ``to`` of its project, with all defaults applied.
 
-    The message keeps its id and attributes, and its claim count is reset.
-
-    With a ``reason``, the message becomes a dead letter. It keeps its age, and it records its origin queue, its claim
-    count there, the reason and the time of its first claim. Without a ``reason``, these records are deleted, and the
-    age restarts unless ``keeps_age`` is set.
+    The message keeps its id and attributes, and its claim count is reset. With a ``reason``, the message becomes a dead
+    letter: it keeps its age, and it records its origin queue, its claim count there, the reason and the time of its
+    first claim. Without a ``reason``, these records are deleted, and the age restarts unless ``keeps_age`` is set.
 
     Attributes:
         ttl: New ttl in seconds; ``None`` = the message's own ttl, restarted.
-        body: New body; ``None`` = the message's own body.
     """
 
     id: str
@@ -157,10 +150,8 @@ class HistoryEntry(Struct, frozen=True):
     """A finished message that the queue keeps, or a live message in a listing of both.
 
     Attributes:
-        message: The message as of its finish time, without its claim id.
         outcome: How the message finished; ``None`` = the message is live.
-        finished: Finish time. An entry with a higher ``position`` has the same or a later finish time.
-        position: Position in the order of finishing.
+        position: Position in the order of finishing. Finish times never decrease in this order.
         expires: Time at which the entry is removed.
     """
 
@@ -176,9 +167,8 @@ class Position(NamedTuple):
 
     Attributes:
         available: Available-at time of the last listed message in milliseconds. Not used for claimed messages.
-        sequence: Sequence of the last listed message.
-        lane: Sequence of the last listed message that was posted without a delay and never claimed. Used only by
-            drivers that store such messages separately.
+        lane: Sequence of the last listed message that was posted without a delay and never claimed, for drivers that
+            store these messages separately.
     """
 
     available: int = 0
@@ -194,11 +184,7 @@ class LocatedMessage(NamedTuple):
 
 
 class BrowsePage(NamedTuple):
-    """A page of messages in one state.
-
-    Attributes:
-        next: Position after which more messages may follow; ``None`` if the page is empty.
-    """
+    """A page of messages in one state."""
 
     items: Sequence[Message]
     next: Position | None
@@ -234,11 +220,7 @@ os.register_at_fork(after_in_child=_digits.clear)
 
 
 def new_ids(count: int, now: Seconds) -> list[str]:
-    """Return new message ids of 32 hexadecimal digits.
-
-    The first 12 digits are the time in milliseconds, so that stores insert new ids after existing ones. The other 20
-    digits are random. An id depends on neither queue nor sequence, so a moved message keeps its id.
-    """
+    """Return new message ids. The first 12 of 32 hex digits are the time in milliseconds, so that new ids sort last."""
     prefix = f"{int(now * 1000):012x}"
     return [prefix + _random_digits() for _ in range(count)]
 

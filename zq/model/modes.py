@@ -5,13 +5,7 @@ from enum import StrEnum
 
 
 class Mode(StrEnum):
-    """The requests that the servers of a store accept.
-
-    Attributes:
-        NORMAL: All requests.
-        NO_POSTS: All requests that add no messages, so that consumers empty the queues.
-        READ_ONLY: Requests that change nothing.
-    """
+    """The requests that the servers of a store accept: all, all that add no messages, or all that change nothing."""
 
     NORMAL = "normal"
     NO_POSTS = "no_posts"

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declarations of configuration options. Each option is one field of a struct.
 
-The field has the option's name, type and default. The field's docstring is the option's description. ``Option`` has all
-other properties. The server registers the options from these declarations. It also generates the sample file, the page
-``configuration.md`` and error messages from them.
+Each option is one struct field with the option's name, type and default; the field's docstring is its description. The
+sample file, ``configuration.md`` and error messages are generated from these declarations.
 """
 
 from typing import Annotated, Any
@@ -17,14 +16,9 @@ class Option(Struct, frozen=True):
     Args:
         low: Minimum of a number, or the name of the option in the same struct whose value is the minimum.
         high: Maximum of a number, or the name of the option in the same struct whose value is the maximum.
-        choices: Valid values of a text.
-        pattern: Regular expression that a text must match.
         reload: Whether the server applies a change on SIGHUP.
-        secret: Whether the value must not be logged.
         repeats: Whether the option has a list of values. The file sets the option once for each value.
         sample: Value in the sample file, if it differs from the default.
-        name: Name of the option, if it differs from the field's name.
-        section: Section of the option, if it differs from the section of the other fields.
     """
 
     low: float | str | None = None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parcels: the stored data of a project as a sequence of records that do not depend on the driver.
 
-``zq-server migrate`` exports parcels from one store and imports them into another. Parcels contain all that a client
-can observe, except claims: a claimed message becomes available when its claim would have ended. Each new kind of stored
-data needs a parcel. Without a parcel, a migration loses the data.
+``zq-server migrate`` copies parcels between stores. Parcels contain all that a client can observe, except claims: a
+claimed message becomes available when its claim would have ended. Each new kind of stored data needs a parcel;
+otherwise, a migration loses the data.
 """
 
 from collections.abc import Iterator
@@ -23,8 +23,7 @@ class Counters(NamedTuple):
     """The counters of a queue.
 
     Attributes:
-        sequence: The last assigned sequence.
-        fresh: Available-at of the last message that was posted without a delay.
+        fresh: Available-at time of the last message that was posted without a delay.
         position: The last position in the history.
         finished: Time of the last history entry.
     """
@@ -36,10 +35,7 @@ class Counters(NamedTuple):
 
 
 class QueueParcel(Struct, frozen=True):
-    """The exported form of a queue, without its messages.
-
-    ``metadata`` is None if the queue does not exist, but has idempotency keys.
-    """
+    """A queue without its messages. ``metadata`` is None if only its idempotency keys exist."""
 
     queue: str
     metadata: bytes | None
@@ -65,8 +61,7 @@ class KeyParcel(Struct, frozen=True):
     """The exported form of an idempotency key. ``queue`` is its queue, or ``LOG`` for the topic log.
 
     Attributes:
-        answer: The result of the first request: the ids of a post, the result of a settlement, or the first sequence of
-            a publish operation.
+        answer: The result of the first request.
         last: For a post, the sequence of its last message; otherwise 0.
     """
 
@@ -82,10 +77,8 @@ class LogParcel(Struct, frozen=True):
     """The exported state of the project's topic log.
 
     Attributes:
-        last: The last sequence.
         dropped: The last sequence that was trimmed.
         messages: Number of messages that were published and not trimmed.
-        bytes: Total size of these messages.
     """
 
     last: int
@@ -95,10 +88,7 @@ class LogParcel(Struct, frozen=True):
 
 
 class BatchParcel(Struct, frozen=True):
-    """The exported form of a batch of the topic log.
-
-    ``messages`` and ``bytes`` are the number and total size of the log's messages before the batch.
-    """
+    """A batch of the topic log. ``messages`` and ``bytes`` are totals of the log before the batch."""
 
     batch: Batch
     messages: int
@@ -120,10 +110,7 @@ class DocumentParcel(Struct, frozen=True):
 
 
 class FenceParcel(Struct, frozen=True):
-    """The exported form of a fence, with its last epoch.
-
-    ``advanced`` is the time at which the epoch began; None = unknown.
-    """
+    """The exported form of a fence. ``advanced`` is the time at which its epoch began; None = unknown."""
 
     fence: str
     epoch: int
@@ -131,10 +118,7 @@ class FenceParcel(Struct, frozen=True):
 
 
 class ProducerParcel(Struct, frozen=True):
-    """The exported form of a producer, with its last commit.
-
-    ``decided`` is the time of the commit; None = unknown.
-    """
+    """The exported form of a producer. ``decided`` is the time of its last commit; None = unknown."""
 
     producer: str
     batch: int
@@ -158,13 +142,7 @@ Parcel = (
 
 
 class Fact(NamedTuple):
-    """One item that a project stores, for a comparison of two stores.
-
-    Attributes:
-        kind: The kind of the item in the plural, such as "messages".
-        content: All that a client can observe of the item.
-        expires: Time from which a store may remove the item.
-    """
+    """One item that a project stores. ``content`` is all that a client can observe of the item."""
 
     kind: str
     content: object
@@ -172,10 +150,7 @@ class Fact(NamedTuple):
 
 
 def facts(parcel: Parcel, now: Seconds) -> Iterator[Fact]:
-    """Yield the items that a parcel contains, except expired ones.
-
-    Counters are left out, because a store may skip sequences at any time.
-    """
+    """Yield a parcel's unexpired items. Counters are left out, because a store may skip sequences at any time."""
     match parcel:
         case QueueParcel(queue=queue, metadata=metadata, grouping=grouping):
             if metadata is not None:

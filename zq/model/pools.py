@@ -36,11 +36,7 @@ PAGE_SIZE: Final = 100
 
 
 class Pool(Struct, frozen=True):
-    """A store for queues.
-
-    Attributes:
-        weight: Relative share of the flavor's new queues; 0 = no new queues.
-    """
+    """A store for queues."""
 
     uri: str
     weight: int
@@ -49,11 +45,7 @@ class Pool(Struct, frozen=True):
 
 
 class Binding(Struct, frozen=True):
-    """The assignment of a queue to a pool.
-
-    Attributes:
-        deleted: Time at which the queue was deleted; ``None`` if the queue exists or has been created again.
-    """
+    """The assignment of a queue to a pool."""
 
     pool: str
     deleted: Seconds | None = None
@@ -79,10 +71,7 @@ def binding_ref(queue: QueueRef) -> DocumentRef:
 
 
 def bound_ref(pool: str, queue: QueueRef) -> DocumentRef:
-    """Return the name of the index entry for a queue in a pool.
-
-    The names of all index entries of a pool begin with ``bound_prefix(pool)``, so that the pool's queues can be listed.
-    """
+    """Return the name of the index entry for a queue in a pool."""
     return DocumentRef("", BOUND, bound_prefix(pool) + _short(f"{queue.name}/{queue.project}"))
 
 
@@ -107,11 +96,7 @@ def read_unbound(document: Document) -> Unbound:
 
 
 def each(documents: Any, kind: str, now: Seconds) -> Iterator[Document]:
-    """Yield all documents of this kind that belong to the deployment and not to a project.
-
-    Args:
-        documents: The store's ``DocumentController``.
-    """
+    """Yield all documents of this kind that belong to the deployment. ``documents`` is a ``DocumentController``."""
     after: str | None = ""
     while after is not None:
         page = documents.list("", kind, "", after, PAGE_SIZE, now)

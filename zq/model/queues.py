@@ -38,13 +38,7 @@ class Queue(Struct, frozen=True):
 
 
 class ListFilter(Struct, frozen=True):
-    """The filter of a message listing.
-
-    Attributes:
-        without: Client whose own messages are excluded; "" = no client.
-        claimed: Whether claimed messages are included.
-        delayed: Whether delayed messages are included.
-    """
+    """The filter of a message listing."""
 
     without: str = ""
     claimed: bool = False
@@ -52,11 +46,7 @@ class ListFilter(Struct, frozen=True):
 
 
 class Page(Struct, Generic[T], frozen=True):
-    """A page of a listing.
-
-    Attributes:
-        next: Marker of the next page; ``None`` if the page is empty.
-    """
+    """A page of a listing."""
 
     items: list[T]
     next: str | None
@@ -73,12 +63,7 @@ class EndMessage(Struct, frozen=True):
 
 
 class Stats(Struct, frozen=True):
-    """Counts of unexpired messages.
-
-    Attributes:
-        claimed: Number of messages in live claims.
-        free: Number of all other messages, including delayed ones.
-    """
+    """Counts of unexpired messages. ``free`` counts all messages that are not claimed, even delayed ones."""
 
     claimed: int = 0
     free: int = 0
@@ -87,17 +72,12 @@ class Stats(Struct, frozen=True):
     entered: int | None = None
     """Number of messages ever posted; ``None`` for topics and missing queues.
 
-    Purges and restarts do not reset this counter, but a deletion of the queue may.
+    A deletion of the queue may reset this counter.
     """
 
 
 class Ready(Struct, frozen=True):
-    """The ready messages of a queue.
-
-    Attributes:
-        count: Number of ready messages, up to the requested bound.
-        next: Earliest time at which a further message becomes ready; ``None`` if there is none.
-    """
+    """The ready messages of a queue."""
 
     count: int = 0
     next: Seconds | None = None

@@ -43,11 +43,7 @@ class Work(StrEnum):
 
 
 class WorkCount(NamedTuple):
-    """The number of a project's transaction objects of one kind.
-
-    Attributes:
-        known: Whether an object exists that has the name passed to ``count``.
-    """
+    """The number of a project's transaction objects of one kind."""
 
     total: int
     known: bool
@@ -62,10 +58,7 @@ class State(StrEnum):
 
 
 class Quota(Struct, frozen=True):
-    """The limits of one project, named as in ``[quota]``; 0 = no limit.
-
-    ``requests``, ``messages`` and ``bytes`` are limits per second.
-    """
+    """The limits of one project, named as in ``[quota]``; 0 = no limit."""
 
     requests: Amount = 1000
     """Requests per second; up to two seconds' worth in one burst. 0: no limit."""
@@ -119,10 +112,7 @@ class Project(Struct, frozen=True):
 
 
 def validate_limits(limits: Mapping[str, Any]) -> dict[str, int]:
-    """Check the limits that an administrator has set for a project, and return them.
-
-    Raises ``Invalid`` if a limit is not valid.
-    """
+    """Check the limits that an administrator has set for a project, and return them. Raises ``Invalid``."""
     for name, value in limits.items():
         if name not in BOUNDS:
             known = ", ".join(BOUNDS)

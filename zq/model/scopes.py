@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scopes of credentials, such as ``produce+consume:queue/jobs.**`` (tenancy 2).
 
-A scope consists of verbs, an optional kind of object, and a glob of names. Globs have the syntax of a stream's
-parameter ``match``. A credential permits everything that any of its scopes permits. A credential without scopes
-(``None``) is valid for the whole project.
+A scope consists of verbs, an optional kind of object, and a glob of names. A credential permits everything that any of
+its scopes permits. A credential without scopes (``None``) is valid for the whole project.
 """
 
 import re
@@ -32,11 +31,7 @@ RULE: Final = (
 
 
 class Verb(StrEnum):
-    """An action that a scope permits.
-
-    A request needs one verb for its operation, and one for each further object, such as ``PRODUCE`` for the target
-    queue of a move.
-    """
+    """An action that a scope permits."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -79,10 +74,7 @@ class Scope:
 
 
 class Scopes:
-    """The scopes of one credential, at least one. ``parse`` returns the same object for equal texts.
-
-    The constructor raises ``Invalid`` if a text is not a scope.
-    """
+    """The scopes of one credential, at least one. The constructor raises ``Invalid`` if a text is not a scope."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         if not 1 <= len(texts) <= MAX_SCOPES:
@@ -100,26 +92,17 @@ class Scopes:
         return any(scope.glob.fits(name) for scope in self._of(verb, kind))
 
     def covers(self, verb: Verb, kind: Kind, glob: str) -> bool:
-        """Return whether a scope permits the verb on every name that matches the glob.
-
-        Return ``False`` if the globs are too complex to compare.
-        """
+        """Return whether a scope permits the verb on every matching name; ``False`` if the globs are too complex."""
         inner = Pattern(glob)
         return any(covers(scope.glob, inner) for scope in self._of(verb, kind))
 
     def overlaps(self, verb: Verb, kind: Kind, glob: str) -> bool:
-        """Return whether a scope permits the verb on a name that matches the glob.
-
-        Return ``True`` if the globs are too complex to compare.
-        """
+        """Return whether a scope permits the verb on any matching name; ``True`` if the globs are too complex."""
         other = Pattern(glob)
         return any(overlap(scope.glob, other) for scope in self._of(verb, kind))
 
     def allow_all_of(self, others: "Scopes | None") -> bool:
-        """Return whether these scopes permit everything that ``others`` permit.
-
-        A credential must not create a credential with more permissions than its own.
-        """
+        """Return whether these scopes permit everything that ``others`` permit."""
         if others is None:
             return False
         known = cache(covers)  # the globs repeat for each verb and kind
@@ -144,26 +127,17 @@ def _parsed(texts: tuple[str, ...]) -> Scopes:
 
 
 def parse(texts: Sequence[str] | None) -> Scopes | None:
-    """Parse the scopes of a credential; return ``None`` if it has no scopes.
-
-    Raises ``Invalid`` if a text is not a scope.
-    """
+    """Parse the scopes of a credential; return ``None`` if it has no scopes. Raises ``Invalid``."""
     return None if texts is None or not texts else _parsed(tuple(texts))
 
 
 def scopes_exceed(asked: Scopes | None, own: Scopes | None) -> bool:
-    """Return whether ``asked`` permits anything that ``own`` does not permit.
-
-    Return ``True`` if the globs are too complex to compare.
-    """
+    """Return whether ``asked`` permits more than ``own``; ``True`` if the globs are too complex to compare."""
     return own is not None and not own.allow_all_of(asked)
 
 
 def covers(outer: Pattern, inner: Pattern) -> bool:
-    """Return whether ``outer`` matches every name that ``inner`` matches.
-
-    Return ``False`` if the patterns are too complex to compare.
-    """
+    """Return whether ``outer`` matches every name that ``inner`` matches; ``False`` if they are too complex."""
     return outer.text in ("**", inner.text) or _reaches(outer, inner, lambda out, into: into and not out) is False
 
 
@@ -176,8 +150,7 @@ def _reaches(one: Pattern, other: Pattern, wanted: Callable[[bool, bool], bool])
     """Return whether ``wanted`` accepts any name that ``other`` matches; ``None`` if the patterns are too complex.
 
     Args:
-        wanted: Returns whether to accept a name. The arguments are whether ``one`` and whether ``other`` match the
-            name.
+        wanted: Called with whether ``one`` and whether ``other`` match a name.
     """
     letters = (set(one.text) | set(other.text) | {".", OTHER}) - {"*"}
     begin = (one.begin, other.begin)

@@ -22,11 +22,7 @@ class Depth(Struct, frozen=True):
 
 
 class Measure(Struct, frozen=True):
-    """One metric value.
-
-    Attributes:
-        name: Prometheus name without the prefix ``zq_``. A name that ends in ``_total`` belongs to a counter.
-    """
+    """One metric value."""
 
     name: str
     value: float
@@ -58,14 +54,7 @@ def removals() -> Tally:
 
 
 class Report(Struct, frozen=True):
-    """The result of an integrity check of a whole store.
-
-    Attributes:
-        counted: Number of items by kind.
-        contradictions: Number of inconsistencies.
-        examples: Descriptions of the first inconsistencies, one sentence each.
-        damage: Descriptions of all unreadable data, one sentence each.
-    """
+    """The result of an integrity check of a store: item counts by kind, inconsistencies and unreadable data."""
 
     counted: dict[str, int]
     contradictions: int
@@ -108,13 +97,7 @@ Postpone = Callable[[str, bytes, Seconds], bytes | None]
 
 
 class SalvageResult(Struct, frozen=True):
-    """The result of a salvage: the recovery of readable data from a damaged store.
-
-    Attributes:
-        saved: Number of recovered records by kind.
-        lost: Descriptions of data that could not be recovered, one phrase each.
-        damage: Descriptions of the unreadable parts of the damaged store, one sentence each.
-    """
+    """The result of a salvage: the recovery of readable data from a damaged store."""
 
     saved: dict[str, int]
     lost: list[str]

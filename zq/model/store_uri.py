@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A parser for store URIs, which may name several hosts.
 
-``urllib.parse.urlsplit`` supports only one host. MongoDB URIs may contain brackets after the first host
-(``mongodb://a,[::1]:27018``), and some Python versions reject such brackets.
+``urllib.parse.urlsplit`` supports only one host, and some Python versions reject brackets after the first host.
 """
 
 import re
@@ -16,10 +15,7 @@ HIDDEN: Final = "***"
 
 
 def split(uri: str) -> SplitResult:
-    """Split a URI as ``urllib.parse.urlsplit`` does, but allow several hosts.
-
-    Raises ``ValueError`` for unbalanced brackets.
-    """
+    """Split a URI as ``urllib.parse.urlsplit`` does, but allow several hosts."""
     found = PARTS.fullmatch(uri)
     if found is None:  # each part may be empty, and the path matches all remaining text
         raise AssertionError("every text has these parts")
@@ -30,10 +26,7 @@ def split(uri: str) -> SplitResult:
 
 
 def mask_uri(uri: str) -> str:
-    """Return a URI in which the credential and the options are replaced by ``HIDDEN``.
-
-    Raises ``ValueError`` for unbalanced brackets.
-    """
+    """Replace the credential and the options in a URI by ``HIDDEN``. Raises ``ValueError`` for unbalanced brackets."""
     parts = split(uri)
     _, at, hosts = parts.netloc.rpartition("@")
     hosts = ("//" if "://" in uri else "") + (f"{HIDDEN}@" if at else "") + hosts

@@ -30,8 +30,7 @@ class Entry(Struct, frozen=True, array_like=True):
     Attributes:
         body: The body as raw JSON, or encrypted.
         hops: Number of zq subscriptions through which the message has passed already.
-        seal: Random bytes to which an encrypted body is bound; b"" if it is bound to its topic only.
-        attributes: Stored form of ``Attributes``, possibly encrypted; b"" = no attributes.
+        seal: Random bytes to which an encrypted body is bound; b"" if the body is bound to its topic only.
     """
 
     body: bytes
@@ -84,8 +83,8 @@ class Batch(Struct, frozen=True):
 class Retention(NamedTuple):
     """The retention limits of a log, in bytes and in number of messages.
 
-    The log may trim a batch once this batch and all later ones together exceed a limit. It trims the batch at the
-    latest when they exceed the limit by one eighth. The newest batch is never trimmed.
+    Once a batch and all later batches together exceed a limit, the log may trim the batch. Once they exceed the limit
+    by one eighth, the log must trim it. The newest batch is never trimmed.
     """
 
     size: int
@@ -96,12 +95,11 @@ class LogSlice(Struct, frozen=True):
     """The result of a read from a log.
 
     Attributes:
-        position: Sequence up to which the log was read. The next read starts after it.
+        position: Sequence up to which the log was read.
         more: Whether the read ended before the end of the log.
-        last: Last sequence of the log.
         dropped: Sequence of the last trimmed message of any topic.
-        given: Upper bound of all sequences that the log has ever assigned. Set only for reads that start beyond
-            ``last``. A value above ``last`` shows that the log may have lost its newest messages.
+        given: Upper bound of all assigned sequences. Set only for reads that start beyond ``last``. A value above
+            ``last`` shows that the log may have lost its newest messages.
     """
 
     batches: list[Batch]
@@ -156,11 +154,7 @@ class Pattern:
     def step(self, state: int, letter: str) -> int:
         """Return the state of a match after one more letter of the name; 0 = no match is possible any more.
 
-        A state is the set of possible positions in the pattern, one bit each. All positions advance at once, so a match
-        takes linear time in the length of the name.
-
-        Args:
-            state: State before the letter; ``begin`` before the first letter.
+        A state is the set of possible positions in the pattern, one bit each, so a match takes linear time.
         """
         stay = state & (self._across if letter == "." else self._stars)
         state = stay | (state & self._places.get(letter, 0)) << 1

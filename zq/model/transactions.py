@@ -21,11 +21,7 @@ MAX_STAGED: Final = 1 << 31
 
 
 class ClaimRef(NamedTuple):
-    """A claim whose messages a commit deletes.
-
-    Attributes:
-        history: Seconds for which the queue keeps history entries of the deleted messages.
-    """
+    """A claim whose messages a commit deletes."""
 
     queue: QueueRef
     claim: str
@@ -39,9 +35,8 @@ class Commit(Struct, frozen=True):
 
     Attributes:
         ttl: Seconds for which the producer is remembered.
-        expected: Required message counts by stage. A stage that is not listed may have any count.
-        beside: Further stages to publish if they exist. Their messages count neither in the result nor against
-            ``Bounds.most``.
+        expected: Required message counts by stage; optional for each stage.
+        beside: Further stages to publish if they exist. Their messages do not count.
     """
 
     project: str
@@ -56,12 +51,7 @@ class Commit(Struct, frozen=True):
 
 
 class Bounds(Struct, frozen=True):
-    """Limits on the number of messages that a commit publishes and deletes, counted together.
-
-    Attributes:
-        step: Maximum in one atomic step of the store.
-        most: Maximum in total.
-    """
+    """Limits on the messages that a commit publishes and deletes: per atomic ``step`` of the store, and in total."""
 
     step: int = 2000
     most: int = 1_000_000
@@ -71,7 +61,6 @@ class CommitResult(Struct, frozen=True):
     """The last commit of a producer and its effect.
 
     Attributes:
-        batch: Number of the producer's batch.
         replayed: Whether the request repeated this batch or an earlier one, and therefore changed nothing.
         open: Whether the commit is decided but not completely applied.
     """
@@ -92,12 +81,7 @@ class UnfinishedCommit(NamedTuple):
 
 
 class KnownStage(Struct, frozen=True):
-    """A stage in a listing: messages that no commit has published yet.
-
-    Attributes:
-        bytes: Total size of the message bodies.
-        expires: Time at which the stage is deleted.
-    """
+    """A stage in a listing: messages that no commit has published yet."""
 
     name: str
     messages: int
@@ -106,11 +90,7 @@ class KnownStage(Struct, frozen=True):
 
 
 class KnownFence(Struct, frozen=True):
-    """A fence in a listing, with its last epoch.
-
-    Attributes:
-        advanced: Time at which the epoch began; ``None`` = unknown.
-    """
+    """A fence in a listing, with its last epoch."""
 
     name: str
     epoch: int
@@ -118,12 +98,7 @@ class KnownFence(Struct, frozen=True):
 
 
 class KnownProducer(Struct, frozen=True):
-    """A producer in a listing, with its last commit.
-
-    Attributes:
-        decided: Time of the commit; ``None`` = unknown.
-        expires: Time at which the producer is forgotten; ``None`` while its commit is open.
-    """
+    """A producer in a listing, with its last commit. ``expires`` is ``None`` while the commit is open."""
 
     name: str
     last: CommitResult

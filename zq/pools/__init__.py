@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Administration of pools and flavors (contract 11, 12).
 
-A pool is a store that holds some of the queues. A flavor is a named set of pools for new queues. A server with the
-option ``pooling`` serves the queues in all pools of its catalogue, even without this feature.
+A pool is a store that holds some of the queues. A flavor is a named set of pools for new queues.
 """

@@ -113,12 +113,9 @@ class Pools:
     """The pools of a deployment and the flavors of its projects.
 
     Args:
-        documents: The documents of the catalogue.
-        clock: The clock of the catalogue's store.
-        limits: The limits on page sizes.
         probe: Opens and closes the store at a URI. Raises ``StartRefused`` or ``Unavailable`` if that fails.
         allowed: Returns the allowed hosts of pool URIs, with or without port, and the allowed schemes of embedded
-            stores, such as ``rocksdb:``.
+            stores.
         own: The URI of the catalogue's store.
     """
 
@@ -139,10 +136,7 @@ class Pools:
         self._own = own
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Pool]]:
-        """Return a page of pools, sorted by name, that starts after ``marker``.
-
-        Raises ``Invalid`` if ``limit`` is out of range.
-        """
+        """Return a page of pools after ``marker``, sorted by name. Raises ``Invalid`` for a bad ``limit``."""
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_pools_per_page)
         page = self._documents.list("", POOL, "", marker, size, self._clock.now())
         return Page([(document.ref.name, read_pool(document)) for document in page.items], page.next)
@@ -152,7 +146,7 @@ class Pools:
         return read_pool(self._stored(name))
 
     def put(self, name: str, raw: bytes) -> None:
-        """Create or replace the pool ``name``. The JSON body ``raw`` contains the pool's fields.
+        """Create or replace the pool ``name`` from a JSON body.
 
         Raises:
             InvalidBody: The body is malformed.
@@ -170,10 +164,7 @@ class Pools:
                 return
 
     def patch(self, name: str, raw: bytes) -> Pool:
-        """Update the fields that the JSON body ``raw`` contains, and return the updated pool.
-
-        Raises ``PoolNotFound`` if the pool does not exist, and the errors that ``put`` raises.
-        """
+        """Update the given fields of a pool and return it. Raises ``PoolNotFound``, and the errors of ``put``."""
         given = _decode_body(raw, _pool_change)
         changes = {field: value for field, value in given.items() if field in _FIELDS}
         if not changes:
@@ -203,10 +194,7 @@ class Pools:
             self._reject_queues(name)
 
     def list_flavors(self, project: str, marker: str, limit: int | None) -> Page[Flavor]:
-        """Return a page of the project's flavors, sorted by name, that starts after ``marker``.
-
-        Raises ``Invalid`` if ``limit`` is out of range.
-        """
+        """Return a page of the project's flavors after ``marker``, sorted by name. Raises ``Invalid``."""
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_flavors_per_page)
         page = self._documents.list(project, FLAVOR, "", marker, size, self._clock.now())
         known = self._all()
@@ -219,11 +207,7 @@ class Pools:
         return _make_flavor(name, self._all())
 
     def put_flavor(self, project: str, name: str, raw: bytes) -> None:
-        """Add the pools in the body to the flavor. If the flavor does not exist, create it.
-
-        Raises ``InvalidBody`` if the body is malformed, and ``FlavorRefused`` if a pool does not exist or the pools
-        have different capabilities.
-        """
+        """Add pools to the flavor, created if missing. Raises ``InvalidBody`` and ``FlavorRefused``."""
         check_name("flavor", name)
         names = _decode_body(raw, _new_flavor)["pool_list"]
         self._check_pools([*self._of(name), *names], f"Flavor {name} could not be created, error:", FlavorRefused)
@@ -231,13 +215,7 @@ class Pools:
         self._tag(names, name)
 
     def patch_flavor(self, project: str, name: str, raw: bytes) -> Flavor:
-        """Replace the pools of the flavor with the pools in the body, and return the updated flavor.
-
-        Raises:
-            InvalidBody: The body is malformed.
-            FlavorNotFound: The flavor does not exist.
-            FlavorUpdateRefused: A pool does not exist, or the pools have different capabilities.
-        """
+        """Replace the flavor's pools. Raises ``InvalidBody``, ``FlavorNotFound`` and ``FlavorUpdateRefused``."""
         names = _decode_body(raw, _flavor_change)["pool_list"]
         before = self.get_flavor(project, name)
         self._check_pools(names, f"Flavor {name} could not be updated, error:", FlavorUpdateRefused)
@@ -251,10 +229,7 @@ class Pools:
             self._untag(self._of(name), name)
 
     def _check(self, name: str, pool: Pool, before: Pool | None) -> None:
-        """Check that the pool may be stored under ``name``. Raises the errors that ``put`` raises.
-
-        ``before`` is the stored pool with this name, or None.
-        """
+        """Check the pool against ``before``, its stored version or None. Raises the errors of ``put``."""
         address = _parse_address(_split_uri(pool.uri))
         moves = before is None or _parse_address(_split_uri(before.uri)) != address
         if before is None or before.uri != pool.uri:
@@ -272,7 +247,6 @@ class Pools:
             self._try(pool.uri, embedded_is_open=not moves)
 
     def _check_uri(self, uri: str) -> None:
-        """Raise ``PoolRefused`` if the URI is malformed, or if its host or an option is not allowed."""
         parts = _split_uri(uri)
         if HIDDEN in uri:
             raise PoolRefused(f"uri must not contain {HIDDEN}, the placeholder for hidden parts.")
@@ -319,10 +293,6 @@ class Pools:
             raise PoolRefused("The store at uri cannot be used or does not respond.") from failure
 
     def _check_pools(self, names: Sequence[str], prefix: str, refusal: type[Invalid]) -> None:
-        """Raise ``refusal`` if a pool does not exist or the pools have different capabilities.
-
-        The error message begins with ``prefix``.
-        """
         known = self._all()
         for name in names:
             if name not in known:
@@ -370,10 +340,7 @@ def list_capabilities(uri: str) -> list[str]:
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return ``name`` if it is a valid name for a pool or flavor, else raise ``Invalid``.
-
-    ``kind`` is "pool" or "flavor", for the error message.
-    """
+    """Return ``name`` if it is a valid name for a pool or flavor, else raise ``Invalid``."""
     if not 1 <= len(name) <= MAX_TEXT or not name.isprintable() or "{" in name or "}" in name:
         raise Invalid(f"The name of a {kind} must be 1 to {MAX_TEXT} printable characters, without braces.")
     return name
@@ -385,7 +352,6 @@ def _make_flavor(name: str, pools: Mapping[str, Pool]) -> Flavor:
 
 
 def _decode_body(raw: bytes, validator: Draft4Validator) -> dict[str, Any]:
-    """Decode and validate a request body. Raises ``InvalidBody`` for the first invalid field."""
     if not raw:
         raise InvalidBody("The body is missing.")
     given = wire.json_object(raw)
@@ -405,10 +371,7 @@ def _split_uri(uri: str) -> SplitResult:
 
 
 def _check_options(parts: SplitResult) -> None:
-    """Raise ``PoolRefused`` if the URI has a fragment or an option that is not allowed.
-
-    Names are compared without decoding, so percent-encoded names are rejected.
-    """
+    """Raise ``PoolRefused`` for a fragment or a forbidden option, also if it is percent-encoded."""
     if parts.fragment:
         raise PoolRefused("uri must not contain #: options follow a question mark.")
     known = _BY_SCHEME.get(parts.scheme, frozenset())
@@ -420,7 +383,6 @@ def _check_options(parts: SplitResult) -> None:
 
 
 def _parse_address(parts: SplitResult) -> tuple[str, ...]:
-    """Return the scheme, hosts and path of a store URI. Two URIs with the same address refer to the same store."""
     return parts.scheme, parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/")
 
 

@@ -58,16 +58,7 @@ NO_SNAPSHOT = "zq cannot back up this store or these pools. Use the tools of the
 
 
 class Application:
-    """The application of one process with its open store and background threads.
-
-    Args:
-        tls: Certificates to reload together with the options.
-        drain: The drain state that all processes of the server share; by default, a new state for this process only.
-
-    Raises:
-        StartRefused: The settings or the store do not permit a start.
-        Unavailable: The store is unavailable.
-    """
+    """The application of one process, with its open store and background threads."""
 
     def __init__(self, configuration: Configuration, tls: ServerTls | None = None, drain: Drain | None = None) -> None:
         self._configuration = configuration
@@ -168,7 +159,6 @@ class Application:
             feature.resume()
 
     def apply(self, new: Settings) -> None:
-        """Apply the mutable options of ``new``."""
         self.broker.default_ttls.replace(new.limits.default_message_ttl, new.queue_ttl)
         self.broker.publishing.configure(new.topics.retention)
         self._upkeep.configure(new.expiry)
@@ -218,9 +208,7 @@ def open_stores(chosen: Settings) -> Storage:
 def open_store(chosen: Settings) -> Storage:
     """Open the store. With ``wait_for_store``, retry until the store is available.
 
-    Raises:
-        StartRefused: The store cannot be used with these settings, or because of a migration.
-        Unavailable: The store is unavailable and ``wait_for_store`` is off.
+    Raises ``StartRefused`` if the store cannot be used with these settings, or because of a migration.
     """
     while True:
         try:
@@ -302,10 +290,7 @@ def make_broker(
 
 
 def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metrics") -> None:
-    """Start the probe and metrics listeners.
-
-    A listener with the server's own address is not started, because it could occupy the address before the HTTP server.
-    """
+    """Start the probe and metrics listeners, but leave the server's own address to the HTTP server."""
     main = chosen.server.bind, chosen.server.port
     if chosen.probes_address and not overlap(chosen.probes_address, main):
         where = f"Probes: http://{format_authority(*chosen.probes_address)}/readyz and /healthz."

@@ -51,13 +51,10 @@ WATCH_DELAY: Final = 0.05
 
 
 class Limits(Struct, frozen=True):
-    """Timeouts and limits for clients.
+    """Limits for clients, and timeouts in seconds.
 
     Attributes:
-        body: Timeout for receiving a body in seconds.
-        send: Timeout for sending a part of a response in seconds.
-        queue: Timeout for a request that waits for a thread, in seconds.
-        max_body: Maximum body size in bytes.
+        queue: Timeout for a request that waits for a thread.
         requests_per_address: Maximum number of concurrent requests from one address, ``None`` for no limit.
         callers: Headers that identify a caller; see the module ``zq.serving.fairness``.
     """
@@ -77,12 +74,7 @@ class Response(Struct):
 
 
 class LongResponse(Struct):
-    """A long response in progress.
-
-    Attributes:
-        size: Size of the body in bytes.
-        last_progress: Monotonic time at which the client last accepted data.
-    """
+    """A long response in progress. At ``last_progress`` (monotonic time), the client last accepted data."""
 
     size: int
     last_progress: float
@@ -96,9 +88,7 @@ class Edge:
     """The ASGI application of one process, which wraps the WSGI application.
 
     Args:
-        app: The WSGI application with all its wrappers.
         inner: The ``App`` inside ``app``, or ``app`` itself if there is no wrapper.
-        counter: Counts the requests, except probes.
         is_leaving: Returns whether the server stops or drains. If so, each response closes its connection.
     """
 
@@ -140,14 +130,12 @@ class Edge:
         await Exchange(self, scope, receive, send).run()
 
     def caller(self, scope: dict[str, Any]) -> bytes:
-        """Return the caller: the project or credential in the headers, or else the client's IP network."""
         return fairness.caller(scope, self.limits.callers)
 
     def call(self, environ: dict[str, Any]) -> Response:
         """Call the WSGI application. The call blocks.
 
-        If the application defers the response, the returned body is empty. If the deferred request is a long poll,
-        ignore the returned status and headers too.
+        If the application defers the response, the body is empty. For a long poll, also ignore the status and headers.
         """
         begun: list[Any] = []
         parts = self._app(environ, lambda status, headers, _=None: begun.extend((status, headers)))
@@ -158,10 +146,7 @@ class Edge:
         return Response(int(status[:3]), encoded, body)
 
     def poll_again(self, pending: PendingRequest) -> Response | None:
-        """Repeat the poll of a waiting request. The call blocks.
-
-        Return the response, or ``None`` if the request must wait again.
-        """
+        """Repeat the poll of a waiting request. Return ``None`` if the request must wait again. The call blocks."""
         later = self.inner.poll_again(pending)
         if later is None:
             return None
@@ -169,25 +154,17 @@ class Edge:
         return Response(later.status, headers, later.body)
 
     def runs_inline(self, environ: dict[str, Any], body: bytes) -> bool:
-        """Return whether the request may run on the event loop's thread.
-
-        This needs three conditions: ``App.is_short`` accepts the request, its credential is cached, and the application
-        has no wrapper.
-        """
+        """Return whether the request may run on the event loop's thread."""
         if self._app is not self.inner or not self.inner.is_short(environ, body):
             return False
         return self.head_authenticator is None or self.head_authenticator.known(environ) is True
 
     def is_overloaded(self) -> bool:
-        """Return whether to reject new requests, because threads, the store or memory are exhausted."""
         is_stalled = self.durability.seconds_waiting() > self.limits.queue
         return self.pool.is_crowded() or is_stalled or self.body_bytes > MAX_BODIES
 
     async def pause(self) -> None:
-        """Delay the response to a rate-limited request, so that the client does not retry immediately.
-
-        If ``heads.MAX_PAUSED`` responses are already delayed, return at once.
-        """
+        """Delay the response to a rate-limited request, so that the client does not retry immediately."""
         if self._pauses < heads.MAX_PAUSED:
             self._pauses += 1
             try:
@@ -196,10 +173,7 @@ class Edge:
                 self._pauses -= 1
 
     def has_room_for_long_response(self) -> bool:
-        """Return whether there is memory for another long response.
-
-        If memory is short, first abort stalled responses until there is room, beginning with the one stalled longest.
-        """
+        """Return whether there is memory for another long response. If not, first abort stalled responses."""
         if not self._unsent:
             return True
         total = sum(unsent.size for unsent in self._unsent.values())
@@ -233,10 +207,7 @@ class Edge:
             self._unsent.pop(task, None)
 
     async def send_piece(self, piece: bytes, more: bool, send: Send, send_timeout: Callable[[], float]) -> None:
-        """Send a part of a response. Raises ``ClientDisconnect`` if the client does not accept the part in time.
-
-        ``send_timeout`` returns the timeout in seconds.
-        """
+        """Send a part of a response. Raises ``ClientDisconnect`` if the client does not accept the part in time."""
         since = time.monotonic()
         handed = send({"type": "http.response.body", "body": piece, "more_body": more})
         try:
@@ -264,7 +235,6 @@ class Exchange:
         environ[HANDOVER] = self._handover
 
     async def run(self) -> None:
-        """Read the body, call the application and send the response."""
         edge, address = self._edge, client_network(self._environ["REMOTE_ADDR"])
         edge.last_request = time.monotonic()
         edge.addresses[address] += 1
@@ -303,10 +273,7 @@ class Exchange:
                 self._watch.cancel()
 
     async def _read(self, size: int | None) -> bool:
-        """Read the body, unless the request will be rejected anyway.
-
-        If reading fails, send an error response and return ``False``.
-        """
+        """Read the body. If reading fails, send an error response and return ``False``."""
         edge, environ = self._edge, self._environ
         self._must_close = True
         if heads.REFUSED in environ or (size is not None and size > edge.limits.max_body):
@@ -330,12 +297,7 @@ class Exchange:
         return True
 
     async def _read_pieces(self, size: int | None) -> bool:
-        """Read the body. Return ``True`` if the body is too large; the remainder is then unread.
-
-        Raises:
-            TimeoutError: The client sends the body too slowly.
-            ClientDisconnect: The body ended early.
-        """
+        """Read the body. Return ``True`` if the body is too large; the remainder is then unread."""
         edge, began, more = self._edge, time.monotonic(), True
         pieces: list[bytes] = []
         received = 0
@@ -422,11 +384,7 @@ class Exchange:
         return self._known_caller
 
     async def _wait(self, waits: PendingRequest | Feed) -> bool:
-        """Wait for a notification or a timeout. Return whether a notification arrived.
-
-        After a notification, also wait for this caller's turn in the fair queue, which limits how many requests of a
-        caller continue at once. Raises ``ClientDisconnect`` if the client disconnects.
-        """
+        """Wait for a notification, then for the caller's turn in the fair queue. Return ``False`` after a timeout."""
         watch, notified = self._watch_client(), asyncio.get_running_loop().create_future()
         waits.begin(partial(self._edge.queue.notify, self._caller(), notified))
         try:
@@ -469,7 +427,6 @@ class Exchange:
         self._reject(503, reason, "Service unavailable", sentence)
 
     def _reject(self, status: int, reason: Refusal | None, title: str, sentence: str) -> None:
-        """Send an error response without calling the application. Count the response by ``reason``."""
         if reason is not None:
             count_refusal(reason)
         body = json.dumps({"title": title, "description": sentence}).encode()
@@ -493,7 +450,6 @@ class Exchange:
 
 
 def _may_be_long(environ: dict[str, Any]) -> bool:
-    """Return whether the response may be long, because it contains messages or a listing."""
     path: str = environ["PATH_INFO"]
     method: str = environ["REQUEST_METHOD"]
     if method == "GET":

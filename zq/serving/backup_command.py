@@ -83,13 +83,7 @@ def convert_file_errors(command: Callable[P, int]) -> Callable[P, int]:
 
 @convert_file_errors
 def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
-    """Create or verify a backup. Return the exit code.
-
-    Args:
-        socket: Path of the server's control socket, or "" if it has none.
-
-    Raises ``StartRefused`` if an argument is not valid or no server has the store open.
-    """
+    """Create or verify a backup. Return the exit code. ``socket`` is "" if the server has no control socket."""
     names = given.names
     if names[:1] == [VERIFY]:
         if len(names) != 2 or given.keep:
@@ -116,10 +110,7 @@ def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
 
 @convert_file_errors
 def restore(given: argparse.Namespace) -> int:
-    """Create a new store from a backup. Return the exit code.
-
-    Raises ``StartRefused`` if an argument is not valid or the backup cannot be restored.
-    """
+    """Create a new store from a backup. Return the exit code."""
     if len(given.names) != 1 or not given.store:
         raise StartRefused("Name the backup and the new store: zq-server restore BACKUP --store rocksdb:///var/lib/zq")
     folder = Path(given.names[0])
@@ -142,12 +133,10 @@ def restore(given: argparse.Namespace) -> int:
 
 
 def count_tokens(storage: Storage) -> int:
-    """Return the number of unexpired tokens in the store."""
     return _each_token(storage, lambda _tokens, _id: None)
 
 
 def revoke_tokens(storage: Storage) -> int:
-    """Revoke all tokens in the store and return their number."""
     return _each_token(storage, lambda tokens, id: tokens.revoke(id))
 
 

@@ -32,10 +32,7 @@ Run = Callable[[Sequence[str], SignalFlags], None]
 def run_until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequence[str] | None) -> int:
     """Run a command until it ends or a signal stops it. Return its exit code, or 2 after an error message.
 
-    Args:
-        name: Name of the command, for error messages.
-        extra: Extra of the package ``zq-queue`` that installs the command's dependencies.
-        load: Imports the command and returns it.
+    ``load`` imports the command. ``extra`` names the extra of ``zq-queue`` with the command's dependencies.
     """
     # SIGHUP must not end the command during the imports. ``wait_until_ended`` unblocks the signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
@@ -79,11 +76,7 @@ def _reject(name: str, sentence: str) -> int:
 
 
 def parse_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Add the common options and parse the arguments.
-
-    ``--store`` and ``--config`` are copied to the environment, from which the settings are read. Raises
-    ``StartRefused`` if the store URI contains a password.
-    """
+    """Add the common options, parse the arguments, and copy ``--store`` and ``--config`` to the environment."""
     from zq import __version__
     from zq.errors import StartRefused
     from zq.logs import holds_password

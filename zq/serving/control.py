@@ -61,10 +61,6 @@ def serve(
 
     An existing socket at the path is stale and is removed, because this process owns the store. If the socket cannot be
     created, the server logs a warning and runs without it.
-
-    Args:
-        snapshot: Creates a snapshot of the store for a backup.
-        operations: Operations of this process, by path.
     """
     if not hasattr(socket, "SO_PEERCRED"):
         LOG.info("No control socket: this system cannot identify the peer of a Unix socket.")
@@ -93,13 +89,7 @@ def _remove_socket(path: str) -> None:
 
 
 def send(path: str, method: str, target: str, document: object = None, within: float = TIMEOUT) -> tuple[int, Any]:
-    """Send a request through the control socket. Return the status and the decoded response.
-
-    Args:
-        within: Timeout in seconds.
-
-    Raises ``Unavailable`` if no server answers.
-    """
+    """Send a request through the control socket, within ``within`` seconds. Return the status and the response."""
     connection = _Connection(path, within)
     try:
         body = None if document is None else json.dumps(document)
@@ -114,10 +104,7 @@ def send(path: str, method: str, target: str, document: object = None, within: f
 
 
 def operate(path: str, operation: str, document: object, within: float = TIMEOUT) -> Any:
-    """Perform an operation of the server's process, and return its result.
-
-    Raises ``StartRefused`` if the server rejects the request, and ``Unavailable`` if no server answers.
-    """
+    """Perform an operation of the server's process, and return its result. Raises ``StartRefused`` on rejection."""
     status, answer = send(path, "POST", operation, document, within)
     if status != HTTPStatus.OK:
         raise StartRefused(answer["description"])
@@ -142,8 +129,6 @@ def snapshot(path: str) -> Iterator[Snapshot]:
 
     The server drops the snapshot when the context ends or this process dies. Set ``is_complete`` of the snapshot to
     ``True`` after the backup is complete. Otherwise, the server counts the backup as incomplete.
-
-    Raises ``StartRefused`` if the server rejects the request, and ``Unavailable`` if no server answers.
     """
     connection = _Connection(path, SNAPSHOT_TIMEOUT)
     with ExitStack() as opened:
@@ -187,8 +172,6 @@ def call(app: Application, method: str, target: str, document: object = None) ->
 
 
 class _Operations:
-    """WSGI middleware that runs the control socket's operations, selected by path."""
-
     def __init__(self, app: Application, operations: Mapping[str, Operation]) -> None:
         self._app = app
         self._operations = operations
@@ -209,10 +192,7 @@ class _Operations:
 
 
 class _Snapshots:
-    """WSGI middleware that serves the snapshot request.
-
-    A snapshot exists until the client's connection closes. There is at most one snapshot at a time.
-    """
+    """WSGI middleware that serves one snapshot at a time, which exists until the client's connection closes."""
 
     def __init__(self, app: Application, snapshot: Snapshots) -> None:
         self._app = app

@@ -21,7 +21,6 @@ PROJECT: Final = "admin"
 
 
 def parse(command: Command, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments that follow the command's name."""
     parser = argparse.ArgumentParser(prog=f"zq-server {command.name}", description=command.description)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="|".join(command.verbs))
     for each in command.add_verbs(verbs):
@@ -33,10 +32,7 @@ def parse(command: Command, arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def run(command: Command, given: argparse.Namespace, send: SendRequest) -> int:
-    """Run the command, print its output and return the exit code.
-
-    Raises ``StartRefused`` for an error response, and ``Unavailable`` if the server or the store is unavailable.
-    """
+    """Run the command, print its output and return the exit code. Raises ``StartRefused`` for an error response."""
     for line in command.verbs[given.verb](given, send):
         print(line)  # noqa: T201
     return 0
@@ -45,9 +41,7 @@ def run(command: Command, given: argparse.Namespace, send: SendRequest) -> int:
 def connect(socket: str, direct: Callable[[], control.Application]) -> SendRequest:
     """Return a function that sends requests to the running server, or to an application in this process.
 
-    Args:
-        socket: Path of the server's control socket, or "" if it has none.
-        direct: Opens the store and returns an application. Called if no server answers at the socket.
+    ``direct`` opens the store and returns an application. It is called if no server answers at ``socket``.
     """
     if socket:
         try:

@@ -8,7 +8,6 @@ from zq.serving.commands import Run, run_until_signal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``zq-deliver`` and return its exit code."""
     return run_until_signal("zq-deliver", "delivery", _load, arguments)
 
 

@@ -27,10 +27,7 @@ LOG = logging.getLogger(__name__)
 
 
 def run(arguments: Sequence[str], flags: SignalFlags) -> None:
-    """Deliver notifications until ``flags.end`` is set.
-
-    Raises ``StartRefused`` if an option is not valid, and ``Unavailable`` if the store is unavailable.
-    """
+    """Deliver notifications until ``flags.end`` is set."""
     parser = argparse.ArgumentParser(
         prog="zq-deliver", description="Deliver notifications to the subscribers of zq queues."
     )

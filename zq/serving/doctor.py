@@ -51,10 +51,7 @@ Scrape = Callable[[], Metrics]
 
 
 def check_start(chosen: Settings) -> int:
-    """Check whether a server would start with these settings, and print a line per check. Return the exit code.
-
-    A check that cannot be completed has failed.
-    """
+    """Check whether a server would start with these settings, and print a line per check. Return the exit code."""
     with ExitStack() as opened:
         checks = [
             *requirements(chosen),
@@ -70,10 +67,7 @@ def check_start(chosen: Settings) -> int:
 
 
 def examine(load: Callable[[], Configuration], as_json: bool) -> int:
-    """Run all checks and print their results. Return the exit code for the worst result.
-
-    ``load`` reads the configuration.
-    """
+    """Run all checks and print their results. Return the exit code for the worst result."""
     with ExitStack() as opened:
         try:
             chosen = load().current
@@ -85,9 +79,9 @@ def examine(load: Callable[[], Configuration], as_json: bool) -> int:
 
 
 def _print(results: Iterator[Result], as_json: bool = False) -> list[Result]:
-    """Print each result as soon as it is available, and return all of them.
+    """Print each result as soon as it is available, and return all of them. Ignore a closed pipe.
 
-    Ctrl-C ends the process. Raises ``StartRefused`` if the output cannot be written, except to a closed pipe.
+    If the output cannot be written for another reason, raise ``StartRefused``. Ctrl-C ends the process.
     """
     shown = []
     try:
@@ -112,7 +106,6 @@ def _discard_output() -> None:
 
 
 def requirements(chosen: Settings) -> Iterator[Check]:
-    """Yield a check for each start requirement in ``REQUIREMENTS``."""
     for name, check in REQUIREMENTS.items():
         yield Check(name, partial(check, chosen))
 
@@ -137,7 +130,6 @@ def _list_checks(chosen: Settings, opened: ExitStack) -> Iterator[Check]:
 
 
 def _open(chosen: Settings, opened: ExitStack, found: list[Check]) -> Finding:
-    """Connect to the store until ``opened`` is closed, and append the driver's checks to ``found``."""
     checks = diagnose(chosen.storage.uri, local_time, chosen.driver_options)
     store = without_secrets(chosen.storage.uri)
     if checks is None:
@@ -207,10 +199,7 @@ def check_open_files(chosen: Settings) -> Finding:
 
 
 def check_server(chosen: Settings) -> Finding:
-    """Check that the server is ready, through its probe listener if it has one.
-
-    The probe listener needs no client certificate.
-    """
+    """Check that the server is ready, if possible through its probe listener, which needs no client certificate."""
     server = chosen.server
     host, port = chosen.probes_address or (server.bind, server.port)
     where = listening.format_authority(host, port)

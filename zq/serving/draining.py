@@ -33,10 +33,7 @@ MAX_WAIT: Final = 3600
 
 
 class Drain:
-    """The drain state of a server: whether it drains, and each worker's request counts.
-
-    The state is in memory that this process shares with all processes that it forks later.
-    """
+    """The drain state and request counts of a server, in memory that later forked processes share."""
 
     def __init__(self) -> None:
         self._numbers = memoryview(mmap.mmap(-1, NUMBER * (1 + 2 * MAX_WORKERS))).cast("Q")
@@ -46,7 +43,6 @@ class Drain:
         return bool(self._numbers[0])
 
     def set(self, is_draining: bool) -> None:
-        """Start or stop draining."""
         self._numbers[0] = is_draining
 
     def is_leaving(self) -> bool:
@@ -54,20 +50,15 @@ class Drain:
         return self.is_draining or lifecycle.is_stopping()
 
     def counter(self, worker: int) -> "RequestCounter":
-        """Return the request counter of a new worker with the number ``worker``.
-
-        A previous worker with this number must have ended.
-        """
+        """Return the request counter of a new worker. A previous worker with this number must have ended."""
         return RequestCounter(self._numbers[1 + 2 * worker : 3 + 2 * worker])
 
     def wait_until_idle(self, seconds: float, counts: bool = True) -> int | None:
         """Wait until the server is idle, draining ends, or ``seconds`` have passed.
 
-        The server is idle if no request has been in progress for ``QUIET`` seconds. Return the number of requests in
-        progress.
-
-        If the HTTP server does not count requests, ``counts`` is false. The method then cannot detect that the server
-        is idle, and returns ``None``.
+        Return the number of requests in progress. The server is idle if no request has been in progress for ``QUIET``
+        seconds. If the HTTP server does not count requests (``counts`` is false), wait the whole time and return
+        ``None``.
         """
         now = began = quiet_since = time.monotonic()
         begun, in_progress = self._requests()
@@ -82,8 +73,7 @@ class Drain:
     def _requests(self) -> tuple[int, int]:
         """Return the number of requests begun so far, and the number of requests in progress.
 
-        The ended requests are read first, so that a request that begins and ends during this call counts as in
-        progress.
+        The ended requests are read first, so that a request that begins and ends during this call is in progress.
         """
         ended = sum(self._numbers[2::2])
         begun = sum(self._numbers[1::2])
@@ -107,11 +97,7 @@ class RequestCounter:
 
 
 class DrainRequest(Struct, forbid_unknown_fields=True):
-    """The body of a request to drain.
-
-    Attributes:
-        wait: Maximum seconds until the response; ``None`` ends draining.
-    """
+    """The body of a request to drain. ``wait`` is the maximum seconds until the response; ``None`` ends draining."""
 
     wait: Annotated[int, Meta(ge=0, le=MAX_WAIT)] | None
 
@@ -120,11 +106,7 @@ _decoder: Final = Decoder(DrainRequest)
 
 
 class DrainControl:
-    """The operation of the control socket that begins or ends draining.
-
-    Args:
-        counts: Whether the HTTP server counts requests. If not, the operation always takes its maximum time.
-    """
+    """The operation of the control socket that begins or ends draining."""
 
     def __init__(self, drain: Drain, counts: bool) -> None:
         self._drain = drain
@@ -138,14 +120,7 @@ class DrainControl:
 
 
 def run(given: argparse.Namespace, socket: str) -> int:
-    """Run ``zq-server drain`` and return its exit code.
-
-    Args:
-        socket: Path of the server's control socket, or "" if it has none.
-
-    Raises ``StartRefused`` if the arguments are not valid or the server has no control socket, and ``Unavailable`` if
-    no server answers.
-    """
+    """Run ``zq-server drain`` and return its exit code. ``socket`` is "" if the server has no control socket."""
     if given.undo and given.wait is not None:
         raise StartRefused("--undo and --wait exclude each other.")
     if not socket:

@@ -68,10 +68,7 @@ def add_body(environ: dict[str, Any], body: bytes) -> None:
 
 
 def announced_size(environ: dict[str, Any]) -> int | None:
-    """Return the ``Content-Length`` of the body: 0 without a body, ``None`` for an unknown size.
-
-    A number of more than 20 digits is cut to 20 digits, which still exceeds every limit.
-    """
+    """Return the ``Content-Length``, cut to 20 digits: 0 without a body, ``None`` for an unknown size."""
     length = environ.get("CONTENT_LENGTH")
     if length is None:
         return None if "HTTP_TRANSFER_ENCODING" in environ else 0
@@ -79,10 +76,7 @@ def announced_size(environ: dict[str, Any]) -> int | None:
 
 
 def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> bool:
-    """Add the headers of a common request without the checks of ``_add_headers``.
-
-    If a header needs these checks, for example because its name is unknown or repeated, add none and return ``False``.
-    """
+    """Add common headers without checks. If any header needs ``_add_headers``, add none and return ``False``."""
     found: dict[str, str] = {}
     for name, value in headers:
         key = _keys.get(name)
@@ -123,10 +117,7 @@ def _remember(names: list[bytes]) -> None:
 
 
 def _refusal(environ: dict[str, Any], headers: list[tuple[str, str]]) -> str | None:
-    """Check what Granian does not check: line lengths, ``Host`` and ``Transfer-Encoding``.
-
-    Return an error sentence, or ``None`` if the request is valid.
-    """
+    """Return an error for line lengths, ``Host`` or ``Transfer-Encoding``, which Granian does not check."""
     if len(environ["RAW_URI"]) > MAX_LINE or any(len(value) > MAX_LINE for _, value in headers):
         return f"Each line of the request head must be at most {MAX_LINE} bytes."
     if "HTTP_HOST" not in environ and environ["SERVER_PROTOCOL"] == "HTTP/1.1":
@@ -139,10 +130,7 @@ def _refusal(environ: dict[str, Any], headers: list[tuple[str, str]]) -> str | N
 
 @lru_cache(maxsize=1024)
 def _key(name: str) -> str:
-    """Return the environment key of a header, or "" if the header is dropped.
-
-    Headers with an underscore are dropped, because WSGI uses one key for underscore and hyphen.
-    """
+    """Return the environment key of a header; "" for a name with an underscore, which WSGI confuses with a hyphen."""
     if "_" in name or name in HOP_BY_HOP:
         return ""
     return PLAIN.get(name) or "HTTP_" + name.upper().replace("-", "_")

@@ -39,9 +39,6 @@ def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
 
     The credential is not verified. A client with a different invalid credential in each request therefore counts as
     many callers, until it exceeds the limit of failed authentications from one address.
-
-    Args:
-        headers: Header names in order of precedence.
     """
     given = dict(scope["headers"])
     for name in headers:
@@ -94,10 +91,7 @@ class FairQueue:
                 self._waiting.setdefault(name, deque()).append(turn)
 
     def begin_step(self) -> bool:
-        """Begin a step, the work of a request until it waits or ends, without counting it by caller.
-
-        Return ``False`` if this loop iteration has no uncounted step left. The request must then await ``wait``.
-        """
+        """Begin a step that is not counted by caller. Return ``False`` if the request must await ``wait`` instead."""
         if self._uncounted > 1:
             self._uncounted -= 1
             return True

@@ -78,10 +78,7 @@ def create_features(
     documents: DocumentController,
     probe: Callable[[str], None],
 ) -> list[Feature]:
-    """Create the features of a server.
-
-    ``probe`` checks the store at a URI. It raises ``StartRefused`` or ``Unavailable`` if the store is not usable.
-    """
+    """Create the features of a server. ``probe`` raises ``StartRefused`` if the store at a URI is not usable."""
     chosen, share = configuration.current, lambda: configuration.current.share
     store = chosen.storage.uri.partition(":")[0]
     figures_about = About(store, chosen.server.engine, chosen.server.port, chosen.max_waiters, chosen.max_streams)
@@ -128,10 +125,7 @@ def create_features(
 
 
 def command_features(core: Broker, chosen: Settings | None = None) -> list[Feature]:
-    """Create the features whose routes the ``zq-server`` commands call.
-
-    If ``chosen`` is ``None``, the features have default settings.
-    """
+    """Create the features whose routes the ``zq-server`` commands call. By default, they have default settings."""
     behind_proxy = chosen is not None and chosen.server.behind_proxy
     return [
         AdministrationFeature(core.quotas, core.removal, core.sealing.keys),
@@ -150,10 +144,7 @@ def described_features(core: Broker) -> list[Feature]:
 
 
 def postpone_expiry(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
-    """Return a feature's document with all its expiry times postponed by ``seconds``.
-
-    Return ``None`` if documents of this ``kind`` contain no expiry times.
-    """
+    """Postpone all expiry times in a feature's document. Return ``None`` if documents of this ``kind`` have none."""
     for postpone in POSTPONEMENTS:
         if (document := postpone(kind, stored, seconds)) is not None:
             return document

@@ -46,12 +46,8 @@ ACCEPT_CHECK_INTERVAL: Final = 0.02
 class WorkerApplication(Struct, frozen=True):
     """The application of a worker.
 
-    Attributes:
-        app: The WSGI application with all its wrappers.
-        inner: The ``App`` inside ``app``, or ``app`` itself if there is no wrapper.
-        end_waiting: Ends all long polls and streams.
-        reload: Reloads the options. Returns whether the new options were applied.
-        drain: The drain state of the server.
+    ``inner`` is the ``App`` inside the WSGI application ``app``. ``reload`` returns whether the new options were
+    applied.
     """
 
     app: Callable[..., Iterable[bytes]]
@@ -73,10 +69,7 @@ def serve(chosen: Settings, open_app: Callable[[], WorkerApplication], number: i
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's event loop factory, or ``None`` if uvloop is not installed.
-
-    With uvloop, a small request takes a third less time.
-    """
+    """Return uvloop's loop factory, or ``None``. With uvloop, a small request takes a third less time."""
     if find_spec("uvloop") is None:
         return None
     import uvloop
@@ -96,7 +89,6 @@ class Sockets:
         }
 
     def __bool__(self) -> bool:
-        """Return whether any feature serves WebSocket connections."""
         return bool(self._handlers)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -137,11 +129,7 @@ async def _reject(send: Send, status: HTTPStatus) -> None:
 
 
 class Worker:
-    """The event loop of one process and its Granian servers.
-
-    Usually there is one server. When certificates are reloaded, a new server replaces it, and the old one finishes its
-    requests.
-    """
+    """The event loop of one process and its Granian servers: one, or more after a reload of certificates."""
 
     def __init__(self, chosen: Settings, opened: WorkerApplication, number: int) -> None:
         self._chosen = chosen
@@ -220,7 +208,6 @@ class Worker:
         return server
 
     async def _announce(self) -> None:
-        """Notify systemd as soon as the server accepts connections."""
         port = self._chosen.server.port
         while port and not listening.accepts(self._address, port):
             await asyncio.sleep(ACCEPT_CHECK_INTERVAL)

@@ -87,7 +87,6 @@ def run(
         load: Creates the application. Called in each worker after the fork.
         reload: Reloads the options. Returns whether the workers must reload too.
         lost: Called with the process id of each ended worker.
-        is_leaving: Returns whether the server stops or drains. If so, each response closes its connection.
     """
 
     class PlainLogger(Logger):  # type: ignore[misc]

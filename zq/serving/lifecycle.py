@@ -50,8 +50,7 @@ def give_up() -> NoReturn:
 def exit_at_once() -> Iterator[None]:
     """Let signals end the process immediately while the store is being opened; a context manager.
 
-    Opening may take long, especially if another server owns the store. Until the store is open, an exit needs no
-    cleanup.
+    Opening may take long. Until the store is open, an exit needs no cleanup.
     """
     former = {}
     if threading.current_thread() is threading.main_thread():
@@ -76,8 +75,8 @@ def allow_reload() -> None:
 def listen(callbacks: Mapping[signal.Signals, Callable[[], object]]) -> bool:
     """Start a background thread that calls the callback of each received signal.
 
-    If ``defer_reload`` has not been called, ``RELOAD`` is left to the HTTP server. Return ``False`` and do nothing if
-    the caller is not the main thread.
+    If ``defer_reload`` has not been called, ``RELOAD`` is left to the HTTP server. If the caller is not the main
+    thread, return ``False`` and do nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -103,9 +102,7 @@ def _listen(
 ) -> None:
     """Read signal numbers and call the callbacks.
 
-    Args:
-        writer: The socket to which Python writes; the argument only keeps it open.
-        former: The previous wake-up descriptor, which also receives the numbers; -1 if there is none.
+    ``writer`` is only kept open. The previous wake-up descriptor ``former`` (-1 = none) also receives the numbers.
     """
     while numbers := reader.recv(64):
         if former != -1:
@@ -122,10 +119,7 @@ def _listen(
 
 
 def begin_stopping(delay: float, end: Callable[[], object]) -> None:
-    """Mark this process as stopping, and notify systemd.
-
-    Call ``end`` in another thread after ``delay`` seconds; 0 = immediately.
-    """
+    """Mark this process as stopping, notify systemd, and call ``end`` in another thread after ``delay`` seconds."""
     _stopping.set()
     systemd.notify(systemd.STOPPING)
     if delay <= 0:
@@ -137,11 +131,10 @@ def begin_stopping(delay: float, end: Callable[[], object]) -> None:
 
 
 def register_exit(call: Callable[[], object]) -> None:
-    """Register ``call`` to run when this process exits normally.
+    """Register ``call`` to run when this process exits normally. Functions run in reverse order of registration.
 
-    Registered functions run in reverse order of registration. ``call`` is registered with ``atexit`` and as a
-    ``multiprocessing`` finalizer, because child processes do not always run ``atexit`` functions. It may therefore run
-    twice and must be idempotent.
+    Child processes do not always run ``atexit`` functions, so ``call`` is also a ``multiprocessing`` finalizer. It may
+    run twice and must be idempotent.
     """
     atexit.register(call)
     if multiprocessing.parent_process() is not None:

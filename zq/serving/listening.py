@@ -49,19 +49,13 @@ def check(host: str, port: int) -> None:
 
 
 def overlap(one: tuple[str, int], other: tuple[str, int]) -> bool:
-    """Return whether two addresses conflict.
-
-    Their ports must be equal, and their hosts must be equal or one host must be a wildcard.
-    """
+    """Return whether two addresses conflict: equal ports, and equal hosts or a wildcard host."""
     hosts = {one[0].strip("[]"), other[0].strip("[]")}
     return one[1] == other[1] and (len(hosts) == 1 or bool(hosts & EVERYWHERE))
 
 
 def accepts(address: str, port: int) -> bool:
-    """Return whether a process on this machine accepts connections at the address.
-
-    ``address`` is an IP address of this machine, or a wildcard address.
-    """
+    """Return whether a process on this machine accepts connections at the address, which may be a wildcard."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.settimeout(1)
         return probe.connect_ex((address, port)) == 0
@@ -93,14 +87,11 @@ def _family(address: str) -> socket.AddressFamily:
 
 
 def divert_new_connections(address: str, port: int, listeners: int) -> socket.socket | None:
-    """Divert new connections, so that closing the server's listening sockets resets no connection.
+    """Divert new connections, so that closing the server's ``listeners`` listening sockets resets no connection.
 
-    The function returns a further listening socket on the address. The kernel assigns all new connections to it and
-    drops their handshakes. After a second, a client repeats the handshake, which another server on the address can then
-    accept. Return ``None`` if the kernel does not support this.
-
-    Args:
-        listeners: Number of this server's listening sockets on the address.
+    The function returns a further listening socket on the address. The kernel assigns all new connections to this
+    socket and drops their handshakes. After a second, a client repeats the handshake, which another server on the
+    address can then accept. Return ``None`` if the kernel does not support this.
     """
     sink = socket.socket(_family(address))
     try:

@@ -89,9 +89,8 @@ class Store(NamedTuple):
 class Options(NamedTuple):
     """The options of a migration.
 
-    Attributes:
-        projects: The projects to move; None = all.
-        watch: Seconds for which the command watches the times recorded in the stores, to detect running servers.
+    ``projects`` is ``None`` to move all. The command watches the recorded times for ``watch`` seconds to detect
+    servers.
     """
 
     projects: Sequence[str] | None = None
@@ -101,10 +100,7 @@ class Options(NamedTuple):
 
 
 class Digest:
-    """The number and the SHA-256 digest of a set of facts about a project's data.
-
-    The digest is the sum of the facts' digests, so it does not depend on their order.
-    """
+    """The count and SHA-256 digest of a set of facts. The digest does not depend on the order of the facts."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -144,10 +140,7 @@ class Contents:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command. Return 0, or 1 if the migration is not complete.
-
-    Raises ``StartRefused`` or ``Unavailable`` if nothing was copied.
-    """
+    """Run the command. Return 0, or 1 if the migration is not complete."""
     if given.store:
         raise StartRefused(f"--store does not apply to migrate: {USAGE}")
     if given.release:
@@ -211,11 +204,9 @@ def _open(uri: str, is_new: bool = False) -> Storage:
 
 
 def migrate(source: Store, target: Store, options: Options, report: Callable[[str], object]) -> int:
-    """Copy the projects of the source to the target, and compare the stores.
+    """Copy the projects of the source to the target, and compare the stores. ``report`` prints a line.
 
-    ``report`` receives the lines that the command prints. Return 0, or 1 if the migration is not complete.
-
-    Raises ``StartRefused`` or ``Unavailable`` if nothing was copied.
+    Return 0, or 1 if the migration is not complete. Raises ``StartRefused`` or ``Unavailable`` if nothing was copied.
     """
     began = time.monotonic()
     migration = Migration(source, target, options, report)
@@ -259,10 +250,8 @@ class Migration:
     def check(self) -> TargetRecord:
         """Check that the stores can be migrated, and return the target's record with the position from which to copy.
 
-        If the record says that the migration is complete, nothing is changed. Otherwise, open commits of the source are
-        completed. Stages are dropped if the options allow it.
-
-        Raises ``StartRefused`` if the stores cannot be migrated.
+        Unless the migration is already complete, this method completes the open commits of the source, and drops stages
+        if the options allow it. Raises ``StartRefused`` if the stores cannot be migrated.
         """
         for obstacle in self._find_servers(self._read_clocks(), time.monotonic()):
             raise StartRefused(obstacle)
@@ -316,11 +305,7 @@ class Migration:
                     reported = moment
 
     def compare(self, record: TargetRecord) -> None:
-        """Compare the projects in both stores, and report the counts.
-
-        Raises ``Incomplete`` if there are differences, or a server uses a store. ``--resume`` then copies from the
-        beginning.
-        """
+        """Compare the projects in both stores, and report the counts."""
         now, there = self._source.now(), self._target.now()
         clocks, began = self._read_clocks(), time.monotonic()
         with ThreadPoolExecutor(1) as pool:
@@ -339,10 +324,7 @@ class Migration:
             raise Incomplete(f"{AGAIN} If the stores still differ then, use an empty target.")
 
     def finish(self, record: TargetRecord) -> None:
-        """Record in both stores that the migration is complete.
-
-        If only some projects were moved, servers can use the source for its remaining projects.
-        """
+        """Record in both stores that the migration is complete."""
         now = self._source.now()
         with _failures_of("source"):
             if self._options.projects is None:
@@ -360,10 +342,9 @@ class Migration:
         return self._from.last_clock(), self._to.last_clock()
 
     def _find_servers(self, clocks: tuple[Seconds | None, Seconds | None], began: float) -> list[str]:
-        """Find the stores that running servers use. Return a sentence for each.
+        """Return a sentence for each store that a running server uses.
 
-        ``clocks`` has the times that were recorded in the stores at the monotonic time ``began``. A store is in use if
-        its time has changed since then.
+        A store is in use if its time has changed since ``clocks`` was read at the monotonic time ``began``.
         """
         if clocks != (None, None):
             time.sleep(max(0.0, self._options.watch - (time.monotonic() - began)))
@@ -424,10 +405,7 @@ class Migration:
             migration_record.write(self._target.documents, record, self._target.now())
 
     def _complete_commits(self) -> None:
-        """Complete the source's commits that can no longer fail, and abort its overdue ones.
-
-        Raises ``StartRefused`` if a commit may still fail.
-        """
+        """Complete the source's commits that can no longer fail, and abort its overdue ones."""
         work, now = self._source.transactions, self._source.now()
         for project, producer, seconds in self._from.abort_overdue(now):
             raise StartRefused(
@@ -440,11 +418,7 @@ class Migration:
                     pass
 
     def _drop_stages(self) -> None:
-        """Drop the stages of the projects to move.
-
-        Raises ``StartRefused`` if there are stages that the options do not allow to drop. Also raises ``StartRefused``
-        if the source or one of the named projects has no data.
-        """
+        """Drop the stages of the projects to move."""
         stages = self._find_stages()
         if stages and not self._options.drop_stages:
             more = f" and {len(stages) - NAMED} more" if len(stages) > NAMED else ""
@@ -467,7 +441,6 @@ class Migration:
             self._source.transactions.drop_stage(project, name)
 
     def _find_stages(self) -> list[tuple[str, str]]:
-        """Return the project and the name of each stage in the projects to move."""
         now, found = self._source.now(), list[tuple[str, str]]()
         for project in self._projects:
             after: str | None = ""
@@ -488,7 +461,6 @@ class Migration:
             ) from error
 
     def _pages(self, which: str, project: str, after: str, now: Callable[[], Seconds]) -> Iterator[Page[Parcel]]:
-        """Yield the pages of an export, and read the next page while the caller processes a page."""
         parcels = self._from if which == "source" else self._to
         with _failures_of(which), ThreadPoolExecutor(1) as pool:
             reading = pool.submit(parcels.export, project, after, PAGE, now())
@@ -509,10 +481,7 @@ class Migration:
         return contents
 
     def _find_differences(self, source: Contents, target: Contents, elapsed: Seconds) -> list[str]:
-        """Compare the contents, report the counts, and return a sentence for each difference.
-
-        Items that may have expired within ``elapsed`` seconds are left out.
-        """
+        """Return a sentence for each difference, except of items that may have expired within ``elapsed`` seconds."""
         here, there = source.digests, target.digests
         compared = {key for key in {*here, *there} if 2 ** key[2] > elapsed}
         for kind in sorted({kind for _, kind, _ in compared}):
@@ -552,10 +521,7 @@ def _failures_of(which: str) -> Iterator[None]:
 
 
 def _encode(content: object) -> bytes:
-    """Encode a fact for its digest, with MessagePack if possible.
-
-    MessagePack is faster than ``repr``, but it cannot encode lone surrogates.
-    """
+    """Encode a fact with MessagePack or, if it has lone surrogates, with the slower ``repr``."""
     try:
         return msgspec.msgpack.encode(content)
     except UnicodeEncodeError:

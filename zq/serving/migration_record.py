@@ -24,10 +24,8 @@ class TargetRecord(Struct, frozen=True):
     """The record in the target.
 
     Attributes:
-        source: The URI of the source without its password.
         projects: The projects to move; None = all.
-        project: The project that is being copied.
-        after: The position in the export of ``project``.
+        after: The position in the export of ``project``, which is being copied.
         finished: Time at which the comparison succeeded; None = the migration is not complete.
     """
 
@@ -58,7 +56,6 @@ def read_source(documents: DocumentController, now: Seconds) -> SourceRecord | N
 
 
 def write(documents: DocumentController, record: TargetRecord | SourceRecord, now: Seconds) -> None:
-    """Store the migration record of a target or a source."""
     ref = TARGET if isinstance(record, TargetRecord) else SOURCE
     documents.put(ref, msgspec.json.encode(record), now)
 

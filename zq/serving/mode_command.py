@@ -42,7 +42,6 @@ class ModeControl:
 
 
 def _apply(modes: Modes, mode: Mode | None) -> dict[str, object]:
-    """Set the mode unless it is ``None``. Return the mode, and whether the store has little free disk space."""
     if mode is not None:
         modes.set(mode)
     else:
@@ -51,14 +50,7 @@ def _apply(modes: Modes, mode: Mode | None) -> dict[str, object]:
 
 
 def run(given: argparse.Namespace, socket: str, open_modes: Callable[[], AbstractContextManager[Modes]]) -> int:
-    """Run ``zq-server mode`` and return its exit code.
-
-    Args:
-        socket: Path of the server's control socket, or "" if it has none.
-        open_modes: Opens the store. Called if no server answers at the socket.
-
-    Raises ``StartRefused`` if there is no such mode, and ``Unavailable`` if the store is unavailable.
-    """
+    """Run ``zq-server mode`` and return its exit code. ``open_modes`` is called if no server answers."""
     names = given.names
     if len(names) > 1 or (names and names[0] not in list(Mode)):
         raise StartRefused(

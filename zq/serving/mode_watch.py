@@ -19,11 +19,7 @@ class ModeWatch:
     """The thread that keeps this process's copy of the server mode up to date."""
 
     def __init__(self, modes: Modes, has_low_space: Callable[[], bool], report: Callable[[Mode], object] = str) -> None:
-        """Read the mode and the free space once, without starting the thread.
-
-        Args:
-            report: Called with the current mode after each read.
-        """
+        """Read the mode and the free space once. ``report`` is called with the current mode after each read."""
         self._modes = modes
         self._report = report
         self._has_low_space = has_low_space

@@ -28,13 +28,7 @@ ADAPTATION: Final = 0.002
 
 
 class Job(NamedTuple):
-    """Work for a thread.
-
-    Attributes:
-        since: Monotonic time at which the job began to wait for a thread.
-        patient: Whether the job waits without a timeout.
-        caller: The caller whose thread limit applies to the job; ``None`` = no limit.
-    """
+    """Work for a thread, waiting since the monotonic time ``since``. A ``patient`` job waits without a timeout."""
 
     since: float
     future: "asyncio.Future[Any]"
@@ -84,22 +78,14 @@ class ThreadLimit:
         self._since = self._used = 0.0
 
     def begin(self, now: float, used: float) -> None:
-        """Begin a measurement interval.
-
-        Args:
-            now: Monotonic time in seconds.
-            used: Processor time of this process in seconds.
-        """
+        """Begin a measurement interval. ``now`` is a monotonic time, and ``used`` the process's CPU time in seconds."""
         self._since, self._used = now, used
 
     def adapt(self, now: float, used: float, *, is_slow: bool = False) -> None:
         """End an interval and adapt ``threads``, within its bounds.
 
-        Remove a thread if the process used more than ``BUSY_FRACTION`` of one CPU and ``is_slow`` is false. Otherwise,
-        add a thread.
-
-        Args:
-            is_slow: Whether a job has waited too long.
+        Remove a thread if the process used more than ``BUSY_FRACTION`` of one CPU and no job has waited too long
+        (``is_slow``). Otherwise, add a thread.
         """
         if used - self._used > BUSY_FRACTION * (now - self._since) and not is_slow:
             self.threads = max(self.threads - 1, self._min_threads)
@@ -156,12 +142,7 @@ class Pool:
     def do(
         self, work: Callable[[], Any], *, caller: bytes | None = None, patient: bool = False
     ) -> "asyncio.Future[Any]":
-        """Run ``work`` on a thread and return a future of its result. Must be called in the event loop.
-
-        Args:
-            caller: The caller whose thread limit applies to the job; ``None`` = no limit.
-            patient: Let the job wait for a thread without a timeout.
-        """
+        """Run ``work`` on a thread and return a future, in the event loop. A ``patient`` job waits without timeout."""
         job = Job(time.monotonic(), self._loop.create_future(), work, patient, caller)
         with self._lock:
             if caller is not None and self._started[caller] >= self._max_threads():
@@ -205,11 +186,7 @@ class Pool:
             del self._started[caller]
 
     def _take_next(self, caller: bytes) -> Job | None:
-        """Return the next job for a thread that has just finished a job of ``caller``.
-
-        If the thread limit permits it, move the next job of the caller's own queue to the end of the shared queue. Then
-        return the first job of the shared queue. Otherwise, return None, and the thread waits for a job.
-        """
+        """Return the next job for a thread that has just finished a job of ``caller``; ``None`` = wait for a job."""
         with self._lock:
             if self._started[caller] <= self._max_threads() and (job := self._take_queued(caller)) is not None:
                 self._waiting.append(job)
@@ -229,9 +206,9 @@ class Pool:
                 self._loop.call_later(ADAPTATION, self._adapt)
 
     def _reject_late(self) -> None:
-        """Reject jobs that have exceeded the timeout. Called periodically.
+        """Reject jobs that have exceeded the timeout.
 
-        Late jobs in the callers' own queues are rejected first, so that ``_end`` cannot start one of them.
+        Jobs in the callers' own queues are rejected first, so that ``_end`` cannot start one of them.
         """
         with self._lock:
             now = time.monotonic()
@@ -284,10 +261,7 @@ class Pool:
 
 
 class DurabilityWaiter:
-    """A thread that waits for disk syncs of requests that ran on the event loop's thread.
-
-    A single wait covers the changes of all pending requests.
-    """
+    """A thread that waits for disk syncs of requests on the event loop's thread. One wait covers all of them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -297,10 +271,7 @@ class DurabilityWaiter:
         threading.Thread(target=self._run, name="zq-durability", daemon=True).start()
 
     def wait_for(self, ticket: Ticket) -> "asyncio.Future[Any]":
-        """Return a future that resolves when the changes of the ticket's request are durable.
-
-        The future fails with ``Unavailable`` if the store cannot make the changes durable.
-        """
+        """Return a future that resolves when the changes are durable, or fails with ``Unavailable``."""
         future = self._loop.create_future()
         self._tickets.put((ticket, future))
         return future
@@ -344,10 +315,7 @@ class Deadlines:
         self._sweep()
 
     async def bound(self, awaited: Any, deadline: Callable[[], float]) -> Any:
-        """Await ``awaited`` and return its result. ``deadline`` returns a monotonic time.
-
-        If the deadline passes, raise ``TimeoutError`` within ``INTERVAL`` seconds.
-        """
+        """Await ``awaited``. Raise ``TimeoutError`` up to ``INTERVAL`` seconds after the monotonic ``deadline()``."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks[task] = deadline

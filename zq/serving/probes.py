@@ -43,7 +43,6 @@ Page = Callable[[], Response]
 
 
 def health() -> Response:
-    """Return the response to a liveness probe."""
     return Response(200, JSON, b'{"status":"ok"}')
 
 
@@ -63,7 +62,6 @@ def readiness(check: Callable[[], object], is_leaving: Callable[[], bool]) -> Pa
 
 
 def metrics(page: Callable[[], bytes]) -> Page:
-    """Return a page with metrics in Prometheus's text format."""
     return lambda: Response(200, TEXT, page())
 
 
@@ -72,11 +70,7 @@ def _unready(title: str, sentence: str) -> Response:
 
 
 def serve(name: str, host: str, port: int, pages: Mapping[str, Page], announcement: str) -> None:
-    """Serve pages by path in a background thread. If the address is in use, retry until it is free.
-
-    Args:
-        announcement: Line to log when the address is bound.
-    """
+    """Serve pages by path in a background thread. If the address is in use, retry until it is free."""
     arguments = (name, (host, port), pages, announcement)
     threading.Thread(target=_listen, args=arguments, name=f"zq-{name}", daemon=True).start()
 

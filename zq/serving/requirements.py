@@ -52,10 +52,7 @@ def check_policy(chosen: Settings) -> Finding:
 
 
 def read_secrets(chosen: Settings) -> int:
-    """Read all files with secrets except the private key of TLS. Return the number of keys that encrypt messages.
-
-    Raises ``StartRefused`` if a file is not valid or other users can read it.
-    """
+    """Read all secrets except the private key of TLS. Return the number of keys that encrypt messages."""
     check_auth(chosen.auth)
     for section in SECTIONS:
         section.check_files(chosen.of(section))

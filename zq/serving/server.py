@@ -98,14 +98,7 @@ def _open(configuration: Configuration, tls: ServerTls | None, drain: Drain) -> 
 def open_app(
     configuration: Configuration, tls: ServerTls | None = None, drain: Drain | None = None
 ) -> Callable[..., Iterable[bytes]]:
-    """Open the store and return the WSGI application, for an HTTP server with its own signal handlers.
-
-    Args:
-        tls: Certificates to reload together with the options.
-        drain: State that all workers of the server share.
-
-    Raises the errors of ``Application``.
-    """
+    """Open the store and return the WSGI application, for an HTTP server with its own signal handlers."""
     made = _open(configuration, tls, drain or Drain())
     end = partial(lifecycle.begin_stopping, 0, made.broker.end_waiting)
     calls: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(lifecycle.ENDING, end)
@@ -232,10 +225,7 @@ def _connect(chosen: Settings) -> SendRequest:
 
 
 def _rekey(chosen: Settings) -> int:
-    """Wrap all data keys with the first master key. Return the exit code.
-
-    Raises ``StartRefused`` if a data key cannot be rewrapped, and ``Unavailable`` if the store is unavailable.
-    """
+    """Wrap all data keys with the first master key. Return the exit code."""
     done = request(_connect(chosen), "POST", "/v2/admin/rekey")
     print(f"The keys of {done['projects']} projects are encrypted with the first master key of the file.")  # noqa: T201
     if done["left"]:
@@ -366,7 +356,7 @@ def _count(text: str) -> int:
 def _export_options(given: argparse.Namespace) -> None:
     """Copy command-line options to the environment, where the serving processes read them.
 
-    Raises ``StartRefused`` if the store URI contains a password, because other users can see command lines.
+    A store URI with a password raises ``StartRefused``, because other users can see command lines.
     """
     if given.store and logs.holds_password(given.store):
         raise StartRefused(

@@ -27,10 +27,7 @@ WAYS_OUT: Final = "or accept the risk with [server] trust_network = true."
 
 
 def startup_lines(chosen: Settings) -> Iterator[str]:
-    """Yield the log lines for the start of the server, without passwords.
-
-    If the server listens on all interfaces, the URLs in the lines use ``localhost``.
-    """
+    """Yield the log lines for the start of the server, without passwords."""
     server = chosen.server
     scheme = "https" if server.tls_cert else "http"
     host = "localhost" if server.bind.strip("[]") in listening.EVERYWHERE else server.bind
@@ -70,12 +67,9 @@ def find_address_conflicts(chosen: Settings) -> Iterator[str]:
 def reload(configuration: Configuration, apply: Callable[[Settings], None] | None = None) -> bool:
     """Reload the mutable options. Return ``False`` if they are invalid or the server has no configuration file.
 
-    The parent process notifies systemd when the reload begins, and again if the reload fails. A serving process
-    notifies systemd when the reload has ended.
-
-    Args:
-        apply: Applies the new settings in a serving process, which then logs the changes. ``None`` in the parent
-            process, which logs only the changes that need a restart.
+    In the parent process, ``apply`` is ``None`` and only the changes that need a restart are logged. The parent process
+    notifies systemd when the reload begins, and again if the reload fails. A serving process notifies systemd when the
+    reload has ended.
     """
     if apply is None:
         systemd.notify(systemd.RELOADING)
@@ -115,10 +109,7 @@ def reload_files(*files: Reloadable | None) -> None:
 
 
 def _store(uri: str) -> str:
-    """Return the store URI without secrets, for the log.
-
-    If the URI of an embedded store has a relative path, append the absolute path of the directory.
-    """
+    """Return the store URI without secrets, for the log. Append the absolute path to a relative one."""
     parts = store_uri.split(uri)
     path = unquote(parts.path)
     if parts.scheme == "rocksdb" and not path.startswith("/"):

@@ -29,10 +29,7 @@ HANDLED_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, lifecyc
 
 
 class Supervisor:
-    """The master of ``count`` workers. Each worker runs ``work`` and exits with its result.
-
-    ``work`` gets the number of the worker, from 0. A replacement has the number of its predecessor.
-    """
+    """The master of ``count`` workers. Each worker runs ``work`` with its number and exits with the result."""
 
     def __init__(
         self,
@@ -42,12 +39,10 @@ class Supervisor:
         lost: Callable[[int], None],
         patience: float,
     ) -> None:
-        """Create the master.
+        """Create the master. Stopping workers are killed after ``patience`` seconds.
 
-        Args:
-            reload: Reloads the options. Returns whether the workers must reload too.
-            lost: Called with the process id of each ended worker.
-            patience: Seconds after which stopping workers are killed.
+        ``reload`` returns whether the workers must reload too. ``lost`` is called with the process id of each ended
+        worker.
         """
         self._count = count
         self._work = work

@@ -22,10 +22,7 @@ TIMEOUT: Final = 1.0
 
 
 def adopt() -> None:
-    """Let only this module notify systemd.
-
-    gunicorn would report that it is ready before its workers have opened the store.
-    """
+    """Let only this module notify systemd, because gunicorn would do so before its workers have opened the store."""
     os.environ[OWN_VARIABLE] = os.environ.pop(VARIABLE, "")
 
 

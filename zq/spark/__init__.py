@@ -19,10 +19,7 @@ def register(spark: "SparkSession") -> None:
 
 
 def warn_of_speculation(spark: "SparkSession") -> None:
-    """Warn if speculative execution is enabled.
-
-    With speculative execution, Spark starts a second attempt of a slow task. Only one attempt can commit, so one fails.
-    """
+    """Warn of speculative execution: only one attempt of a task can commit, so the other fails."""
     if spark.conf.get("spark.speculation", "false") == "true":
         warnings.warn(
             "spark.speculation is on. Only one of two attempts of a task that writes to zq can commit, so the other "

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The batch source, which reads a queue, its history or a topic without claiming messages.
 
-The position of a message is its sequence. In a history, the position is the message's number in the order of
-finishing. Positions increase and may have gaps. Repeated reads of a range return the same messages.
+The position of a message is its sequence. In a history, the position is the message's number in the order of finishing.
+Positions increase and may have gaps. Repeated reads of a range return identical messages.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,13 +41,7 @@ class TrimmedMessages(Invalid):
 
 @dataclass(frozen=True)
 class Scan:
-    """The result of ``Log.scan``: the range of the messages found.
-
-    Attributes:
-        end: Position of the last message, or the start position if there are no messages.
-        rows: Number of messages.
-        last: The last message.
-    """
+    """The messages found by ``Log.scan``. ``end`` is the last message's position, or the start position."""
 
     end: int
     rows: int
@@ -60,12 +54,7 @@ class Scan:
 
 @dataclass(frozen=True)
 class Log:
-    """The messages of a queue or topic, ordered by position.
-
-    Attributes:
-        state: The messages to read: "live" (live messages of a queue), "history" (finished messages of a queue),
-            "all" (live and finished messages of a queue) or "topic" (messages of a topic).
-    """
+    """The messages of a queue or topic, ordered by position. ``state`` selects the messages to read."""
 
     connection: Connection
     name: str
@@ -92,10 +81,7 @@ class Log:
         return self.after(position, 1).end
 
     def find_first(self, position: int) -> int | None:
-        """Return the position of the first message after ``position``, or ``None`` if no message follows.
-
-        Unlike ``first``, return ``None`` also if ``position`` is beyond the end of the log.
-        """
+        """Return the position of the first message after ``position``; ``None`` also beyond the end of the log."""
         try:
             return self.first(position)
         except TrimmedMessages:
@@ -195,10 +181,7 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """The reader of ``spark.read`` with filter pushdown, for the option ``pushdown``.
-
-    Spark rejects this reader unless ``spark.sql.python.filterPushdown.enabled`` is set.
-    """
+    """The reader with filter pushdown. Spark rejects it unless its configuration enables pushdown."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Narrow the range of messages to read. Return all filters, because Spark must still filter each row."""
@@ -217,10 +200,7 @@ class FilteringBatchReader(BatchReader):
             self.high = min(self.high, value + MAX_OFFSETS[kind])
 
     def _bound(self, kind: type[Filter], value: datetime) -> None:
-        """Narrow the range of messages by a time filter.
-
-        The server compares milliseconds, so the range may be wider than a more precise filter.
-        """
+        """Narrow the range by a time filter, rounded outward, because the server compares milliseconds."""
         if value.tzinfo is None:
             return
         if kind in (GreaterThan, GreaterThanOrEqual) and (self.log.since is None or value > self.log.since):

@@ -5,8 +5,8 @@ An offset determines the claims of its batch: ``{"consumer": "etl", "run": 3, "b
 claims etl.3.17.0 to etl.3.17.3. ``latestOffset`` creates the claims of the next batch and settles the claims of the
 previous batch. Spark calls ``latestOffset`` only after the previous batch is in the commit log.
 
-``run`` is the value of the consumer's fencing token when the checkpoint was created, so different checkpoints have
-different claim names.
+``run`` is the consumer's fencing token at the creation of the checkpoint, so different checkpoints have different claim
+names.
 """
 
 import hashlib
@@ -60,14 +60,10 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"consumer": self.options.consumer, "run": 0, "batch": 0, "claims": 0, "before": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the maximum number of messages per batch."""
         return ReadMaxRows(self.options.most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Limit the query to the number of messages that the queue has now.
-
-        Claimed messages count too, because a crashed query may have claimed them.
-        """
+        """Limit the query to the messages in the queue now, including those that a crashed query has claimed."""
         self.budget = self.options.connection.client().queue(self.options.queue).stats().total
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -95,10 +91,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a partition's claims.
-
-        A claim that no longer exists yields no rows: its messages were settled or will be redelivered.
-        """
+        """Yield the messages of the claims. A claim that no longer exists yields no rows."""
         if not isinstance(partition, ClaimsPartition):  # Spark also calls this for a source without partitions
             return
         queue = self.options.queue
@@ -108,11 +101,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from rows.convert(self._claimed_messages(name) if inlined is None else _messages.decode(inlined))
 
     def commit(self, end: Offset) -> None:
-        """Do nothing.
-
-        Spark calls ``commit`` too late: one batch later, and never for the last batch. ``latestOffset`` settles the
-        claims instead.
-        """
+        """Do nothing: Spark calls ``commit`` late, and never for the last batch. ``latestOffset`` settles instead."""
 
     def stop(self) -> None:
         """Release the prefetched claims. Keep all other claims, because the checkpoint may refer to them."""
@@ -141,7 +130,6 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _start_prefetch(self, claimer: BatchClaimer, end: Offset, to_settle: list[str], most: int) -> None:
-        """Settle the previous batch and prefetch the batch after ``end``, up to ``most`` messages."""
         batch = ClaimedBatch(_claim_prefix({**end, "batch": end["batch"] + 1}))
 
         def fill() -> None:
@@ -201,10 +189,7 @@ def _check_limits(options: ClaimingOptions) -> None:
 
 
 def _fence_name(options: ClaimingOptions) -> str:
-    """Return the name of the fencing token for this consumer and queue.
-
-    The name contains a digest, because its length is limited.
-    """
+    """Return the name of the fencing token, with a digest, because its length is limited."""
     return "stream." + hashlib.sha256(f"{options.consumer}/{options.queue}".encode()).hexdigest()[:40]
 
 

@@ -34,12 +34,7 @@ class Heartbeat:
     """A background thread that renews claims. If the process is killed, its claims expire."""
 
     def __init__(self, connection: Connection, queue: str, ttl: int, pause: float) -> None:
-        """Create the heartbeat. The thread starts with the first claim.
-
-        Args:
-            ttl: Claim ttl in seconds.
-            pause: Seconds between renewals.
-        """
+        """Create the heartbeat. The thread starts with the first claim. Times are in seconds."""
         self._connection = connection
         self._queue = queue
         self._ttl = ttl
@@ -52,11 +47,7 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def keep_alive(self, claims: Iterable[str], at_once: bool = False) -> None:
-        """Renew the claims periodically from now on.
-
-        Args:
-            at_once: Whether to renew them immediately too, because older claims may be about to expire.
-        """
+        """Renew the claims periodically and, if ``at_once``, now, because old claims may be about to expire."""
         names = list(claims)
         for claim in names if at_once else ():
             self._renew(claim)
@@ -128,11 +119,7 @@ class BatchClaimer:
         self._fills = 0
 
     def fill(self, batch: ClaimedBatch, most: int, wait: int) -> None:
-        """Claim messages until the batch has ``most`` messages or ``MAX_CLAIMS`` claims, or the queue is empty.
-
-        Args:
-            wait: Seconds for which the first claim of a batch waits for messages.
-        """
+        """Claim up to ``most`` messages in ``MAX_CLAIMS`` claims. The first waits ``wait`` seconds for messages."""
         self._fills += 1
         inherited = self._fills <= INHERITED_BATCHES
         while batch.messages < most and len(batch.claims) < MAX_CLAIMS:
@@ -144,11 +131,7 @@ class BatchClaimer:
             batch.add(name, messages)
 
     def adopt(self, batch: ClaimedBatch, prefixes: Iterable[str]) -> None:
-        """Find claims of a crashed run that have not expired, renew them, and add them to the batch.
-
-        Args:
-            prefixes: Name prefixes of the claims.
-        """
+        """Renew live claims of a crashed run with these name prefixes, and add them to the batch."""
         try:
             claimed = self._queue().stats().claimed
         except QueueNotFound:
@@ -181,11 +164,7 @@ class BatchClaimer:
                 self._heartbeat.drop([name])
 
     def release(self, batch: ClaimedBatch) -> None:
-        """Release the batch's messages.
-
-        If a newer query has taken over, claims with these names may belong to that query. The server then rejects the
-        release, because this query's fencing token is outdated.
-        """
+        """Release the messages. The server rejects an outdated token, so a newer query keeps its claims."""
         for name, ids in list(batch.claims.items()):
             self._heartbeat.drop([name])
             try:
@@ -219,10 +198,7 @@ class Prefetch:
         self._batch, self._filled = batch, in_background(fill)
 
     def take(self) -> ClaimedBatch | None:
-        """Wait for the prefetch and return its batch, or ``None`` if no prefetch was started.
-
-        Raises the error of ``fill``.
-        """
+        """Wait for the prefetch and return its batch, or ``None`` if none was started. Raises the error of ``fill``."""
         batch = self._batch
         if self._filled is not None:
             self._filled.result()
@@ -230,10 +206,7 @@ class Prefetch:
         return batch
 
     def stop(self) -> ClaimedBatch | None:
-        """Wait up to ``PREFETCH_TIMEOUT`` seconds for a prefetch in progress.
-
-        Return the unused batch, which the caller must release, or ``None`` if no batch was prefetched.
-        """
+        """Wait up to ``PREFETCH_TIMEOUT`` seconds. Return the unused batch, which the caller must release."""
         if self._filled is not None:
             with suppress(ZqError, TimeoutError):
                 self._filled.result(PREFETCH_TIMEOUT)

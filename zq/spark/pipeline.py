@@ -102,13 +102,8 @@ class Pipeline:
     ) -> Totals:
         """Run rounds until SIGTERM or SIGINT arrives. With ``until_empty``, also stop when the queue is empty.
 
-        Return the totals of the run.
-
-        Raises ``RoundFailed`` if a round fails for a reason other than poison messages, and ``Fenced`` if another run
-        with this name has started.
-
-        Args:
-            progress: Called with the totals after each round.
+        ``progress`` is called with the totals after each round. Raises ``RoundFailed`` if a round fails for a reason
+        other than poison messages, and ``Fenced`` if another run with this name has started.
         """
         warn_of_speculation(spark)
         spark.dataSource.register(RoundSource)
@@ -165,5 +160,4 @@ class Pipeline:
 
 
 def _as_strings(**options: Any) -> dict[str, str]:
-    """Convert options to strings. Leave out options that are ``None``."""
     return {name: str(value) for name, value in options.items() if value is not None}

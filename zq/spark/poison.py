@@ -41,14 +41,11 @@ def find_poison(
 ) -> dict[str, str]:
     """Find the messages that fail twice when they are processed alone. Return a mapping from message id to the reason.
 
-    The result is empty if all messages succeed now. Raises ``InconclusiveSearch`` if an outage or a faulty stage is the
-    probable cause.
+    The result is empty if all messages succeed now. Raises ``InconclusiveSearch`` if more than ``most`` messages fail,
+    or if an outage or a faulty stage is the probable cause.
 
     Args:
-        ids: Messages of a round that has failed.
-        fails: Processes some of the messages in a dry run, and returns the reason of a failure or ``None``.
-        most: Maximum number of poison messages. If more are found, the search is inconclusive.
-        pause: Sleeps for a number of seconds.
+        fails: Processes messages in a dry run, and returns the reason of a failure or ``None``.
         claim_count: Lowest claim count among the messages. If all messages fail and this count is less than
             ``MIN_FAILED_ROUNDS``, the search is inconclusive.
     """
@@ -83,23 +80,14 @@ class Bisection:
     """A search by bisection for the messages that fail when they are processed alone."""
 
     def __init__(self, fails: Callable[[Sequence[str]], str | None], most: int) -> None:
-        """Create a search that ends when it has found more than ``most`` messages.
-
-        ``fails`` processes messages in a dry run, and returns the reason of a failure or ``None``.
-        """
+        """Create a search that ends when it has found more than ``most`` messages."""
         self._fails = fails
         self._most = most
         self._runs = 0
         self.found: dict[str, str] = {}
 
     def search(self, ids: Sequence[str], known: bool) -> bool:
-        """Search the messages recursively and add each message that fails alone to ``found``.
-
-        Return whether any message was found.
-
-        Args:
-            known: Whether a dry run with all messages in ``ids`` has already failed.
-        """
+        """Add each message that fails alone to ``found``. ``known``: all of them together have failed."""
         if self._runs >= MAX_RUNS or len(self.found) > self._most:
             return False
         if len(ids) == 1 or not known:
@@ -122,10 +110,7 @@ def reject(condition: Column | str, reason: str) -> Column:
 
 
 def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
-    """Return the messages that a stage has rejected, as a mapping from id to reason. ``stage`` is the stage's name.
-
-    Raises ``Invalid`` if the frame has no column ``id``, or if the column ``ERROR`` does not contain strings.
-    """
+    """Return the reasons of a stage's rejected messages by id. Raises ``Invalid`` for bad columns."""
     if "id" not in frame.columns:
         raise Invalid(
             f"Stage {stage} marks rows in column {ERROR} but has no column id, which identifies their messages: its "
@@ -138,10 +123,7 @@ def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
 
 
 def remove_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
-    """Remove the rejected messages from the frame.
-
-    The round fails if a stage rejects a row only when Spark computes the row again.
-    """
+    """Remove rejected messages. If a repeated computation rejects further rows, the round fails."""
     if rejected:
         listed = ", ".join(f"'{one}'" for one in rejected)
         frame = frame.where(f"coalesce(id not in ({listed}), true)")
@@ -150,11 +132,7 @@ def remove_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
 
 
 def batch_burials(rejected: Mapping[str, str], room: int) -> Iterator[list[Buried]]:
-    """Yield the messages to bury, with their reasons, in batches of up to ``room`` bytes of JSON.
-
-    Args:
-        rejected: Mapping from message id to the reason.
-    """
+    """Yield the messages to bury, with their reasons, in batches of up to ``room`` bytes of JSON."""
     some, size = list[Buried](), 0
     for one, reason in rejected.items():
         letter = Buried(one, reason)

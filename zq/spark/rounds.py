@@ -42,11 +42,7 @@ _messages: Final = msgspec.json.Decoder(list[Message])
 
 
 class Round(Struct, frozen=True):
-    """A round: the claims to process, and the number of the batch that commits the results.
-
-    Attributes:
-        claims: Mapping from claim id to the ids of the messages to read; ``None`` = all messages of the claim.
-    """
+    """The claims to process in a round, with message ids (``None`` = all), and the number of its batch."""
 
     name: str
     epoch: int
@@ -152,12 +148,7 @@ FAILURES: Final = (*SPARK_ERRORS, StageFailed)
 
 
 class RoundExecutor:
-    """The executor of a pipeline's stages in a Spark session.
-
-    Args:
-        options: Options for Spark's reader and writer.
-        body: Value of the option ``bodyType``.
-    """
+    """The executor of a pipeline's stages in a Spark session."""
 
     def __init__(self, spark: SparkSession, stages: Sequence[Stage], options: Mapping[str, str], body: str) -> None:
         self._spark = spark
@@ -174,7 +165,7 @@ class RoundExecutor:
         """Run a round. If Spark or a stage fails, the error belongs to a class in ``FAILURES``.
 
         Args:
-            inlined: Mapping from claim id to the claim's messages as JSON, for the claims that the driver has read.
+            inlined: The messages as JSON, for the claims that the driver has read.
             rejected: Called with the messages that a stage has rejected (id -> reason). Returns the remaining round.
             keep: Write the results to the sink. If false, compute and discard them.
         """
@@ -225,7 +216,6 @@ class RoundExecutor:
                 self._spark.conf.set(LOCAL_THRESHOLD, before)
 
     def _write(self, frame: DataFrame, this: Round, keep: bool) -> None:
-        """Write a DataFrame to the sink, without unused columns. If ``keep`` is false, compute and discard the rows."""
         columns = {option: self._options.get(option, own) for option, own in COLUMN_OPTIONS.items()}
         if "queueColumn" not in self._options and "queue" not in frame.columns:
             del columns["queueColumn"]

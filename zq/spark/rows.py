@@ -67,11 +67,7 @@ def to_attribute_entries(message: Message) -> list[tuple[str, dict[str, str]]] |
 
 
 def parse_attributes(entries: Iterable[tuple[str, Any]] | None) -> dict[str, JsonValue] | None:
-    """Convert the map entries of a row to message attributes. Leave out null values.
-
-    Args:
-        entries: Pairs of a name and a value. A value is a string, or a struct with ``type`` and ``value``.
-    """
+    """Convert the map entries of a row to message attributes. Leave out null values."""
     if entries is None:
         return None
     return {
@@ -108,10 +104,7 @@ CONVERTERS: Final[Mapping[str, Callable[[Raw], Any]]] = {
 
 
 def to_bodies(kind: DataType, column: pa.Array) -> list[Any]:
-    """Convert a column to message bodies.
-
-    Strings become JSON strings, structs become objects, and binary and variant values are JSON already.
-    """
+    """Convert strings and structs to JSON. Binary and variant values are JSON already."""
     if isinstance(kind, BinaryType):
         return [value if value is None else _json(value, "binary") for value in column.to_pylist()]
     if isinstance(kind, VariantType):
@@ -147,11 +140,7 @@ def check_writable(name: str, kind: DataType) -> None:
 
 
 def check_json(content: bytes) -> None:
-    """Validate the JSON of a message body.
-
-    Raises ``msgspec.DecodeError``, ``UnicodeDecodeError`` or ``RecursionError`` for invalid JSON, and ``InvalidBody``
-    for a number out of range.
-    """
+    """Validate JSON. Raises msgspec's errors, ``RecursionError``, or ``InvalidBody`` for a bad number."""
     _checked.decode(content)
     check_numbers(content, "body")
 
@@ -194,13 +183,7 @@ class RowConverter:
     """A converter of messages to rows."""
 
     def __init__(self, columns: Sequence[str], body: str, **places: str) -> None:
-        """Create the converter.
-
-        Args:
-            columns: Names of the columns, in order.
-            body: Value of the option ``bodyType``.
-            places: Values of the columns ``queue``, ``claim`` and ``topic``, which are the same for all messages.
-        """
+        """Create the converter. ``places`` are columns with one value for all messages."""
         self._getters = [_getter(name, body, places) for name in columns]
         self._schema = to_arrow_schema(schema(columns, body), timezone="UTC")
 

@@ -44,11 +44,7 @@ class RoundFailed(ZqError):
 
 
 class Totals(Struct):
-    """The message and round counts of a run.
-
-    Attributes:
-        taken: Number of claimed messages.
-    """
+    """The message and round counts of a run. ``taken`` is the number of claimed messages."""
 
     rounds: int = 0
     taken: int = 0
@@ -57,10 +53,7 @@ class Totals(Struct):
 
 
 class Runner:
-    """The loop that claims batches of messages and processes each batch in a round.
-
-    Rounds run one at a time. If there is a backlog, the next batch is claimed during a round.
-    """
+    """The loop of a pipeline. If there is a backlog, the next batch is claimed during a round."""
 
     def __init__(self, taking: ClaimingOptions, work: RoundExecutor, most_poison: int) -> None:
         self.name = taking.consumer
@@ -78,7 +71,6 @@ class Runner:
         """Maximum bytes of dead letters per request."""
         self._burials = 0
         self._last = 0
-        """Number of the last committed batch."""
         self._adopted = False
         """Whether the runner has looked for claims of a crashed run."""
         self._forbidden = set[str]()
@@ -87,10 +79,7 @@ class Runner:
         """Whether the token has permission for the target queue of another message."""
 
     def begin(self, dead_letters: str | None) -> None:
-        """Start the run. Advance the fencing token, which stops other runs with this name.
-
-        Raises ``Invalid`` if the queue has a dead-letter queue other than ``dead_letters``.
-        """
+        """Advance the fencing token, which stops other runs. Raises ``Invalid`` for another dead-letter queue."""
         if not self._queue.exists():
             warnings.warn(f"There is no queue {self._queue.name} yet.", stacklevel=3)
         self._fence = self._client.fence(self.name)
@@ -150,20 +139,14 @@ class Runner:
         return True
 
     def _start_prefetch(self, batch: ClaimedBatch) -> None:
-        """Prefetch the next batch if there is a backlog.
-
-        Do nothing if the current batch contains claims of an earlier run that have the names of the next batch.
-        """
+        """Prefetch if there is a backlog, unless an earlier run's claims have the names of the next batch."""
         following, most = self._batch(2), self._taking.most
         if batch.messages < most or any(name.startswith(following.prefix + ".") for name in batch.claims):
             return
         self._prefetch.start(following, lambda: self._claimer.fill(following, most, 0))
 
     def _batch(self, number: int) -> ClaimedBatch:
-        """Return a new batch without claims.
-
-        ``number`` counts from the last committed batch: 1 is the batch to process next, 2 the one to prefetch.
-        """
+        """Return a batch without claims. ``number`` 1 follows the last committed batch, 2 is prefetched."""
         return ClaimedBatch(self._prefix(number), room=INLINED_BYTES)
 
     def _prefix(self, number: int) -> str:
@@ -176,9 +159,8 @@ class Runner:
     def _finish(self, batch: ClaimedBatch) -> None:
         """Run the round until it is committed. After a failure, bury the poison messages and repeat the round.
 
-        If the search finds no poison message, the round is repeated once.
-
-        Raises ``RoundFailed`` if the repeated round fails too, or if poison messages are not the cause.
+        If the search finds no poison message, the round is repeated once. Raises ``RoundFailed`` if the repeated round
+        fails too, or if poison messages are not the cause.
         """
         again = True
         while batch.claims:
@@ -194,10 +176,7 @@ class Runner:
                 return
 
     def _committed(self) -> bool:
-        """Return ``True`` and update the totals if the round is committed, or ``False`` if it is not.
-
-        Raises ``Fenced`` if the round is committed and another run has started.
-        """
+        """Return whether the round is committed. Raises ``Fenced`` if so and another run has started."""
         try:
             last = self._client.committed(self.name)
         except ProducerNotFound:
@@ -213,12 +192,7 @@ class Runner:
     def _bury_poison(self, batch: ClaimedBatch, error: Exception, again: bool) -> bool:
         """Find and bury poison messages after a failed round. Raises ``RoundFailed`` for any other cause.
 
-        Args:
-            again: Whether the round may be repeated if the search finds no poison message. If not, raise
-                ``RoundFailed``.
-
-        Returns:
-            Whether messages were buried.
+        Return whether messages were buried. If there are none and not ``again``, raise ``RoundFailed``, too.
         """
         if isinstance(extract_error(error), StageNotFound):
             raise self._failure(
@@ -252,8 +226,7 @@ class Runner:
     def _is_permission_error(self, error: Exception) -> bool:
         """Return ``True`` if a bad credential, a quota or a missing permission caused the error.
 
-        If the results name their target queues in a column, a missing permission does not count: the queue may be
-        forbidden only for a single message.
+        If a column names target queues, a missing permission does not count: it may concern only a single message.
         """
         cause = extract_error(error)
         if isinstance(cause, NotAuthenticated | QuotaExceeded):
@@ -263,10 +236,8 @@ class Runner:
     def _dry_run(self, batch: ClaimedBatch, ids: Sequence[str], keep: bool) -> str | None:
         """Process some messages in a dry run. Return the reason of a failure, or ``None`` if the dry run succeeds.
 
-        Raises ``RunStopped`` if the run must stop, and ``RoundFailed`` for an expired claim or a missing permission.
-
-        Args:
-            keep: Also stage the results and drop them, which takes longer.
+        ``keep`` also stages the results and drops them. Raises ``RunStopped`` if the run must stop, and ``RoundFailed``
+        for an expired claim or a missing permission.
         """
         self._check_stopped()
         wanted = frozenset(ids)
@@ -289,10 +260,7 @@ class Runner:
         return Round(self.name, self._fence.epoch, self._last + 1, self._queue.name, ids, dry, self._work.tasks)
 
     def _bury(self, batch: ClaimedBatch, rejected: Mapping[str, str]) -> Round:
-        """Move rejected messages to the dead-letter queue. Return the round without these messages.
-
-        Raises ``Invalid`` if there is no dead-letter queue, or if an id in ``rejected`` is not in the batch.
-        """
+        """Move rejected messages to the dead-letter queue. Return the remaining round. Raises ``Invalid``."""
         if not self._buries:
             raise Invalid(f"Queue {self._queue.name} has no dead-letter queue for messages that a stage rejects.")
         known = {one for held in batch.claims.values() for one in held}
@@ -313,11 +281,7 @@ class Runner:
         return self._round(batch.claims)
 
     def _renew(self, claims: Iterable[str]) -> None:
-        """Renew claims. Without claims, only check that the server is available.
-
-        Raises ``RoundFailed`` if a claim has expired, ``Fenced`` if another run has started, or ``Unavailable`` if the
-        server does not respond.
-        """
+        """Renew claims, or check the server if there are none. Raises ``RoundFailed``, ``Fenced``, ``Unavailable``."""
         has_claims = False
         for name in claims:
             has_claims = True

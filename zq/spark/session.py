@@ -51,10 +51,7 @@ def start_session(name: str, master: str = MASTER, settings: Mapping[str, str] |
 
 
 def _prepend(variable: str, text: str, between: str) -> None:
-    """Prepend text to an environment variable, with the separator ``between``.
-
-    Java applies the last of several equal options, so the user's own options take precedence.
-    """
+    """Prepend text to a variable: Java applies the last of equal options, which is the user's own."""
     os.environ[variable] = between.join(filter(None, [text, os.environ.get(variable)]))
 
 

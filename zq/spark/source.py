@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data source ``zq``, which selects a reader or writer by the options.
 
-Spark calls the methods in other processes and passes arguments by name, so the parameters must have Spark's
-names.
+Spark calls the methods in other processes and passes arguments by name, so the parameters must have Spark's names.
 """
 
 from typing import Any
@@ -64,7 +63,6 @@ class ZqDataSource(DataSource):
 
 
 def _columns(given: OptionParser) -> tuple[str, ...]:
-    """Return the columns of the schema, which Spark requests before it selects a reader."""
     if is_claim_mode(given):
         return rows.CLAIMED_COLUMNS
     kind = parse_source_state(given)

@@ -87,13 +87,9 @@ class StagingWriter:
     ) -> CommitResult:
         """Publish the stages and settle the claims in one commit. A repeated call has no effect. Runs on the driver.
 
-        Args:
-            batch: Number of the batch.
-            staged: Results of the tasks, which name the stages and claims.
-            held: Queue and id of each further claim to settle.
-
-        Raises ``Invalid`` if there are too many stages or claims, or if the producer has already committed a later
-        batch. In the latter case, the server cannot tell whether this batch was stored.
+        ``held`` are further claims to settle, as pairs of queue and id. Raises ``Invalid`` if there are too many stages
+        or claims, or if the producer has committed a later batch: the server then cannot tell whether this batch was
+        stored.
         """
         tasks = list(staged)
         stages = [(task.stage, task.count) for task in tasks if task.stage]
@@ -137,7 +133,6 @@ class StagingWriter:
         return count
 
     def _drafts(self, batch: pa.RecordBatch, claims: set[str]) -> Iterator[tuple[str, Any]]:
-        """Yield the target queue and the message of each row. Add the claims of the rows to ``claims``."""
         options = self.options
         contents: Iterable[Any] = to_bodies(self.body, batch.column(options.body))
         if options.ack:
@@ -178,10 +173,7 @@ class BatchWriter(StagingWriter, DataSourceArrowWriter):
 
 
 class StreamWriter(StagingWriter, DataSourceStreamArrowWriter):
-    """The writer of ``df.writeStream``.
-
-    Spark creates a separate instance for the commit, so the task results contain all data that ``commit`` needs.
-    """
+    """The writer of ``df.writeStream``. Spark commits with a separate instance, which has only the task results."""
 
     def commit(self, messages: list[StageResult], batchId: int) -> None:  # type: ignore[override]
         """Commit the stages of a batch. An empty batch sends no request."""
@@ -197,13 +189,6 @@ class StreamWriter(StagingWriter, DataSourceStreamArrowWriter):
 
 
 def _column(schema: StructType, option: str, name: str | None, kind: type[DataType] = DataType) -> DataType:
-    """Return the type of the column ``name``. If ``name`` is ``None``, return a string type.
-
-    Raises ``Invalid`` if the column is missing or its type is not ``kind``.
-
-    Args:
-        option: Option whose value is the column name, for error messages.
-    """
     if name is None:
         return StringType()
     if name not in schema.names:
@@ -218,7 +203,6 @@ def _column(schema: StructType, option: str, name: str | None, kind: type[DataTy
 
 
 def _check_attributes(name: str, kind: DataType) -> None:
-    """Raise ``Invalid`` unless a column maps names to strings, or to structs with ``type`` and ``value``."""
     values = kind.valueType if isinstance(kind, MapType) and isinstance(kind.keyType, StringType) else None
     named = isinstance(values, StructType) and {field.name: field.dataType for field in values.fields}
     if not (isinstance(values, StringType) or named == {"type": StringType(), "value": StringType()}):
@@ -239,7 +223,6 @@ def _raise_no_queue() -> str:
 
 
 def _group_by_queue(pairs: Iterable[tuple[str, Any]], size: int = 10_000) -> Iterator[tuple[str, list[Any]]]:
-    """Split the rows into chunks of ``size``. For each queue in a chunk, yield the queue and its messages."""
     groups: dict[str, list[Any]] = {}
     for number, (queue, value) in enumerate(pairs, 1):
         groups.setdefault(queue, []).append(value)
@@ -250,7 +233,6 @@ def _group_by_queue(pairs: Iterable[tuple[str, Any]], size: int = 10_000) -> Ite
 
 
 def _parse_claim(value: str) -> tuple[str, str]:
-    """Split a value of the column ``claim`` into queue and claim id. Raises ``Invalid`` if a part is missing."""
     queue, _, name = value.partition("/")
     if not queue or not name:
         raise Invalid("Option ackColumn requires the column claim of a claiming source, with values like queue/claim.")

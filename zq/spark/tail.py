@@ -76,7 +76,6 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.begin
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the maximum number of messages per batch."""
         return ReadMaxRows(self.options.most)
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -88,10 +87,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"after": self._newest() if self._is_due("report") else self.newest}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return the end offset of the next batch. If there are no messages, wait for messages.
-
-        Raises ``MessagesLost`` if messages after ``start`` may have expired unread.
-        """
+        """Return the end of the next batch; wait for messages. Raises ``MessagesLost`` if some expired unread."""
         most = min(self.options.most, limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.most)
         ends = time.monotonic() + self.options.wait
         self._check_queue(start)
@@ -123,10 +119,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing, because the stream holds no claims."""
 
     def _plan(self, start: Offset, found: Scan) -> Offset:
-        """Return the offset after the messages in ``found``.
-
-        Raises ``MessagesLost`` if messages after ``start`` may have expired unread.
-        """
+        """Return the offset after the messages in ``found``."""
         assert found.last is not None
         now = self._server_time(found.last)
         if self.options.strict and not self.is_topic:
@@ -161,7 +154,6 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     def _check_complete(self, start: Offset, found: Scan, now: int) -> None:
-        """Raise ``MessagesLost`` if messages after ``start`` may have expired unread."""
         if start["next"] is not None:
             gone = self.log.first(start["after"]) != start["next"]
         else:
@@ -192,10 +184,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _check_queue(self, start: Offset) -> None:
-        """Check that the queue still keeps a history. Do nothing if the last check was recent.
-
-        Raises ``Invalid`` if the queue keeps no history, and ``MessagesLost`` if the queue was recreated.
-        """
+        """Check that the queue keeps a history, if due. Raises ``Invalid`` or ``MessagesLost``."""
         if self.is_topic or not self.options.strict or not self._is_due("queue"):
             return
         self.kept = self.options.connection.client().queue(self.options.name).metadata().get("_history_ttl") or 0
@@ -220,10 +209,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return f"Queue {self.options.name} keeps records for {self.kept} seconds"
 
     def _now(self, start: Offset) -> int:
-        """Return the server's current Unix time in seconds, computed from a recent message.
-
-        If there is no message, return the local time.
-        """
+        """Return the server's Unix time in seconds from a recent message, or the local time without one."""
         if self.known is None and not self.is_topic and start["after"]:
             for message in self.lenient_log.after(start["after"] - 1, 1).messages:
                 self._server_time(message)
@@ -233,17 +219,13 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return second + int(time.monotonic() - when)
 
     def _server_time(self, message: Message) -> int:
-        """Compute and record the server's current Unix time in seconds.
-
-        The time is computed from ``message``, which the server has just returned.
-        """
+        """Record and return the server's Unix time in seconds, from a message that the server has just returned."""
         assert message.created is not None
         second = int(message.created.timestamp()) + message.age
         self.known = second, time.monotonic()
         return second
 
     def _moment(self, message: Message) -> int:
-        """Return the Unix time in seconds at which the message was posted or, in a history, finished."""
         moment = message.finished if isinstance(message, Finished) else None
         if self.options.state != "history" or moment is None:
             moment = message.created
@@ -255,10 +237,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.newest
 
     def _is_due(self, what: str) -> bool:
-        """Return whether the check ``what`` is due. If the check is due, record the time.
-
-        A check is due if the last one was at least ``CHECK_INTERVAL`` seconds ago.
-        """
+        """Return whether the check ``what`` is due, every ``CHECK_INTERVAL`` seconds. If so, record the time."""
         now = time.monotonic()
         due = now - self.done.get(what, -CHECK_INTERVAL) >= CHECK_INTERVAL
         if due:
@@ -267,8 +246,5 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def make_offset(after: int, seen: int = 0, rows: int = 0, following: int | None = None) -> Offset:
-    """Return an offset. The module docstring describes the members; ``following`` becomes ``next``.
-
-    The order of the members is fixed, because Spark compares offsets as text.
-    """
+    """Return an offset with members in a fixed order, because Spark compares offsets as text."""
     return {"after": after, "seen": seen, "rows": rows, "next": following}

@@ -45,8 +45,7 @@ class Accounts:
     def _assign(self, project: str) -> str:
         """Assign the first unused account id, starting the search at the project's hash, and return it.
 
-        All servers compute the same hash, so two servers that concurrently assign an id to a project choose the same
-        one.
+        The hash does not depend on the server, so concurrent assignments to one project choose the same id.
         """
         number = int.from_bytes(sha256(project.encode()).digest()) % ACCOUNTS
         while True:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Authentication of SQS requests: AWS Signature Version 4 (``[sqs] auth = sigv4``) or none (``none``).
 
-The server checks the access key and the timestamp of a request before it reads the body. The signature covers a hash of
-the body, so it is verified after the body has been read.
+The access key and the timestamp are checked before the body is read. The signature covers a hash of the body, so it is
+verified after the body has been read.
 """
 
 import re
@@ -42,10 +42,7 @@ class SignedCallers:
     def __init__(self, keys: SqsKeyLookup, now: Callable[[], Seconds], behind_proxy: bool) -> None:
         """Create the authenticator.
 
-        Args:
-            keys: The access key lookup.
-            now: A function that returns the store's current time.
-            behind_proxy: Whether the last ``X-Forwarded-For`` entry is the client's address.
+        If ``behind_proxy``, the last ``X-Forwarded-For`` entry is the client's address.
         """
         self._keys = keys
         self._now = now
@@ -59,7 +56,6 @@ class SignedCallers:
         Raises:
             SqsError: The head is not valid, or the access key does not exist.
             TooManyRequests: The client address has too many failures.
-            Unavailable: The store is unavailable.
         """
         head = read_head(req.env)
         with _translate_refusals():
@@ -78,10 +74,7 @@ class SignedCallers:
         return parsed is not None and self._keys.known(parsed.key)
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:
-        """Return whether the request head and its access key are valid, or None if the store is unavailable.
-
-        If the key is not in the cache, read it from the store.
-        """
+        """Return whether the request head and its access key are valid, or None if the store is unavailable."""
         parsed = self._parse_signature(env)
         try:
             return parsed is not None and bool(self._keys.find(parsed.key, get_peer(env, self._behind_proxy)))
@@ -91,7 +84,6 @@ class SignedCallers:
             return None
 
     def _parse_signature(self, env: Mapping[str, Any]) -> RequestSignature | None:
-        """Parse the signature, and check its timestamp and signed headers. Return None if any of these is invalid."""
         head = read_head(env)
         try:
             parsed = sigv4.read(head)
@@ -133,21 +125,14 @@ def _translate_refusals() -> Iterator[None]:
 
 
 class UnauthenticatedCallers:
-    """Selection of the caller's project if authentication is off.
-
-    An access key id that is an account id selects the project. All other callers get ``[sqs] project``. Cross-origin
-    requests from browsers are rejected.
-    """
+    """Selection of the project by the access key id if authentication is off. Default: ``[sqs] project``."""
 
     def __init__(self, options: SqsOptions) -> None:
         self._options = options
         self._default_caller = Caller(options.project, "")
 
     def __call__(self, req: Request) -> Callable[[bytes], Caller]:
-        """Return a function that ignores the body and returns the caller.
-
-        Raises ``NotAuthorized`` for a cross-origin request.
-        """
+        """Return a function that returns the caller. Raises ``NotAuthorized`` for a cross-origin browser request."""
         origin = req.env.get("HTTP_ORIGIN")
         if origin is not None and not _is_own(origin, req, self._options.public_url):
             raise NotAuthorized(CROSS_SITE)
@@ -162,26 +147,21 @@ class UnauthenticatedCallers:
         return lambda _body: caller
 
     def applies(self, env: Mapping[str, Any]) -> bool:
-        """Return whether the request head belongs to an SQS request."""
         return is_sqs(env)
 
     def known(self, _env: Mapping[str, Any]) -> bool:
-        """Return True, because no credential is checked."""
         return True
 
     def look_up(self, _env: Mapping[str, Any]) -> bool:
-        """Return True, because no credential is checked."""
         return True
 
 
 def _is_own(origin: str, req: Request, public_url: str) -> bool:
-    """Return whether ``origin`` matches the request's ``Host`` or the configured public URL."""
     own = _parts(f"{req.scheme}://{req.env.get('HTTP_HOST', '')}"), _parts(public_url)
     return (named := _parts(origin)) is not None and named in own
 
 
 def _parts(url: str) -> tuple[str, str, int] | None:
-    """Return the scheme, host and port of a URL, or None if the URL is invalid."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch operations on up to ten messages.
 
-An invalid entry does not affect other entries. All valid entries are processed in one call of the use case.
+An invalid entry does not affect other entries.
 """
 
 import re
@@ -170,14 +170,7 @@ def _handle(
     answer: BatchResponse,
     refusal: Callable[[HandleOutcome, E], errors.SqsError | None],
 ) -> BatchResponse:
-    """Execute the operations of the valid entries, add the results to ``answer``, and return ``answer``.
-
-    Args:
-        given: All entries of the request.
-        handles: The operations (delete, or change the visibility timeout), by entry id.
-        answer: The response, which already contains the invalid entries.
-        refusal: Returns the error for an outcome, or None if the entry succeeded.
-    """
+    """Execute ``handles``, the operations by entry id, and add the results to ``answer``."""
     handled = call.use_cases.messaging.handle(queue, list(handles.values())) if handles else ()
     for id, outcome in zip(handles, handled, strict=True):
         failure = None
@@ -191,10 +184,7 @@ def _handle(
 
 
 def _check_ids(entries: Sequence[SendEntry], terms: QueueAttributes) -> None:
-    """Check that each entry for a FIFO queue has a group id and, if required, a deduplication id.
-
-    Raises ``SqsError``.
-    """
+    """Raise ``SqsError`` unless each entry for a FIFO queue has a group id and any required deduplication id."""
     for entry in entries:
         if entry.message_group_id is None:
             raise errors.invalid_parameter("The request must contain the parameter MessageGroupId.")
@@ -203,7 +193,6 @@ def _check_ids(entries: Sequence[SendEntry], terms: QueueAttributes) -> None:
 
 
 def _check_batch(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple[QueueRef, QueueAttributes]:
-    """Check the number and the ids of the entries, and return the queue with its attributes. Raises ``SqsError``."""
     queue, terms = find_queue(call, url)
     if not entries:
         raise errors.empty_batch_request(kind)
@@ -219,7 +208,6 @@ def _check_batch(call: Call, url: str, entries: Sequence[Entry], kind: str) -> t
 
 
 def _make_each(answer: BatchResponse, entries: Sequence[E], make: Callable[[E], T]) -> dict[str, T]:
-    """Call ``make`` for each entry and return the results by entry id. Add failed entries to ``answer``."""
     made = {}
     for entry in entries:
         try:

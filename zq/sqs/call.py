@@ -34,8 +34,7 @@ class Caller(Struct, frozen=True):
 Authenticate: TypeAlias = Callable[[Request], Callable[[bytes], Caller]]
 """A function that authenticates a request in two steps, before and after the body is read.
 
-The function checks the request head and returns a second function. The second function checks the raw body and returns
-the caller. Both functions raise ``SqsError``.
+The function checks the request head. The returned function checks the raw body. Both raise ``SqsError``.
 """
 
 
@@ -78,9 +77,8 @@ class Call(Struct, frozen=True, kw_only=True):
 class Params(Struct, frozen=True, rename="pascal"):
     """Base class for the parameters of an operation. Members are named as in AWS's API model, in snake case.
 
-    A member without a default is required. If it is missing, null or "", the server rejects the request. Required
-    strings have the type ``RequiredText``. Unknown members are ignored. A client may send an integer as a string of
-    digits.
+    A member without a default is required: the server rejects null and "". Required strings have the type
+    ``RequiredText``. Unknown members are ignored. A client may send an integer as a string.
     """
 
 

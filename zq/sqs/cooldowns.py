@@ -29,10 +29,7 @@ class Cooldowns:
         self._queues = queues
 
     def purge(self, ref: QueueRef, interval: int) -> bool:
-        """Delete all messages of the queue.
-
-        If the last purge was less than ``interval`` seconds ago, delete nothing and return False.
-        """
+        """Purge the queue, or return False if the last purge was less than ``interval`` seconds ago."""
         note, now = DocumentRef(ref.project, PURGED, ref.name), self._clock.now()
         if interval and not self._documents.put(note, b"", now, expected="", expires=now + interval):
             return False
@@ -44,11 +41,7 @@ class Cooldowns:
         return True
 
     def delete(self, ref: QueueRef, seconds: int) -> int | None:
-        """Delete the queue and reserve its name for ``seconds``.
-
-        Also end the queue's purge cooldown, so that a new queue with the same name can be purged immediately. Return
-        the number of deleted messages, or None if they could not be counted.
-        """
+        """Delete the queue and reserve its name for ``seconds``. Return the number of deleted messages, or None."""
         now = self._clock.now()
         if seconds:  # written before the deletion, so that no queue of this name is created in between
             self._documents.put(DocumentRef(ref.project, DELETED, ref.name), b"", now, expires=now + seconds)

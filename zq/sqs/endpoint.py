@@ -98,17 +98,12 @@ class Endpoint:
         poll(req, resp, self._waiters, receive.queue, receive.wait, receive.ask, show, takes=True, may_use_reserve=True)
 
     def _enter(self, req: Request, caller: Caller) -> State:
-        """Set the request's identity and project, apply the rate limit, and return the project's state."""
         req.context.identity = Identity(project=caller.project, user=caller.sender, credential=caller.sender)
         req.context.project = caller.project
         return self._authorization.charge(req, caller.project)
 
     def _permit(self, req: Request, caller: Caller, name: str, state: State) -> None:
-        """Check that the operation exists and that the caller may perform it.
-
-        Store the operation in the request's context, for metrics. If the operation is audited, also store its policy
-        rule there, for the audit log. Raises ``SqsError`` or ``NotAuthorized``.
-        """
+        """Check that the operation exists and is permitted, and record it in the request's context."""
         of_queue = req.context.sqs is query_protocol and req.path != "/"
         if of_queue and not name and req.method == "GET":
             raise errors.no_operation()

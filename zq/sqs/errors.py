@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The errors of the SQS API, and one function per error that creates it.
 
-Each error has two names: the shape (JSON protocol) and the query code (query protocol). Both must match AWS, because
-JSON clients choose the exception class by the shape and report the query code. Messages match AWS, too, because the
-test suites of clients compare them.
+Each error has a shape (JSON protocol) and a query code (query protocol). Both must match AWS, because clients choose
+the exception class by them. Messages match AWS, too, because the test suites of clients compare them.
 """
 
 from typing import Final
@@ -20,10 +19,6 @@ class SqsError(Exception):
     """An SQS error response.
 
     Args:
-        shape: The error's name in the JSON protocol.
-        query_code: The error's name in the query protocol.
-        message: The error message.
-        status: The HTTP status of the response.
         receiver: Whether the server is at fault. If so, clients retry the request.
         query_message: The error message in the query protocol, if different.
     """

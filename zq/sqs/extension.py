@@ -76,10 +76,7 @@ class Kms(Struct, frozen=True, omit_defaults=True):
 
 
 class QueueAttributes(Struct, frozen=True, omit_defaults=True):
-    """The SQS attributes of a queue that are stored under the metadata key ``_sqs``.
-
-    ``created`` and ``modified`` are in whole seconds since the epoch; 0 = unknown.
-    """
+    """The SQS attributes of a queue, stored under ``_sqs``. Times are Unix times in seconds; 0 = unknown."""
 
     visibility: int = NUMBERS["VisibilityTimeout"][2]
     max_size: int = NUMBERS["MaximumMessageSize"][2]

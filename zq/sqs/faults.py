@@ -37,7 +37,6 @@ def _write_error(req: Request, resp: falcon.Response, error: errors.SqsError, _p
 
 
 def _translate(req: Request, error: Exception) -> errors.SqsError:
-    """Convert an exception to an SQS error. Log unexpected exceptions and unavailable stores."""
     if isinstance(error, zq_errors.ZqError):
         faults.log_unavailable(req, error)
         return next(translate for kind, translate in TRANSLATIONS.items() if isinstance(error, kind))(error)

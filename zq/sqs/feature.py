@@ -40,22 +40,13 @@ class Service(Struct, frozen=True):
 
 
 class SqsFeature(Feature):
-    """The routes of the SQS API and of access key administration.
-
-    Access keys can be managed even if the protocol is disabled.
-    """
+    """The routes of the SQS API and of access key administration."""
 
     path_parameters = openapi.PATH_PARAMETERS
     extension = EXTENSION
 
     def __init__(self, keys: SqsKeys, service: Service | None = None, master_keys: str = "") -> None:
-        """Create the feature.
-
-        Args:
-            keys: The access keys.
-            service: The components of the SQS API; None = the protocol is disabled.
-            master_keys: The path of the master key file; "" = none.
-        """
+        """Create the feature. Without ``service``, the protocol is disabled, but keys can be managed."""
         self._keys = keys
         self._service = service
         self.files = (MasterKeys(master_keys, keys.replace, KEY_FILE),)
@@ -85,15 +76,7 @@ class SqsFeature(Feature):
 
 
 def sqs_feature(options: SqsOptions, core: Broker, behind_proxy: bool = False) -> SqsFeature:
-    """Create the SQS feature from the options.
-
-    Args:
-        options: The options of the section [sqs].
-        core: The core's use cases and storage.
-        behind_proxy: Whether the last ``X-Forwarded-For`` entry is the client's address.
-
-    Raises ``StartRefused`` if the master key file cannot be used.
-    """
+    """Create the SQS feature. Raises ``StartRefused`` if the master key file cannot be used."""
     keys = SqsKeys(core.storage.documents, core.clock, read_keys(options.key_file, KEY_FILE))
     if not options.enabled:
         return SqsFeature(keys, master_keys=options.key_file)

@@ -74,8 +74,6 @@ _change: Final = msgspec.json.Decoder(KeyChange)
 
 
 class _Keys:
-    """Base class for access key resources."""
-
     audience = Audience.OPERATOR
     audited_as = "sqs key", "key"
 

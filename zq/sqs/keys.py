@@ -6,10 +6,9 @@ Each key is stored in two documents, which expire with the key:
     ("", "sqs-key", id)        the key and its secret, as JSON
     (project, "sqs-key", id)   an empty index entry for listings, written first and deleted last
 
-The server needs the secret to verify signatures, so a stored hash is not enough. The secret is encrypted with
-AES-256-GCM under the first master key in ``[sqs] key_file``. The associated data are the key's id and project, so an
-encrypted secret copied to another key's document cannot be decrypted. The secret of a key created with ``plain`` is not
-encrypted.
+The server needs the secret to verify signatures, so a stored hash is not enough. Unless the key was created with
+``plain``, the secret is encrypted with AES-256-GCM under the first master key. The associated data are the key's id and
+project, so an encrypted secret cannot be used in another key's document.
 """
 
 import logging
@@ -64,8 +63,6 @@ class StoredKey(Struct, frozen=True, omit_defaults=True):
 
     Args:
         secret: The unencrypted secret; "" if the secret is encrypted.
-        sealed: The encrypted secret.
-        master: The id of the master key that encrypts the secret.
         actions: The permitted operations; None = all.
         expires: The expiry time; None = never.
     """
@@ -108,10 +105,7 @@ class ValidKey(Struct, frozen=True):
 
 
 class SqsKeys:
-    """The access keys of all projects.
-
-    ``masters`` are 32-byte master keys by id. The first one encrypts new secrets; all of them decrypt.
-    """
+    """The access keys of all projects. The first master key encrypts new secrets; all of them decrypt."""
 
     def __init__(self, documents: DocumentController, clock: Clock, masters: Mapping[str, bytes]) -> None:
         self._documents = documents
@@ -126,15 +120,12 @@ class SqsKeys:
     ) -> NewKey:
         """Create and store an access key.
 
+        Raises ``QuotaExceeded`` if the project has ``MAX_KEYS`` access keys. Raises ``Invalid`` if ``plain`` is false
+        and no master key is configured.
+
         Args:
-            project: The project of the key.
             actions: The permitted operations; None = all.
             days: The lifetime in days; None = unlimited.
-            plain: Whether to store the secret unencrypted.
-
-        Raises:
-            QuotaExceeded: The project already has ``MAX_KEYS`` access keys.
-            Invalid: ``plain`` is false, and no master key is configured.
         """
         now = self._clock.now()
         id = PREFIX + b32encode(os.urandom(12)).decode()[:ID_LENGTH]
@@ -165,10 +156,7 @@ class SqsKeys:
         return SqsKey(id, _decode(document.value))
 
     def list(self, project: str, after: str, limit: int) -> Page[SqsKey]:
-        """Return a page of keys, sorted by id, that starts after the id ``after``.
-
-        An empty ``project`` lists the keys of all projects.
-        """
+        """Return a page of the project's keys, sorted by id. An empty ``project`` lists the keys of all projects."""
         page = self._documents.list(project, KEY, "", after, limit, self._clock.now())
         if not project:
             return Page([SqsKey(entry.ref.name, _decode(entry.value)) for entry in page.items], page.next)
@@ -181,10 +169,7 @@ class SqsKeys:
         return Page(keys, page.next)
 
     def disable(self, id: str, disabled: bool = True) -> SqsKey:
-        """Disable or enable the key. Every server applies the change within a second.
-
-        Raises ``NotFound``, and ``MetadataConflict`` after too many concurrent changes.
-        """
+        """Disable or enable the key on all servers within a second. Raises ``NotFound`` or ``MetadataConflict``."""
         for _ in range(MAX_TRIES):
             now = self._clock.now()
             document = self._documents.get(DocumentRef("", KEY, id), now)
@@ -203,10 +188,7 @@ class SqsKeys:
             self._documents.delete(DocumentRef(owner, KEY, id), now)
 
     def find_valid(self, id: str) -> ValidKey | None:
-        """Read a key from the store and decrypt its secret.
-
-        Return None if the key does not exist, is disabled or expired, or if its secret cannot be decrypted.
-        """
+        """Return the decrypted key, or None if the key is missing, disabled, expired or cannot be decrypted."""
         now = self._clock.now()
         document = self._documents.get(DocumentRef("", KEY, id), now)
         if document is None:
@@ -218,7 +200,6 @@ class SqsKeys:
         return holder if secret and holder.is_valid(now) else None
 
     def _encrypt(self, id: str, project: str, secret: str) -> tuple[bytes, str]:
-        """Return the encrypted secret and the id of the master key. Raises ``Invalid`` without a master key."""
         if not self._masters:
             raise Invalid(
                 f'The secret cannot be encrypted, because {KEY_FILE} is not set. Set it, or send "plain": true.'
@@ -253,10 +234,7 @@ class SqsKeys:
 
 
 class SqsKeyLookup:
-    """Access key lookup for requests.
-
-    Results are cached for one second. Failed lookups are rate-limited per client address.
-    """
+    """A cache of access keys for one second. Failed lookups are rate-limited per client address."""
 
     def __init__(self, keys: SqsKeys, clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -265,24 +243,14 @@ class SqsKeyLookup:
         # Ids of keys that were valid at their last lookup. The rate limit does not apply to them.
         self._valid: FIFOCache[str, None] = FIFOCache(MAX_CACHED)
         self.failures = FailureLimit(monotonic)
-        """The rate limit for client addresses that present invalid keys."""
 
     def known(self, id: str) -> bool | None:
-        """Return whether the cached key is valid, or None if the key is not cached.
-
-        The client's failure count stays the same, even if the key is invalid.
-        """
+        """Return whether the cached key is valid, or None if the key is not cached."""
         found = self._known.peek(id, NOT_CACHED)
         return None if found is NOT_CACHED else found is not None
 
     def find(self, id: str, peer: str) -> ValidKey:
-        """Return a valid key from the cache or the store.
-
-        Raises:
-            Refusal: The key is invalid. The failure counts against the client address ``peer``.
-            TooManyRequests: The client address has too many failures.
-            Unavailable: The store is unavailable.
-        """
+        """Return a valid key. Raises ``Refusal``, which counts as a failure of ``peer``, or ``TooManyRequests``."""
         if self._known.peek(id, NOT_CACHED) is NOT_CACHED and id not in self._valid:
             self.failures.check(peer)
         found = self._known.get(id)

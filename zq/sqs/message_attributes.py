@@ -90,7 +90,6 @@ def select(attributes: dict[str, AttributeValue], names: Sequence[str]) -> dict[
 
 
 def _validate(name: str, value: SentValue, owner: str) -> int:
-    """Validate an attribute and return its size in bytes. ``owner`` is "user" or "system", for error messages."""
     _check_name(name)
     data_type = value.data_type
     if not data_type:
@@ -125,7 +124,6 @@ def _check_name(name: str) -> None:
 
 
 def _check_value(name: str, value: SentValue, kind: str, owner: str) -> int:
-    """Validate an attribute's value and return its size in bytes. ``kind`` is String, Number or Binary."""
     given = value.binary_value if kind == "Binary" else value.string_value
     if not given:
         raise errors.invalid_parameter(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations on single messages, and functions that the batch operations share.
 
-The body of an SQS message is stored as a JSON string, and the REST API returns it as a JSON string. If a body posted
-over REST is a JSON string, an SQS consumer receives its text. Any other JSON value is received as JSON.
+The body of an SQS message is stored as a JSON string. An SQS consumer receives a JSON string as its text, and any other
+JSON value as JSON.
 """
 
 import re
@@ -133,8 +133,7 @@ class ReceiveResponse(Struct, omit_defaults=True, rename="pascal"):
 class ReceiveRequest(Struct, frozen=True):
     """A validated receive request.
 
-    The endpoint calls ``ask``, which claims messages, until messages are ready or ``wait`` seconds have passed.
-    ``answer`` then builds the response.
+    The endpoint calls ``ask`` until messages are ready or ``wait`` seconds have passed, then ``answer``.
     """
 
     queue: QueueRef
@@ -204,10 +203,7 @@ def delete_message(call: Call, given: DeleteMessage) -> None:
 
 
 def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> None:
-    """Restart a message's visibility timeout with a new value.
-
-    Raises ``SqsError`` if another consumer has received the message since.
-    """
+    """Restart a message's visibility timeout. Raises ``SqsError`` if another consumer has received the message."""
     queue, terms = find_queue(call, given.queue_url)
     handle, seconds = given.receipt_handle, given.visibility_timeout
     [outcome] = call.use_cases.messaging.handle(queue, [make_hiding_grip(queue, handle, seconds)])
@@ -216,19 +212,13 @@ def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> Non
 
 
 def find_queue(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
-    """Return the queue with the given URL and its attributes, which can come from the cache.
-
-    Raises ``SqsError`` or ``QueueNotFound``.
-    """
+    """Return the queue with the given URL and its attributes, which can come from the cache."""
     queue = names.parse_queue(call, url)
     return queue, call.use_cases.messaging.get_attributes(queue)
 
 
 def prepare_message(call: Call, terms: QueueAttributes, message: MessageParams) -> tuple[OutgoingMessage, SentMessage]:
-    """Validate a message. Return the message to store, and the response to the client without the message id.
-
-    Raises ``SqsError``.
-    """
+    """Validate a message, and return its stored form and its response without the id. Raises ``SqsError``."""
     text, given = message.message_body, message.message_attributes
     if not text:
         raise errors.missing_parameter("MessageBody")
@@ -263,10 +253,7 @@ def prepare_message(call: Call, terms: QueueAttributes, message: MessageParams) 
 
 
 def make_hiding_grip(queue: QueueRef, handle: str, seconds: int) -> MessageHandle:
-    """Return the operation that sets a received message's visibility timeout to ``seconds``.
-
-    Raises ``SqsError`` for an invalid receipt handle or duration.
-    """
+    """Return the operation that sets a received message's visibility timeout to ``seconds``."""
     return receipts.decode_handle(queue, handle, check_bounds(seconds, "VisibilityTimeout", MAX_HOLD), MAX_HOLD)
 
 
@@ -300,10 +287,7 @@ def message_id(id: str) -> str:
 
 
 def _check_ids(message: MessageParams, terms: QueueAttributes, raw: bytes) -> str:
-    """Validate the group id and the deduplication id, and return the deduplication id.
-
-    Returns "" for a standard queue. Raises ``SqsError``.
-    """
+    """Validate the group id, and return the deduplication id; "" in a standard queue. Raises ``SqsError``."""
     for name, id in (
         ("MessageGroupId", message.message_group_id),
         ("MessageDeduplicationId", message.message_deduplication_id),
@@ -350,7 +334,6 @@ def _format_ms(moment: float) -> str:
 
 
 def _format_messages(messages: Sequence[Message], handles: Sequence[str]) -> list[ReceivedMessage]:
-    """Convert messages to the response format, without their attributes."""
     received = []
     for message, handle in zip(messages, handles, strict=True):
         body = message.body
@@ -363,7 +346,6 @@ def _format_messages(messages: Sequence[Message], handles: Sequence[str]) -> lis
 def _add_attributes(
     shown: ReceivedMessage, call: Call, message: Message, system: Sequence[str], wanted: Sequence[str]
 ) -> None:
-    """Add the system attributes ``system`` and the message attributes that match ``wanted`` to ``shown``."""
     attributes = decode_attributes(message.attributes)
     shown.attributes = {name: value for name in system if (value := SYSTEM[name](call, message, attributes))} or None
     if chosen := message_attributes.select(attributes.message_attributes, wanted):
@@ -372,10 +354,6 @@ def _add_attributes(
 
 
 def _select_system_names(asked: Sequence[str], fifo: bool) -> Sequence[str]:
-    """Return the requested system attributes that the queue's messages can have. Raises ``SqsError`` for unknown names.
-
-    The name ``All`` requests all system attributes. Duplicates are removed.
-    """
     for name in asked:
         if name != "All" and name not in SYSTEM:
             raise errors.unknown_attribute(name)

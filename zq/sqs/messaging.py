@@ -55,12 +55,8 @@ class OutgoingMessage(Struct, frozen=True):
     """A validated message to send.
 
     Args:
-        body: The body as JSON.
         size: The size of body and attributes in bytes, which counts against the maximum message size.
         delay: The delay in seconds; None = the queue's delay.
-        attributes: The encoded ``Attributes``.
-        group: The message group; "" = none.
-        deduplication_id: "" in a standard queue.
     """
 
     body: bytes
@@ -76,9 +72,7 @@ class SendResult(Struct, frozen=True):
 
     Args:
         ids: The message ids, in order. The id of a message that exceeds ``max_size`` is None.
-        max_size: The queue's maximum message size in bytes.
-        sequences: The sequences of a FIFO queue's messages, by id. A duplicate has no sequence if an earlier version of
-            zq stored the original message.
+        sequences: The sequences of a FIFO queue's messages, by id. A duplicate may have no sequence.
     """
 
     ids: list[str | None]
@@ -87,10 +81,7 @@ class SendResult(Struct, frozen=True):
 
 
 class Messaging:
-    """The use cases that send, receive and delete messages, or change their visibility timeout.
-
-    Each method raises ``QueueNotFound`` if the queue does not exist.
-    """
+    """The use cases that send, receive and delete messages, or change their visibility timeout."""
 
     def __init__(
         self,
@@ -119,8 +110,8 @@ class Messaging:
     def send(self, queue: QueueRef, sender: str, outgoing: Sequence[OutgoingMessage]) -> SendResult:
         """Store the messages in one atomic change, and notify subscribers and waiting consumers.
 
-        Messages that exceed the queue's maximum size are not stored, and neither are duplicates in a FIFO queue. Raises
-        ``QueuePaused`` or ``QuotaExceeded``.
+        Skip messages that exceed the queue's maximum size, and duplicates in a FIFO queue. Raises ``QueuePaused``,
+        ``QuotaExceeded``.
         """
         rules = self._get_rules(queue)
         if rules.posts_paused or max([each.size for each in outgoing]) > read_attributes(rules.metadata).max_size:
@@ -146,12 +137,7 @@ class Messaging:
         drafts: Sequence[Draft],
         rules: Rules,
     ) -> SendResult:
-        """Store the drafts in one atomic change, and skip duplicates.
-
-        Args:
-            ids: The id of each message of ``outgoing``; None = the message is too large and is not stored.
-            drafts: The drafts of the messages that have an id, in the same order.
-        """
+        """Store the drafts in one atomic change, and skip duplicates. ``ids`` has None for each oversized message."""
         named = [each for id, each in zip(ids, outgoing, strict=True) if id is not None]
         repeats: dict[str, Repeated] = {}
         while True:
@@ -176,8 +162,7 @@ class Messaging:
     def _get_sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
         """Return the sequences of messages that were just posted, by message id.
 
-        If a consumer has already deleted a message, post it again: the store rejects it as a duplicate, and the error
-        contains the sequence.
+        If a consumer has deleted a message, post it again: the store's error for the duplicate contains the sequence.
         """
         now = self._clock.now()
         found = self._storage.messages.get(queue, [draft.id for draft in posted], now) if posted else ()
@@ -196,13 +181,10 @@ class Messaging:
     ) -> ClaimReply:
         """Claim messages.
 
-        If an earlier receive request had the same ``attempt`` and its claim still holds messages, return these messages
-        instead, and restart their visibility timeout.
-
         Args:
             visibility: The visibility timeout in seconds; None = the queue's visibility timeout.
-            holder: The consumer.
-            attempt: The receive attempt id; "" = none.
+            attempt: The receive attempt id; "" = none. A repeated id returns the messages that its earlier claim still
+                holds, and restarts their visibility timeout.
         """
         self._get_rules(queue)
         claim = _derive_claim_id(queue, attempt) if attempt else new_ids(1, self._clock.now())[0]
@@ -239,15 +221,11 @@ class Messaging:
         return handled
 
     def _get_rules(self, queue: QueueRef) -> Rules:
-        """Return the queue's rules (its parsed metadata) from the cache or the store. Raises ``QueueNotFound``.
-
-        If the cached rules have no metadata, the queue may be missing, so read the store.
-        """
+        """Return the queue's rules. Cached rules without metadata may belong to a missing queue, so read the store."""
         rules = self._rules_cache.remembered(queue)
         return self._read_rules(queue) if rules is None or rules.metadata == NO_METADATA else rules
 
     def _read_rules(self, queue: QueueRef) -> Rules:
-        """Read the queue's rules (its parsed metadata) from the store, and cache them. Raises ``QueueNotFound``."""
         stored = self._storage.queues.get(queue)
         if stored is None:
             self._rules_cache.forget(queue)
@@ -257,10 +235,6 @@ class Messaging:
     def _make_drafts(
         self, queue: QueueRef, sender: str, outgoing: Sequence[OutgoingMessage], ids: Sequence[str | None], rules: Rules
     ) -> Sequence[Draft]:
-        """Convert the messages that have an id to the form that the store posts.
-
-        If required, encrypt the messages and add checksums.
-        """
         project, ttl, sealing = queue.project, self._rules_cache.ttl(queue, rules), self._sealing
         drafts, seals = [], rules.enable_encrypt_messages
         for id, each in zip(ids, outgoing, strict=True):
@@ -283,8 +257,7 @@ class Messaging:
     ) -> bool:
         """Reserve quota, and post the drafts together with the notices for subscribers.
 
-        If the queue's metadata has changed since ``rules`` was read, post nothing and return False. Raises
-        ``QueuePaused``, ``QuotaExceeded``, ``NoPosts`` or ``ReadOnly``.
+        If the queue's metadata has changed since ``rules`` was read, post nothing and return False.
         """
         refusal = self._messages.reserve_storage(queue, drafts, rules)
         if refusal is not None:
@@ -300,7 +273,7 @@ class Messaging:
 def _make_idempotency_key(terms: QueueAttributes, outgoing: OutgoingMessage) -> IdempotencyKey:
     """Return the idempotency key of a FIFO queue's message.
 
-    The parts of the key are separated by spaces. No part contains a space, so the key is unambiguous.
+    No part contains a space, so the key is unambiguous.
     """
     within = f"group {outgoing.group} " if terms.scope != "queue" else ""
     return IdempotencyKey(f"sqs {terms.purged} {within}{outgoing.deduplication_id}", b"", DEDUPLICATION)

@@ -84,9 +84,6 @@ class MoveTask(Struct, frozen=True, omit_defaults=True):
         rate: The maximum number of messages per second; 0 = unlimited.
         to_move: The number of ready messages when the task started. Counting may have stopped at a limit.
         marker: The sequence of the last listed message of the source queue. The next step continues after it.
-        reason: The reason for a failure.
-        runner: The id of the server that holds the lease.
-        lease: The expiry time of the lease.
     """
 
     id: str
@@ -147,10 +144,7 @@ class MoveTasks:
         return [*found, *(task for task in map(_read, ended) if task.id not in ids)][:limit]
 
     def cancel(self, queue: QueueRef, id: str) -> MoveTask:
-        """Set the task's status to ``CANCELLING`` and return the task, which stops before its next step.
-
-        Raises ``NotFound`` if the task does not exist or has ended.
-        """
+        """Cancel a task, which stops before its next step. Raises ``NotFound`` if it has ended."""
         task = self._change(queue, id, lambda task: structs.replace(task, status=TaskStatus.CANCELLING))
         if task is None:
             raise NotFound("There is no such task.")
@@ -160,8 +154,6 @@ class MoveTasks:
         """Run one step of each task, except tasks whose lease another server holds. Call this method every second.
 
         A round ends after ``MAX_ROUND_SECONDS`` or ``MAX_TASKS`` tasks. The next call continues with later tasks.
-
-        If the mode of the service is read-only, the tasks pause.
         """
         if self._modes.current is Mode.READ_ONLY:
             return
@@ -227,8 +219,8 @@ class MoveTasks:
     def _plan_moves(self, task: MoveTask, messages: Sequence[Message]) -> tuple[list[Move] | None, Failure | None]:
         """Return the moves for the messages, and the failure that ends the task after these moves, or None.
 
-        The moves end before the first message that has no target queue. If posts to a target queue are paused, return
-        None instead of moves.
+        Stop before the first message without a target queue. If posts to a target are paused, return None instead of
+        moves.
         """
         moves: list[Move] = []
         for message in messages:
@@ -249,9 +241,8 @@ class MoveTasks:
     ) -> MoveTask | None:
         """Atomically replace the queue's running task by the result of ``edit``, and return the new task.
 
-        If the task is changed concurrently, ``edit`` is called again. Return None if the queue's running task has
-        another id, has ended, or runs on a server other than ``runner``. Raises ``Conflict`` after ``MAX_TRIES``
-        attempts.
+        ``edit`` may be called several times. Return None if the queue's running task has another id, has ended, or runs
+        on a server other than ``runner``. Raises ``Conflict`` after ``MAX_TRIES`` attempts.
         """
         for _ in range(MAX_TRIES):
             now = self._clock.now()
@@ -267,10 +258,7 @@ class MoveTasks:
         raise Conflict("The task was changed concurrently. Try again.")
 
     def _keep_if_ended(self, document: Document, task: MoveTask) -> bool:
-        """If the task has ended, archive it and delete the oldest archived tasks. Return whether it has ended.
-
-        The method is idempotent, so it can run again after a crash.
-        """
+        """Archive an ended task and delete the oldest ones. Return whether the task has ended. Idempotent."""
         if task.status not in ENDED_STATUSES:
             return False
         now = self._clock.now()

@@ -55,10 +55,7 @@ _parse_cached: Final = lru_cache(maxsize=4096)(_parse)
 
 
 def parse_queue(call: Call, url: str) -> QueueRef:
-    """Parse a queue URL or bare name without checking that the queue exists.
-
-    Raises ``SqsError`` for an invalid name or another account's queue.
-    """
+    """Parse a queue URL or bare name. The queue need not exist. Raises ``SqsError``."""
     account, _, ref = parse_url(call.project, url)
     if ref is None:
         raise errors.queue_does_not_exist()
@@ -76,9 +73,6 @@ def get_queue(call: Call, url: str) -> Queue:
 
 
 def parse_arn(call: Call, arn: str) -> QueueRef | None:
-    """Parse a queue ARN without checking that the queue exists.
-
-    Return None for an invalid ARN or another account's queue.
-    """
+    """Parse a queue ARN. Return None if it is invalid or of another account. The queue need not exist."""
     found = ARN.fullmatch(arn)
     return QueueRef(call.project, found[2]) if found and found[1] == call.account else None

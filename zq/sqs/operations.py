@@ -20,24 +20,13 @@ Answer = Mapping[str, Any] | Struct | None
 
 
 class Operation(Struct, frozen=True):
-    """An SQS operation: the type of its parameters, and the function that executes it.
-
-    ``run`` returns the members of the response, or None for an empty response.
-    """
+    """An SQS operation: the type of its parameters, and the function that executes it."""
 
     params: type[Params]
     run: Callable[[Call, Any], Answer]
 
     def __call__(self, call: Call, given: Mapping[str, Any], params: Params | None) -> Answer:
-        """Execute the operation.
-
-        Args:
-            call: The context of the operation.
-            given: The raw parameters.
-            params: The decoded parameters; None = decode ``given``.
-
-        Raises ``SqsError`` and the errors of the use cases.
-        """
+        """Execute the operation."""
         return self.run(call, read(self.params, given) if params is None else params)
 
 

@@ -42,11 +42,7 @@ VERSION: Final = "2008-10-17"
 
 
 def switch_account(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
-    """Return a copy of the call that acts in the account and project of the queue's owner.
-
-    Raises ``SqsError`` if the queue belongs to another account and its policy does not allow the operation. Raises
-    ``NotAuthorized`` if the owner's project is suspended or read-only.
-    """
+    """Return a copy of the call in the account of the queue's owner. Raises ``SqsError`` or ``NotAuthorized``."""
     account, name = _queue_parts(call, operation, given)
     if not account or account == call.account:
         return call
@@ -72,13 +68,8 @@ def _queue_parts(call: Call, operation: str, given: Mapping[str, Any]) -> tuple[
 def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bool:
     """Return whether a policy allows an account to perform an action on a queue.
 
-    A Deny statement overrides all Allow statements. An empty policy allows nothing.
-
-    Args:
-        policy: The policy as JSON, or "".
-        account: The account id of the caller.
-        action: The name of the operation.
-        queue: The account id of the queue's owner, and the queue name.
+    A Deny statement overrides all Allow statements. An empty policy allows nothing. ``queue`` is the owner's account id
+    and the queue name.
     """
     allowed = False
     for statement in _statements(policy):
@@ -99,10 +90,7 @@ def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bo
 
 
 def _statements(policy: str) -> list[Any]:
-    """Return the statements of a policy.
-
-    An invalid policy counts as a single unsupported statement, which allows nothing.
-    """
+    """Return the statements of a policy. An invalid policy is one unsupported statement, which allows nothing."""
     try:
         found = wire.json_object(policy.encode()).get("Statement") if policy else []
     except InvalidBody:
@@ -113,10 +101,7 @@ def _statements(policy: str) -> list[Any]:
 def _matches(value: Any, matches: Callable[[str], bool | None], denies: bool) -> bool:
     """Return whether any entry of an element in a policy statement matches.
 
-    Args:
-        value: The element: a list of entries or a single entry. The entry ``*`` always matches.
-        matches: Returns whether an entry matches, or None if the entry is not supported.
-        denies: Whether the statement is a Deny statement. If so, an unsupported entry counts as a match.
+    ``matches`` returns None for an unsupported entry. In a Deny statement, this entry counts as a match.
     """
     for entry in value if isinstance(value, list) else [value]:
         verdict = (entry == "*" or matches(entry)) if isinstance(entry, str) else None
@@ -199,7 +184,6 @@ def remove_permission(call: Call, given: RemovePermission) -> None:
 
 
 def _check(given: AddPermission) -> None:
-    """Validate the label, actions and accounts. Raises ``SqsError``."""
     if LABEL.fullmatch(given.label) is None:
         reason = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length."
         raise errors.invalid_value(given.label[: names.MAX_SHOWN], "Label", reason)
@@ -222,7 +206,6 @@ def _as_list(policy: Mapping[str, Any]) -> list[Any]:
 
 
 def _one_or_all(found: Iterable[str]) -> str | list[str]:
-    """Return one entry as a string and several entries as a list, like AWS."""
     several = list(found)
     return several[0] if len(several) == 1 else several
 

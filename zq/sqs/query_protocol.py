@@ -72,11 +72,7 @@ Tree = dict[str, Any]
 
 
 def read(req: Request, body: bytes) -> tuple[str, dict[str, Any], None]:
-    """Return the operation's name and the raw parameters. Raises ``SqsError``.
-
-    The third result is always None. In the JSON protocol, whose function has the same signature, it is the decoded
-    parameters.
-    """
+    """Return the operation's name, the raw parameters and None. Raises ``SqsError``."""
     form = _fields(req.query_string) | _fields(body)
     operation = form.pop("Action", "")
     renamed = OPERATION_NAMES.get(operation, {})
@@ -94,10 +90,7 @@ def _fields(form: str | bytes) -> dict[str, str]:
 
 
 def _tree(form: Mapping[str, str]) -> Tree:
-    """Convert form fields to a tree: dots in a field's name separate the levels.
-
-    Raises ``SqsError`` if a field has both a value and nested fields.
-    """
+    """Convert form fields to a tree: dots in a field's name separate the levels. Raises ``SqsError``."""
     tree: Tree = {}
     for name, value in form.items():
         *parts, last = name.split(".", MAX_DOTS)
@@ -112,7 +105,6 @@ def _tree(form: Mapping[str, str]) -> Tree:
 
 
 def _members(tree: Tree) -> Tree:
-    """Convert a tree of fields to parameters, including lists and maps."""
     found: Tree = {}
     for name, node in tree.items():
         if name in LISTS:
@@ -134,7 +126,6 @@ def _value(node: Any) -> Any:
 
 
 def _elements(node: Any) -> list[Any]:
-    """Return the elements of a list, sorted by number. A field without numbers is a list of one element."""
     if not isinstance(node, dict) or not all(name.isascii() and name.isdigit() for name in node):
         return [node]
     return [element for _, element in sorted(node.items(), key=lambda item: int(item[0][:9]))]
@@ -154,10 +145,7 @@ def write_result(req: Request, resp: falcon.Response, operation: str, given: Ans
 
 
 def write_error(req: Request, resp: falcon.Response, error: errors.SqsError, request_id: str) -> None:
-    """Write the headers and body of an error response, but not its status.
-
-    As in AWS, the error for a missing operation is always XML.
-    """
+    """Write the headers and body of an error response. As in AWS, the error for a missing operation is XML."""
     if error.query_code == errors.NO_OPERATION:
         resp.content_type, resp.data = MEDIA, f"<{errors.NO_OPERATION}/>".encode()
         return
@@ -189,7 +177,6 @@ def _json_members(members: Mapping[str, Any]) -> Tree:
 
 
 def _json(name: str, value: Any) -> Any:
-    """Convert the value of a member to JSON. A map becomes an array of entries, as in XML."""
     if name in MAP_ELEMENTS:
         _, key, content = MAP_ELEMENTS[name]
         return [_json("", {key: own, content: each}) for own, each in value.items()]
@@ -203,7 +190,6 @@ def _xml_members(operation: str, members: Mapping[str, Any]) -> str:
 
 
 def _xml(operation: str, name: str, value: Any) -> Iterator[str]:
-    """Yield the XML elements of a member, one for each entry of a list or map."""
     if name in MAP_ELEMENTS:
         one, key, valued = MAP_ELEMENTS[name]
         for own, content in value.items():
@@ -218,10 +204,6 @@ def _xml(operation: str, name: str, value: Any) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
-    """Escape a value for XML and replace forbidden characters.
-
-    A carriage return becomes a character reference, because XML parsers convert a literal one to a line feed.
-    """
     if isinstance(value, bool):
         return str(value).lower()
     return FORBIDDEN.sub("\ufffd", escape(str(value), {"\r": "&#13;"}))

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion between SQS queue attributes, whose values are strings, and queue metadata.
 
-If zq's own API has a metadata key for an attribute, the attribute is stored under this key. All other attributes are
-stored under the metadata key ``_sqs``.
+An attribute with its own metadata key in zq's API is stored under this key; all others under ``_sqs``.
 """
 
 import json
@@ -69,10 +68,7 @@ def check_names(attributes: Iterable[str], fifo: bool) -> None:
 
 
 def edit_metadata(call: Call, ref: QueueRef, metadata: Metadata, attributes: Mapping[str, str]) -> Metadata:
-    """Return a copy of the metadata with the given attributes set. Raises ``SqsError`` for an invalid value.
-
-    The names of the attributes must have passed ``check_names``.
-    """
+    """Return a copy of the metadata with the given valid attributes set. Raises ``SqsError`` for an invalid value."""
     own = get_attributes(metadata)
     if attributes.get("KmsMasterKeyId") and parse_boolean(attributes.get("SqsManagedSseEnabled", "")):
         raise errors.two_encryptions()
@@ -156,10 +152,7 @@ def _set_redrive_policy(edit: MetadataEdit, name: str, value: str) -> None:
 
 
 def _find_target(edit: MetadataEdit, arn: str, refusal: Callable[[str], errors.SqsError]) -> str:
-    """Return the name of the dead-letter queue with the given ARN.
-
-    If the dead-letter queue is invalid or does not allow this source queue, raise the error that ``refusal`` creates.
-    """
+    """Return the name of the dead-letter queue. Raise the error from ``refusal`` if it cannot be used."""
     target = names.parse_arn(edit.call, arn)
     if target is None:
         raise refusal("Dead letter target must be a queue of the same account.")
@@ -290,7 +283,6 @@ def _are_equal(there: str, given: str) -> bool:
 
 
 def _as_texts(value: Any) -> Any:
-    """Convert all scalars in a JSON value to strings, because some clients send numbers as strings."""
     if isinstance(value, dict):
         return {name: _as_texts(member) for name, member in value.items()}
     if isinstance(value, list):

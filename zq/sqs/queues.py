@@ -40,10 +40,7 @@ class CreateQueue(Params, frozen=True):
 
 
 def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
-    """Create a queue if it does not exist, and return its URL.
-
-    Raises ``SqsError`` if the queue exists with different attributes.
-    """
+    """Create a queue, and return its URL. Raises ``SqsError`` if the queue exists with different attributes."""
     if given.queue_name is None:
         raise errors.missing_parameter("QueueName")
     ref, attributes = QueueRef(call.project, given.queue_name), dict(given.attributes)
@@ -70,7 +67,6 @@ def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
 
 
 def _check_name(name: str, fifo: str | None) -> bool:
-    """Validate the name of a new queue and return whether it is a FIFO queue. Raises ``SqsError``."""
     is_fifo = bool(queue_attributes.parse_boolean(fifo or ""))
     plain = name.removesuffix(FIFO) if is_fifo else name
     if (
@@ -131,7 +127,6 @@ def has_target(queue: Queue, target: str) -> bool:
 
 
 def _parse_page(max_results: int | None, token: str) -> tuple[str, int]:
-    """Return the name after which the page starts, and the page size. Raises ``SqsError``."""
     size = MAX_PAGE if max_results is None else max_results
     if not 1 <= size <= MAX_PAGE:
         raise errors.invalid_value(size, "MaxResults", f"Must be between 1 and {MAX_PAGE}, if provided.")
@@ -145,10 +140,7 @@ def _parse_page(max_results: int | None, token: str) -> tuple[str, int]:
 
 
 def _make_page(call: Call, member: str, found: Iterable[Queue], size: int, asked: int | None) -> dict[str, Any]:
-    """Return a page of at most ``size`` queue URLs.
-
-    As in AWS, the page has a next token only if the request contains a page size, ``asked``.
-    """
+    """Return a page of at most ``size`` queue URLs."""
     listed = [queue.ref.name for queue in islice(found, size + 1)]
     answer: dict[str, Any] = {member: [names.queue_url(call, name) for name in listed[:size]]}
     if asked is not None and len(listed) > size:
@@ -163,10 +155,7 @@ def delete_queue(call: Call, given: QueueParams) -> None:
 
 
 def purge_queue(call: Call, given: QueueParams) -> None:
-    """Delete all messages of the queue, including claimed and delayed ones.
-
-    Raises ``SqsError`` if the last purge was less than ``[sqs] purge_interval`` seconds ago.
-    """
+    """Delete all messages. Raises ``SqsError`` if the last purge was less than ``purge_interval`` seconds ago."""
     queue = names.get_queue(call, given.queue_url)
     ref, interval = queue.ref, call.options.purge_interval
     if not call.use_cases.cooldowns.purge(ref, interval):

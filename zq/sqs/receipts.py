@@ -5,7 +5,7 @@ A receipt handle is the unpadded base64url encoding of these fields (lengths in 
 
     0x01, 1 | hash of project and queue, 8 | message id, 16 | claim id, 16 | claim count, 4 | CRC-32 of the rest, 4
 
-Receipt handles are neither secret nor signed: the request's signature authenticates the caller. Receives with the same
+Receipt handles are neither secret nor signed: the request's signature authenticates the caller. Receives with one
 receive attempt id share a claim id, so the claim count distinguishes them.
 """
 
@@ -51,7 +51,7 @@ def decode_handles(
 ) -> list[MessageHandle | None]:
     """Decode receipt handles into requests to delete or hide their messages, in the given order.
 
-    The result has None in place of a handle that is invalid or belongs to another queue.
+    An invalid handle and a handle of another queue become None.
 
     Args:
         hold: The new visibility timeout in seconds; None = delete the messages.
@@ -68,7 +68,6 @@ def decode_handles(
 
 
 def _decode_base64(texts: Sequence[str]) -> bytes:
-    """Base64-decode the handles. Replace malformed handles by ``INVALID_HANDLE``, whose checksum is wrong."""
     padded = "".join([text + PADDING if len(text) == LENGTH else INVALID_HANDLE for text in texts])
     try:
         return a2b_base64(padded.encode("ascii", "replace").translate(_FROM_URL), strict_mode=True)
@@ -79,10 +78,7 @@ def _decode_base64(texts: Sequence[str]) -> bytes:
 
 
 def decode_handle(queue: QueueRef, text: str, hold: int | None = None, max_hold: int = 0) -> MessageHandle:
-    """Decode one receipt handle; see ``decode_handles``.
-
-    Raises ``SqsError`` if the handle is invalid or belongs to another queue.
-    """
+    """Decode one receipt handle, like ``decode_handles``. Raises ``SqsError`` for an invalid handle."""
     [found] = decode_handles(queue, [text], hold, max_hold)
     if found is None:
         raise errors.receipt_handle_is_invalid(text)
@@ -91,8 +87,5 @@ def decode_handle(queue: QueueRef, text: str, hold: int | None = None, max_hold:
 
 @lru_cache(maxsize=4096)
 def _prefix(queue: QueueRef) -> bytes:
-    """Return the first nine bytes of the queue's receipt handles: version and queue hash.
-
-    The hashed text is unique, because NUL separates project and name and neither can contain it.
-    """
+    """Return the version and the queue hash. No part contains NUL, the separator, so the hashed text is unique."""
     return VERSION + blake2b(f"{queue.project}\x00{queue.name}".encode(), digest_size=8).digest()

@@ -31,10 +31,7 @@ def is_sqs(env: Mapping[str, Any]) -> bool:
 
 
 class Recognition:
-    """Falcon middleware that detects and routes SQS requests. It must run after the request id middleware.
-
-    For an SQS request, it sets ``req.context.sqs`` to the module ``json_protocol`` or ``query_protocol``.
-    """
+    """Falcon middleware that detects and routes SQS requests. It must run after the request id middleware."""
 
     def process_request(self, req: Request, resp: Response) -> None:
         if not is_sqs(req.env):

@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verification of AWS Signature Version 4, as pure functions.
 
-1. ``read`` parses the signature from the request head.
-2. ``check_time`` and ``check_headers`` check the timestamp and the list of signed headers.
-3. ``check_signature`` verifies the signature with the secret and the hash of the body.
-
-Each function raises ``Refusal``.
+``check_time`` and ``check_headers`` need no body; ``check_signature`` does. Each function raises ``Refusal``.
 """
 
 import hashlib
@@ -67,11 +63,7 @@ class Refusal(Exception):
 
 
 class Head(NamedTuple):
-    """A request head.
-
-    ``path`` and ``query`` are percent-encoded. Header names are in lower case. Header values are decoded as Latin-1, as
-    in WSGI, and the values of a repeated header are joined by commas.
-    """
+    """A request head, as in WSGI: lower-case header names, Latin-1 values, repeated values joined by commas."""
 
     method: str
     path: str
@@ -82,14 +74,7 @@ class Head(NamedTuple):
 
 
 class RequestSignature(Struct, frozen=True):
-    """The parsed but unverified signature of a request.
-
-    Args:
-        timestamp: The request's timestamp as sent by the client.
-        seconds: The same timestamp in seconds since the epoch.
-        signed: The names of the signed headers.
-        expires: The validity in seconds of a pre-signed request; None = not pre-signed.
-    """
+    """The parsed but unverified signature of a request. ``expires`` is in seconds; None = not pre-signed."""
 
     key: str
     date: str
@@ -139,10 +124,7 @@ def check_time(parsed: RequestSignature, now: float) -> None:
 
 
 def check_headers(parsed: RequestSignature, head: Head) -> None:
-    """Check that ``Host`` and all ``X-Amz-`` headers are signed, and that all signed headers are present.
-
-    Raises ``Refusal``.
-    """
+    """Check that ``Host`` and all ``X-Amz-`` headers are signed, and that all signed headers are present."""
     signed = set(parsed.signed)
     missing = sorted(({"host"} | {name for name in head.headers if name.startswith("x-amz-")}) - signed)
     if missing:
@@ -153,10 +135,7 @@ def check_headers(parsed: RequestSignature, head: Head) -> None:
 
 
 def check_signature(parsed: RequestSignature, head: Head, secret: str, body_hash: str) -> None:
-    """Verify that the request was signed with the secret. Raises ``Refusal``.
-
-    ``body_hash``: the SHA-256 of the raw body in hexadecimal.
-    """
+    """Verify the signature. ``body_hash`` is the hexadecimal SHA-256 of the raw body. Raises ``Refusal``."""
     stated = head.headers.get("x-amz-content-sha256", body_hash)
     fits = hmac.compare_digest(stated.encode(), body_hash.encode()) or (stated == UNSIGNED and head.secure)
     text = string_to_sign(parsed, canonical_request(parsed, head, stated))
@@ -196,10 +175,6 @@ def _incomplete(message: str) -> Refusal:
 
 
 def _parameters(query: str) -> dict[str, str]:
-    """Return the ``X-Amz-`` query parameters by name without the prefix.
-
-    Raises ``Refusal`` for a repeated parameter.
-    """
     found: dict[str, str] = {}
     if "X-Amz-" not in query and "%" not in query:
         return found
@@ -213,7 +188,6 @@ def _parameters(query: str) -> dict[str, str]:
 
 
 def _parse_header(header: str, headers: Mapping[str, str]) -> RequestSignature:
-    """Parse the signature in the ``Authorization`` header. Its fields can be in any order. Raises ``Refusal``."""
     matched = _FIELDS.fullmatch(header)
     if matched is None:
         raise _incomplete(f"Authorization must begin with {ALGORITHM}.")
@@ -262,10 +236,6 @@ def _parse_signature(
 
 
 def _read_timestamp(headers: Mapping[str, str]) -> str:
-    """Return the timestamp in the header ``X-Amz-Date`` or, if there is none, in ``Date``. Raises ``Refusal``.
-
-    ``Date`` can have the format of ISO 8601 or RFC 5322.
-    """
     if (given := headers.get("x-amz-date")) is not None:
         return given.strip()
     given = headers.get("date", "").strip()
@@ -309,7 +279,6 @@ def _canonical_query(parsed: RequestSignature, query: str) -> str:
 
 
 def _encode(text: str) -> str:
-    """Return the canonical percent-encoding of a query name or value."""
     return quote_from_bytes(unquote_to_bytes(text.replace("+", " ").encode("latin-1")), safe="-_.~")
 
 
@@ -326,5 +295,4 @@ def _canonical_path(path: str) -> str:
 
 
 def _collapse(value: str) -> bytes:
-    """Strip a header value and collapse its inner whitespace to single spaces."""
     return b" ".join(value.encode("latin-1").split())

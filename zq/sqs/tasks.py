@@ -99,14 +99,12 @@ def cancel_message_move_task(call: Call, given: CancelMessageMoveTask) -> dict[s
 
 
 def _find_source(call: Call, arn: str) -> QueueRef:
-    """Return the source queue, and set it in the request's context for logs. Raises ``SqsError``."""
     source = _find_existing(call, "SourceArn", arn).ref
     call.request.context.queue, call.request.context.params = source, {"queue": source.name}
     return source
 
 
 def _find_existing(call: Call, parameter: str, arn: str) -> Queue:
-    """Read a queue by its ARN. Raises ``SqsError`` if the queue does not exist."""
     ref = names.parse_arn(call, arn)
     queue = call.use_cases.find(ref) if ref else None
     if queue is None:
@@ -120,7 +118,6 @@ def _encode_handle(call: Call, task: MoveTask) -> str:
 
 
 def _format_task(call: Call, task: MoveTask) -> dict[str, Any]:
-    """Format a task for the response of ``ListMessageMoveTasks``. Only a running task has a handle."""
     found: dict[str, Any] = {"TaskHandle": _encode_handle(call, task)} if task.status is TaskStatus.RUNNING else {}
     found |= {"Status": str(task.status), "SourceArn": names.queue_arn(call, task.source)}
     if task.destination:

@@ -17,10 +17,7 @@ from zq.storage.api import Storage
 
 
 class NewBackup(Protocol):
-    """A new backup.
-
-    ``size`` is its total size in bytes. ``copied`` is the size of the files that are not linked to earlier backups.
-    """
+    """A new backup. ``copied`` is the size in bytes of the files that are not linked to earlier backups."""
 
     @property
     def folder(self) -> Path: ...
@@ -53,8 +50,8 @@ class Backups(Protocol):
         """Restore a backup to a new store at ``uri``.
 
         Args:
-            shift: If given, all expiry times are postponed by the age of the backup. ``shift`` is called for each
-                document that expires. It returns the document's value with postponed times, or None to keep the value.
+            shift: Postpones all expiry times by the age of the backup. Called for each document that expires. Returns
+                the value with postponed times, or None to keep the value.
             force_clock: Whether to trust the machine's clock even if its time is implausible.
             use: Called with the restored store. Returns the number of access tokens in the store.
         """
@@ -62,17 +59,11 @@ class Backups(Protocol):
 
 
 def connect(uri: str, options: Mapping[str, object] | None = None, expiry: Expiry | None = None) -> Storage:
-    """Open the store at ``uri`` with the driver for its scheme.
+    """Open the store at ``uri`` with the driver for its scheme, an entry point of the group ``zq.storage``.
 
-    A driver is an entry point of the group ``zq.storage``.
-
-    Args:
-        options: The settings in the driver's section of the configuration.
-        expiry: The expiry settings that apply until ``Storage.maintain`` receives new ones.
-
-    Raises:
-        StartRefused: There is no driver for the scheme, or the store cannot be used with these settings.
-        Unavailable: The store is unavailable.
+    ``options`` is the driver's section of the configuration. ``expiry`` applies until ``Storage.maintain`` receives new
+    settings. Raises ``StartRefused`` if there is no driver for the scheme, or the store cannot be used with these
+    settings.
     """
     opened: Storage = find_driver(uri)(uri, **(options or {}), expiry=expiry or Expiry())
     return opened
@@ -91,10 +82,7 @@ def find_driver(uri: str) -> Callable[..., Any]:
 
 
 def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
-    """Create the store's tables and indexes with administrator rights, if the driver does this in a separate step.
-
-    Return whether the driver has such a step. Raises the errors of ``connect``.
-    """
+    """Create the store's tables and indexes with administrator rights. Return whether the driver has this step."""
     driver = _drivers("zq.storage.prepare").get(_scheme(uri))
     if driver is None:
         return False
@@ -103,10 +91,7 @@ def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
 
 
 def check(uri: str) -> Report | None:
-    """Check the integrity of the whole store without changing it. No server may have the store open.
-
-    Return the report, or None if the driver has no such check. Raises the errors of ``connect``.
-    """
+    """Check the integrity of a whole store that no server has open. Return None if the driver cannot check."""
     driver = _drivers("zq.storage.check").get(_scheme(uri))
     report: Report | None = _load(driver)(uri) if driver else None
     return report
@@ -115,15 +100,10 @@ def check(uri: str) -> Report | None:
 def diagnose(
     uri: str, now: Callable[[], Seconds], options: Mapping[str, object] | None = None
 ) -> AbstractContextManager[Sequence[Check]] | None:
-    """Provide the driver's diagnostic checks of the store; a context manager.
+    """Provide the driver's diagnostic checks of the store, or None; a context manager.
 
-    The store is not changed. An embedded store is not opened, so a server may have it open.
-
-    Args:
-        now: Returns this machine's time.
-        options: The settings in the driver's section of the configuration.
-
-    Return None if the driver has no checks. The function and the context manager raise the errors of ``connect``.
+    The store is not changed. An embedded store is not opened, so a server may have it open. The function and the
+    context manager raise the errors of ``connect``.
     """
     find_driver(uri)
     driver = _drivers("zq.storage.doctor").get(_scheme(uri))
@@ -134,11 +114,7 @@ def diagnose(
 
 
 def salvage(uri: str, to: str) -> SalvageResult | None:
-    """Copy all readable data of a damaged store to a new store. No server may have the damaged store open.
-
-    The damaged store is not changed. Return what was saved and lost, or None if the driver does not support this.
-    Raises the errors of ``connect``.
-    """
+    """Copy the readable data of a damaged store, which no server may have open. Return None if not supported."""
     driver = _drivers("zq.storage.salvage").get(_scheme(uri))
     salvaged: SalvageResult | None = _load(driver)(uri, to) if driver else None
     return salvaged
@@ -147,12 +123,9 @@ def salvage(uri: str, to: str) -> SalvageResult | None:
 def restore(uri: str, to: str, at: Seconds | None, position: int | None) -> tuple[int, Seconds] | None:
     """Restore a store from an object store to a new embedded store at ``to``.
 
-    Args:
-        at: Restore the state at this Unix time in seconds.
-        position: Restore the state at this log position. If ``at`` is None too, the latest state is restored.
-
-    A server may continue to use the store in the object store. Return the log position and the Unix time in seconds of
-    the restored state, or None if the driver does not support this. Raises the errors of ``connect``.
+    The result is the state at the Unix time ``at`` in seconds, at the log position ``position``, or the latest state. A
+    server may continue to use the store in the object store. Return the log position and the Unix time of the restored
+    state, or None if the driver has no restore. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.restore").get(_scheme(uri))
     restored: tuple[int, Seconds] | None = _load(driver)(uri, to, at, position) if driver else None
@@ -169,8 +142,7 @@ def backups(uri: str) -> Backups | None:
 def ship(uri: str, to: str) -> int | None:
     """Upload an embedded store to the object store at ``to``. No server may have the embedded store open.
 
-    Return the number of files in the embedded store, or None if the driver of ``to`` does not support this. Raises the
-    errors of ``connect``.
+    Return the number of files, or None if the driver of ``to`` does not support this. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.ship").get(_scheme(to))
     shipped: int | None = _load(driver)(uri, to) if driver else None
@@ -178,11 +150,7 @@ def ship(uri: str, to: str) -> int | None:
 
 
 def owner(uri: str) -> Mapping[str, str | int] | None:
-    """Return a description of the server that owns a store in an object store, for operators.
-
-    The description maps labels to values. Return None if stores of this driver have no owner. Raises the errors of
-    ``connect``.
-    """
+    """Describe the owner of a store in an object store, as values by label. Return None without an owner."""
     driver = _drivers("zq.storage.owner").get(_scheme(uri))
     known: Mapping[str, str | int] | None = _load(driver)(uri) if driver else None
     return known

@@ -74,28 +74,19 @@ class QueueController(Protocol):
     """The operations on queues and their metadata."""
 
     def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
-        """Create the queue, and return True. If it exists, change nothing and return False.
-
-        ``grouping`` is the message group mode. It cannot be changed later.
-        """
+        """Create the queue, and return True. If it exists, return False. ``grouping`` cannot be changed later."""
 
     def get(self, queue: QueueRef) -> Queue | None:
         """Return the queue, or None if it does not exist."""
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
-        """Replace the metadata if it equals ``expected``, and return True.
-
-        Return False if the metadata differs or the queue does not exist.
-        """
+        """Replace the metadata if it equals ``expected``. Return False if it differs or the queue does not exist."""
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]:
-        """Return up to ``limit`` queues with names greater than ``after``, in ascending byte order of names.
-
-        ``next`` is the last name.
-        """
+        """Return up to ``limit`` queues with names greater than ``after``, in ascending byte order of names."""
 
     def count(self, project: str) -> int:
-        """Return the number of queues of the project. The default implementation lists all queues."""
+        """Return the number of queues of the project."""
         return sum(1 for _ in browsing.queues(self, project))
 
     def delete(self, queue: QueueRef) -> None:
@@ -109,17 +100,14 @@ class QueueController(Protocol):
         """Remove all messages and claims as ``delete`` does, but keep metadata and history. Ignore a missing queue."""
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
-        """Return the counts of unexpired messages, and the oldest and newest message.
-
-        For a missing queue, the counts are 0 and the messages are None.
-        """
+        """Return the counts of unexpired messages, and the oldest and newest message; 0 and None without messages."""
 
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
         """Return the number of ready messages, counted up to ``most``, and the time when the next one becomes ready.
 
-        The time is None if there is no delayed or claimed message. It is a hint for waiting consumers, because the
-        message may expire earlier. If ``most`` is 0, only the time is determined. In a grouped queue (with message
-        groups), only messages that a claim would return count as ready.
+        The time is None if no message is delayed or claimed. It is a hint, because the message may expire earlier. If
+        ``most`` is 0, only the time is determined. In a grouped queue (with message groups), only messages that a claim
+        would return count as ready.
         """
 
 
@@ -149,10 +137,8 @@ class MessageController(Protocol):
             copies: Messages that are posted to another queue in the same step.
             create: Whether to create a missing queue, without metadata, in the same step.
 
-        Raises:
-            QueueNotFound: The queue is missing, and ``create`` is False.
-            DraftsRepeated: The queue has already stored the key of a draft. Nothing is stored.
-            KeyReused: The queue has already stored the key of a draft, with another digest. Nothing is stored.
+        Raises ``QueueNotFound`` if the queue is missing and ``create`` is False. Raises ``DraftsRepeated`` or
+        ``KeyReused`` if the queue has already stored the key of a draft. Nothing is stored then.
         """
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
@@ -168,11 +154,10 @@ class MessageController(Protocol):
         max_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Page[Message]:
-        """Return up to ``limit`` messages that match the filter and have sequences above ``marker``.
+        """Return up to ``limit`` messages that match the filter and have sequences above ``marker``, in order.
 
-        The messages are in order of sequence; ``next`` is the last sequence. If the queue's metadata differs from
-        ``expected``, the page has no messages, and ``Page.metadata`` is the queue's metadata. ``expected`` None accepts
-        any metadata.
+        ``next`` is the last sequence. If the queue's metadata differs from ``expected`` (None = any), the page has no
+        messages, and ``Page.metadata`` is the queue's metadata.
         """
 
     def browse(
@@ -182,7 +167,7 @@ class MessageController(Protocol):
 
         Ready and delayed messages are in claim order (by available-at, then by sequence), claimed messages in order of
         sequence. A message that stays in its state is neither skipped nor repeated. A page may have fewer messages than
-        ``limit``, but it is empty only if there are no more messages. The default implementation scans the whole queue.
+        ``limit``, but it is empty only if there are no more messages.
         """
         return browsing.browse(self, queue, state, after, limit, now, max_bytes)
 
@@ -191,14 +176,11 @@ class MessageController(Protocol):
     ) -> None:
         """Delete messages by id, and ignore missing ones.
 
-        ``claims`` has the ids of the caller's claims:
+        If ``claims`` is None, claimed messages are deleted too. If ``claims`` is empty, each message must be unclaimed.
+        Otherwise, each message must be held by one of these claims.
 
-        - If ``claims`` is None, the messages are deleted whether they are claimed or not.
-        - If ``claims`` is empty, each message must be unclaimed.
-        - If ``claims`` is not empty, each message must be held by one of these claims.
-
-        If a message violates this condition, nothing is deleted. The first such message determines the error:
-        ``MessageClaimed`` if another claim holds it, ``ClaimNotHeld`` if no claim holds it.
+        If a message violates this condition, nothing is deleted. The first violation determines the error:
+        ``MessageClaimed`` if another claim holds the message, ``ClaimNotHeld`` if no claim holds it.
         """
 
     def pop(
@@ -212,15 +194,12 @@ class MessageController(Protocol):
     ) -> Messages:
         """Remove and return up to ``limit`` ready messages, in order of (available-at, sequence).
 
-        If the queue's metadata differs from ``expected``, nothing is removed, and ``OtherMetadata`` is raised. If no
-        message is ready, the driver may skip this comparison. ``expected`` None accepts any metadata.
+        If the queue's metadata differs from ``expected`` (None = any), nothing is removed, and ``OtherMetadata`` is
+        raised. If no message is ready, the driver may skip this comparison.
         """
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
-        """Move the messages in ``moves`` that are ready, each atomically (law L7).
-
-        Return the ids of the moved messages, in the order of ``moves``. ``history`` is the retention of history entries
-        in seconds; 0 = no entries.
+        """Move the messages in ``moves`` that are ready, each atomically (law L7). Return their ids, in order.
 
         The messages are appended to their target queues in the order of ``moves``, like new posts. A missing target
         queue is created without metadata. A message that is moved to its own queue gets a new position there.
@@ -246,24 +225,18 @@ class ClaimController(Protocol):
         """
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
-        """Return the live claim with all messages that it holds, in order of sequence.
-
-        Raises ``ClaimNotFound`` if the claim holds no message, for example because it has expired.
-        """
+        """Return the live claim and its messages, in order. Raises ``ClaimNotFound`` if the claim holds no message."""
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
         """Return up to ``limit`` live claims of a project or, if ``queue`` is not "", of one queue.
 
-        The order depends on the driver. ``after`` is the ``next`` of the previous page. The work per page is limited,
-        so a page may be short or empty although more claims follow. The default implementation raises ``NotBuilt``.
+        The order depends on the driver. ``after`` is the ``next`` of the previous page. A page may be short or empty
+        although more claims follow.
         """
         return capabilities.NO_CLAIM_LISTS.list()
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
-        """Renew the claim ``lease.claim``: it ends ``lease.ttl`` seconds after ``now``.
-
-        Raises ``ClaimNotFound`` if the claim holds no message, for example because it has expired.
-        """
+        """Let the claim end ``lease.ttl`` seconds after ``now``. Raises ``ClaimNotFound`` if it holds no message."""
 
     def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
         """Release all messages of the claim, to become available after ``delay`` seconds. Ignore an unknown claim.
@@ -281,13 +254,11 @@ class ClaimController(Protocol):
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
     ) -> SettleResult:
-        """Settle messages of the claim in one round trip. Each message is settled atomically.
+        """Settle messages of the claim in one round trip, each atomically.
 
         Only messages that the live claim holds are changed. Moved messages are appended to their target queues in the
-        order of ``settlement.move``, as ``MessageController.move`` does. The stored result of ``idempotency_key`` is
-        the returned ``SettleResult``.
-
-        Raises ``ClaimNotFound`` if the claim holds no message.
+        order of ``settlement.move``. The stored result of ``idempotency_key`` is the ``SettleResult``. Raises
+        ``ClaimNotFound`` if the claim holds no message.
         """
 
     def handle(
@@ -300,15 +271,8 @@ class ClaimController(Protocol):
         claim, its claim count and its own expiry. When the claim expires, the message becomes available after its
         back-off.
 
-        In these cases, the message is unchanged:
-
-        - ``GONE``: the message does not exist.
-        - ``LOST``: the grip's claim or claim count is not the current one of the message.
-        - ``EXPIRED``: the claim has lapsed.
-        - ``TOO_LONG``: the new expiry would exceed ``MessageHandle.max_hold``.
-
-        Args:
-            late: Whether to accept a grip of a lapsed claim if the message has not been claimed since.
+        Unless the outcome is ``DONE``, the message is unchanged. If ``late`` is true, the grip of a lapsed claim is
+        accepted, unless the message has been claimed since.
         """
 
 
@@ -325,26 +289,20 @@ class DocumentController(Protocol):
     def put(
         self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
     ) -> bool:
-        """Store the value under a new version, in one step, and return True.
+        """Store the value under a new version, in one step. Return False if the stored version is not ``expected``.
 
-        If the stored version is not ``expected``, change nothing and return False.
-
-        Args:
-            expected: "" if the document must not exist; None to store unconditionally.
-            expires: The Unix time in seconds at which the document expires; None if it never expires.
+        ``expected`` is "" if the document must not exist, and None to store unconditionally. ``expires`` is a Unix time
+        in seconds.
         """
 
     def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
-        """Return up to ``limit`` documents of a kind whose names begin with ``prefix`` and are greater than ``after``.
+        """Return up to ``limit`` documents of a kind, in ascending byte order of names.
 
-        The documents are in ascending byte order of names; ``next`` is the last name.
+        The names begin with ``prefix`` and are greater than ``after``. ``next`` is the last name.
         """
 
     def delete(self, ref: DocumentRef, now: Seconds, expected: str | None = None) -> bool:
-        """Delete the document, and return True. Return False if it does not exist or its version is not ``expected``.
-
-        ``expected`` None accepts any version.
-        """
+        """Delete the document. Return False if it does not exist or its version is not ``expected`` (None = any)."""
 
 
 class Storage(Protocol):
@@ -373,10 +331,9 @@ class Storage(Protocol):
 
     @property
     def is_prompt(self) -> bool:
-        """Whether short operations may currently run on the event loop's thread.
+        """Whether short operations may currently run on the event loop's thread, because they access memory only.
 
-        If so, these operations access memory only. A ``zq.storage.inline.Ticket`` later waits for their changes to be
-        on disk.
+        A ``zq.storage.inline.Ticket`` later waits for their changes to be on disk.
         """
 
     def now(self) -> Seconds:
@@ -385,7 +342,7 @@ class Storage(Protocol):
     def clock_lead(self) -> Seconds:
         """Return the seconds by which the machine's clock is ahead of ``now``, at least 0.
 
-        The clock is ahead only after it has jumped forward, because ``now`` ignores a jump for some time.
+        After a forward jump of the machine's clock, ``now`` ignores the jump for some time.
         """
 
     def ping(self) -> None:
@@ -395,39 +352,32 @@ class Storage(Protocol):
         """Run one maintenance round that reclaims space, and return the number of removed expired messages.
 
         One thread of each server calls this method every few seconds. Servers that share a store share the work.
-
-        Args:
-            expiry: New expiry settings, which also apply to lazy expiry (removal when readers find expired messages);
-                None keeps the current settings. Operations in progress do not fail when the settings change.
-            pace: Divides the round into steps and may end it early; None for the default, ``Steps()``.
+        ``expiry`` has new settings (None = no change) that also apply to lazy expiry, the removal of expired messages
+        that readers find. Operations in progress do not fail when the settings change. ``pace`` defaults to
+        ``Steps()``.
         """
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
         """Return the number of messages and bytes in the project's queues and stages, or None if it is unknown.
 
-        The cost grows with the number of queues. Expired messages count until they are removed. Messages stored by an
-        older version of the driver, without byte counts, add no bytes.
+        Expired messages count until they are removed. Messages stored by an older version of the driver add no bytes.
         """
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
         """Return the message counts by state of at most ``queues`` queues, over all projects.
 
-        In each state of a queue, at most ``most`` messages are counted. If a state reaches this maximum, the counts of
-        the queue's other states may be too low.
+        Each state is counted up to ``most`` messages. If a state reaches this maximum, the other counts may be too low.
         """
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        """Return the message counts of one queue by state.
+        """Return the message counts of one queue by state; 0 for a missing queue.
 
-        Each state is counted up to at least ``most`` messages; higher counts may be too low. For a missing queue, all
-        counts are 0. A driver that does not count expired messages returns 0 for ``expired``.
+        Each state is counted up to at least ``most`` messages; higher counts may be too low. A driver that does not
+        count expired messages returns 0 for ``expired``.
         """
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
-        """Find a message of the project by its id, and return it with its queue.
-
-        If the message is in no queue, return its latest history entry, or None if it has none.
-        """
+        """Return the project's message with this id and its queue, or else its latest history entry, or else None."""
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         """Return the metrics of the store, except queue metrics; see ``api-ref/metrics.md``. The cost must be low."""
@@ -445,10 +395,7 @@ class Storage(Protocol):
 
 
 class Defaults:
-    """The defaults that a driver inherits for optional capabilities, hints and metrics.
-
-    The server rejects requests that need a missing capability (decision 0046).
-    """
+    """The defaults that a driver inherits. The server rejects requests for a missing capability (decision 0046)."""
 
     history: HistoryController = cast(HistoryController, capabilities.NO_HISTORY)
     transactions: TransactionController = cast(TransactionController, capabilities.NO_TRANSACTIONS)
@@ -467,16 +414,12 @@ class Defaults:
         return ()
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        """Compute the message counts of one queue from ``stats`` and ``ready``, without ``oldest_ready``.
-
-        The cost grows with the number of messages.
-        """
+        """Compute the counts from ``stats`` and ``ready``, without ``oldest_ready``. The cost grows with the queue."""
         queues = cast(Storage, self).queues
         stats, ready = queues.stats(queue, now), queues.ready(queue, most, now).count
         return Depth(ready, max(0, stats.free - ready) if ready < most else 0, stats.claimed)
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
-        """Find the message with this id by a search of all queues of the project."""
         return browsing.locate(cast(Storage, self), project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:

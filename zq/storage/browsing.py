@@ -77,10 +77,7 @@ def browse(
 
 
 def position_of(message: Message, state: State, now: Seconds) -> Position:
-    """Return the message's position in a listing of messages in ``state``.
-
-    If the message is in another state, return ``Position()``, which precedes the positions of all messages.
-    """
+    """Return the message's position in a listing of ``state``. For another state, return the lowest position."""
     if message.state(now) != state:
         return Position()
     return Position(0 if state is State.CLAIMED else round(message.available * 1000), message.sequence)
@@ -115,10 +112,7 @@ def find_latest(storage: SearchableStorage, project: str, message: str, now: Sec
 
 
 def select_latest(records: Sequence[LocatedMessage]) -> LocatedMessage | None:
-    """Return the entry whose message finished last, or None if there are no entries.
-
-    If several messages finished at the same time, a deleted or popped message takes precedence over a moved one.
-    """
+    """Return the entry whose message finished last. In a tie, a deleted or popped message precedes a moved one."""
     return max(
         records, key=lambda record: (record.entry.finished, record.entry.outcome in FINAL_OUTCOMES), default=None
     )

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The optional parts of the storage interface: history, transactions, topics and migration.
 
-The rules in ``api`` for all operations and arguments also apply here. A driver without one of these parts inherits
-``api.Defaults``.
+A driver without one of these parts inherits ``api.Defaults``.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,18 +53,12 @@ class Snapshots(Protocol):
     """A storage whose files can be backed up while it is open."""
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """Provide a snapshot of the store's files for a backup; a context manager that removes it at the end.
-
-        The snapshot includes all acknowledged changes. Raises ``NotBuilt`` if the store has no snapshots.
-        """
+        """Provide a snapshot of the store's files for a backup; a context manager that removes it at the end."""
         ...
 
 
 class UndecidedCommit(NamedTuple):
-    """A commit that may still fail, because a server is preparing or aborting it.
-
-    ``seconds`` is the time that remains until the commit's time limit.
-    """
+    """A commit that may still fail, because a server is preparing or aborting it, with the seconds it has left."""
 
     project: str
     producer: str
@@ -79,47 +72,38 @@ class ParcelController(Protocol):
     """
 
     def projects(self) -> Sequence[str]:
-        """Return all projects that have data, including "" for documents of the deployment.
-
-        Raises ``StartRefused`` if the names of some projects are not stored.
-        """
+        """Return all projects with data, and "" for the deployment. Raises ``StartRefused`` if a name is not stored."""
         ...
 
     def export(self, project: str, after: str, limit: int, now: Seconds) -> Page[Parcel]:
         """Return a page of up to ``limit`` parcels (exported items) of the project.
 
-        ``after`` is ``next`` of the previous page, or "" for the first page. A page may be short, but it is empty only
-        if no parcels follow. Expired items, stages and removed messages are not exported.
-
-        Raises ``CommitRunning`` if a commit of the project is open.
+        A page may be short, but it is empty only if no parcels follow. Expired items, stages and removed messages are
+        not exported. Raises ``CommitRunning`` if a commit of the project is open.
         """
         ...
 
     def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds) -> None:
         """Store parcels (exported items of another store) with their ids, sequences, positions and times.
 
-        Items that already exist are ignored. The parcels must be adopted in the order in which they were exported.
-        Counters never decrease, so later messages get higher sequences. Items that have expired at ``now`` may be
-        omitted. Items of one kind and one queue are stored atomically if they are from one page.
-
-        Raises ``Invalid`` if the store cannot store an item, or would hide the item because a queue of its name was
-        deleted.
+        Parcels must be adopted in the order of the export. Items that already exist are ignored. Items that have
+        expired at ``now`` may be omitted. Counters never decrease, so later messages get higher sequences. Items of one
+        kind and one queue are stored atomically if they are from one page. Raises ``Invalid`` if the store cannot store
+        an item, or would hide the item because a queue of its name was deleted.
         """
         ...
 
     def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
         """Abort all undecided commits whose time limit has passed, and return the undecided commits that remain.
 
-        The operation covers all projects. Stage listings omit the stages of an undecided commit. If there are very many
-        commits, some are left out.
+        The operation covers all projects. If there are very many commits, some are left out.
         """
         ...
 
     def last_clock(self) -> Seconds | None:
-        """Return the time that running servers record in the store; 0 if no time is recorded.
+        """Return the time that running servers record in the store every few seconds; 0 if no time is recorded.
 
-        Every running server updates this time every few seconds through ``Storage.now``. This method does not change
-        it. Return None if only one process can open the store.
+        This method does not change the time. Return None if only one process can open the store.
         """
         ...
 
@@ -142,10 +126,7 @@ class LimitedSpace(Protocol):
 
 
 class HistoryController(Protocol):
-    """The operations on the history of finished messages.
-
-    History entries expire, are deleted with the queue, and survive a purge.
-    """
+    """The operations on the history of finished messages. Entries expire. They survive a purge, but no deletion."""
 
     def list(
         self,
@@ -172,10 +153,7 @@ class HistoryController(Protocol):
         ...
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[HistoryEntry]:
-        """Return the latest history entry for each given message id, in input order.
-
-        Duplicate ids and ids without history are skipped.
-        """
+        """Return the latest history entry of each message id, in input order. Skip ids without history."""
         ...
 
 
@@ -190,10 +168,7 @@ class TransactionController(Protocol):
     """The smallest useful size of a ``carry_on`` slice, in messages. A smaller slice is not noticeably faster."""
 
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:
-        """Issue and return the next epoch of a fence. The first epoch is 1.
-
-        Afterwards, every operation that receives another epoch of this fence raises ``Fenced``.
-        """
+        """Issue and return the next epoch of a fence, from 1. Operations with another epoch now raise ``Fenced``."""
         ...
 
     def stage(
@@ -211,10 +186,8 @@ class TransactionController(Protocol):
         """Store all drafts for the queue atomically in an invisible stage.
 
         A missing stage is created, and expires ``ttl`` seconds after ``now``. The idempotency key belongs to the queue;
-        its stored result is the list of message ids.
-
-        Raises:
-            StageFull: The stage would exceed ``max_messages`` messages, or ``max_bytes`` bytes in total.
+        its stored result is the list of message ids. Raises ``StageFull`` if the stage would exceed ``max_messages`` or
+        ``max_bytes``.
         """
         ...
 
@@ -232,15 +205,12 @@ class TransactionController(Protocol):
         recorded: ``open`` is true in the result, and ``carry_on`` completes the commit. Until then:
 
         - The messages of its claims count as claimed, and the claims do not lapse. Deleting one of these messages
-          raises ``MessageClaimed``, even for the consumer that holds the claim. Metrics may count some of the messages
-          as ready once the original claim expiry has passed.
+          raises ``MessageClaimed``, even for the consumer that holds the claim.
         - Its stages are invisible to all other operations.
 
-        The operation publishes and deletes no messages in two cases:
-
-        - If a batch of the producer is open, the operation returns the result of that batch.
-        - If the batch number is not above that of the producer's last batch, the operation deletes the stages as
-          ``drop_stage`` does. It returns the counts of the last batch with ``replayed`` set.
+        If a batch of the producer is open, the operation only returns the result of that batch. If the batch number is
+        not above that of the producer's last batch, the operation deletes the stages as ``drop_stage`` does. It returns
+        the counts of the last batch with ``replayed`` set.
 
         After an error, nothing has changed.
 
@@ -257,39 +227,25 @@ class TransactionController(Protocol):
     def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
         """Process one slice of the producer's open commit. Return whether the commit is still open.
 
-        A slice deletes or publishes up to ``most`` messages in one step. All messages of the claims are deleted before
-        the first message is published, and stages are published in order. Each message is published once, even if
-        several callers process the commit concurrently.
+        A slice deletes or publishes up to ``most`` messages in one step, first all deletions, then the stages in order.
+        Each message is published once, even if several callers process the commit concurrently.
         """
         ...
 
     def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
-        """Return the open commits (recorded but not completed) of all projects.
-
-        If there are very many, some are left out.
-        """
+        """Return the open (not completed) commits of all projects. If there are very many, some are left out."""
         ...
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
-        """Count the project's live stages, fences or producers (``work``), and check whether ``name`` is among them.
-
-        The server calls this method before it creates a stage, fence or producer. The cost may grow with the count.
-        """
+        """Count the project's live stages, fences or producers (``work``), and check whether ``name`` is among them."""
         ...
 
     def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
-        """Return live stages, fences or producers (``work``) with names greater than ``after``.
-
-        They are in ascending byte order of names; ``next`` is the last name. Items stored by an older version of the
-        driver may lack times.
-        """
+        """Return live stages, fences or producers with names greater than ``after``, in byte order of names."""
         ...
 
     def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
-        """Return the result of the producer's last batch, which may still be open.
-
-        Raises ``ProducerNotFound`` if the producer has no batch.
-        """
+        """Return the result of the producer's last batch, which may be open. Raises ``ProducerNotFound``."""
         ...
 
 
@@ -310,8 +266,7 @@ class TopicController(Protocol):
         """Append the entries atomically as one batch, and return the sequence of the first entry.
 
         - The sequences of the entries are consecutive.
-        - Batches become visible in order of their sequences: once a reader has seen a batch, no earlier batch appears
-          (law L6).
+        - Once a reader has seen a batch, no earlier batch appears (law L6).
         - If the log exceeds the limits ``retention``, the oldest batches are trimmed.
         - The idempotency key is valid for the whole project. Its stored result is the first sequence.
         """
@@ -321,15 +276,9 @@ class TopicController(Protocol):
         """Return a slice of the log: batches of the topics that match ``pattern``, in log order.
 
         Each batch has messages above the sequence ``after``. It may also have expired messages, which readers filter
-        out (``Batch.messages``).
-
-        The slice ends with the batch that reaches ``limit`` messages, or with the next one. It ends earlier in two
-        cases:
-
-        - The bodies would exceed a megabyte in total.
-        - The search has passed many batches of other topics.
-
-        If the pattern is a single topic, the cost depends on that topic only.
+        out. The slice ends with the batch that reaches ``limit`` messages, or with the next one. It ends earlier if the
+        bodies would exceed a megabyte, or if the search has passed many batches of other topics. If the pattern is a
+        single topic, the cost depends on that topic only.
         """
         ...
 

@@ -26,10 +26,9 @@ class StripedLocks:
 
     @contextmanager
     def locked(self, *names: Hashable) -> Iterator[None]:
-        """Acquire the locks of the names; a context manager.
+        """Acquire the locks of the names; a context manager. Raises ``Unavailable`` after a timeout.
 
-        To prevent deadlocks, a thread must lock all its names in one call. If a lock cannot be acquired in time, the
-        method releases the locks that it has acquired and raises ``Unavailable``.
+        To prevent deadlocks, a thread must lock all its names in one call.
         """
         with ExitStack() as acquired:
             for stripe in sorted({hash(name) % STRIPES for name in names}):
@@ -80,11 +79,9 @@ class GroupCommit(Generic[Request, Answer]):
         Args:
             execute: Returns the results of a group in order. An exception among the results is raised for its own
                 request only. If ``execute`` raises an exception, it is raised for all requests of the group.
-            weigh: Returns the weight of a request.
-            capacity: Maximum total weight of a group with several requests.
+            capacity: Maximum total weight of a group with several requests, as computed by ``weigh``.
             timeout: Maximum seconds for which a request waits for its group to start; None = no limit.
             linger: Maximum seconds for which a leader waits for followers; 0 = no wait. Only with ``parallel`` = 1.
-            parallel: Maximum number of groups that run at a time.
             keys: Returns a request's keys. If two requests of a group share a key, the group's requests are executed
                 one by one.
             one_by_one_after: Errors of ``execute`` after which the group's requests are executed again one by one, so
@@ -106,10 +103,7 @@ class GroupCommit(Generic[Request, Answer]):
         self._running = 0
 
     def submit(self, request: Request) -> Answer:
-        """Execute a request in a group and return its result, or raise its error.
-
-        If the group does not start in time, the request is not executed, and the method raises ``Unavailable``.
-        """
+        """Execute a request in a group and return its result. Raises ``Unavailable`` if the group starts too late."""
         member = _Member[Request, Answer](request)
         with self._lock:
             if self._running == self._parallel:
@@ -172,10 +166,7 @@ class GroupCommit(Generic[Request, Answer]):
         self._awaited = 0
 
     def _take_followers(self, weight: int) -> list[_Member[Request, Answer]]:
-        """Remove and return the oldest waiting requests that fit in the leader's group.
-
-        ``weight`` is the weight of the leader's request.
-        """
+        """Remove and return the oldest waiting requests that fit in the group of a leader with this weight."""
         with self._lock:
             count = 0
             for member in self._waiting:

@@ -40,22 +40,16 @@ EVER: Final = Span(0.0, 1e12)
 class ParcelReader(Protocol):
     """The part of an export that depends on the driver. No method returns expired items."""
 
-    def counters(self, queue: QueueRef) -> Counters:
-        """Return the counters of an existing queue."""
-        ...
+    def counters(self, queue: QueueRef) -> Counters: ...
 
     def missing(self, project: str, after: str, limit: int) -> Sequence[str]:
-        """Return up to ``limit`` names of missing queues that still have idempotency keys.
-
-        The names follow ``after`` in an order that depends on the driver. The result is empty if no names follow.
-        """
+        """Return up to ``limit`` missing queues that still have idempotency keys. The driver defines the order."""
         ...
 
     def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[KeyParcel]:
         """Return up to ``limit`` idempotency keys of a queue, or of the topic log if the queue's name is ``LOG``.
 
-        ``after`` is ``next`` of the previous page, or "". A page may be short although more keys follow; ``next`` of
-        the last page is None.
+        A page may be short although more keys follow. ``next`` of the last page is None.
         """
         ...
 
@@ -68,10 +62,7 @@ class ParcelReader(Protocol):
         ...
 
     def documents(self, project: str, after: str, limit: int, now: Seconds) -> Page[DocumentParcel]:
-        """Return a page of up to ``limit`` documents of the project.
-
-        ``after`` is ``next`` of the previous page, or "" for the first page.
-        """
+        """Return a page of up to ``limit`` documents of the project."""
         ...
 
 
@@ -91,7 +82,6 @@ class Exporter:
         self._reader = reader
 
     def page(self, project: str, after: str, limit: int, now: Seconds) -> Page[Parcel]:
-        """Return the next page of parcels; see ``ParcelController.export``."""
         cursor: Cursor | None = Cursor(*json.loads(after)) if after else Cursor()
         items: list[Parcel] = []
         size = 0
@@ -156,10 +146,7 @@ class Exporter:
     def _read_missing_keys(
         self, project: str, at: Cursor, limit: int, now: Seconds
     ) -> tuple[Sequence[Parcel], Cursor | None]:
-        """Read the idempotency keys of missing queues.
-
-        If ``at`` has a position, begin within the queue ``at.queue``; otherwise, begin with the queue after it.
-        """
+        """Read the idempotency keys of missing queues, from the position in ``at`` or from the queue after it."""
         names = [at.queue] if at.position else self._reader.missing(project, at.queue, limit)
         found: list[Parcel] = []
         for name in names:

@@ -11,10 +11,7 @@ from collections.abc import Callable
 
 
 class LongScan(Exception):
-    """Raised if an operation would read too many entries on the event loop's thread.
-
-    The store raises it before it changes anything, so that the request can be run again on a worker thread.
-    """
+    """Raised before any change if an operation would read too many entries on the event loop's thread."""
 
 
 class Ticket:
@@ -24,10 +21,7 @@ class Ticket:
 
     def __init__(self) -> None:
         self.wait: Callable[[], object] | None = None
-        """A function that waits until the request's changes are durable; None if there is nothing to wait for.
-
-        It raises ``Unavailable`` if the changes cannot be made durable.
-        """
+        """A function that waits until the request's changes are durable; None if there is nothing to wait for."""
         self._release: Callable[[], object] | None = None
 
     def __enter__(self) -> "Ticket":
@@ -38,18 +32,11 @@ class Ticket:
         _thread.ticket = None
 
     def defer(self, wait: Callable[[], object]) -> None:
-        """Set the function that waits for the disk. It replaces the function of an earlier operation.
-
-        The last function is enough, because it also waits for all earlier writes.
-        """
+        """Set the function that waits for the disk. The last function suffices: it also waits for earlier writes."""
         self.wait = wait
 
     def keep_open(self, release: Callable[[], object]) -> bool:
-        """Keep the store open until the ticket is released. Return whether this call took effect.
-
-        The release of the ticket calls the function ``release``. The call has no effect if there is no disk sync to
-        wait for, or if the ticket already keeps the store open.
-        """
+        """Keep the store open until ``release``. Return False if it is already kept open or no sync is pending."""
         if self.wait is None or self._release is not None:
             return False
         self._release = release
@@ -57,7 +44,6 @@ class Ticket:
 
     @property
     def keeps_open(self) -> bool:
-        """Whether the ticket keeps the store open until it is released."""
         return self._release is not None
 
     def release(self) -> None:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The in-memory store: the queue engine over sorted dictionaries, for tests and demonstrations.
-
-All data is lost when the process ends.
-"""
+"""The in-memory store for tests and demonstrations: the queue engine over sorted dictionaries."""
 
 import logging
 import threading

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue subscriptions of this process's WebSocket connections (contract 14).
-
-The notifications for a connection are stored in a hidden queue, which delivery workers ignore.
-"""
+"""The queue subscriptions of this process's WebSocket connections (contract 14)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -48,8 +45,7 @@ class ConnectionSubscriptions:
     def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
         """Set the callback for new messages of the subscription ``id`` to the queue.
 
-        ``notify`` is called on any thread, and sometimes without a new message. Calls can be lost, so the connection
-        must also poll.
+        ``notify`` is called on any thread. Calls can be lost, so the connection must also poll.
         """
         self._watchers[_source(queue).connection_queue(id)] = notify
 
@@ -63,19 +59,13 @@ class ConnectionSubscriptions:
             notify()
 
     def exists(self, queue: QueueRef, id: str) -> bool:
-        """Return whether the subscription exists and has not expired."""
         return self._stored.get(_source(queue)).find(id) is not None
 
     def delete(self, queue: QueueRef, id: str) -> None:
-        """Delete the subscription and its pending messages."""
         self._subscriptions.delete(_source(queue), id)
 
     def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
-        """Yield the subscription's messages as JSON documents, in batches.
-
-        The messages of a batch are claimed. They are deleted when the next batch is requested. Messages that cannot be
-        decrypted are deleted without being yielded. Raises ``ReadOnly`` if the mode of the service forbids changes.
-        """
+        """Yield the messages in batches. A batch is deleted when the next one is requested. Raises ``ReadOnly``."""
         hidden = _source(queue).connection_queue(id)
         while True:
             self._modes.check_change()

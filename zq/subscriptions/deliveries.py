@@ -27,14 +27,7 @@ _TEST_TTL: Final = 3600
 
 
 class Delivery(Struct, frozen=True):
-    """A pending or dead-lettered delivery.
-
-    Args:
-        stored: The stored message whose body is the notice.
-        notice: The decoded notice.
-        body: The decrypted body of the message to deliver. None if it cannot be decrypted or the notice is a
-            confirmation request.
-    """
+    """A pending or dead-lettered delivery. ``body`` is None for a confirmation request or an unreadable message."""
 
     stored: Message
     notice: Notice
@@ -42,10 +35,7 @@ class Delivery(Struct, frozen=True):
 
 
 class Deliveries:
-    """The use cases of a subscription's deliveries.
-
-    Each method raises ``SubscriptionNotFound`` if the subscription does not exist.
-    """
+    """The use cases of a subscription's deliveries."""
 
     def __init__(
         self,
@@ -66,14 +56,7 @@ class Deliveries:
     def list(
         self, source: Source, id: str, marker: int, limit: int | None, pending: bool
     ) -> ReadResult[Page[Delivery]]:
-        """Return a page of the subscription's deliveries, oldest first.
-
-        Args:
-            marker: The marker from the previous page; 0 = the first page.
-            pending: Return pending deliveries. If false, return dead-lettered ones.
-
-        Raises ``Invalid`` if ``limit`` is out of range.
-        """
+        """Return a page of pending or dead-lettered deliveries, oldest first. Raises ``Invalid``."""
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         one, now = self._get_subscription(source, id), self._clock.now()
         queue, chosen = source.dead_letter_queue(id), ListFilter()
@@ -84,10 +67,7 @@ class Deliveries:
         return ReadResult(Page([self._make_delivery(source.project, each) for each in page.items], page.next), now)
 
     def delete(self, source: Source, id: str, ids: Sequence[str]) -> None:
-        """Delete the dead-lettered deliveries with the given ids, or all of them if ``ids`` is empty.
-
-        Raises ``Invalid`` if there are too many ids.
-        """
+        """Delete the dead-lettered deliveries with the given ids, or all of them if ``ids`` is empty."""
         dead = self._dead_letter_queue(source, id)
         if ids:
             check_count("ids", len(ids), MAX_IDS)
@@ -96,10 +76,7 @@ class Deliveries:
             self._storage.queues.purge(dead)
 
     def redrive(self, source: Source, id: str, limit: int | None) -> Redriven:
-        """Move up to ``limit`` dead-lettered deliveries back to the delivery queue, oldest first.
-
-        The attempt count of a moved delivery is reset to 0. Raises ``Invalid`` if ``limit`` is out of range.
-        """
+        """Move up to ``limit`` dead-lettered deliveries back to the delivery queue, oldest first."""
         limit = DEFAULT_BATCH if limit is None else check_range("limit", limit, 1, MAX_BATCH)
         dead, pending = self._dead_letter_queue(source, id), source.worker_queue(id)
         moved = marker = 0
@@ -114,10 +91,7 @@ class Deliveries:
         return Redriven(moved, self._storage.queues.ready(dead, MAX_BATCH, self._clock.now()).count)
 
     def test(self, source: Source, id: str) -> str:
-        """Queue a test message for this subscriber only, and return the message id.
-
-        Raises ``NotAgreed`` if the subscription is not active.
-        """
+        """Queue a test message, and return its id. Raises ``NotAgreed`` if the subscription is not active."""
         one, now = self._get_subscription(source, id), self._clock.now()
         if one.confirmed is None or not one.is_sent_to(self._policy.confirm):
             raise NotAgreed()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Storage of subscriptions, in one document per source (queue or topic).
 
-A change of a queue's subscriptions also updates the mark in the queue's metadata. If a queue has this mark, posts to it
-create notices. A change of a topic's subscriptions also renews the fan-out cursor of the project.
+A post creates notices if the queue's metadata has a mark. A change of a queue's subscriptions updates this mark. A
+change of a topic's subscriptions renews the fan-out cursor of the project.
 """
 
 from collections.abc import Callable
@@ -40,8 +40,7 @@ _decoder: Final = msgspec.msgpack.Decoder(SubscriptionSet)
 class Cursors:
     """The fan-out cursors: how far the messages of a project's topic log have been copied to subscriptions.
 
-    A project's cursor is a document whose value is a sequence as a decimal number. Only projects with topic subscribers
-    have a cursor. Each change is a compare-and-set on the cursor's version.
+    Only projects with topic subscribers have a cursor. Each change is a compare-and-set on the cursor's version.
     """
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
@@ -57,10 +56,7 @@ class Cursors:
         return self._storage.documents.get(_cursor_ref(project), self._clock.now())
 
     def move(self, project: str, position: int, version: str) -> bool:
-        """Set the cursor to ``position`` if its version equals ``version``. If ``version`` is "", create the cursor.
-
-        Return whether the cursor was set.
-        """
+        """Set the cursor if its version equals ``version`` ("" = no cursor). Return whether it was set."""
         return self._storage.documents.put(_cursor_ref(project), b"%d" % position, self._clock.now(), expected=version)
 
     def remove(self, project: str, version: str) -> bool:
@@ -109,10 +105,7 @@ class SubscriptionDocuments:
             after = page.next
 
     def list_project(self, project: str, after: str, limit: int) -> list[tuple[Source, Subscription]]:
-        """Return up to ``limit`` subscriptions of the project that have not expired, sorted by source and id.
-
-        ``after`` is the ``position`` of the last subscription of the previous page; "" = the first page.
-        """
+        """Return up to ``limit`` subscriptions of the project after the position ``after``, sorted by source and id."""
         now = self._clock.now()
         document, _, id = after.rpartition("/")
         found: list[tuple[Source, Subscription]] = []
@@ -137,8 +130,8 @@ class SubscriptionDocuments:
     def change(self, source: Source, change: Callable[[SubscriptionSet], tuple[SubscriptionSet, Any]]) -> Any:
         """Atomically change the source's subscription set, and then update the queue's mark or the project's cursor.
 
-        ``change`` receives the stored set, and returns the new set and the result of this method. If the set changes
-        concurrently, ``change`` is called again. Raises ``MetadataConflict`` after ``MAX_ATTEMPTS`` attempts.
+        ``change`` receives the stored set, and returns the new set and the result of this method. It may be called
+        several times. Raises ``MetadataConflict`` after ``MAX_ATTEMPTS`` attempts.
         """
         ref = _document(source)
         for _ in range(MAX_ATTEMPTS):
@@ -157,10 +150,8 @@ class SubscriptionDocuments:
     def start_at_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
         """Return a copy of the subscription that receives only messages posted from now on.
 
-        If the subscription is not active, return it unchanged. In the copy, ``confirmed`` is:
-
-        - for a queue, the next generation of its subscription set ``all``;
-        - for a topic, the next sequence of the project's log.
+        If the subscription is not active, return it unchanged. Otherwise, ``confirmed`` is the next generation of a
+        queue's subscription set, or the next sequence of the topic log.
         """
         if subscription.confirmed is None:
             return subscription
@@ -183,8 +174,7 @@ class SubscriptionDocuments:
     def delete_some(self, project: str, limit: int) -> bool:
         """Delete the subscriptions of up to ``limit`` sources of the project.
 
-        Return False if the project had no source with subscriptions. In this case, also delete the project's cursor and
-        its entry in the list of projects.
+        If the project has no subscriptions, delete its cursor and its list entry, and return False.
         """
         now = self._clock.now()
         found = self._documents.list(project, KIND, "", "", limit, now).items
@@ -215,10 +205,7 @@ class SubscriptionDocuments:
         return self._documents.put(ref, msgspec.msgpack.encode(new), now, expected=version, expires=expires)
 
     def _follow(self, source: Source) -> None:
-        """Renew the fan-out cursor of the topic's project, or create it.
-
-        A new cursor points before the first message that an active subscription of the topic must receive.
-        """
+        """Renew the topic's fan-out cursor. A new one points before the first undelivered message."""
         if items := self.get(source).items:
             agreed = [each.confirmed - 1 for each in items if each.confirmed is not None]
             self._cursors.renew(
@@ -232,10 +219,7 @@ def position(source: Source, subscription: Subscription) -> str:
 
 
 def postpone(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
-    """Return a stored subscription document with all expiry times postponed by ``seconds``.
-
-    Return None if ``kind`` is another kind of document.
-    """
+    """Postpone all expiry times of a stored subscription document. Return None for another ``kind``."""
     if kind != KIND:
         return None
     all = _decoder.decode(stored)
@@ -244,11 +228,7 @@ def postpone(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
 
 
 def _decode_unexpired(stored: bytes | None, now: Seconds) -> SubscriptionSet:
-    """Decode a subscription set and remove expired subscriptions. If ``stored`` is None, return an empty set.
-
-    The generation of the result is at least the current time in milliseconds. Generations therefore never repeat, even
-    after the stored document has expired.
-    """
+    """Decode a subscription set without expired ones. The generation is at least the time, so it never repeats."""
     found = _decoder.decode(stored).without_expired(now) if stored else SubscriptionSet()
     return msgspec.structs.replace(found, generation=max(found.generation, int(now * 1000)))
 

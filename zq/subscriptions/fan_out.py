@@ -8,7 +8,7 @@ The fan-out of a project's topic log has three steps:
 3. Move the cursor past these messages by compare-and-set.
 
 Each change of subscriptions gives the cursor a new version. If subscriptions change during these steps, the cursor does
-not move, and the same messages are processed again.
+not move, and the messages are processed again.
 """
 
 import logging
@@ -43,10 +43,7 @@ SOURCES_AT_ONCE: Final = 20
 
 
 class Subscribers(Followers):
-    """The subscribers of queues and topics, as the core accesses them.
-
-    ``keep`` is the retention of undelivered notices in seconds.
-    """
+    """The subscribers of queues and topics. ``keep`` is the retention of undelivered notices in seconds."""
 
     def __init__(self, storage: Storage, clock: Clock, keep: int) -> None:
         self._documents = SubscriptionDocuments(storage, clock)
@@ -58,8 +55,8 @@ class Subscribers(Followers):
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
         """Return one notice for each message, to be stored atomically with the post.
 
-        ``hops`` is the number of subscriptions through which the messages have already passed. If it is ``MAX_HOPS`` or
-        more, return None, because the subscriptions probably form a loop.
+        If the messages have passed through ``MAX_HOPS`` subscriptions (``hops``), return None, because they probably
+        loop.
         """
         if hops >= MAX_HOPS:
             return None
@@ -88,12 +85,7 @@ class Subscribers(Followers):
 
 
 class FollowResult(Struct, frozen=True):
-    """The result of one fan-out step of a topic log.
-
-    Args:
-        pending: The queues with new deliveries.
-        more: Whether the log has more messages.
-    """
+    """The result of one fan-out step of a topic log. ``more``: the log has more messages."""
 
     pending: Sequence[QueueRef]
     more: bool
@@ -112,10 +104,7 @@ class FanOut:
         self._cursors = Cursors(storage, clock)
 
     def list_work(self, project: str) -> Sequence[QueueRef]:
-        """Return the project's queues that a delivery worker must check.
-
-        These are the notice and delivery queues and, if the project has topic subscribers, its topic log.
-        """
+        """Return the project's queues that a delivery worker must check."""
         return [*self._queues(project), *([make_log_ref(project)] if self._cursors.get(project) else [])]
 
     def _queues(self, project: str) -> Sequence[QueueRef]:
@@ -128,10 +117,7 @@ class FanOut:
             after = page.next
 
     def fan_out(self, notices: QueueRef, claim: Claim) -> Sequence[QueueRef]:
-        """Copy the claimed notices to the delivery queues of subscriptions, and delete the notices.
-
-        Return the queues with new deliveries.
-        """
+        """Copy the claimed notices to the delivery queues of subscriptions, and delete the notices."""
         now = self._clock.now()
         known: dict[Source, SubscriptionSet] = {}
         pending: dict[QueueRef, list[Notice]] = {}
@@ -149,10 +135,7 @@ class FanOut:
         return list(pending)
 
     def follow(self, project: str) -> FollowResult | None:
-        """Copy the next topic messages to the delivery queues of subscriptions, and move the cursor.
-
-        If the project has no topic subscribers, remove the cursor and return None.
-        """
+        """Copy the next topic messages to delivery queues, and move the cursor. Return None without subscribers."""
         now, cursor = self._clock.now(), self._cursors.get(project)
         if cursor is None:
             return None

@@ -82,15 +82,7 @@ class SubscriptionsFeature(Feature):
 def subscriptions_feature(
     options: NotificationOptions, core: Broker, share: Callable[[], SignedUrlOptions], strategy: object, alone: bool
 ) -> SubscriptionsFeature:
-    """Create the subscriptions feature from the settings.
-
-    If the extra ``delivery`` is not installed, the server rejects all new subscriptions.
-
-    Args:
-        share: Returns the current options of signed URLs.
-        strategy: The server's authentication strategy. If it is Keystone, subscribers can receive trust tokens.
-        alone: Whether this is the only process that uses the store.
-    """
+    """Create the feature. Without the extra ``delivery``, the server rejects all new subscriptions."""
     if not CAN_DELIVER:
         return SubscriptionsFeature(UseCases(core, create_policy(options, share, check_address=_reject_subscriber)))
     trusts, storage, clock = create_trusts(options, strategy), core.storage, core.waiters.clock

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data model of subscriptions (contract 9) and deliveries.
 
-A source is a queue or topic with subscribers. A notice describes a posted message; a delivery is a copy of the notice
-for one subscription. Both are messages in hidden queues of the source's project:
-
-- one notice queue per source queue,
-- one delivery queue and one dead-letter queue per subscription.
+A source is a queue or topic with subscribers. A notice describes a posted message. A delivery is a copy of the notice
+for one subscription. Notices and deliveries are messages in hidden queues.
 """
 
 from typing import Any, Final
@@ -72,16 +69,11 @@ class Notice(Struct, frozen=True, array_like=True):
     """A message to deliver, or a confirmation request.
 
     Args:
-        message: The message id.
-        kind: The kind of the source: "queue" or "topic".
-        name: The name of the source.
-        generation: For a queue, the version number of its subscription set when the message was posted. For a topic,
-            the sequence of the message.
+        generation: For a queue, the version of its subscription set at the time of the post. For a topic, the sequence.
         confirmation: The type of a confirmation request; "" for a message.
         delay: The delay of the message in seconds. None = the queue has no default delay, so delays are ignored.
         hops: The number of subscriptions through which the message has already passed, for loop detection.
         seal: For a topic message, the random bytes to which its encryption is bound (``Entry.seal``).
-        attributes: The stored attributes of the message, possibly encrypted.
     """
 
     message: str
@@ -101,11 +93,9 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
     """A stored subscription.
 
     Args:
-        ttl: The time to live in seconds.
         started: The start of ``ttl``, as Unix time in seconds.
         confirmed: The generation (topics: sequence) of the first message to deliver; None = the subscription is not
             active.
-        secret: The encrypted secret that signs deliveries.
         former: The encrypted previous secret, and the time until which it also signs deliveries.
         agreed: The subscriber's response: True = confirmed; False = declined, or activated without a confirmation;
             None = no response yet. In documents of earlier versions of zq, None means "confirmed" if ``confirmed`` is
@@ -132,11 +122,7 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
         return self.started + self.ttl
 
     def must_confirm(self, confirm: bool) -> bool:
-        """Return whether the subscriber must confirm before messages are delivered to it.
-
-        Mail subscribers must always confirm, and WebSocket connections never. Webhook subscribers must confirm if
-        ``confirm``, the server's option ``require_confirmation``, is true.
-        """
+        """Return whether delivery needs a confirmation: mail always, WebSocket never, webhooks if ``confirm``."""
         return not self.subscriber.startswith(CONNECTION) and (confirm or self.subscriber.startswith("mailto:"))
 
     def is_sent_to(self, confirm: bool) -> bool:
@@ -146,8 +132,8 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
     def receives(self, notice: Notice, confirm: bool) -> bool:
         """Return whether the notice is delivered to the subscriber. ``confirm`` is the option ``require_confirmation``.
 
-        A confirmation request is delivered only if the subscriber has not confirmed. A message is delivered only if
-        the subscription was active when the message was posted, and ``is_sent_to`` is true.
+        Only an unconfirmed subscriber receives a confirmation request. A message is delivered only if the subscription
+        was active at the time of the post.
         """
         if notice.confirmation:
             return not self.has_agreed
@@ -171,12 +157,7 @@ class SubscriptionSet(Struct, frozen=True):
         return SubscriptionSet(self.generation, tuple(each for each in self.items if each.expires > now))
 
     def replace(self, *changed: Subscription, without: str = "") -> "SubscriptionSet":
-        """Return a changed copy of the set, with the next generation.
-
-        Args:
-            changed: Subscriptions to add. Each one replaces the subscription with the same id, if any.
-            without: The id of a subscription to remove; "" = none.
-        """
+        """Return a changed copy of the set, with the next generation."""
         gone = {each.id for each in changed} | {without}
         kept = [each for each in self.items if each.id not in gone]
         return SubscriptionSet(self.generation + 1, tuple(sorted([*kept, *changed], key=lambda each: each.id)))

@@ -36,10 +36,7 @@ def make_drafts(notices: Sequence[Notice], ttl: int, now: Seconds) -> Sequence[D
 
 
 def decrypt_notice(sealing: Sealing, project: str, notice: Notice) -> Notice:
-    """Return the notice with decrypted body and attributes.
-
-    Raises ``MessageUnreadable`` if the body or the attributes cannot be decrypted.
-    """
+    """Return the notice with decrypted body and attributes."""
     id = notice.message if notice.kind == "queue" else topic_binding(notice.name, notice.seal)
     body, attributes = sealing.open(project, id, notice.body), notice.attributes
     if attributes:
@@ -58,10 +55,7 @@ def build_notification(notice: Notice, *, is_mail: bool = False) -> bytes:
 
 
 def build_webhook_body(document: bytes, template: object) -> bytes:
-    """Build the body of a webhook request.
-
-    If the subscription has a template, insert the document into it. If not, the body is the document itself.
-    """
+    """Build the body of a webhook request."""
     if not isinstance(template, str) or not template:
         return document
     return template.replace(PLACEHOLDER, document.decode()).encode("utf-8", "surrogatepass")

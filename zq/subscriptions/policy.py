@@ -38,12 +38,7 @@ class Trusts(Protocol):
     """Interface for the creation of Keystone trusts."""
 
     def create(self, token: str, subscriber: str, until: Seconds) -> str:
-        """Create a trust for the token's user and return the trust id. ``until`` is the trust's expiry in Unix time.
-
-        Raises:
-            Invalid: The subscriber may not receive tokens, or Keystone creates no trust for this token.
-            Unavailable: Keystone is unavailable.
-        """
+        """Create a trust that expires at ``until``, and return its id. Raises ``Invalid`` if no trust is possible."""
         ...
 
 

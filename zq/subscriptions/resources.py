@@ -30,8 +30,6 @@ _STATES: Final = {"dead": False, "waiting": True}
 
 
 class _Resource:
-    """Base class for resources of a source. ``kind`` is "queue" or "topic"."""
-
     def __init__(self, subscriptions: Subscriptions, kind: str) -> None:
         self._subscriptions = subscriptions
         self._kind = kind
@@ -45,9 +43,6 @@ def _parse_terms(req: Request, needed: bool) -> Terms:
     """Parse the properties of a subscription in the request body. Unknown members are ignored.
 
     Clients rely on the texts of the error messages (contract 0.2).
-
-    Args:
-        needed: Whether an empty body is an error.
     """
     raw = query.body(req, required=needed)
     given = wire.json_value(raw) if raw else {}
@@ -87,10 +82,7 @@ class SubscriptionCollection(_Resource):
 
 
 class ProjectSubscriptions:
-    """The resource ``/v2/subscriptions``: list the project's subscriptions.
-
-    The caller's scopes must cover all queues and topics.
-    """
+    """The resource ``/v2/subscriptions``: list the project's subscriptions."""
 
     policy: ClassVar[dict[str, str]] = {"GET": "subscription:get_all"}
 
@@ -149,10 +141,7 @@ class SubscriptionConfirmation(_Resource):
 
 
 def _is_owner(req: Request) -> bool:
-    """Return whether the caller acts as the source's owner.
-
-    This caller has a credential, uses no signed URL, and is not an administrator.
-    """
+    """Return whether the caller acts as the source's owner: not by a signed URL or as an administrator."""
     identity: Identity = req.context.identity
     return bool(identity.credential) and SIGNATURE not in req.env and ADMIN not in identity.roles
 

@@ -13,10 +13,7 @@ NONCE = 12
 
 
 class SecretSealer:
-    """A sealer that uses AES-256-GCM. The first configured key encrypts; all of them decrypt.
-
-    ``options`` returns the current keys. They can change when the configuration is reloaded.
-    """
+    """A sealer that uses AES-256-GCM. The first configured key encrypts; all of them decrypt."""
 
     def __init__(self, options: Callable[[], SignedUrlOptions]) -> None:
         self._options = options

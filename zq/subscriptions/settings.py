@@ -136,7 +136,7 @@ def _parse_template(option: str, options: NotificationOptions, default: str) -> 
 
 
 def _list_stores(settings: Any) -> Iterator[tuple[str, int]]:
-    """Yield the host and port of each server of the configured store and of each server that pools may use."""
+    """Yield the host and port of each server that stores data."""
     pools = settings.pooling.hosts if settings.pooling else ()
     named = [settings.storage.uri, *(f"{scheme}://{host}" for host in pools for scheme in ("redis", "mongodb"))]
     for uri in named:

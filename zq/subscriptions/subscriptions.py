@@ -3,9 +3,9 @@
 
 All subscriptions of a source are stored in one document, so no subscriber can be added twice.
 
-A queue with subscribers has ``MARK`` in its metadata. Each post passes the queue's cached metadata to the store. If
-the stored metadata differ, the store rejects the post, and the server reads the metadata again. A message is therefore
-never stored without its notices, even if another server has just added the mark.
+A queue with subscribers has ``MARK`` in its metadata. Each post passes the cached metadata to the store, and the store
+rejects the post if the metadata have changed. A message is therefore never stored without its notices, even if another
+server has just added the mark.
 """
 
 import re
@@ -80,22 +80,14 @@ class Terms(Struct):
 
 
 class CreatedSubscription(Struct, frozen=True):
-    """The result of creating a subscription.
-
-    ``secret`` signs the deliveries; "" = the subscription existed already, or its deliveries are not signed.
-    """
+    """A created or existing subscription. ``secret`` is "" if it existed or its deliveries are not signed."""
 
     id: str
     secret: str = ""
 
 
 class ListedSubscription(Struct, frozen=True):
-    """A subscription in the listing of its project, with its backlog.
-
-    Attributes:
-        waiting: Number of pending deliveries, counted up to ``MAX_COUNTED``.
-        dead: Number of dead-lettered deliveries, counted up to ``MAX_COUNTED``.
-    """
+    """A subscription in the project's listing, with message counts up to ``MAX_COUNTED``."""
 
     source: Source
     subscription: Subscription
@@ -133,13 +125,11 @@ class Subscriptions:
 
         Args:
             token: The caller's Keystone token, with which a trust is created.
-            connection: The id of the caller's WebSocket connection (contract 14). If ``terms`` has no subscriber, the
-                connection becomes the subscriber. A connection need not confirm, and its messages are not signed.
+            connection: The id of the caller's WebSocket connection, the subscriber if ``terms`` has none.
 
         Raises:
             Invalid: A term is not valid, or the server lacks a key or a service that the subscription needs.
             SubscriptionExists: The subscriber already has a confirmed subscription.
-            QuotaExceeded: The source or the project has too many subscriptions.
         """
         self._ensure_source(source)
         pushed = bool(connection) and terms.subscriber is None
@@ -180,23 +170,14 @@ class Subscriptions:
         return CreatedSubscription(found.id, secret if found.id == made.id else "")
 
     def list(self, source: Source, marker: str, limit: int | None) -> ReadResult[Page[Subscription]]:
-        """Return a page of the source's subscriptions, sorted by id.
-
-        ``marker`` is the id of the previous page's last subscription; "" = the first page. Raises ``Invalid`` if
-        ``limit`` is out of range.
-        """
+        """Return a page of the source's subscriptions, sorted by id. Raises ``Invalid``."""
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         now = self._clock.now()
         items = [each for each in self._stored.get(source).items if each.id > marker][:size]
         return ReadResult(Page(items, items[-1].id if items else None), now)
 
     def list_project(self, project: str, marker: str, limit: int | None) -> ReadResult[Page[ListedSubscription]]:
-        """Return a page of the project's subscriptions, sorted by source and id.
-
-        ``marker`` is the marker from the previous page; "" = the first page.
-
-        Raises ``Invalid`` if ``limit`` is out of range, and ``InvalidParameter`` if ``marker`` is not valid.
-        """
+        """Return a page of the project's subscriptions. Raises ``Invalid`` and ``InvalidParameter``."""
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         if marker and not MARKER.fullmatch(marker):
             raise InvalidParameter("marker is not valid for this listing; use the marker in the link to the next page.")
@@ -229,8 +210,6 @@ class Subscriptions:
         - the signing secret changes;
         - the new subscriber must confirm, if the server requires confirmation from this type of subscriber;
         - headers with masked values are removed, because the new subscriber must not receive the old values.
-
-        ``token`` is the caller's Keystone token. If the subscriber needs a trust, a new trust replaces the old one.
 
         Raises:
             Invalid: A term is not valid, or ``terms`` sets no property.
@@ -277,16 +256,12 @@ class Subscriptions:
     def confirm(self, source: Source, id: str, agreed: bool, by_owner: bool = False) -> None:
         """Confirm or decline the subscription (contract 9.6).
 
-        If an active subscription is declined, a subscriber that must confirm gets a confirmation request, with which it
-        can subscribe again.
+        A subscriber that declines an active subscription gets another confirmation request, to subscribe again.
 
         Args:
-            agreed: True to confirm, False to decline.
-            by_owner: Whether the caller is the source's owner. The owner may decline any subscription, but may confirm
-                only one that does not require the subscriber's confirmation.
+            by_owner: Whether the caller is the source's owner. The owner may decline any subscription.
 
         Raises:
-            SubscriptionNotFound: The subscription does not exist.
             NotAuthorized: The caller is the owner, but only the subscriber may confirm this subscription.
         """
 
@@ -311,12 +286,7 @@ class Subscriptions:
             self._request_confirmation(source, left, "UnsubscribeConfirmation")
 
     def rotate(self, source: Source, id: str) -> str:
-        """Create a new signing secret and return it. For one day, the old secret also signs deliveries.
-
-        Raises:
-            Invalid: The server has no key to encrypt the secret.
-            SubscriptionNotFound: The subscription does not exist.
-        """
+        """Create a signing secret. For a day, the old one also signs. Raises ``Invalid`` without an encryption key."""
         secret = new_secret()
         sealed, until = self._policy.sealer.seal(secret), self._clock.now() + ROTATION_SECONDS
 
@@ -366,8 +336,8 @@ class Subscriptions:
     def _activate_if_allowed(self, one: Subscription) -> Subscription:
         """Return an active copy of the subscription. If the subscriber must confirm first, return it unchanged.
 
-        If the subscriber has not confirmed, ``agreed`` of the copy is False. The subscriber must then confirm if the
-        operator enables ``require_confirmation`` later.
+        Without a confirmation, ``agreed`` is False, so the subscriber must confirm if ``require_confirmation`` is
+        enabled later.
         """
         if one.must_confirm(self._policy.confirm):
             return one

@@ -2,8 +2,8 @@
 """Keystone trusts for subscribers with the schemes ``trust+http`` and ``trust+https`` (contract 9.2, 9.9).
 
 With a trust, the caller delegates its roles in the project to the service user until the subscription expires. Each
-delivery contains a token with all of these roles. Unless the operator allows more, the server therefore sends tokens
-only over TLS and only to services in Keystone's catalogue.
+delivery contains a token with all of these roles. By default, the server therefore sends tokens only over TLS and only
+to services in Keystone's catalogue.
 """
 
 import logging
@@ -34,7 +34,6 @@ class Trusts:
     """A Keystone client that creates trusts and trust tokens as the user in ``[keystone_authtoken]``.
 
     Args:
-        middleware: The Keystone middleware, with the session and the credentials of the service user.
         http: Whether tokens may be sent without TLS.
         targets: URL prefixes that may receive tokens, in addition to the services in Keystone's catalogue.
     """
@@ -72,10 +71,7 @@ class Trusts:
             raise Unavailable("Keystone is temporarily unavailable. Try again later.") from error
 
     def headers(self, subscriber: str, options: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return HTTP headers that contain a trust token. Tokens are cached until they expire.
-
-        Raises ``Invalid``, with a message for operators, if there is no token for the subscriber.
-        """
+        """Return HTTP headers that contain a trust token, which is cached. Raises ``Invalid`` if there is no token."""
         trust = options.get("trust_id")
         if not isinstance(trust, str) or not trust:
             raise Invalid("The subscription has no trust.")
@@ -121,10 +117,7 @@ def _list_urls(catalogue: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _is_below(place: str, url: str) -> bool:
-    """Return whether ``url`` equals the URL prefix ``place`` or is below it.
-
-    A path with ``.`` or ``..`` segments is never below ``place``.
-    """
+    """Return whether ``url`` is at or below the prefix ``place``. Paths with ``.`` or ``..`` never are."""
     ours, theirs = urlsplit(place), urlsplit(url)
     if (ours.scheme, ours.hostname, _port(ours)) != (theirs.scheme, theirs.hostname, _port(theirs)):
         return False

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An in-process server for tests: the real application with an empty store and a clock that tests can advance.
-
-Reference: ``api-ref/client.md#test-your-programs``. ``zq.testing.plugin`` provides pytest fixtures.
-"""
+"""An in-process server for tests: the real application with an empty store and a clock that tests can advance."""
 
 import socket
 import threading
@@ -43,11 +40,7 @@ PATIENCE: Final = 10.0
 
 
 class Clock:
-    """The server's clock: real time plus the seconds by which tests have advanced it.
-
-    Args:
-        moved: Called after each ``advance``.
-    """
+    """The server's clock: real time plus the seconds by which tests have advanced it."""
 
     def __init__(self, read: Callable[[], Seconds], moved: Callable[[], object]) -> None:
         self._read = read
@@ -62,10 +55,7 @@ class Clock:
             return self._last
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock. Messages and claims expire as if the time had passed.
-
-        Waiting requests poll again at once. Raises ``ValueError`` for a negative number.
-        """
+        """Advance the clock; waiting requests poll again. Raises ``ValueError`` for a negative number."""
         if not 0 <= seconds < float("inf"):
             raise ValueError(f"A clock moves only forward, by a number of seconds; not by {seconds}.")
         with self._lock:
@@ -73,11 +63,9 @@ class Clock:
         self._moved()
 
     def drift(self) -> Seconds:
-        """Return 0, because the store's clock is this clock."""
         return 0.0
 
     def uncertainty(self) -> Seconds:
-        """Return 0, because the store's clock is this clock."""
         return 0.0
 
 
@@ -126,7 +114,6 @@ def server(
     Args:
         auth_strategy: "" = no authentication; "token" = clients need a token from ``Server.token``.
         quota: Limits of each project, named as in the section ``[quota]`` of the configuration. Requires "token".
-        store: Store URI.
         sqs: Whether to serve the SQS protocol too, for any access key and without a minimum interval between purges.
 
     Raises ``ValueError`` for any other strategy, or for a quota without authentication.

@@ -14,14 +14,7 @@ TYPES: Final = {str: "string", int: "int", bool: "boolean", list: "list", dict: 
 
 
 class Request(Struct, frozen=True):
-    """An HTTP request.
-
-    Args:
-        method: The HTTP method.
-        path: The path, not encoded.
-        query: The query parameters, not encoded.
-        document: The JSON body; None = no body.
-    """
+    """An HTTP request; neither path nor query is encoded."""
 
     method: str
     path: str
@@ -39,11 +32,7 @@ class Reply(Struct, frozen=True):
 
 
 def build_request(action: str, body: Body) -> Request | None:
-    """Build the HTTP request for a WebSocket action. Return None if the action needs no request.
-
-    Only ``message_get_many`` with an empty list of ids needs no request. Raises ``Invalid`` if a field of the body is
-    missing or invalid.
-    """
+    """Build the HTTP request for an action, or None for an empty ``message_get_many``. Raises ``Invalid``."""
     if action == "queue_list":
         return Request("GET", "/v2/queues", _get_query(body, marker=str, limit=int, detailed=bool))
     queue = "/v2/queues/" + _get_segment(body, "queue_name")
@@ -115,7 +104,6 @@ BUILDERS: Final[dict[str, Callable[[str, str, Body], Request | None]]] = {
 
 
 def _get_field(body: Body, name: str, kind: type) -> Any:
-    """Return a field of the body, or None if the field is missing. Raises ``Invalid`` if its type is not ``kind``."""
     value = body.get(name)
     if value is not None and type(value) is not kind:
         raise Invalid(f'Bad request. The value of the "{name}" field must be a {TYPES[kind]}.')
@@ -123,7 +111,6 @@ def _get_field(body: Body, name: str, kind: type) -> Any:
 
 
 def _get_segment(body: Body, name: str) -> str:
-    """Return a field of the body as a path segment. Raises ``Invalid`` if it is missing, empty or has a slash."""
     value: str | None = _get_field(body, name, str)
     if value is None:
         raise Invalid(f'Bad request. Missing "{name}" field.')
@@ -149,10 +136,7 @@ def _get_ids(body: Body, name: str) -> list[str]:
 
 
 def _get_drafts(body: Body) -> list[dict[str, Any]]:
-    """Return the messages to post, without ``delay``, which contract 14 ignores.
-
-    Raises ``Invalid`` if a message is not an object, has no body, or has a ``ttl`` that is not an integer.
-    """
+    """Return the messages to post, without ``delay``, which contract 14 ignores. Raises ``Invalid``."""
     messages = _get_field(body, "messages", list)
     if messages is None:
         raise Invalid('Bad request. Missing "messages" field.')
@@ -209,7 +193,6 @@ def _convert_messages(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _convert_stats(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the statistics with message ids in place of the links to the oldest and newest message."""
     counts = dict(document["messages"])
     for name in ("oldest", "newest"):
         if name in counts:

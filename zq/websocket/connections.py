@@ -33,13 +33,7 @@ class ClientDisconnect(Exception):
 
 
 class ConnectionLimits(Struct, frozen=True):
-    """Connection limits of a process.
-
-    Args:
-        connections: The maximum number of connections. At most half of them may be unauthenticated.
-        per_address: The maximum number of connections from one client network; None = no limit.
-        frame: The maximum frame size in bytes.
-    """
+    """Connection limits of a process. At most half of the connections may be unauthenticated."""
 
     connections: int
     per_address: int | None
@@ -62,7 +56,6 @@ class Connections:
         self._connections: set[Connection] = set()
 
     def refusal(self, scope: Scope) -> HTTPStatus | None:
-        """Return the HTTP status that rejects a handshake, or None if the handshake is accepted."""
         origins = {value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"}
         if not origins <= self._origins:
             return HTTPStatus.FORBIDDEN
@@ -80,7 +73,6 @@ class Connections:
         return None
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Accept the handshake, and serve the connection until it is closed."""
         peer = scope["client"][0]
         run = partial(self._edge.run, caller=client_network(peer))
         connection = Connection(self._edge, run, self._bounds.frame, receive, send)
@@ -103,12 +95,10 @@ class Connections:
             await run(session.end)
 
     def end(self) -> None:
-        """Wake all connections, which then close if the server is stopping."""
         for connection in self._connections:
             connection.notify()
 
     def _headers(self, scope: dict[str, Any]) -> dict[str, str]:
-        """Return the handshake headers, by name, to send with each request of the connection."""
         found: dict[str, str] = {}
         for kept in self._forwarded:
             values = [value.decode("latin-1") for name, value in scope["headers"] if name.decode() == kept.lower()]
@@ -192,10 +182,7 @@ class Connection:
         await self.send({"type": "websocket.send", kind: frame})
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Send an ASGI event to the client.
-
-        Raises ``ClientDisconnect`` if the client has disconnected or does not read for ``SEND_TIMEOUT`` seconds.
-        """
+        """Send an event. Raises ``ClientDisconnect``, also if the client does not read for ``SEND_TIMEOUT`` seconds."""
         until = self._loop.time() + SEND_TIMEOUT
         try:
             await self._edge.bound(self._send(message), lambda: until)

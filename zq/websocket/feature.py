@@ -30,17 +30,7 @@ class WebSocketFeature(Feature):
         queues: QueueController,
         subscriptions: Subscriptions,
     ) -> None:
-        """Create the feature.
-
-        Args:
-            options: The options of the section [websocket].
-            strategy: The value of [DEFAULT] auth_strategy.
-            behind_proxy: Whether a proxy hides the addresses of clients. If so, the limit per address does not apply.
-            max_post: The maximum size of a post request in bytes.
-            clock: The clock of the store.
-            queues: The queues of the store.
-            subscriptions: The subscriptions of connections.
-        """
+        """Create the feature. If ``behind_proxy``, the limit per address does not apply."""
         self._options = options
         self._strategy = strategy
         per_address = None if behind_proxy else options.max_connections_per_address

@@ -34,10 +34,7 @@ class Subscriptions(Protocol):
         ...
 
     def exists(self, queue: QueueRef, id: str) -> bool:
-        """Return whether the subscription exists and has not expired.
-
-        Raises ``Unavailable`` if the store is unavailable.
-        """
+        """Return whether the subscription exists and has not expired."""
         ...
 
     def delete(self, queue: QueueRef, id: str) -> None:
@@ -45,11 +42,7 @@ class Subscriptions(Protocol):
         ...
 
     def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
-        """Yield the subscription's messages as JSON documents, in batches.
-
-        The messages of a batch are deleted when the next batch is requested. Raises ``Unavailable`` if the store is
-        unavailable.
-        """
+        """Yield messages in batches. A batch is deleted when the next one is requested. Raises ``Unavailable``."""
         ...
 
 
@@ -98,10 +91,7 @@ class Pusher:
         return bool(self._formats) and (self._notified or time.monotonic() - self._polled_at > POLL_INTERVAL)
 
     def batches(self) -> Iterator[Sequence[Frame]]:
-        """Yield the frames to send, in batches. Blocks.
-
-        The messages of a batch are deleted when the next batch is requested.
-        """
+        """Yield frames in batches. Blocks. A batch is deleted when the next one is requested."""
         notified, self._notified, self._polled_at = self._notified, False, time.monotonic()
         try:
             for (queue, id), binary in list(self._formats.items()):

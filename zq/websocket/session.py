@@ -91,15 +91,8 @@ class CloseConnection(Exception):
 def call(app: Application, peer: str, headers: Mapping[str, str], request: Request, connection: str) -> Reply:
     """Execute a request within this process and return the response. Blocks.
 
-    Args:
-        app: The WSGI application.
-        peer: The client's address.
-        headers: The request headers.
-        request: The request.
-        connection: The id of the WebSocket connection. If the request creates a subscription without a subscriber, the
-            connection becomes the subscriber.
-
-    Raises ``Invalid`` if a text cannot be encoded as UTF-8.
+    ``connection`` becomes the subscriber of a new subscription without one. Raises ``Invalid`` if a text cannot be
+    encoded as UTF-8.
     """
     try:
         raw = b"" if request.document is None else msgspec.json.encode(request.document)
@@ -131,14 +124,7 @@ def call(app: Application, peer: str, headers: Mapping[str, str], request: Reque
 
 
 class Session:
-    """The session of one connection.
-
-    Args:
-        service: The components that all sessions share.
-        peer: The client's address.
-        handshake: The handshake headers that are sent with each request.
-        notify: A callback that is called from any thread when ``pushes`` may have frames to send.
-    """
+    """The session of one connection. ``notify`` is called from any thread when ``pushes`` may have frames."""
 
     def __init__(self, service: Service, peer: str, handshake: Mapping[str, str], notify: Callable[[], object]) -> None:
         self._service = service
@@ -156,10 +142,7 @@ class Session:
         self._deadline = time.monotonic() + CREDENTIAL_TIMEOUT
 
     def begin(self) -> None:
-        """Check that the handshake came through the proxy, if the authentication strategy is ``proxy``.
-
-        Raises ``CloseConnection`` otherwise.
-        """
+        """Raise ``CloseConnection`` unless a required proxy has authenticated the handshake."""
         if self._service.strategy == "proxy" and self._call(WHOAMI_REQUEST, {}).status != 200:
             raise CloseConnection(CLOSE_POLICY, "This connection did not come through the proxy.")
 
@@ -169,10 +152,7 @@ class Session:
         return self._open or bool(self._credential)
 
     def check(self) -> None:
-        """Check the authentication deadline and the credential's expiry. Must be called every second.
-
-        Raises ``CloseConnection`` if the client did not authenticate in time or the credential has expired.
-        """
+        """Check the authentication deadline and the expiry, every second. Raises ``CloseConnection``."""
         if self._credential:
             if self._expires is not None and self._service.clock.now() >= self._expires:
                 raise CloseConnection(CLOSE_EXPIRED, "The credential has expired.")
@@ -195,10 +175,7 @@ class Session:
         self.pushes.end()
 
     def start_pushing(self) -> None:
-        """Start to push the messages of the subscription that the last frame created.
-
-        Must be called after the answer to the frame was sent, so that no message precedes the answer.
-        """
+        """Start pushing for a new subscription, after its answer was sent: no message may precede the answer."""
         subscribed, self._subscribed = self._subscribed, None
         if subscribed is not None:
             self.pushes.add(*subscribed)
@@ -245,10 +222,7 @@ class Session:
             return 400, {"exception": str(error), "error": str(error)}
 
     def _authenticate(self, headers: Mapping[str, str]) -> tuple[int, Any]:
-        """Replace the connection's credential, and return the status and body of the answer.
-
-        If the new credential is invalid, the connection has no credential afterwards.
-        """
+        """Replace the credential, or remove it if the new one is invalid. Return the status and body of the answer."""
         if self._open:
             return 200, {"message": "Authentified: no credential is needed here."}
         token, project = headers["X-Auth-Token"], headers["X-Project-ID"]
@@ -297,10 +271,7 @@ class Session:
         return self._build_success(action, body, project, reply)
 
     def _build_success(self, action: str, body: dict[str, Any], project: str, reply: Reply) -> tuple[int, Any]:
-        """Return the status and body of the answer to a successful action.
-
-        Queue metadata in the answer is as stored, without the defaults that REST responses include.
-        """
+        """Return the status and body of the answer. Queue metadata is as stored, without defaults."""
         if action == "queue_get":
             return 200, self._stored(project, body["queue_name"]) or {}
         if action == "subscription_create" and not self._is_new(project, body, reply):
@@ -331,15 +302,7 @@ class Session:
         return None if stored is None else wire.json_object(stored.metadata)
 
     def _headers(self, headers: Mapping[str, Any], signed: bool, checks_client: bool = True) -> dict[str, str]:
-        """Return the HTTP headers for an action: those in the frame, and the credential.
-
-        Args:
-            headers: The headers in the frame.
-            signed: Whether the frame is signed. If so, the frame's signature is the credential. Otherwise, the
-                connection's credential is used.
-            checks_client: Whether the application checks the client id and rejects an invalid one. If false, an invalid
-                client id is replaced by ``NO_CLIENT``.
-        """
+        """Return the HTTP headers: those in the frame, and the frame's or the connection's credential."""
         given = {"X-Project-ID": headers["X-Project-ID"], "Client-ID": headers["Client-ID"]}
         if not checks_client and not _is_uuid(given["Client-ID"]):
             given["Client-ID"] = NO_CLIENT

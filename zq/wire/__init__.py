@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion between JSON on the wire and values of the model, for server and client.
 
-This module decodes JSON in general and the requests of the base API. ``answers`` declares responses, and ``encoding``
-encodes them. Other modules cover the extensions. Defaults and limits are not applied here.
-
-Message bodies stay raw bytes: they are checked for encoding, syntax and numbers, but are not decoded.
+``answers`` declares responses, and ``encoding`` encodes them. Defaults and limits are not applied here. Message bodies
+stay raw bytes: they are checked for encoding, syntax and numbers, but are not decoded.
 """
 
 import json
@@ -120,10 +118,7 @@ def json_value(raw: bytes) -> Any:
 
 
 def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
-    """Decode JSON. Also check encoding and numbers, which msgspec does not check.
-
-    Raises ``InvalidBody`` if the JSON is malformed or does not match the decoder's type.
-    """
+    """Decode JSON, including checks of encoding and numbers. Raises ``InvalidBody``."""
     try:
         value = decoder.decode(raw)
         if not raw.isascii():
@@ -142,10 +137,7 @@ def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
 
 
 def _lone_surrogate(raw: bytes) -> str:
-    """Return an error sentence for the first unpaired surrogate, or "" if there is none.
-
-    msgspec reports only that the JSON is malformed.
-    """
+    """Return an error sentence for an unpaired surrogate, which msgspec does not explain, or ""."""
     half = next((escape for escape in _ESCAPES.finditer(raw) if escape[1]), None)
     if half is None:
         return ""
@@ -153,10 +145,7 @@ def _lone_surrogate(raw: bytes) -> str:
 
 
 def checksum(body: bytes) -> str:
-    """Return the checksum of a body: ``MD5:`` and the digest of its normalized JSON (contract 7.10).
-
-    For ``null``, return "".
-    """
+    """Return the checksum of a body: ``MD5:`` and the digest of its normalized JSON, or "" for ``null``."""
     value = json.loads(body)
     if value is None:
         return ""

@@ -40,20 +40,12 @@ def claim_href(queue: str, claim: str) -> str:
 
 
 def page(member: str, items: Sequence[object], path: str, query: dict[str, str] | None) -> bytes:
-    """Encode a page of a listing: the items, in a member with the given name, and the link to the next page.
-
-    Args:
-        query: Parameters of the link to the next page; ``None`` = no link.
-    """
+    """Encode a page of a listing: the items, in a member with the given name, and the link to the next page."""
     return encode({member: items, "links": next_links(path, query)})
 
 
 def next_links(path: str, query: dict[str, str] | None) -> list[answers.Link]:
-    """Return the link to the next page as a list, which is empty if ``query`` is ``None``.
-
-    The last parameter in ``query`` must be the parameter that changes from page to page. The encoded form of the other
-    parameters is cached.
-    """
+    """Return the link to the next page. Only the last parameter may change, because the rest is cached."""
     if query is None:
         return []
     *given, (name, value) = query.items()
@@ -77,12 +69,7 @@ def message_page(
     detailed: bool = False,
     starts: bool = False,
 ) -> bytes:
-    """Encode a page of messages.
-
-    Args:
-        query: Parameters of the link to the next page; ``None`` = no link.
-        starts: Whether only the start of each body is shown.
-    """
+    """Encode a page of messages."""
     shown = _format_messages(queue, messages, now, detailed, starts)
     return encode(answers.MessagePage(shown, next_links(f"/v2/queues/{queue}/messages", query)))
 
@@ -156,11 +143,7 @@ def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False, starts
 
 
 def claims(path: str, found: Sequence[ClaimSummary], now: Seconds, query: dict[str, str] | None) -> bytes:
-    """Encode a page of live claims.
-
-    Args:
-        query: Parameters of the link to the next page; ``None`` = no link.
-    """
+    """Encode a page of live claims."""
     shown: list[answers.LiveClaim[str]] = [
         answers.LiveClaim(
             id=one.id,
@@ -193,11 +176,7 @@ def depth(found: Depth, now: Seconds) -> bytes:
 
 
 def stats(path: str, stats: Stats, now: Seconds, detailed: bool) -> bytes:
-    """Encode the message counts, and the oldest and newest message if there is one (contract 6.7).
-
-    Args:
-        path: URL path of the queue or topic.
-    """
+    """Encode the message counts, and the oldest and newest message if there is one (contract 6.7)."""
     ends: list[answers.Edge[str] | None] = [None, None]
     if stats.oldest is not None and stats.newest is not None:
         ends = [_format_edge(path, edge, now, detailed) for edge in (stats.oldest, stats.newest)]
@@ -224,11 +203,7 @@ def _format_since(moment: Seconds | None, now: Seconds) -> tuple[str | None, int
 
 @lru_cache(maxsize=4096)
 def timestamp(moment: Seconds) -> str:
-    """Format a time as ISO 8601 in UTC with milliseconds.
-
-    Cached, because formatting takes most of the time of encoding a message, and all messages of a post have the same
-    time.
-    """
+    """Format a time as ISO 8601 in UTC with milliseconds. Cached, because all messages of a post have one time."""
     return datetime.fromtimestamp(round(moment, 3), UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 

@@ -91,10 +91,7 @@ def replay_terms(raw: bytes) -> ReplayTerms:
 
 
 def parse_time(text: str) -> Seconds | None:
-    """Parse an ISO 8601 date and time, rounded to milliseconds. Return ``None`` if the text is not valid.
-
-    Without an offset, the time is in UTC.
-    """
+    """Parse ISO 8601, by default in UTC, rounded to milliseconds; ``None`` if the text is not valid."""
     try:
         named = datetime.fromisoformat(text)
     except ValueError:

@@ -2,10 +2,8 @@
 """The reserved metadata keys of queues and topics. Each key is declared as one field of a struct.
 
 The field has the name of the key without the underscore, the type of its parsed value, and the value of an unset key.
-The field's docstring is the description of the key in ``api-ref/queues.md``. ``Key`` has all other properties.
-
-Derived from these fields are the schema, the rules, the defaults that clients see, the OpenAPI document, the console's
-form and the table in ``api-ref/queues.md``.
+Its docstring is the description in ``api-ref/queues.md``. The schema, the defaults that clients see, the OpenAPI
+document and the console's form are derived from these fields.
 """
 
 from collections.abc import Callable, Mapping
@@ -220,10 +218,7 @@ def build_key_schemas(limits: Limits) -> Json:
 
 
 def check_retry_span(policy: Mapping[str, Any], field: str = "_retry_policy") -> None:
-    """Raise ``InvalidBody`` if the minimum and maximum delay of a ``_retry_policy`` are too close.
-
-    The policy must already match its schema.
-    """
+    """Raise ``InvalidBody`` if the minimum and maximum delay of a ``_retry_policy`` are too close."""
     if policy.get("maximum_delay", 30) - policy.get("minimum_delay", 5) < 10:
         raise InvalidBody(
             f"{field}: maximum_delay must exceed minimum_delay by at least 10 seconds (defaults 30 and 5)."

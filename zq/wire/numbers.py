@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Range check of numbers in JSON: integers must fit in 64 signed bits, other numbers in a double (contract 1.6).
 
-Server, client, command line and Spark share this check, so that every consumer can decode the messages of a queue.
+Server, client, command line and Spark share this check, so that every consumer can decode the messages.
 """
 
 import json
@@ -34,11 +34,7 @@ class _Members(list[tuple[str, Any]]):
 
 
 def check_numbers(raw: bytes, field: str = "") -> None:
-    """Check all numbers of a valid JSON document. Raises ``InvalidBody`` for the first number out of range.
-
-    Args:
-        field: Path of the document, for the error message.
-    """
+    """Raise ``InvalidBody`` for the first number out of range in a valid JSON document."""
     shapes = raw.translate(_SHAPES)
     is_long = _LONG_NUMBER_SAMPLE in shapes[::4] and _LONG_NUMBER in shapes
     has_large_exponent = _LARGE_EXPONENT in shapes or _LARGE_SIGNED_EXPONENT in shapes
@@ -47,14 +43,7 @@ def check_numbers(raw: bytes, field: str = "") -> None:
 
 
 def checked_json(value: object, field: str = "") -> bytes:
-    """Encode a value as JSON.
-
-    Raises ``InvalidBody`` for NaN and infinities, which JSON cannot represent. Raises the errors of
-    ``msgspec.json.encode``.
-
-    Args:
-        field: Path of the value, for the error message.
-    """
+    """Encode a value as JSON. Raises ``InvalidBody`` for NaN and infinities, and msgspec's errors."""
     encoded = msgspec.json.encode(value)
     if b"null" in encoded:
         check_finite(value, field)

@@ -49,10 +49,8 @@ def page(
     """Encode a page of a topic's messages.
 
     Args:
-        query: Parameters of the link to the next page; ``None`` = no link.
         gap: The last sequence before the gap, and the first sequence after it.
-        position: Log position up to which the server searched, for a page without messages. ``None`` = encode the page
-            without details.
+        position: Log position up to which the server searched; ``None`` = encode the page without details.
     """
     shown = [_format_message(message, now, position is not None) for part in slices(messages) for message in part]
     next_page = next_links(f"/v2/topics/{topic}/messages", query)
@@ -88,18 +86,12 @@ def events(messages: Sequence[PublishedMessage], now: Seconds) -> list[bytes]:
 
 
 def gap_event(after: int, resumes: int) -> bytes:
-    """Render the event that reports a gap in the log.
-
-    Its id is the last missing sequence, so a client that reconnects resumes after the gap.
-    """
+    """Render the event for a gap. Its id is the last missing sequence, after which clients resume."""
     return b"id: %d\nevent: gap\ndata: %b\n\n" % (resumes - 1, encode(answers.Gap(after, resumes)))
 
 
 def opening(position: int) -> bytes:
-    """Render the first bytes of a stream: a comment, and ``position`` as the event id.
-
-    A client that reconnects before its first event resumes from this id.
-    """
+    """Render the start of a stream, with ``position`` as the event id, from which clients resume."""
     return b": zq\nid: %d\n\n" % position
 
 

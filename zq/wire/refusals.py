@@ -68,13 +68,7 @@ def row(kind: type[Exception]) -> tuple[int, str]:
 
 
 def error(status: int, name: str, title: str, sentence: str, retry_after: int = 1, limit: str = "") -> errors.ZqError:
-    """Convert an error response to an exception.
-
-    Args:
-        name: Value of the header ``X-Zq-Error``; "" = no header.
-        retry_after: Value of the header ``Retry-After`` in seconds, for ``TooManyRequests``.
-        limit: Name of the exceeded limit, for ``TooManyRequests``.
-    """
+    """Convert an error response to an exception. ``name`` is the header ``X-Zq-Error``; "" = none."""
     kind = KINDS.get(name) or ERRORS_BY_TITLE.get((status, title)) or BY_STATUS.get(status)
     if kind is errors.InvalidHeader:
         return errors.InvalidHeader(title, sentence)

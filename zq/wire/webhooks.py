@@ -55,12 +55,8 @@ def headers(secrets: Iterable[str], message: str, timestamp: int, body: bytes) -
 def verify(secret: str, given: Mapping[str, str], body: bytes, now: float, tolerance: float) -> str:
     """Verify a delivery and return its id.
 
-    Args:
-        given: Request headers, in any case.
-        now: Current time in seconds since the epoch.
-        tolerance: Maximum difference in seconds between ``now`` and the timestamp.
-
-    Raises ``Invalid`` if a header is missing or malformed, the timestamp is out of range, or no signature is valid.
+    Raises ``Invalid`` if a header is missing or malformed, no signature is valid, or the timestamp differs from ``now``
+    by more than ``tolerance`` seconds.
     """
     found = {name.lower(): value for name, value in given.items()}
     missing = [name for name in (ID, TIMESTAMP, SIGNATURE) if not found.get(name)]

@@ -31,11 +31,7 @@ class Field(Struct, frozen=True, omit_defaults=True):
 
 
 class Change(Struct, frozen=True, omit_defaults=True):
-    """A change of one object, such as a queue. Secrets are not included.
-
-    Attributes:
-        remark: Further information about the object, such as the number of its messages.
-    """
+    """A change of one object, such as a queue. Secrets are not included."""
 
     action: Action
     kind: str

@@ -62,13 +62,7 @@ class ProjectQuota(Struct, frozen=True):
 
 
 class Token(Struct, omit_defaults=True, frozen=True):
-    """The declaration of a token.
-
-    Attributes:
-        scopes: ``None`` = access to the whole project.
-        roles: Empty = the server's default.
-        days: Lifetime of a new token; ``None`` = the server's default.
-    """
+    """The declaration of a token. ``days`` is the lifetime of a new token; ``None`` = the server's default."""
 
     scopes: list[str] | None = None
     roles: list[str] = []
@@ -89,13 +83,7 @@ class Declaration(Struct, omit_defaults=True, frozen=True, kw_only=True):
 
 
 def read_declaration(content: bytes, limits: Limits) -> Declaration:
-    """Parse a declaration file, and check its syntax, its schema and its references.
-
-    Raises ``FileErrors`` with the errors of the first check that fails.
-
-    Args:
-        limits: The limits of the server.
-    """
+    """Parse a declaration file, and check its syntax, its schema and its references."""
     given = read_yaml(content)
     _refuse(form_errors(given, limits))
     assert isinstance(given, dict)  # ensured by the schema
@@ -108,7 +96,6 @@ def read_declaration(content: bytes, limits: Limits) -> Declaration:
 
 
 def _refuse(errors: Iterable[str]) -> None:
-    """Raise ``FileErrors`` if there are errors."""
     found = [*islice(errors, MAX_ERRORS + 1)]
     if len(found) > MAX_ERRORS:
         found[MAX_ERRORS:] = ["Further errors are not shown."]

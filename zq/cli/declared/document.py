@@ -66,11 +66,7 @@ class YamlReader:
         self._checked: set[int] = set()
 
     def read(self, node: Any, path: str, depth: int) -> Any:
-        """Return the value of a YAML node, or ``None`` if ``node`` is ``None``.
-
-        Add invalid values to ``errors``. Raises ``FileErrors`` if the document has too many values, and
-        ``RecursionError`` if it is nested too deeply.
-        """
+        """Return a YAML node's value, and add errors to ``errors``. Raises ``FileErrors``, ``RecursionError``."""
         if node is None:
             return None
         self._count += 1

@@ -47,13 +47,7 @@ ADMIN_RIGHT: Final = "This part of the file needs the role admin."
 
 
 class Mode(Struct, frozen=True):
-    """The options of ``zq apply``.
-
-    Attributes:
-        prune: Whether to delete objects that are not declared.
-        force: Whether to delete objects that hold messages, history or deliveries.
-        create_tokens: Whether to create tokens, whose secrets are printed.
-    """
+    """The options of ``zq apply``. ``force``: delete objects with messages, history or deliveries."""
 
     prune: bool = False
     force: bool = False
@@ -61,11 +55,7 @@ class Mode(Struct, frozen=True):
 
 
 class Kind(ABC, Generic[D, A]):
-    """One section of a declaration file, such as queues, and its objects on the server.
-
-    Args:
-        declared: The entries of the section by name.
-    """
+    """One section of a declaration file, such as queues, and its objects on the server."""
 
     section: ClassVar[str]
     word: ClassVar[str]
@@ -133,12 +123,7 @@ class Kind(ABC, Generic[D, A]):
 
 
 class ActualResource(Struct, frozen=True):
-    """The metadata of a queue or topic on the server.
-
-    Attributes:
-        shown: All metadata, including defaults.
-        own: Only metadata that differs from the defaults.
-    """
+    """The metadata of a queue or topic on the server."""
 
     shown: Json
     own: Json
@@ -251,10 +236,7 @@ class Queues(_Resources):
 
 
 def targets_first(queues: Mapping[str, Resource], names: Iterable[str]) -> list[str]:
-    """Return the names and their dead-letter queues, with each dead-letter queue before the queues that use it.
-
-    Names that are not in ``queues`` are omitted. The order within a cycle of dead-letter queues is arbitrary.
-    """
+    """Return the known names and dead-letter queues, each dead-letter queue before its sources."""
     ordered: dict[str, None] = {}
     for name in names:
         chain: dict[str, None] = {}
@@ -272,12 +254,7 @@ class Topics(_Resources):
 
 
 class ActualSubscription(Struct, frozen=True):
-    """A subscription on the server.
-
-    Attributes:
-        entry: Declaration of the subscription, with masked headers.
-        age: Seconds since the ttl was last set.
-    """
+    """A subscription on the server, with masked headers. ``age`` is the seconds since the ttl was last set."""
 
     id: str
     entry: Subscription
@@ -482,8 +459,8 @@ class Quotas(Kind[ProjectQuota, dict[str, int]]):
 class Tokens(Kind[Token, list[Json]]):
     """The tokens section. Several tokens can have the same name.
 
-    The rights of a token never change. If no token has the declared name and rights, a new token is created. Tokens
-    with the name but with different rights are neither changed nor deleted.
+    The rights of a token never change. If no token has the declared name and rights, a new token is created. Other
+    tokens with the name are kept.
     """
 
     section = "tokens"

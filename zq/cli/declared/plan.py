@@ -40,10 +40,7 @@ class Plan(Struct, frozen=True):
 
 
 def make_plan(kinds: Iterable[Kind[Any, Any]], mode: Mode) -> Plan:
-    """Compare the declared objects with the server and return the plan.
-
-    Raises ``Failure`` if a section cannot be read from the server.
-    """
+    """Compare the declared objects with the server and return the plan."""
     steps: list[Step] = []
     deletions: list[Step] = []
     for kind in kinds:
@@ -75,11 +72,7 @@ def _step(kind: Kind[Any, Any], action: Action, name: str, fields: list[Field], 
 
 
 def carry_out(plan: Plan, show_secrets: Callable[[Change, dict[str, Any]], None]) -> None:
-    """Make all changes of the plan. Raises ``Failure`` at the first error; another run makes the remaining changes.
-
-    Args:
-        show_secrets: Called for each new object that has secrets.
-    """
+    """Make all changes of the plan. Raises ``Failure`` at the first error; another run makes the remaining changes."""
     for index, step in enumerate(plan.steps):
         change = step.change
         with named_errors(

@@ -47,7 +47,6 @@ def _object(properties: Json, required: Iterable[str] = (), null: bool = False) 
 
 
 def _by_name(pattern: str, rule: str, entry: Json) -> Json:
-    """Return the schema of a mapping from names to entries. ``rule`` describes the names."""
     return {
         "type": "object",
         "patternProperties": {pattern: entry},

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/v2/openapi.json``: the API as an OpenAPI 3.1 document (extensions 10).
 
-The schemas of bodies are derived from the structs that decode and encode them. Bounds in the schemas are the limits of
-the server. Tests compare the document with the routes, and ``tests/http/test_fuzz.py`` compares it with the server's
-behaviour.
+The schemas of bodies are derived from the structs that decode and encode them.
 """
 
 import re

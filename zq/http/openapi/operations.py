@@ -105,7 +105,6 @@ def operation(
     """Return an OpenAPI operation. Omit the parameters that are declared for all operations of its path.
 
     Args:
-        identity: The ``operationId``.
         answers: Responses by status code. A string is the name of the body's schema; "" means no body.
         errors: Status codes of further error responses, besides ``usual`` and those of failed authentication.
         usual: Status codes of the error responses that almost all operations have.

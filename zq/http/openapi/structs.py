@@ -17,11 +17,7 @@ _MEMBER: Final = re.compile(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)$", re.MULTILINE)
 
 
 def request_schemas(*kinds: Any, **named: Any) -> Json:
-    """Return the schemas of the given structs, and of the structs that they contain, by component name.
-
-    Args:
-        named: Structs whose component name differs from the class name.
-    """
+    """Return the schemas of structs and of the structs in them. ``named`` sets other component names."""
     structs = {kind.__name__: kind for kind in kinds} | named
     references, found = msgspec.json.schema_components(structs.values(), ref_template="{name}")
     names = {made["$ref"]: name for made, name in zip(references, structs, strict=True)}
@@ -33,10 +29,7 @@ def request_schemas(*kinds: Any, **named: Any) -> Json:
 
 
 def answer_schemas(*kinds: Any, **named: Any) -> Json:
-    """Return the schemas of responses, by component name. A property with a default is optional.
-
-    The arguments are those of ``request_schemas``.
-    """
+    """Return the schemas of responses, by component name. A property with a default is optional."""
     schemas = request_schemas(*kinds, **named)
     for schema in schemas.values():
         for name, member in schema["properties"].items():

@@ -36,9 +36,8 @@ class Upkeep:
     ) -> None:
         """Create the threads without starting them.
 
-        Args:
-            resume: Continues abandoned work such as commits. Called once per second.
-            deposed: Called if another process has taken over the store.
+        ``resume`` continues abandoned work once per second. ``deposed`` is called if another process has taken over the
+        store.
         """
         self._storage = storage
         self._clock = clock
@@ -58,7 +57,6 @@ class Upkeep:
         ]
 
     def configure(self, expiry: Expiry) -> None:
-        """Apply new expiry settings from the next round."""
         self._expiry = expiry
         self._changed.set()
 
@@ -67,7 +65,6 @@ class Upkeep:
             thread.start()
 
     def stop(self) -> None:
-        """Stop the threads and close the store."""
         self._stopping.set()
         self._changed.set()
         for thread in self._threads:

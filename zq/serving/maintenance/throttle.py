@@ -77,11 +77,7 @@ class LatencyMonitor(Events):
             self._sample_count, self._ratios = 0, 0.0
 
     def end(self, exhausted: bool) -> None:
-        """End a round.
-
-        Args:
-            exhausted: Whether the round reached its limit. If so, sweeps may be behind.
-        """
+        """End a round. If ``exhausted``, the round reached its limit, so sweeps may be behind."""
         with self._lock:
             self._sweeping = False
         self._behind_since = (self._behind_since or self.monotonic()) if exhausted else None
@@ -111,7 +107,6 @@ class AdaptivePace(Steps):
         size: Maximum number of entries to remove in a step.
         most: Maximum number of entries to remove in the round.
         rest: Sleeps for the given seconds. Returns whether to end the round, because the server is stopping.
-        expired: Called with the number of removed messages and their queue.
     """
 
     def __init__(
@@ -144,10 +139,7 @@ class AdaptivePace(Steps):
         return min(size, self.left)
 
     def removed(self, count: int, queue: QueueRef | None = None) -> None:
-        """Record that ``count`` entries were removed.
-
-        ``queue`` is the queue of the entries if they are expired messages.
-        """
+        """Record that ``count`` entries were removed. If they are expired messages, ``queue`` is their queue."""
         super().removed(count)
         if queue is not None:
             self._expired(count, queue)

@@ -45,14 +45,10 @@ class CachedCall(Generic[T]):
         self._cache = ReadThroughCache(self._read, 1, lambda result: result[1], monotonic)
 
     def get(self) -> T | None:
-        """Return the cached value, or ``None`` if the store is unavailable.
-
-        ``None`` is cached for ``MEASURES_AGE`` seconds.
-        """
+        """Return the cached value, or ``None`` if the store is unavailable."""
         return self._cache.get(None)[0]
 
     def forget(self) -> None:
-        """Discard the cached value."""
         self._cache.forget(None)
 
     def _read(self, _key: None) -> tuple[T | None, float]:
@@ -114,8 +110,7 @@ class StoreCollector(Collector):
     def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
         """Yield the dead-letter queues that the metadata of the queues in ``rows`` names.
 
-        The method reads each project's queues from the beginning of the listing. The rows of a project must therefore
-        be its first queues.
+        The rows of a project must be its first queues, because the listing is read from the beginning.
         """
         for project, count in Counter(queue.project for queue, _ in rows).items():
             after: str | None = ""

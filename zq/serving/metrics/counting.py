@@ -47,8 +47,8 @@ Request = tuple[str, str, int, bool]
 class Buffer:
     """A buffer of values for a metric.
 
-    An update of a metric takes microseconds. Requests therefore add their values to the buffer with ``note`` or
-    ``extend``, which are thread-safe, and ``flush`` updates the metric.
+    An update of a metric takes microseconds. Requests therefore add values to the buffer, and ``flush`` updates the
+    metric. ``note`` and ``extend`` are thread-safe.
     """
 
     def __init__(self, add: Callable[[list[float]], None]) -> None:
@@ -61,10 +61,7 @@ class Buffer:
         return len(self._values)
 
     def flush(self) -> None:
-        """Add the buffered values to the metric and remove them from the buffer.
-
-        Only one thread at a time may call this method. During the call, other threads may add values to the buffer.
-        """
+        """Move the buffered values to the metric. Only one thread at a time may call this method."""
         count = len(self._values)
         if count:
             values = self._values[:count]
@@ -111,12 +108,7 @@ class Metrics(Events):
         max_streams: int = 0,
         options: MetricsOptions | None = None,
     ) -> None:
-        """Create all metrics.
-
-        Args:
-            store: Scheme of the store URI, for the metric ``info``.
-            engine: Name of the HTTP server, for the metric ``info``.
-        """
+        """Create all metrics. The URI scheme ``store`` and the HTTP server ``engine`` label the metric ``info``."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._options = options or MetricsOptions()
         about = {"version": __version__, "store": store, "engine": engine}
@@ -162,10 +154,7 @@ class Metrics(Events):
         self._store.configure(options)
 
     def page(self) -> bytes:
-        """Return all metrics in Prometheus's text format.
-
-        The page is cached for ``PAGE_TTL`` seconds. While the store is unavailable, the page lacks the store's metrics.
-        """
+        """Return all metrics in Prometheus's text format."""
         return self._pages.get(None)
 
     def _render(self, _key: None) -> bytes:
@@ -297,11 +286,7 @@ class Metrics(Events):
             self._flush()
 
     def _tally(self) -> None:
-        """Update the counters from the totals that the store reports.
-
-        A counter grows by the increase of its total since the last call. A total that has decreased was probably
-        restarted at 0 by the store, so the whole total is added.
-        """
+        """Update the counters from the store's totals. A total that has decreased was restarted at 0."""
         with self._tallying:  # concurrent scrapes must add their increases in order
             measures = self._store.measures.get() or ()
             for measure in [measure for measure in measures if measure.name in self._totals]:

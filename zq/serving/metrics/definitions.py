@@ -19,10 +19,7 @@ class Kind(StrEnum):
 
 
 class Definition(Struct, frozen=True):
-    """The declaration of a metric.
-
-    For a gauge, ``several`` is the ``multiprocess_mode`` of prometheus-client.
-    """
+    """The declaration of a metric. For a gauge, ``several`` is the ``multiprocess_mode`` of prometheus-client."""
 
     kind: Kind
     help: str

@@ -22,10 +22,7 @@ OWNER: Final = "owner"
 
 
 def begin() -> None:
-    """Create the directory. Call this function in the parent process before it starts workers.
-
-    The directory is removed when this process exits. If the process is killed, the next server removes the directory.
-    """
+    """Create the directory. Call this function in the parent process before it starts workers."""
     parent = MEMORY if os.access(MEMORY, os.W_OK) else Path(tempfile.gettempdir())
     for left in parent.glob(f"{PREFIX}*/{OWNER}"):
         with contextlib.suppress(OSError):  # the directory belongs to another user
@@ -51,10 +48,7 @@ def forget(process: int) -> None:
 
 
 def _remove_orphan(owner: Path) -> None:
-    """Remove the metrics directory of a dead process.
-
-    The file ``owner`` is in the directory. If a process holds the lock on this file, keep the directory.
-    """
+    """Remove the metrics directory with the file ``owner``, unless a process holds the lock on this file."""
     with owner.open("r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,12 +14,7 @@ TIMEOUT: Final = 5.0
 
 
 class Metrics(Struct, frozen=True):
-    """The metrics of a server.
-
-    Attributes:
-        version: The version of the server.
-        values: The largest value of each metric by name, without the prefix ``zq_``.
-    """
+    """The metrics of a server: the largest value of each metric by name, without the prefix ``zq_``."""
 
     version: str
     values: Mapping[str, float]

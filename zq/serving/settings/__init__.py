@@ -45,11 +45,7 @@ OSLO: Final = logging.getLogger("oslo_config.cfg")
 
 
 class Configuration:
-    """The options of this process. ``reload`` applies changes of the file to ``current``.
-
-    ``path`` defaults to the file in the environment variable ``ZQ_CONFIG``, if set. Raises ``StartRefused`` if an
-    option is invalid.
-    """
+    """The options of this process. ``reload`` applies changes of the file to ``current``."""
 
     def __init__(self, path: str | None = None) -> None:
         path = path or os.environ.get(CONFIG_VARIABLE)
@@ -71,11 +67,8 @@ class Configuration:
     def reload(self) -> Sequence[str]:
         """Read the file again and return the changed options, each as ``[section] name = value``.
 
-        Changes of immutable options are not applied but listed in ``left``. If the file is invalid, no change is
-        applied.
-
-        Raises:
-            StartRefused: The file is invalid.
+        Changes of immutable options are listed in ``left`` instead. If the file is invalid, raise ``StartRefused`` and
+        apply no change.
         """
         fresh = Configuration(self.path)
         OSLO.setLevel(logging.ERROR)  # the caller logs the changes

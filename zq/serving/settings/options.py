@@ -47,18 +47,11 @@ class Part(Struct, frozen=True):
             yield DeclaredOption(option.section or self.section, name, field.name, kind, field.default, option, self)
 
     def read(self, conf: cfg.ConfigOpts) -> Any:
-        """Return an instance of ``options`` with the values of ``conf``."""
         return self.options(**{each.field: each.read(conf) for each in self.list_options()})
 
 
 class DeclaredOption(Struct, frozen=True):
-    """An option of the server, declared by a field of a struct.
-
-    Attributes:
-        name: Name of the option in its section.
-        field: Field of the struct.
-        kind: Type of the values, without ``None``.
-    """
+    """An option of the server, declared by a field of a struct. ``kind`` is its type without ``None``."""
 
     section: str
     name: str
@@ -76,7 +69,6 @@ class DeclaredOption(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The option's section and name, as written in the log."""
         return f"[{self.section}] {self.name}"
 
     @property
@@ -100,7 +92,6 @@ class DeclaredOption(Struct, frozen=True):
         return kind(self.name, mutable=option.reload, secret=option.secret, help=description, **more)
 
     def read(self, conf: cfg.ConfigOpts) -> Any:
-        """Return the option's value in ``conf``."""
         value = conf[self.name] if self.section == "DEFAULT" else conf[self.section][self.name]
         return tuple(value) if isinstance(value, list) else value
 

@@ -112,7 +112,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     queue_ttl: tuple[tuple[str, int], ...]
     """Pairs of a queue name pattern and a default message TTL; the first match applies."""
     pooling: PoolSettings | None
-    """The settings of pools, or ``None`` if there is a single store."""
     probes_address: tuple[str, int] | None
 
     def of(self, section: Section[T]) -> T:
@@ -146,10 +145,7 @@ def refusing() -> Iterator[None]:
 
 
 def read(conf: cfg.ConfigOpts, path: str | None) -> Settings:
-    """Return the checked options of ``conf``. Raises ``StartRefused`` for an invalid option.
-
-    ``path`` is the configuration file, for error messages.
-    """
+    """Return the checked options of ``conf``. Raises ``StartRefused`` for an invalid option."""
     with refusing():
         _check_values(conf, path)
         settings = _read_settings(conf)
@@ -302,10 +298,7 @@ def parse_file(path: str) -> dict[str, dict[str, list[str]]]:
 
 
 def misspelt_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a warning for each environment variable that resembles an option of zq but is not one.
-
-    Variables of OpenStack clients have no double underscore and are not reported.
-    """
+    """Yield a warning for each environment variable that resembles an option of zq but is not one."""
     for name in sorted(environment):
         if name in VARIABLES or not name.startswith("OS_") or "__" not in name:
             continue
@@ -411,20 +404,14 @@ def read_pool_settings(
 
 
 def choose_http_server(chosen: str, certificates: str) -> str:
-    """Return the HTTP server to use.
-
-    "auto" selects Granian if it is installed and client certificates are not used, else gunicorn.
-    """
+    """Return the HTTP server. "auto" selects Granian if installed and without client certificates, else gunicorn."""
     if chosen != "auto":
         return chosen
     return "granian" if find_spec("granian") is not None and not certificates else "gunicorn"
 
 
 def allot_threads(engine: str, server: sections.ServerOptions) -> dict[str, Any]:
-    """Return the maximum numbers of threads, waiting requests and streams, with defaults for unset options.
-
-    ``engine`` is the name of the HTTP server.
-    """
+    """Return the maximum numbers of threads, waiting requests and streams, with defaults for unset options."""
     waiters, streams, threads = server.max_waiters, server.max_streams, server.threads
     if engine != "granian":
         threads = threads or THREADS_WITH_WAITERS
@@ -440,7 +427,7 @@ def _thread_shares(waiters: int | None, streams: int | None, threads: int) -> di
     """Return how many waiting requests and how many streams may hold threads.
 
     ``THREADS_FOR_WORK`` threads stay free for other requests. An unset option gets its default, or less if there are
-    too few threads. Raises ``StartRefused`` if the options that are set need more threads than there are.
+    too few threads.
     """
     most = threads - THREADS_FOR_WORK
     if (waiters or 0) + (streams or 0) > most:

@@ -26,11 +26,7 @@ OPTION_OR_FLAG: Final = re.compile(r"(?<![\w-])([a-z]+(?:_[a-z]+)+|--[a-z-]+)(?!
 
 
 def with_tables(name: str, page: str) -> str:
-    """Return ``page`` with a table in place of each marker. Raises ``ValueError`` if the page lacks a marker.
-
-    Args:
-        name: Name of the page's file.
-    """
+    """Return ``page`` with a table in place of each marker. Raises ``ValueError`` if the page lacks a marker."""
     for title, rows in build_tables(name).items():
         before, found, after = page.partition(MARK.format(title))
         if not found:

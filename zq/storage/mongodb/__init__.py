@@ -72,8 +72,8 @@ class MongoStorage(Defaults):
     def now(self) -> Seconds:
         """Return the time of the database, in seconds since the Unix epoch.
 
-        The database stores the latest returned time, so the time never decreases, even across zq servers. There is one
-        exception: a stored time more than ``FALSE_FUTURE`` seconds ahead of MongoDB's clock is reset to the clock.
+        The time never decreases, even across zq servers. The exception: a stored time more than ``FALSE_FUTURE``
+        seconds ahead of MongoDB's clock is reset to the clock.
 
         The command does not wait for secondaries, because a shorter round trip gives a more accurate time.
         """
@@ -127,15 +127,10 @@ class MongoStorage(Defaults):
 
 
 def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
-    """Open the store at ``mongodb://hosts/database?options``.
+    """Open the store at ``mongodb://hosts/database?options``; ``options`` are fields of ``MongodbOptions``.
 
-    Args:
-        expiry: Settings for the removal of expired data.
-        options: Fields of ``MongodbOptions``.
-
-    Raises:
-        StartRefused: The configuration or the database cannot be used.
-        Unavailable: The database cannot be reached or prepared.
+    Raises ``StartRefused`` if the configuration or the database cannot be used, and ``Unavailable`` if the database
+    cannot be reached or prepared.
     """
     chosen = MongodbOptions(**options)
     found = startup.parse(uri, chosen.timeout, chosen.database, chosen.write_concern, chosen.journal)

@@ -32,7 +32,7 @@ from zq.storage.mongodb.layout import CLAIM_FIELDS, UNGROUPED_FILTER, BsonDocume
 
 
 def held_filter(client: StoreClient, key: QueueKey, claim: str, now: int) -> BsonDocument:
-    """Return a MongoDB filter that matches the unexpired messages of a claim, if the claim has not expired."""
+    """Return a filter that matches the unexpired messages of a claim, if the claim has not expired."""
     return client.where(key, **held_condition(claim, now), e={"$gt": DatetimeMS(now)})
 
 
@@ -47,11 +47,9 @@ def reserved_id(claim: str) -> Binary:
 
 
 def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: list[BsonDocument]) -> int:
-    """Update the claim's ungrouped messages without a transaction. Return the number of updated messages.
+    """Update the claim's ungrouped messages without a transaction, and return the number of updated messages.
 
-    ``step`` is the update pipeline. A message is ungrouped if it belongs to no message group. If the number is 0, the
-    claim holds no ungrouped messages, or a purge or deletion of the queue is pending. The caller must then use
-    ``update_in_transaction``.
+    If the number is 0, the caller must use ``update_in_transaction``.
     """
     held = {**held_filter(client, key, claim, now), **UNGROUPED_FILTER}
     try:
@@ -69,13 +67,10 @@ def update_in_transaction(
     until: int = 0,
     fence: Fence | None = None,
 ) -> int:
-    """Update all messages of a claim in one transaction. Return the number of updated messages.
+    """Update all messages of a claim in one transaction, and return the number of updated messages.
 
-    Args:
-        step: Update pipeline.
-        until: Latest expiry of the messages after the update, in milliseconds; 0 = unchanged.
-
-    Raises ``Fenced`` if the epoch of ``fence`` is not the last issued epoch.
+    ``until`` is the highest new expiry in milliseconds; 0 = unchanged. Raises ``Fenced`` if the epoch of ``fence`` is
+    not the last issued epoch.
     """
     held = held_filter(client, key, claim, now)
 
@@ -99,12 +94,7 @@ MESSAGES_AT_ONCE: Final = 256
 
 
 class FinishTerms(NamedTuple):
-    """The parameters of ``finish``.
-
-    - ``outcome``: the outcome that the history entries record.
-    - ``now``: the time of finishing in milliseconds.
-    - ``history``: the retention of history entries in seconds; 0 = no entries.
-    """
+    """The parameters of ``finish``. ``now`` is in milliseconds, and ``history`` in seconds (0 = no history entries)."""
 
     outcome: Outcome
     now: int
@@ -122,14 +112,8 @@ def finish(
 ) -> None:
     """Finish the messages with these distinct ``_id`` values, in the given order.
 
-    A finished message is deleted, or becomes a history entry if ``ending.history`` is not 0.
-
-    Args:
-        ending: The outcome, time and history retention.
-        conditions: Further conditions on each message. Required if this transaction has not read the messages.
-        first: Pipeline stages to apply before a message becomes a history entry.
-
-    Raises ``Aborted`` if a message is not in the queue or does not match the conditions.
+    Raises ``Aborted`` if a message is not in the queue or does not match ``conditions``, which are required if the
+    transaction has not read the messages.
     """
     where = [
         client.where(key, _id={"$in": list(doc_ids[start : start + MESSAGES_AT_ONCE])}, **(conditions or {}))
@@ -159,11 +143,7 @@ def insert_history_copies(
     now: int,
     history: int,
 ) -> None:
-    """Insert history entries for messages that have moved to other queues.
-
-    ``found`` has the document of each message before the move, and the outcome to record. ``history`` is the retention
-    of the entries in seconds.
-    """
+    """Insert history entries for messages that have moved to other queues."""
     position, finished = _position(client, session, key, len(found), now)
     copies = []
     for at, (message, outcome) in enumerate(found, position):
@@ -201,10 +181,7 @@ def _history_update(
 
 
 def _position(client: StoreClient, session: Session, key: QueueKey, number: int, now: int) -> tuple[int, int]:
-    """Reserve ``number`` history positions. Return the first position, and the time of finishing in milliseconds.
-
-    The time is ``now`` or later. Later transactions get higher positions, and the same or later times.
-    """
+    """Reserve ``number`` history positions, and return the first position and the time of finishing in milliseconds."""
     step = [
         {"$set": {"p1": {"$add": [{"$ifNull": ["$p1", 0]}, number]}, "f1": {"$max": ["$f1", now]}}},
         {"$unset": "e"},
@@ -224,15 +201,7 @@ MovedMessage = tuple[BsonDocument, Move]
 
 
 def counter_ids(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
-    """Return the ``_id`` of each counter that a settlement or a move writes.
-
-    - A move writes the counter of its target queue and the history counter of ``source``.
-    - A deletion writes the history counter of ``source``, but only if ``history`` is not 0.
-
-    Args:
-        source: The queue that the messages leave.
-        history: Retention of history entries in seconds; 0 = no history.
-    """
+    """Return the ``_id`` of each counter that a settlement or a move writes."""
     targets = {layout.key(source.ref._replace(name=each.to)).counter for each in moves}
     return {*targets, source.history_counter} if targets or history else set()
 
@@ -240,12 +209,7 @@ def counter_ids(source: QueueKey, moves: Iterable[Move], history: int) -> set[st
 def move(
     client: StoreClient, session: Session, source: QueueKey, moved: Sequence[MovedMessage], now: int, history: int = 0
 ) -> None:
-    """Move messages to other queues, in the given order. ``moved`` has the document and the move of each message.
-
-    If ``history`` is not 0, the source queue gets history entries with this retention in seconds.
-
-    Raises ``Aborted`` if a message has changed since it was read.
-    """
+    """Move messages to other queues, in order. Raises ``Aborted`` if a message has changed since the caller read it."""
     if not moved:
         return
     arrivals, floors = _arrivals(client, session, source, moved, now)
@@ -271,10 +235,7 @@ def move(
 def _arrivals(
     client: StoreClient, session: Session, source: QueueKey, moved: Sequence[MovedMessage], now: int
 ) -> tuple[Sequence[BsonDocument], Mapping[str, int]]:
-    """Reserve sequences in the target queues, and return the documents to insert there.
-
-    The second result maps the shard key of each target queue to the queue's floor: the last removed sequence.
-    """
+    """Reserve sequences in the target queues, and return the documents to insert there."""
     targets = {each.to: layout.key(source.ref._replace(name=each.to)) for _, each in moved}
     by_target: defaultdict[str, list[MovedMessage]] = defaultdict(list)
     for found, each in moved:
@@ -294,11 +255,6 @@ def _arrivals(
 
 
 def _sum_arrivals(moved: Sequence[MovedMessage], now: int) -> Arrivals:
-    """Return the message count and the usage that moves add to one target queue.
-
-    A move increases the project's usage only if the move replaces the body. The increase is the new body size minus
-    the old size.
-    """
     fresh = None if all(each.delay for _, each in moved) else now
     grown = sum(len(each.body) - len(found["b"]) for found, each in moved if each.body is not None)
     return Arrivals(len(moved), fresh, bytes=grown)
@@ -324,7 +280,6 @@ def _moved_document(source: QueueKey, found: BsonDocument, each: Move, now: int)
 
 
 def _unchanged_filter(client: StoreClient, source: QueueKey, found: BsonDocument) -> BsonDocument:
-    """Return a filter that matches a message until the message is claimed, released or moved."""
     claimed = {"c.n": found["c"]["n"]} if "c" in found else {}
     return client.where(source, _id=found["_id"], k=found["k"], d=found["d"], e=found["e"], **claimed)
 
@@ -346,10 +301,7 @@ def advance_fence(client: StoreClient, project: str, name: str, now: int) -> int
 
 
 def check_fence(client: StoreClient, session: Session, project: str, fence: Fence) -> None:
-    """Raise ``Fenced`` if the epoch of ``fence`` is not the last issued epoch.
-
-    The epoch stays the last one until the transaction ends, because issuing a new epoch conflicts with the transaction.
-    """
+    """Raise ``Fenced`` if the epoch of ``fence`` is not the last issued epoch."""
     # If no epoch was issued, the check creates the document with epoch 0, so that issuing epoch 1 conflicts with it.
     touched = {"$set": {"epoch": {"$ifNull": ["$epoch", 0]}, "checks": {"$add": [{"$ifNull": ["$checks", 0]}, 1]}}}
     command: BsonDocument = {

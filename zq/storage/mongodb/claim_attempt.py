@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request to claim or pop ready messages: its limits, its choice of messages, and its outcome."""
+"""One request to claim or pop ready messages."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -12,12 +12,7 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey, size_of
 
 
 class Choice(NamedTuple):
-    """The messages that an attempt has chosen among the ready ones.
-
-    - ``candidates``: all chosen messages.
-    - ``spent``: the candidates that have reached the maximum claim count of the request.
-    - ``eligible``: all other candidates, which the attempt may take.
-    """
+    """The messages that an attempt has chosen; ``spent`` messages have reached the request's maximum claim count."""
 
     candidates: Sequence[BsonDocument]
     eligible: Sequence[BsonDocument]
@@ -31,10 +26,8 @@ class Choice(NamedTuple):
 class ClaimOutcome(NamedTuple):
     """The outcome of an attempt at the time ``now``, in milliseconds.
 
-    - ``messages``: the documents of the claimed messages after the claim, or of the popped messages.
-    - ``lapsed``: the number of claimed messages whose previous claim had lapsed.
-    - ``spent``: the documents of messages that have reached the maximum claim count.
-    - ``metadata``: the queue's metadata if it differs from ``ClaimAttempt.expected``, else None.
+    ``lapsed`` counts claimed messages whose previous claim had expired. ``spent`` messages have reached the maximum
+    claim count. ``metadata`` is the queue's metadata if the caller expects other metadata.
     """
 
     now: int
@@ -60,11 +53,7 @@ class ClaimOutcome(NamedTuple):
 class ClaimAttempt(Struct, frozen=True):
     """One request to claim messages, or to pop messages if ``request`` is None.
 
-    - ``limit``: the maximum number of messages.
-    - ``max_bytes``: the maximum total size of the messages' bodies and attributes.
-    - ``now``: the time of the request in milliseconds.
-    - ``history``: the retention of history entries for popped messages, in seconds; 0 = no entries.
-    - ``expected``: the queue's metadata that the caller expects; None = any.
+    ``now`` is in milliseconds, and ``history`` in seconds (0 = no history entries).
     """
 
     limit: int
@@ -75,7 +64,6 @@ class ClaimAttempt(Struct, frozen=True):
     expected: bytes | None = None
 
     def accepts(self, metadata: bytes) -> bool:
-        """Return whether ``metadata`` is the metadata that the caller expects."""
         return self.expected in (None, metadata)
 
     def choose(self, ready: Sequence[BsonDocument]) -> Choice:
@@ -89,7 +77,7 @@ class ClaimAttempt(Struct, frozen=True):
         return Choice(candidates, eligible, spent)
 
     def outcome(self, choice: Choice, taken: Collection[str]) -> ClaimOutcome:
-        """Return the outcome of the attempt. ``taken`` has the ``_id`` of each message that was claimed or popped."""
+        """Return the outcome after the messages with the ``_id`` values ``taken`` were claimed or popped."""
         messages = [found for found in choice.eligible if found["_id"] in taken]
         if self.request is None:
             return ClaimOutcome(self.now, messages, spent=choice.spent)

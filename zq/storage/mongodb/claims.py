@@ -71,12 +71,7 @@ NAME_TTL: Final = 3_600_000
 
 
 class CreationResult(NamedTuple):
-    """The result of one attempt to create the claim.
-
-    - ``existing``: the messages of an existing claim with the requested name; empty if no such claim exists.
-    - ``outcome``: the outcome of the attempt; meaningful only if ``existing`` is empty.
-    - ``expired``: the message groups in which the attempt has found expired messages.
-    """
+    """The result of one attempt to create the claim; ``outcome`` is valid only if ``existing`` is empty."""
 
     existing: Sequence[BsonDocument]
     outcome: ClaimOutcome
@@ -86,10 +81,8 @@ class CreationResult(NamedTuple):
 class ExclusiveClaim:
     """A request for a claim that has a caller-supplied name or is protected by a fence.
 
-    Each request has its own transaction.
-
-    If several callers request a claim with the same name at the same time, only one claim is created. The transaction
-    that claims the messages also writes the document of the name, so a later request finds the first claim.
+    Each request has its own transaction, which also writes the document of the name. If several callers request a claim
+    with the same name at the same time, the transactions conflict, and only one claim is created.
     """
 
     def __init__(
@@ -104,10 +97,8 @@ class ExclusiveClaim:
     def create(self) -> ClaimResult:
         """Create the claim, or return the existing claim with the requested name.
 
-        If the queue's metadata differs from the expected metadata, create no claim and return the metadata.
-
-        Raises ``Fenced`` if the epoch of the fence is not the last issued epoch, and ``Unavailable`` if all attempts
-        conflict with other processes.
+        If the queue's metadata differs from the expected metadata, create no claim and return the metadata. Raises
+        ``Unavailable`` if all attempts conflict with other processes.
         """
         attempt = self._attempt
         for _ in range(MAX_ATTEMPTS):
@@ -133,11 +124,7 @@ class ExclusiveClaim:
         raise Unavailable
 
     def _make(self, choice: Choice, names: Sequence[str], session: Session) -> CreationResult:
-        """Create the claim in the session's transaction, or return the existing claim with the requested name.
-
-        In a queue with message groups, ``names`` are the groups from which the claim takes messages. Otherwise,
-        ``names`` is empty, and the claim takes the messages of ``choice``.
-        """
+        """Create the claim in the session's transaction, or return the existing claim with the requested name."""
         request, attempt = self._request, self._attempt
         if request.fence:
             check_fence(self._client, session, self._key.ref.project, request.fence)
@@ -182,8 +169,8 @@ class SettleRequest(Struct, frozen=True):
     def is_plain(self) -> bool:
         """Whether the settlement only deletes and releases messages, without history, idempotency key or fence.
 
-        The counts in MongoDB's replies are then sufficient to build the result. A settlement that names some messages
-        and deletes the rest is not plain, because the counts do not distinguish named messages from the rest.
+        The counts in MongoDB's reply are then sufficient to build the result. They do not distinguish named messages
+        from the rest.
         """
         settlement = self.settlement
         return not (
@@ -204,11 +191,7 @@ class SettleRequest(Struct, frozen=True):
 
 
 class Resolution:
-    """The effect of a settlement: the messages to delete, to release and to move.
-
-    ``held`` has the documents of all messages of the claim. Any other message that the request names is reported as
-    lost.
-    """
+    """The effect of a settlement: the messages to delete, to release and to move."""
 
     def __init__(self, request: SettleRequest, held: Sequence[BsonDocument]) -> None:
         settlement, doc_id = request.settlement, request.doc_id
@@ -236,12 +219,12 @@ class Resolution:
 
 
 class Settler:
-    """The executor of claim settlements in one process. Each settlement is atomic. Thread-safe.
+    """The executor of claim settlements in one process. Thread-safe.
 
     - A plain settlement (see ``SettleRequest.is_plain``) first runs in its own transaction, which does not read the
       messages. If the claim does not hold all named messages, the transaction is aborted, and a group commit follows.
-    - Any other settlement runs in a group commit. In separate transactions, concurrent settlements might conflict,
-      because history entries and moves write the queue's counters.
+    - Any other settlement runs in a group commit. Separate transactions might conflict, because history entries and
+      moves write the queue's counters.
     """
 
     def __init__(self, client: StoreClient) -> None:
@@ -251,10 +234,7 @@ class Settler:
         )
 
     def settle(self, request: SettleRequest, is_grouped: bool) -> SettleResult:
-        """Settle a claim. Raises the errors of ``ClaimController.settle``.
-
-        If ``is_grouped``, the queue probably has message groups, and the settlement always uses a group commit.
-        """
+        """Settle a claim atomically; see ``ClaimController.settle``."""
         if request.is_plain and not is_grouped:
             try:
                 return self._client.transaction(partial(self._presume, request))
@@ -263,12 +243,7 @@ class Settler:
         return self._groups.submit(request)
 
     def _presume(self, request: SettleRequest, session: Session) -> SettleResult:
-        """Execute a plain settlement without reading the messages first.
-
-        Raises:
-            Aborted: The claim holds no messages or not all named messages, or the queue is grouped.
-            RemovalPending: A purge or deletion of the queue is pending.
-        """
+        """Execute a plain settlement, or raise ``Aborted`` if the claim does not hold all named messages."""
         settlement = request.settlement
         held = held_filter(self._client, request.key, request.claim, request.now) | UNGROUPED_FILTER
         if settlement.rest:
@@ -337,10 +312,7 @@ class Settler:
         ]
 
     def _carry_out(self, resolutions: Sequence[Resolution], now: int, session: Session) -> None:
-        """Release, finish and move messages, queue by queue.
-
-        The statements need no conditions, because the same transaction has read the messages.
-        """
+        """Release, finish and move messages that the same transaction has read."""
         by_queue: defaultdict[tuple[QueueKey, int], list[Resolution]] = defaultdict(list)
         for resolution in resolutions:
             by_queue[resolution.request.key, resolution.request.settlement.history].append(resolution)

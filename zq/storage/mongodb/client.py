@@ -45,11 +45,7 @@ IDLE: Final = 2_000_000
 
 
 def end_orphans(client: Client) -> int:
-    """End transactions that zq servers have abandoned. Return the number of ended transactions.
-
-    A transaction counts as abandoned after it was idle for ``IDLE`` microseconds. The function finds only
-    the sessions of its own MongoDB user, so the user needs no further privileges.
-    """
+    """End abandoned transactions of this MongoDB user, and return their number."""
     application = client.options.pool_options.appname
     abandoned = {
         "type": "idleSession",
@@ -100,7 +96,7 @@ class StoreClient:
         sharded: bool,
         draws: bool = False,
     ) -> None:
-        """Wrap an open connection. ``draws`` is the value of the option ``drawn_sequences``."""
+        """Wrap an open connection. ``draws`` is the option ``drawn_sequences``."""
         self.pymongo = client
         self.database = client.get_database(database, codec_options=CODEC)
         self.messages = self.database.get_collection(MESSAGES, write_concern=durable)
@@ -126,9 +122,7 @@ class StoreClient:
 
     @contextmanager
     def verb(self, timeout: float | None = None) -> Iterator[None]:
-        """Limit the duration of a storage operation and translate PyMongo's errors; a context manager.
-
-        ``timeout`` is the limit in seconds; None = the limit that is configured for all operations.
+        """Limit a storage operation to ``timeout`` seconds and translate PyMongo's errors; a context manager.
 
         Raises ``Invalid`` if MongoDB cannot store a value, and ``Unavailable`` for every other PyMongo error.
         """
@@ -143,14 +137,11 @@ class StoreClient:
             raise Unavailable from error
 
     def where(self, key: QueueKey, **conditions: object) -> BsonDocument:
-        """Return a filter on the queue's messages with the further ``conditions``.
-
-        On a sharded cluster, the filter includes the shard key.
-        """
+        """Return a filter on the queue's messages with the further ``conditions``."""
         return {"s": key.shard, "q": key.messages, **conditions} if self.sharded else {"q": key.messages, **conditions}
 
     def shards(self, shards: Iterable[str]) -> BsonDocument:
-        """Return a condition that routes a command to these shard keys. It is empty if the store is not sharded."""
+        """Return a condition that routes a command to these shard keys; empty if the store is not sharded."""
         return {"s": {"$in": list(dict.fromkeys(shards))}} if self.sharded else {}
 
     def find(
@@ -171,8 +162,6 @@ class StoreClient:
 
         Args:
             limit: Maximum number of documents; 0 = no limit.
-            hint: Index to use.
-            fields: Projection; None = complete documents.
             max_bytes: Total size of messages, in bytes, at which to stop reading. The last document may exceed it.
             committed: Read majority-committed data, which no failover can undo. If the write concern is weaker than
                 ``majority``, read local data. A ``Timestamp`` selects data of this time or later.
@@ -208,9 +197,9 @@ class StoreClient:
     ) -> list[BsonDocument]:
         """Run a read command and return the documents of its cursor.
 
-        ``is_single``: the first batch contains all documents, unless these exceed the size of a reply. The method
-        then creates no cursor object, which would take a fifth of the call's processor time, and may return documents
-        beyond ``max_bytes``. The other options are those of ``find``.
+        If ``is_single``, the method creates no cursor object, which would take a fifth of the call's processor time,
+        and may return documents beyond ``max_bytes``. The first batch must contain all documents, unless these exceed
+        the size of a reply. The other options are those of ``find``.
         """
         later = {"afterClusterTime": committed} if isinstance(committed, Timestamp) else {}
         if committed:
@@ -235,10 +224,8 @@ class StoreClient:
     def snapshot(self, conditions: Mapping[str, object]) -> tuple[Sequence[BsonDocument], Timestamp | bool]:
         """Return the matching documents from a majority-committed snapshot, and the timestamp of the snapshot.
 
-        The filter must match only a few documents, because the method reads a single batch.
-
-        If the write concern is weaker than ``majority``, a snapshot might lack the caller's own writes. The method then
-        returns the current documents, and False instead of a timestamp.
+        The filter must match few documents, because the method reads one batch. If the write concern is weaker than
+        ``majority``, a snapshot might lack the caller's writes. The method then returns current documents and False.
         """
         if self._read_concern["level"] != "majority":
             return self.find(conditions), False
@@ -256,10 +243,8 @@ class StoreClient:
     ) -> tuple[Sequence[BsonDocument], Timestamp | bool]:
         """Return the matching majority-committed documents, and a value for the argument ``committed`` of ``find``.
 
-        A later search with this value finds data that is at least as recent, even after a failover. The filter must
-        match only a few documents, because the method reads a single batch. ``after`` is the earliest time of the data.
-
-        If the write concern is weaker than ``majority``, the second result is True.
+        A search with this value finds data that is at least as recent, even after a failover. The filter must match few
+        documents, because the method reads one batch.
         """
         concern = {**self._read_concern, **({"afterClusterTime": after} if after else {})}
         command: BsonDocument = {"find": MESSAGES, "filter": conditions, "hint": hint, "readConcern": concern}
@@ -274,7 +259,7 @@ class StoreClient:
         return moment
 
     def count(self, conditions: Mapping[str, object], hint: str, most: int = 0) -> int:
-        """Count the matching documents of ``messages``, up to ``most`` (0 = no limit). ``hint`` is the index to use."""
+        """Count the matching documents of ``messages``, up to ``most`` (0 = no limit)."""
         collection = self.database[MESSAGES]
         bound: Mapping[str, Any] = {"limit": most} if most else {}
         return self._retry(lambda: collection.count_documents(conditions, hint=hint, **bound), None)
@@ -294,7 +279,7 @@ class StoreClient:
         return sum(self._write({"update": MESSAGES, "updates": part}, session)["n"] for part in commands)
 
     def upsert(self, where: Mapping[str, object], change: Mapping[str, object]) -> None:
-        """Update or create a document, even if another process creates it at the same time."""
+        """Update or create a document, even if another process creates the document at the same time."""
         while True:
             try:
                 self.update([{"q": where, "u": change, "upsert": True}])
@@ -311,8 +296,7 @@ class StoreClient:
     ) -> int:
         """Run delete statements, and return the number of deleted documents.
 
-        With ``durable=False``, the command does not wait for the store's write concern, so a failover may undo the
-        deletions. Use it only for deletions that a server repeats later.
+        If ``durable`` is False, a failover may undo the deletions, so a server must repeat them.
         """
         deleted: int = self._write({"delete": MESSAGES, "deletes": statements}, session, durable)["n"]
         return deleted
@@ -325,10 +309,7 @@ class StoreClient:
         session: Session | None = None,
         durable: bool = True,
     ) -> int:
-        """Delete all matching documents. Return the number of deleted documents.
-
-        ``hint`` is the index to use. ``durable`` has the same effect as in ``delete``.
-        """
+        """Delete all matching documents, and return the number of deleted documents."""
         return self.delete([{"q": conditions, "limit": 0, "hint": hint}], session, durable=durable)
 
     def modify(
@@ -339,21 +320,16 @@ class StoreClient:
         *,
         durable: bool = True,
     ) -> BsonDocument | None:
-        """Run ``findAndModify``, and return the document in the reply, or None if no document matched.
-
-        With ``durable=False``, the command does not wait for the store's write concern, so a failover may undo the
-        change. Use it only for a change that a server repeats later.
-        """
+        """Run ``findAndModify``, and return the document in the reply, or None if no document matched."""
         found: BsonDocument | None = self._write({"findAndModify": collection, **command}, session, durable).get(
             "value"
         )
         return found
 
     def send_once(self, command: BsonDocument) -> BsonDocument:
-        """Send a write without retries and without waiting for the store's write concern. Return the reply.
+        """Send a write without retries and without waiting for the store's write concern, and return the reply.
 
-        The method waits for a transaction that has written the same document, but for ``SEND_TIMEOUT`` seconds at most.
-        Raises ``PyMongoError`` if the write failed or its outcome is unknown. The write may then be executed later.
+        If the method raises ``PyMongoError``, MongoDB may still execute the write afterwards.
         """
         with pymongo.timeout(SEND_TIMEOUT):
             return check_reply(
@@ -361,11 +337,7 @@ class StoreClient:
             )
 
     def wait_for(self, doc_id: str) -> Timestamp:
-        """Wait for a transaction that has written the document, and return a time at which its outcome can be read.
-
-        To wait, the method increments the document's field ``t``. If this takes more than ``PATIENCE`` seconds, the
-        method ends abandoned transactions and tries again.
-        """
+        """Wait for a transaction that has written the document, and return a time at which its outcome can be read."""
         patience = PATIENCE
         touch = {"q": {"_id": doc_id}, "u": {"$inc": {"t": 1}}, "hint": "_id_"}
         command = {"update": MESSAGES, "updates": [touch], "writeConcern": self._write_concern}
@@ -396,8 +368,8 @@ class StoreClient:
         The method retries the transaction after transient errors, so it may call ``work`` several times.
 
         Args:
-            trace: Used if the reply to the commit is lost. Maps the result of an attempt to a filter that matches a
-                document if, and only if, the attempt was committed. If the filter is empty, the outcome stays unknown.
+            trace: Maps the result of an attempt to a filter that matches a document if, and only if, the attempt was
+                committed. Used if the reply to the commit is lost. If the filter is empty, the outcome stays unknown.
             retry_conflicts: Whether to retry after a conflict with another transaction.
 
         Raises:
@@ -435,10 +407,7 @@ class StoreClient:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def listen(self, listener: Callable[[QueueRef], object]) -> None:
-        """Set the function to call for queues that get ready messages.
-
-        After each commit, the client calls ``listener`` with every queue that was passed to ``made_ready``.
-        """
+        """Set the function to call, after each commit, with every queue that was passed to ``made_ready``."""
         self._listener = listener
 
     def made_ready(self, session: Session, queue: QueueRef) -> None:
@@ -462,8 +431,6 @@ class StoreClient:
 
     def _was_committed(self, error: PyMongoError, stored: BsonDocument) -> bool:
         """Return whether a transaction was committed although its commit command failed with ``error``.
-
-        ``stored`` is the filter that ``trace`` returned. The method works in two steps:
 
         1. Send a write that changes nothing, with the store's write concern. After the reply, no failover can undo this
            write or any earlier one.

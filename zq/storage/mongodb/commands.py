@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for commands and replies: split commands by size, limit the size of results, and raise errors in replies."""
+"""Helpers for commands and replies."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -29,11 +29,7 @@ class RemovalPending(OperationFailure):
 
 
 def read_up_to(cursor: CommandCursor[BsonDocument], max_bytes: int) -> list[BsonDocument]:
-    """Return documents from the cursor until the total size of the documents reaches ``max_bytes``.
-
-    After the first ``PORTION`` documents, the function sets the cursor's batch size from the average document size. If
-    all documents are small, a single further reply then contains the rest.
-    """
+    """Return documents from the cursor until the total size of the documents reaches ``max_bytes``."""
     if max_bytes >= UNBOUNDED:
         return list(cursor)
     documents: list[BsonDocument] = []
@@ -50,11 +46,7 @@ def read_up_to(cursor: CommandCursor[BsonDocument], max_bytes: int) -> list[Bson
 
 
 def split(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[Sequence[S]]:
-    """Split statements into lists that each fit into one command.
-
-    The documents in a list have at most ``LARGEST`` bytes in total, unless the list has a single statement.
-    ``document_of`` returns the document in a statement.
-    """
+    """Split statements into lists whose documents have at most ``LARGEST`` bytes, or that have one statement."""
     start = weight = 0
     for at, statement in enumerate(statements):
         document = document_of(statement)

@@ -57,12 +57,7 @@ class RunningClock:
 
 
 class CommitStart(NamedTuple):
-    """The result of the first transaction of a commit.
-
-    - ``record``: the producer's document after the transaction.
-    - ``entered``: the queues to which the transaction has published messages.
-    - ``held``: the messages that each claim holds.
-    """
+    """The result of the first transaction of a commit."""
 
     record: BsonDocument
     entered: Sequence[QueueKey] = ()
@@ -97,8 +92,7 @@ class Commits:
         - If the producer has an undecided commit whose deadline has passed, abort it first.
 
         Raises ``CommitRunning`` if another server is preparing or aborting a commit of the producer, or if the attempts
-        take too long. Raises ``ClaimLapsed``, ``Fenced`` and ``StageNotFound`` as ``TransactionController.commit``
-        does.
+        take too long, and the errors of ``TransactionController.commit``.
         """
         clock = RunningClock(now)
         while True:
@@ -120,18 +114,12 @@ class Commits:
                 time.sleep(LONGEST_PAUSE)
 
     def last(self, project: str, producer: str, now: int) -> CommitResult | None:
-        """Return the result of the producer's last decided batch, or None if there is none or it has expired.
-
-        A batch is decided once its commit is certain, even if the commit is not yet completely carried out.
-        """
+        """Return the result of the producer's last decided batch, or None if there is none or it has expired."""
         record = self._find(producers.identity(project, producer))
         return producers.last_batch(record) if producers.has_last_batch(record, now) else None
 
     def carry_on(self, project: str, producer: str, most: int, now: int) -> bool:
-        """Carry out the next part of the producer's decided commit, with up to ``most`` messages.
-
-        Return True if work is left. Return False if the commit is complete, even if other servers have completed it.
-        """
+        """Carry out up to ``most`` messages of the producer's decided commit, and return whether work is left."""
         record = self._find(producers.identity(project, producer))
         if record.get("state") != DECIDED:
             return False
@@ -155,20 +143,16 @@ class Commits:
         return [producers.unfinished(record) for record in found]
 
     def undecided(self) -> list[tuple[UnfinishedCommit, int]]:
-        """Return up to ``FOUND_AT_ONCE`` commits that are not effective yet or are being aborted, with their deadlines.
-
-        A deadline is a time in milliseconds.
-        """
+        """Return up to ``FOUND_AT_ONCE`` undecided or aborting commits, with their deadlines in milliseconds."""
         begun: BsonDocument = {"due": {"$exists": True}, "state": {"$in": [PREPARING, ABORTING]}}
         with self._client.verb():
             found = self._client.find(begun, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
         return [(producers.unfinished(record), int(record["due"])) for record in found]
 
     def resume(self, now: int, *, stages: bool = True) -> int:
-        """Abort undecided commits whose deadline has passed, and drop expired stages.
+        """Abort overdue undecided commits, drop expired stages, and return the number of removed drafts.
 
-        Return the number of removed drafts. If ``stages`` is False, drop only stages without the field ``e``, because
-        the TTL index cannot remove these.
+        If ``stages`` is False, drop only stages without the field ``e``, because the TTL index cannot remove these.
         """
         # A large commit removes ``e`` from its stages. After an abort, only this method can drop them.
         lasting: BsonDocument = {"$or": [{"state": {"$exists": True}}, {"e": {"$exists": False}}]}
@@ -189,7 +173,7 @@ class Commits:
         return 0
 
     def _attempt(self, commit: Commit, clock: RunningClock, bounds: Bounds) -> CommitResult | None:
-        """Try to commit. Return the result of the producer's last batch, or None if a concurrent attempt was faster."""
+        """Try to commit, and return the result of the last batch, or None if a concurrent attempt was faster."""
         try:
             with self._client.verb():
                 begun = self._client.transaction(partial(self._begin, commit, uuid4().hex, clock, bounds))
@@ -207,10 +191,7 @@ class Commits:
     def _begin(
         self, commit: Commit, attempt: str, clock: RunningClock, bounds: Bounds, session: Session
     ) -> CommitStart:
-        """Complete a small commit, or store a large commit in the producer's document and reserve its stages.
-
-        Raises ``Aborted`` if the producer has a commit in progress or has already committed this batch.
-        """
+        """Complete a small commit, or store a large commit in the producer's document and reserve its stages."""
         doc_id = producers.identity(commit.project, commit.producer)
         former = next(iter(self._client.find(doc_id, session=session)), {})
         if former.get("attempt") == attempt:  # an earlier run of this transaction was committed
@@ -244,11 +225,7 @@ class Commits:
         return CommitStart(record, entered, held)
 
     def _prepare(self, begun: CommitStart, fence: Fence | None, clock: RunningClock) -> BsonDocument:
-        """Remove the expiry of the stages, reserve the claimed messages, and decide the commit.
-
-        Return the producer's document. If one of these steps is impossible, abort the commit and raise ``ClaimLapsed``,
-        ``StageNotFound`` or ``Fenced``. Raises ``CommitRunning`` if another server has aborted the commit.
-        """
+        """Prepare and decide the commit, and return the producer's document."""
         record = begun.record
         try:
             record = self._extend_stages(record, clock)
@@ -265,7 +242,7 @@ class Commits:
         return record
 
     def _extend_stages(self, record: BsonDocument, clock: RunningClock) -> BsonDocument:
-        """Make the stages' drafts permanent, with a pause after each step. Return the producer's document."""
+        """Make the stages' drafts permanent, with a pause after each step to spare MongoDB."""
         for stage in record["publish"]:
             began = time.monotonic()
             for _ in self._stages.remove_expiry(stage):
@@ -299,11 +276,7 @@ class Commits:
     def _slice(
         self, record: BsonDocument, most: int, entered: list[QueueKey], clock: RunningClock
     ) -> tuple[Callable[[Session], BsonDocument] | None, Step]:
-        """Return a function that executes the next slice of a decided commit, and the step that the slice completes.
-
-        A slice is a transaction that processes up to ``most`` messages. The function is None if only clean-up is left.
-        If the slice publishes messages, the function sets ``entered`` to the target queues.
-        """
+        """Return a function that executes the next slice of a decided commit, and the step that the slice completes."""
         if record["settled"] < len(record["settle"]):
             return partial(self._settle, record, most, clock), Step.SETTLED
         drafts, at = next_drafts(self._stages, record["publish"], record["at"], most)
@@ -330,11 +303,7 @@ class Commits:
         return {"$set": {"at": at, "due": clock.now()}}
 
     def _clean(self, record: BsonDocument, most: int) -> bool:
-        """Remove published stages, and then the progress fields of the producer's document.
-
-        Return True if stages are left for the next call. One call removes at most ``most`` or ``CLEANED_AT_ONCE``
-        drafts, whichever is more. There is no transaction, because the stages are already invisible.
-        """
+        """Remove published stages without a transaction, because the stages are already invisible."""
         most = max(most, CLEANED_AT_ONCE)
         removed, order, drafts = record["removed"], record.get("order", 0), 0
         while removed < len(record["publish"]) and drafts < most:
@@ -355,7 +324,7 @@ class Commits:
         return False
 
     def _abort(self, record: BsonDocument, clock: RunningClock) -> None:
-        """Abort an undecided commit. Do nothing if another server has advanced the commit since ``record`` was read."""
+        """Abort an undecided commit, unless another server has advanced the commit."""
         given_up = self._take_over(record, {"state": ABORTING, "due": clock.now() + ABORT_GRACE})
         if given_up is None:
             return
@@ -375,13 +344,7 @@ class Commits:
         self._events.reached(Step.ABORTED)
 
     def _step(self, record: BsonDocument, change: Callable[[Session], BsonDocument]) -> BsonDocument:
-        """Run one step of a commit in a transaction, and return the producer's document after the step.
-
-        ``change`` does the work of the step and returns the update of the document. If the commit has advanced since
-        ``record`` was read, return the current document without calling ``change``.
-
-        Raises ``Aborted`` if the commit is aborted or complete.
-        """
+        """Run one step of a commit in a transaction, and return the producer's document after the step."""
 
         def work(session: Session) -> BsonDocument:
             doc_id = {field: record[field] for field in ("_id", "s", "attempt")}
@@ -399,10 +362,7 @@ class Commits:
             return self._client.transaction(work)
 
     def _take_over(self, record: BsonDocument, noted: BsonDocument) -> BsonDocument | None:
-        """Set the fields ``noted`` in the producer's document, as one step of the commit.
-
-        Return the new document, or None if another server has advanced the commit since ``record`` was read.
-        """
+        """Set the fields ``noted``, and return the new document, or None if another server has advanced the commit."""
         step = {"$set": noted, "$inc": {"turn": 1}}
         with self._client.verb():
             return self._client.modify({"query": producers.unchanged_filter(record), "update": step, "new": True})

@@ -26,13 +26,7 @@ from zq.storage.mongodb.shared_commands import CAPACITY, SharedCommands
 
 
 class Deletion(NamedTuple):
-    """A request to delete messages.
-
-    - ``doc_ids``: the ``_id`` of each message.
-    - ``now``: the time of the request in milliseconds.
-    - ``claims``: the claims that the request names; None = delete the messages regardless of claims.
-    - ``history``: the retention of history entries in seconds; 0 = no entries.
-    """
+    """A request to delete messages. ``now`` is in milliseconds; ``claims`` None = delete regardless of claims."""
 
     key: QueueKey
     doc_ids: Sequence[str]
@@ -43,7 +37,7 @@ class Deletion(NamedTuple):
 
 
 class Deletions:
-    """The executor of deletions in one process. Concurrent deletions share a command or a transaction."""
+    """The executor of deletions in one process."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -51,10 +45,7 @@ class Deletions:
         self._finish_groups = ShardGroups[Deletion, None](client, self._finish, lambda one: len(one.doc_ids), CAPACITY)
 
     def delete(self, deletion: Deletion, is_grouped: bool) -> None:
-        """Delete messages; see ``MessageController.delete``.
-
-        If ``is_grouped``, the queue probably has message groups, and the method uses a transaction immediately.
-        """
+        """Delete messages; see ``MessageController.delete``."""
         claims = deletion.claims
         living = self._client.where(deletion.key, _id={"$in": deletion.doc_ids}, e={"$gt": DatetimeMS(deletion.now)})
         if is_grouped or deletion.history or (claims is not None and (len(deletion.doc_ids) != 1 or len(claims) > 1)):
@@ -67,10 +58,7 @@ class Deletions:
             self._delete_one(deletion, living, claims)
 
     def _delete_one(self, deletion: Deletion, living: BsonDocument, claims: Sequence[str]) -> None:
-        """Delete one message, in a command that concurrent callers share. Raises the errors of ``refusal_of``.
-
-        ``living`` is the filter on unexpired messages, and ``claims`` are the claims that the request names.
-        """
+        """Delete one message, in a command that concurrent callers share."""
         while not self._delete({**living, **_holder(claims, deletion.now)}, 1):
             found = find_visible(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
             if not found:
@@ -83,16 +71,11 @@ class Deletions:
                 raise refusal
 
     def _delete(self, conditions: BsonDocument, count: int) -> bool:
-        """Delete ungrouped messages. Return True if all ``count`` messages were certainly deleted."""
         statement = {"q": {**conditions, **UNGROUPED_FILTER}, "limit": 0, "hint": "_id_"}
         return self._shared.submit([statement], count)
 
     def _finish(self, deletions: Sequence[Deletion]) -> Sequence[Exception | None]:
-        """Execute several requests in one transaction. Return an error or None for each request.
-
-        A request deletes all of its existing messages, or turns the messages into history entries. A rejected request
-        changes nothing.
-        """
+        """Execute several requests in one transaction, and return an error or None for each request."""
         with self._client.locks.locked(*{one.key.history_counter for one in deletions if one.history}):
             return self._client.transaction(partial(self._finish_all, deletions))
 
@@ -122,13 +105,9 @@ class Deletions:
 
 
 def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> MessageClaimed | ClaimNotHeld | None:
-    """Return an error if the claim of a message does not permit the deletion of the message, else None.
+    """Return the error if the claim of a message does not permit a deletion with ``claims``, else None.
 
-    - ``MessageClaimed``: The message is claimed, but the request does not name this claim.
-    - ``ClaimNotHeld``: The message is not claimed, but the request names a claim.
-
-    ``claim`` is the field ``c`` of the message. ``claims`` are the claims that the request names. If ``claims`` is
-    None, the deletion is always permitted.
+    ``claim`` is the field ``c`` of the message. If ``claims`` is None, the deletion is always permitted.
     """
     if claims is None:
         return None
@@ -141,8 +120,5 @@ def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> M
 
 
 def _holder(claims: Sequence[str], now: int) -> BsonDocument:
-    """Return the condition under which a request may delete a message (contract 7.6).
-
-    If the request names claims, one of the claims must hold the message. Otherwise, the message must be unclaimed.
-    """
+    """Return the condition under which a request may delete a message (contract 7.6)."""
     return held_condition(claims[0], now) if claims else {"c.e": {"$not": {"$gt": now}}}

@@ -80,7 +80,7 @@ class DocumentController:
 
 
 def adoption(document: Document) -> BsonDocument:
-    """Return the update statement that imports a document from another store and keeps the document's version."""
+    """Return the update statement that imports a document and keeps its version."""
     ref, version = document.ref, layout.encode_text(document.version)
     stored: BsonDocument = {"s": _shard(ref.project, ref.kind), "v": version, "b": Binary(document.value)}
     if document.expires is not None:

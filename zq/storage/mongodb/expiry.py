@@ -6,12 +6,11 @@ expiry removes them sooner, in rounds of small steps, by the same index. The cos
 number of expired documents and not on the number of live ones.
 
 **Leader lease.** Only the server with the leader lease removes documents. If this server dies, another server takes
-over when the lease expires, after at most ``LEASE`` seconds of MongoDB's clock. If two servers ever work at the same
-time, they only duplicate work.
+over at most ``LEASE`` seconds later. If two servers ever work at the same time, they only duplicate work.
 
 **Purges and deletions.** A purge or deletion of a queue only updates the queue's document; see the module ``floors``.
-The fields ``g`` and, for a deletion, ``g1`` store the sequence up to which documents are still to be deleted. Later,
-maintenance of any server deletes these documents in small steps:
+The fields ``g`` and, for a deletion, ``g1`` store the sequence up to which documents are still to be deleted. The
+leader deletes these documents in small steps:
 
 1. the messages, whether claimed or not; outdated group entries are recomputed
 2. after a deletion of the queue, its history entries and idempotency keys
@@ -66,10 +65,7 @@ class LeaderLease:
                 self._client.modify({"query": {"_id": SWEEPER, "round": self._round}, "remove": True}, collection=CLOCK)
 
     def is_leader(self) -> bool:
-        """Acquire or renew the lease if necessary, and return whether this round holds it.
-
-        The result is cached for half the duration of the lease.
-        """
+        """Acquire or renew the lease if necessary, and return whether this round holds it."""
         if time.monotonic() - self._last_check > LEASE / 2:
             now = time.monotonic()
             with self._client.verb():
@@ -99,10 +95,9 @@ PENDING_FIELDS: Final = {"s": 1, "g": 1, "g1": 1, "d": 1}
 
 
 class PendingDeletes:
-    """The executor of queue purges and deletions, which hide documents immediately and delete the documents later.
+    """The executor of queue purges and deletions, which hide documents immediately and delete them later.
 
-    The class also deletes the documents of purged topics and of trimmed batches. After the last document of a purged
-    topic, a notice in the feed makes every process drop its cached batches.
+    After the last document of a purged topic, a notice in the feed makes every process drop its cached batches.
     """
 
     def __init__(self, client: StoreClient, feed: Feed, open_posts: OpenPosts) -> None:
@@ -111,17 +106,14 @@ class PendingDeletes:
         self._open_posts = open_posts
 
     def purge(self, key: QueueKey) -> None:
-        """Make all messages of a queue invisible atomically, to be deleted later. Ignore a missing queue."""
+        """Make all messages of a queue invisible atomically. Ignore a missing queue."""
         last: BsonDocument = {"$ifNull": ["$k1", 0]}
         there = {"n": {"$exists": True}}
         self._client.transaction(partial(self._decide, key, [{"$set": {"g": last, "m0": last}}], there))
         self._open_posts.settle(key)
 
     def delete(self, key: QueueKey) -> None:
-        """Make a queue and all of its data invisible atomically.
-
-        Maintenance later deletes the messages, history entries and idempotency keys.
-        """
+        """Make a queue and all of its data invisible atomically."""
         # A deletion takes a sequence, which separates the removed idempotency keys from later ones.
         floors = dict.fromkeys(("g", "g1", "m0", "h0"), "$k1")
         step: list[BsonDocument] = [
@@ -137,10 +129,9 @@ class PendingDeletes:
         self._client.delete_all(known, hint=layout.OBSERVERS)
 
     def _decide(self, key: QueueKey, step: list[BsonDocument], conditions: BsonDocument, session: Session) -> bool:
-        """Apply the update ``step`` to the queue's document if the document exists and matches the conditions.
+        """Apply ``step`` to the queue's document if the document matches, and return whether it matched.
 
-        Return whether the document was updated. The update conflicts with concurrent transactions that finish or move
-        messages of the queue.
+        The update conflicts with concurrent transactions that finish or move messages of the queue.
         """
         statement = {"q": {"_id": key.counter, "s": key.shard, **conditions}, "u": step, "hint": "_id_"}
         is_decided = self._client.update([statement], session) > 0
@@ -149,10 +140,7 @@ class PendingDeletes:
         return is_decided
 
     def resume(self, pace: Pace) -> None:
-        """Delete documents that purges, deletions and trims have left behind.
-
-        Only the server with the leader lease deletes documents.
-        """
+        """Delete documents that purges, deletions and trims have left behind, if this server is the leader."""
         with self._client.verb():
             found = self._client.find({"g": {"$exists": True}}, hint=layout.PENDING_DELETES, fields=PENDING_FIELDS)
         if not found:
@@ -166,10 +154,9 @@ class PendingDeletes:
                     pace.removed(count)
 
     def _step(self, pending: Pending, most: int) -> int:
-        """Delete up to ``most`` documents of a pending purge, deletion or trim.
+        """Delete up to ``most`` documents of a pending purge, deletion or trim, and return their number.
 
-        ``pending`` is the record of the pending work (see ``Pending``). Return the number of deleted documents and
-        rewritten group entries. If this number is 0, no work is left, and the record is removed.
+        If the number is 0, no work is left, and ``pending`` is removed from the database.
         """
         with self._client.verb():
             if pending["s"].startswith(topic_log.LOG):
@@ -193,11 +180,6 @@ class PendingDeletes:
         return removed
 
     def _log_step(self, pending: Pending, most: int) -> int:
-        """Delete up to ``most`` batches of a topic log. Return the number of deleted batches.
-
-        If ``pending`` is the log's counter, trimmed batches are deleted. If it is a purge record, batches of the purged
-        topic are deleted.
-        """
         note = {field: pending[field] for field in ("_id", "s", "g")}
         whole = pending["_id"] == pending["s"]
         batches = {"q": pending["s"]} if whole else {"q": pending["s"], "d": pending["d"]}
@@ -212,10 +194,6 @@ class PendingDeletes:
     def _delete_batch(
         self, what: BsonDocument, pending: Pending, bound: str, most: int, index: str = layout.OBSERVERS
     ) -> int:
-        """Delete up to ``most`` documents that match ``what``. Return the number of deleted documents.
-
-        ``pending[bound]`` is the highest sequence to delete. ``index`` is the index to use.
-        """
         where = {**what, "k": {"$lte": pending[bound]}, **self._client.shards([pending["s"]])}
         found = self._client.find(where, limit=most, sort={"k": 1}, hint=index, fields={"_id": 0, "k": 1})
         if found:
@@ -224,10 +202,7 @@ class PendingDeletes:
         return len(found)
 
     def _forget_later(self, finishing: str, shard: str) -> None:
-        """Set the expiry of a deleted queue's history counter. An operation that finishes a message cancels the expiry.
-
-        ``finishing`` is the ``_id`` of the counter, and ``shard`` its shard key.
-        """
+        """Set the expiry of a deleted queue's history counter."""
         step = [{"$set": {"e": {"$add": ["$$NOW", COUNTER_RETENTION]}}}]
         self._client.update([{"q": {"_id": finishing, "s": shard}, "u": step}])
 
@@ -243,7 +218,7 @@ class ActiveExpiry:
     def sweep(self, now: int, pace: Pace, *, expired: bool) -> int:
         """Run one maintenance round until ``pace`` ends it, and return the number of removed expired messages.
 
-        If ``expired`` is False, remove no expired documents: only resume pending deletes and abandoned commits.
+        If ``expired`` is False, only resume pending deletes and abandoned commits.
         """
         with self._client.verb():
             end_orphans(self._client.pymongo)
@@ -278,11 +253,8 @@ class ActiveExpiry:
     def _step(self, now: int, size: int) -> tuple[int, Counter[QueueRef], int]:
         """Remove up to ``size`` expired documents.
 
-        The result has three parts:
-
-        - the number of expired documents that were found
-        - a mapping from queue to the number of removed messages
-        - the number of removed documents that are not messages
+        Return the number of expired documents that were found, the number of removed messages by queue, and the number
+        of other removed documents.
         """
         found = self._find(now, size)
         messages = [one for one in found if one.get("q", "").startswith("m")]

@@ -60,8 +60,7 @@ LONGEST_PAUSE: Final = 2.0
 class Notice(NamedTuple):
     """A notice about a topic log: new batches, or the purge of a topic.
 
-    - ``last``: the last sequence of the new batches. For a purge, the last sequence of the log at that time.
-    - ``documents``: the stored batches; empty if they are too large for the notice, None for a purge.
+    ``documents`` is empty if the batches are too large for the notice, and None for a purge.
     """
 
     project: str
@@ -72,8 +71,7 @@ class Notice(NamedTuple):
 class Subscription:
     """The subscription of one listener to the topics of a project.
 
-    The listener receives only batches after the sequence ``floor``. A purge raises the floor, because notices of
-    earlier batches may arrive after the notice of the purge.
+    A purge raises ``floor``, because notices of earlier batches may arrive after the notice of the purge.
     """
 
     def __init__(self, listener: Listener, floor: int) -> None:
@@ -87,10 +85,7 @@ class Subscription:
             self._ended = True
 
     def notify(self, notice: Notice) -> None:
-        """Pass the batches or the purge of a notice to the listener.
-
-        Omit batches up to the sequence ``floor``. Do nothing after the subscription has ended.
-        """
+        """Pass the batches above ``floor``, or the purge, to the listener, unless the subscription has ended."""
         with self._lock:
             is_purge = notice.documents is None
             if self._ended or notice.last < self._floor or (notice.last == self._floor and not is_purge):
@@ -112,7 +107,7 @@ class Subscription:
 
 
 class Feed:
-    """The writer and reader of the feed (the collection of notices between servers) in one process. Thread-safe."""
+    """The writer and reader of the feed in one process. Thread-safe."""
 
     def __init__(self, client: StoreClient) -> None:
         collection = client.database[FEED]
@@ -152,28 +147,20 @@ class Feed:
     def purge(self, project: str, last: int) -> None:
         """Notify listeners of the purge of a topic in the project, and return after the notice is written.
 
-        ``last`` is the last sequence of the log at the time of the purge. Raises ``PyMongoError`` if the write fails.
-
         If a failover loses the notice, the other processes also lose their position in the feed. They then notify their
-        listeners of missed notices.
+        listeners of missed notices. Raises ``PyMongoError`` if the write fails.
         """
         notice = Notice(project, last, None)
         self._notify(notice)
         self._collection.insert_one(self._entry((), [notice]))
 
     def listen(self, listener: QueueListener) -> None:
-        """Set the function to call for queues with ready messages, and start reading the feed.
-
-        A new listener replaces the earlier one.
-        """
+        """Set the function to call for queues with ready messages, and start reading the feed."""
         self._listener = listener
         self._begin_to_read()
 
     def subscribe(self, project: str, listener: Listener, last: int) -> Callable[[], None]:
-        """Subscribe a listener to the project's batches after the sequence ``last``.
-
-        Return a function that ends the subscription.
-        """
+        """Subscribe a listener to the batches after ``last``, and return a function that ends the subscription."""
         subscription = Subscription(listener, last)
         with self._lock:
             self._subscriptions[project] = (*self._subscriptions.get(project, ()), subscription)
@@ -191,10 +178,7 @@ class Feed:
         return end
 
     def close(self) -> None:
-        """Write pending notices, for at most ``LAST_WRITE`` seconds, and close the feed.
-
-        The method does not wait for the reader thread.
-        """
+        """Write pending notices, for at most ``LAST_WRITE`` seconds, and close the feed."""
         self._closed.set()
         self._has_work.set()
         self._is_urgent.set()

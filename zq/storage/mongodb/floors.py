@@ -44,7 +44,7 @@ def floor_of(counter: Mapping[str, Any]) -> int:
 
 
 def history_floor_of(counter: Mapping[str, Any]) -> int:
-    """Return the sequence up to which the queue's history entries and idempotency keys have been removed."""
+    """Return the last removed sequence of the queue's history entries and idempotency keys."""
     return max(int(counter.get("h0", 0)), int(counter.get("g1", 0)))
 
 
@@ -63,21 +63,14 @@ def counters_of(client: StoreClient, keys: Iterable[QueueKey]) -> BsonDocument:
 
 
 def _guard(key: QueueKey) -> BsonDocument:
-    """Return a filter that matches nothing, but raises ``RemovalPending`` if the queue has pending deletes.
-
-    A queue has pending deletes if documents that a purge or deletion has removed still exist.
-    """
+    """Return a filter that matches nothing, but raises ``RemovalPending`` if the queue has pending deletes."""
     pending = {"$ne": [{"$type": "$g"}, "missing"]}
     fails = {"$eq": [{"$toInt": "$_id"}, 0]}
     return {"_id": key.counter, "s": key.shard, "$expr": {"$cond": [pending, fails, False]}}
 
 
 def find_pending(client: StoreClient, project: str | None = None) -> Mapping[str, BsonDocument]:
-    """Return the documents of all queues with pending deletes, as a mapping from shard key to document.
-
-    A queue has pending deletes if documents that a purge or deletion has removed still exist. If ``project`` is given,
-    only its queues are returned.
-    """
+    """Return the documents of the queues with pending deletes, by shard key; None = the queues of all projects."""
     prefix = "q" if project is None else "q" + layout.project_prefix(project)
     end = "r" if project is None else layout.after(prefix)
     noted = {"g": {"$exists": True}, "_id": {"$gt": prefix, "$lt": end}}
@@ -85,10 +78,9 @@ def find_pending(client: StoreClient, project: str | None = None) -> Mapping[str
 
 
 def below(kind: str, counters: Mapping[str, BsonDocument]) -> list[BsonDocument]:
-    """Return filters on documents that a purge or deletion has removed but not yet deleted: one filter per queue.
+    """Return one filter per queue on documents that a purge or deletion has removed but not yet deleted.
 
-    ``kind`` is "m" for messages, "h" for history entries, or "o" for idempotency keys. ``counters`` maps the shard key
-    of each queue to the queue's document.
+    ``kind`` is "m" for messages, "h" for history entries, or "o" for idempotency keys.
     """
     bound = "$lt" if kind == "o" else "$lte"
     floor = floor_of if kind == "m" else history_floor_of
@@ -96,15 +88,12 @@ def below(kind: str, counters: Mapping[str, BsonDocument]) -> list[BsonDocument]
 
 
 def guarded_delete(key: QueueKey, conditions: BsonDocument, hint: str = "_id_") -> Sequence[BsonDocument]:
-    """Return statements that delete the matching documents of the queue. ``hint`` is the index to use.
-
-    If the queue has pending deletes, the command deletes nothing and raises ``RemovalPending``.
-    """
+    """Return statements that delete the matching documents, or raise ``RemovalPending`` if deletes are pending."""
     return [{"q": _guard(key), "limit": 1, "hint": "_id_"}, {"q": conditions, "limit": 0, "hint": hint}]
 
 
 def guarded_update(key: QueueKey) -> BsonDocument:
-    """Return an update statement that changes nothing, but raises ``RemovalPending`` if the queue has pending deletes.
+    """Return an update statement that raises ``RemovalPending`` if the queue has pending deletes.
 
     The statement must precede the updates that it protects.
     """
@@ -112,10 +101,7 @@ def guarded_update(key: QueueKey) -> BsonDocument:
 
 
 def conflict_with_removals(key: QueueKey) -> BsonDocument:
-    """Return an update statement that makes a transaction conflict with concurrent purges and deletions of the queue.
-
-    Two transactions with this statement for the same queue also conflict with each other.
-    """
+    """Return an update statement that makes transactions conflict with purges and deletions of the queue."""
     return {"q": {"_id": key.history_counter, "s": key.shard}, "u": {"$inc": {"v": 1}}, "upsert": True, "hint": "_id_"}
 
 
@@ -137,17 +123,8 @@ def search(
 ) -> tuple[list[BsonDocument], BsonDocument]:
     """Return the first matching documents that are not removed, and the queue's document.
 
-    The queue's document is read last. The second result is empty if the queue does not exist or its document was not
-    read. If a purge or deletion has removed some of the documents that were found, the search is repeated above the
-    last removed sequence.
-
-    Args:
-        fields: Projection, which must include ``k``; None = complete documents.
-        in_same_command: Whether to read the queue's document in the same command. If False, a second command reads the
-            queue's document, but only if the search has found documents.
-        floor_of: Returns the last removed sequence from the queue's document.
-
-    The other arguments are those of ``StoreClient.find``.
+    ``fields`` must include ``k``. If ``in_same_command`` is False, a second command reads the queue's document, but
+    only if the search has found documents.
     """
     floor = 0
     named = counters_of(client, [key])
@@ -181,7 +158,7 @@ def find_named(
     fields: Mapping[str, Any] | None = None,
     session: Session | None = None,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return two lists: the matching documents, including removed ones, and the documents of the queues ``keys``.
+    """Return the matching documents, including removed ones, and then the documents of the queues ``keys``.
 
     ``conditions`` must list the ``_id`` of each wanted document. A single ``find`` reads all documents in the order of
     ``_id``. The documents of queues have the highest ``_id``, so they are read last.
@@ -208,10 +185,7 @@ def find_visible(
 ) -> list[BsonDocument]:
     """Return all matching documents that no purge or deletion of a queue has removed.
 
-    Args:
-        keys: Queues to which the documents belong.
-        hint: Index to use. With ``_id_``, ``conditions`` must list the ``_id`` of each wanted document.
-        floor_of: Returns the last removed sequence from a queue's document.
+    With the hint ``_id_``, ``conditions`` must list the ``_id`` of each wanted document.
     """
     projection = {"q": 1, "k": 1, **fields} if fields else None
     if hint == "_id_":

@@ -2,9 +2,8 @@
 """Claims and pops in a grouped queue, group by group in the order of the group entries (decision 0129).
 
 The module ``groups`` describes message groups and the group entries. A search for groups with ready messages reads the
-entries. It uses the same index as a search for ready messages in an ungrouped queue. The transaction that takes
-messages reads the groups and rewrites their entries. The write of an entry conflicts with every concurrent change of
-its group.
+entries. The transaction that takes messages reads the groups and rewrites their entries. The write of an entry
+conflicts with every concurrent change of its group.
 """
 
 import random
@@ -39,11 +38,8 @@ MAX_EXPIRED_SCAN: Final = 1024
 class GroupSlice(NamedTuple):
     """The first messages of a message group, as a transaction has read them.
 
-    - ``group``: the stored name of the group.
-    - ``living``: the unexpired messages in the order of the group.
-    - ``ready``: the ready messages at the beginning of ``living``, up to the wanted number.
-    - ``last``: the last message that was read, if further messages may follow; else None.
-    - ``has_expired``: whether some of the messages that were read have expired.
+    ``ready`` are the ready messages at the beginning of ``living``. ``last`` is the last message that was read, if
+    further messages may follow, else None.
     """
 
     group: str
@@ -55,12 +51,7 @@ class GroupSlice(NamedTuple):
     def head(self, now: int, claimed: Mapping[str, BsonDocument], popped: Collection[str]) -> Head | None:
         """Return the head of the group (its first unexpired message) after claims and pops; None if the group is empty.
 
-        If the head may be a message that was not read, return ``last`` as if it were ready. The next claim then reads
-        the messages after ``last``.
-
-        Args:
-            claimed: A mapping from ``_id`` to the document of each claimed message after the claim.
-            popped: The ``_id`` of each popped message.
+        If the head may be a message that was not read, return ``last`` as if it were ready.
         """
         left = [claimed.get(one["_id"], one) for one in self.living if one["_id"] not in popped]
         heads = [head_from(one) for one in left]
@@ -88,11 +79,7 @@ class GroupClaimer:
         self.head_hint = HeadHint()
 
     def find_due(self, want: int, now: int) -> tuple[list[str], bytes]:
-        """Return message groups that may have ready messages at ``now``, and the queue's metadata.
-
-        The groups are in the order in which claims must serve them. ``want`` is the number of messages to claim. The
-        result has at most ``want`` + ``EXTRA_GROUPS`` groups, and never more than ``MAX_GROUPS``.
-        """
+        """Return message groups that may have ready messages, in claim order, and the queue's metadata."""
         want = min(want + EXTRA_GROUPS, MAX_GROUPS)
         head, skip, token = self.head_hint.get_start(want)
         found, counter = self._entries(head, now, want, skip)
@@ -106,8 +93,7 @@ class GroupClaimer:
     def serve(self, attempts: Sequence[ClaimAttempt], names: Sequence[str]) -> Sequence[ClaimOutcome]:
         """Distribute the ready messages of the groups ``names`` among the attempts, in one transaction.
 
-        Return the outcome of each attempt. If the transaction conflicts with another process, the outcomes have no
-        messages.
+        If the transaction conflicts with another process, the outcomes have no messages.
         """
         finishing = [self._key.history_counter] if any(attempt.history for attempt in attempts) else []
         try:
@@ -121,11 +107,7 @@ class GroupClaimer:
         return taken.outcomes
 
     def take(self, attempts: Sequence[ClaimAttempt], names: Sequence[str], session: Session) -> ServeResult:
-        """Distribute the ready messages of the groups ``names`` among the attempts, in the session's transaction.
-
-        The same transaction rewrites the entries (index documents) of the groups. Raises ``Aborted`` if a message has
-        changed since it was read.
-        """
+        """Distribute the ready messages of the groups ``names`` among the attempts, in the session's transaction."""
         now = attempts[0].now
         turns = deque(names)
         slices: list[GroupSlice] = []
@@ -195,20 +177,17 @@ class GroupClaimer:
         return slices
 
     def _read(self, group: str, want: int, max_bytes: int, session: Session) -> "GroupMessages":
-        """Read up to ``want`` + 1 messages of the group. The additional message may become the next head.
-
-        Stop earlier if the total size reaches ``max_bytes``.
-        """
+        """Read up to ``want`` + 1 messages of the group, because the additional message may become the next head."""
         found = self._find(self._client.where(self._key, h1=group), index_of(group), want + 1, max_bytes, session)
         return GroupMessages(found, len(found) > want or sum(map(size_of, found)) >= max_bytes)
 
     def _read_ahead(
         self, names: Sequence[str], want: int, max_bytes: int, session: Session
     ) -> dict[str, "GroupMessages"]:
-        """Read several groups in one command. Return a mapping from group to its first messages.
+        """Read several groups in one command, and return the first messages of each group.
 
-        If the groups have more messages than the command reads, the last groups are missing. The last group in the
-        result is then marked as cut. The result is empty for fewer than two groups.
+        If the groups have more messages than the command reads, the last groups are missing, and the last group in the
+        result is marked as cut.
         """
         if len(names) < 2:
             return {}

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The message groups of a grouped queue, and the entry of each group in the index ``claims`` (decision 0129).
 
-In the code, ``group`` is the stored name of a group. Each message of the group stores this name (``h1``). Only
-operations that add messages must know the grouping of the queue; they write the queue's document anyway. Operations
+In the code, ``group`` is the stored name of a group. Each message of the group stores this name (``h1``). Operations
 that change messages without a transaction skip all grouped messages. The module ``group_claimer`` claims the grouped
 messages.
 
 **Entries.** The entry of a group stores the time from which claims consider the group. An operation that adds a message
-to a group, removes it or changes its available-at also writes the entry, in the same transaction. If two such
-transactions conflict, one of them is repeated and then reads the changes of the other one.
+to a group, removes it or changes its available-at also writes the entry, in the same transaction. If two of these
+transactions conflict, MongoDB aborts one transaction. Its repetition reads the changes of the committed transaction.
 
 **Invariants.**
 
@@ -39,7 +38,7 @@ HEAD_SEARCH_LIMIT: Final = 8
 
 
 class Head(NamedTuple):
-    """The first unexpired message of a message group: its sequence, and its available-at and expiry in milliseconds."""
+    """The first unexpired message of a message group. Times are in milliseconds."""
 
     available: int
     sequence: int
@@ -58,11 +57,10 @@ def head_from(found: Mapping[str, Any]) -> Head:
 def add_to_entries(
     client: StoreClient, session: Session, documents: Iterable[BsonDocument], floors: Mapping[str, int]
 ) -> None:
-    """Update the entries (index documents) of the message groups to which new messages belong.
+    """Update the entries of the message groups to which new messages belong.
 
-    ``documents`` are the documents of the new messages. ``floors`` maps the shard key of each queue to the last removed
-    sequence. Call this function before the messages are inserted: in this order, the transaction conflicts less often
-    with claims.
+    Call this function before the messages are inserted: in this order, the transaction conflicts less often with
+    claims.
     """
     by_group: defaultdict[tuple[str, str], list[Head]] = defaultdict(list)
     for one in documents:
@@ -75,13 +73,9 @@ def add_to_entries(
 def update_entries(
     client: StoreClient, session: Session, key: QueueKey, changed: Iterable[Mapping[str, Any]], now: int, until: int = 0
 ) -> None:
-    """Rewrite the entries (index documents) of message groups whose messages this transaction has changed or removed.
+    """Rewrite the entries of message groups whose messages this transaction has changed or removed.
 
-    If the first message of an ordered group is now ready, the waiting consumers are notified after the commit.
-
-    Args:
-        changed: Documents of the changed or removed messages, as they were before. Ungrouped messages are ignored.
-        until: Latest expiry of the changed messages in milliseconds; 0 = the expiries are unchanged.
+    ``changed`` has the messages before the change. ``until`` is their latest new expiry in milliseconds; 0 = unchanged.
     """
     names = sorted({one["h1"] for one in changed if "h1" in one})
     if names:
@@ -95,12 +89,7 @@ def update_entries(
 def write_entries(
     client: StoreClient, session: Session, key: QueueKey, heads: Mapping[str, Head | None], now: int, until: int = 0
 ) -> None:
-    """Write the entries (index documents) of message groups, and delete the entries of empty groups.
-
-    Args:
-        heads: A mapping from each group to its first unexpired message, or to None if the group is empty.
-        until: Latest expiry of the changed messages in milliseconds; 0 = the expiries are unchanged.
-    """
+    """Write the entries of message groups, and delete the entries of empty groups, whose head is None."""
     placed = [_head_statement(key, group, head, now, until) for group, head in heads.items() if head is not None]
     empty = [_entry(key.shard, group)["_id"] for group, head in heads.items() if head is None]
     if placed:
@@ -110,10 +99,7 @@ def write_entries(
 
 
 def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) -> int:
-    """Rewrite up to ``most`` group entries that refer to messages up to ``sequence``. Return the number of entries.
-
-    All messages up to ``sequence`` must have been deleted before.
-    """
+    """Rewrite up to ``most`` group entries that refer to deleted messages, and return the number of entries."""
     due = {**client.where(key, k={"$lte": sequence}), "q": key.entries}
     found = client.find(due, limit=min(most, MAX_REWRITES), sort={"k": 1}, hint=layout.OBSERVERS, fields={"j": 1})
     if found:
@@ -123,10 +109,7 @@ def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) 
 
 
 def count_ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -> int:
-    """Count the ready messages above the sequence ``floor`` that a claim could take, up to ``most``.
-
-    The groups of the queue are ordered. In each group, counting stops at the first message that is not ready.
-    """
+    """Count the ready messages above the sequence ``floor`` that a claim could take, up to ``most``."""
     due = above({**client.where(key, d={"$lte": now}), "q": key.entries}, floor)
     count = 0
     for entry in client.find(due, limit=most, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields={"_id": 0, "j": 1}):
@@ -148,7 +131,7 @@ BEFORE_ALL: Final = 0
 def _heads(
     client: StoreClient, session: Session, key: QueueKey, names: Sequence[str], now: int
 ) -> dict[str, Head | None]:
-    """Return each group's first unexpired message, as a mapping. All groups must be in the same index."""
+    """Return each group's first unexpired message. All groups must be in the same index."""
     if client.sharded or len(names) == 1:
         return {group: _head(client, session, key, group, now) for group in names}
     stages, queue_filter = first_stages(key, names), counters_of(client, [key])
@@ -166,8 +149,8 @@ def _heads(
 def first_stages(key: QueueKey, names: Sequence[str]) -> list[BsonDocument]:
     """Return the pipeline stages that find the first message of each group, expired or not.
 
-    The stages use only fields of the index, so MongoDB reads only one index key for each group. They are therefore not
-    suitable for a sharded cluster, where filters must include the shard key.
+    MongoDB reads only one index key for each group. The stages are unsuitable for a sharded cluster, because filters
+    there must include the shard key.
     """
     firsts = {field: {"$first": f"${field}"} for field in ("d", "k", "e")}
     return [
@@ -193,12 +176,10 @@ def _head(client: StoreClient, session: Session, key: QueueKey, group: str, now:
 
 
 def first_unexpired(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
-    """Return the first unexpired message of a group. ``heads`` are the first messages of the group, in order.
+    """Return the first unexpired message of a group.
 
-    If all of ``heads`` have expired:
-
-    - Return None if ``is_all`` is True, which means that the group has no further messages.
-    - Otherwise, return the last of ``heads`` as if it were ready at ``now``. The next claim then reads on.
+    If all of ``heads`` have expired but the group has further messages (not ``is_all``), return the last of ``heads``
+    as if it were ready, so that the next claim reads on.
     """
     living = next((head for head in heads if head.expires > now), None)
     if living is None and not is_all:
@@ -213,11 +194,7 @@ def _entry(shard: str, group: str) -> BsonDocument:
 def _addition_statement(shard: str, group: str, joined: Sequence[Head], floor: int) -> BsonDocument:
     """Return the statement that updates the entry of the group for the added messages ``joined``.
 
-    ``shard`` is the queue's shard key, and ``floor`` the last removed sequence.
-
-    - If the group has no entry, or an entry for a removed message, the entry gets the first added message.
-    - If the group is fair and an added message is ready earlier, the entry gets this message.
-    - In all other cases, the entry keeps its message and time.
+    An entry keeps its message, unless the message was removed or a fair group gets an earlier message.
     """
     is_fair = index_of(group) == FAIR
     first = min(joined) if is_fair else min(joined, key=lambda one: one.sequence)
@@ -235,11 +212,9 @@ def _addition_statement(shard: str, group: str, joined: Sequence[Head], floor: i
 
 
 def _head_statement(key: QueueKey, group: str, head: Head, now: int, until: int) -> BsonDocument:
-    """Return the statement that writes the entry of the group. ``head`` is the group's first unexpired message.
+    """Return the statement that writes the entry of the group.
 
-    ``until`` is the latest expiry of changed messages in milliseconds; 0 = the expiries are unchanged.
-
-    If the head is ready and unchanged, the group keeps its position among the groups.
+    If ``head`` is ready and unchanged, the group keeps its position among the groups.
     """
     end = DatetimeMS(max(head.expires, until))
     made = {"q": key.entries, "j": group, "d": min(head.available, head.expires), "k": head.sequence}

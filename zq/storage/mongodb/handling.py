@@ -2,8 +2,7 @@
 """Deletion, extension and release of individual claimed messages.
 
 A caller identifies a message by its id, claim and claim count, which form a ``MessageHandle``. Concurrent callers of a
-process share a transaction, which reads the messages before it changes them. The messages cannot change before the
-transaction ends.
+process share a transaction, which reads the messages before it changes them.
 """
 
 from collections import defaultdict
@@ -24,12 +23,9 @@ CAPACITY: Final = 256
 
 
 class HandleRequest(NamedTuple):
-    """A request to delete claimed messages, or to change when their claims expire.
+    """A request to delete claimed messages or change their claims. ``now`` is in milliseconds, ``history`` in seconds.
 
-    - ``grips``: each ``MessageHandle`` identifies one message and the operation.
-    - ``now``: the time of the request in milliseconds.
-    - ``accepts_expired``: whether to accept the handle of a lapsed claim if the message has not been claimed since.
-    - ``history``: the retention of history entries for deleted messages, in seconds; 0 = no entries.
+    ``accepts_expired`` permits the handle of an expired claim if the message has not been claimed since.
     """
 
     key: QueueKey
@@ -41,21 +37,14 @@ class HandleRequest(NamedTuple):
 
 
 class HandleResult(NamedTuple):
-    """The result of a request.
-
-    - ``handled``: the outcome for each ``MessageHandle``, in the same order.
-    - ``is_earlier``: whether the request made a message available earlier.
-    """
+    """The outcome for each ``MessageHandle``, and whether a message became available earlier."""
 
     handled: Sequence[HandleOutcome]
     is_earlier: bool
 
 
 class Handler:
-    """The executor of deletions, extensions and releases of claimed messages in one process.
-
-    Concurrent requests share a transaction.
-    """
+    """The executor of deletions, extensions and releases of claimed messages in one process."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -89,11 +78,7 @@ class Handler:
 
 
 class _PendingChanges:
-    """The pending changes of one transaction.
-
-    ``found`` maps ``_id`` to the document of each unexpired message. The updates need no conditions, because the same
-    transaction has read the messages.
-    """
+    """The pending changes of one transaction, which has read the messages."""
 
     def __init__(self, found: dict[str, BsonDocument], now: int) -> None:
         self._found = found
@@ -101,7 +86,7 @@ class _PendingChanges:
         self._held: dict[str, tuple[QueueKey, int, int]] = {}
         """The queue, the new expiry of the claim and the new available-at of each message with a changed claim.
 
-        A later request of the same transaction may still delete the message. The history entry then has these values.
+        If a later request of the transaction deletes the message, the history entry has these values.
         """
         self.deleted: defaultdict[tuple[QueueKey, int], list[str]] = defaultdict(list)
         self.changed: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)

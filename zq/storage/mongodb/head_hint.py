@@ -15,7 +15,7 @@ SKIPS: Final = 4
 
 
 class HeadHint:
-    """The head hint of one queue in one process: where a search for ready messages can start. Thread-safe.
+    """The head hint of one queue in one process. Thread-safe.
 
     MongoDB keeps the index entries of consumed and expired messages for minutes. A search from the beginning of the
     index reads all of these entries. The head hint is an available-at (milliseconds) below which an earlier search of
@@ -34,10 +34,9 @@ class HeadHint:
         self._skip_until = 0.0
 
     def get_start(self, want: int) -> tuple[int, int, int]:
-        """Return the start of a search for ``want`` messages.
+        """Return the start of a search for ``want`` messages: available-at, number to skip, and a token for ``update``.
 
-        The result has the available-at to start from in milliseconds (0 = the beginning), the number of messages to
-        skip, and a token for ``update``.
+        The available-at is in milliseconds; 0 = the beginning.
         """
         with self._lock:
             head = self._head if time.monotonic() < self._until else 0
@@ -48,13 +47,7 @@ class HeadHint:
             return head, skip, self._invalidations
 
     def update(self, first: int, token: int, *, searched_all: bool) -> None:
-        """Set the hint after a search. Do nothing if the hint was invalidated since the search started.
-
-        Args:
-            first: Available-at of the first message that the search found, in milliseconds.
-            token: Result of ``get_start`` or ``invalidate``.
-            searched_all: Whether the search started at the beginning. Only such a search extends the validity.
-        """
+        """Set the hint after a search, unless the hint was invalidated since the search started."""
         with self._lock:
             if token == self._invalidations:
                 self._head = max(0, first - MARGIN)
@@ -62,20 +55,13 @@ class HeadHint:
                     self._until = time.monotonic() + VALIDITY
 
     def invalidate(self) -> int:
-        """Discard the hint, and return a new token for ``update``.
-
-        Callers invalidate the hint if a message got an earlier available-at, or if a search from the hint found too few
-        messages.
-        """
+        """Discard the hint, and return a new token for ``update``."""
         with self._lock:
             self._invalidations += 1
             self._until = 0.0
             return self._invalidations
 
     def record_collision(self) -> None:
-        """Make the next searches skip a random number of messages.
-
-        Call this method if another process has taken messages that this process had found.
-        """
+        """Make the next searches skip a random number of messages, after a collision with another process."""
         with self._lock:
             self._skips, self._skip_until = SKIPS, time.monotonic() + VALIDITY

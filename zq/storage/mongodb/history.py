@@ -116,5 +116,4 @@ def _message_id(record: BsonDocument) -> str:
 
 
 def _bounded(moment: Seconds) -> int:
-    """Convert seconds, which may be infinite, to milliseconds between -``FOREVER`` and ``FOREVER``."""
     return round(max(-FOREVER, min(1000 * moment, FOREVER)))

@@ -136,7 +136,7 @@ SHARD_KEY: Final[BsonDocument] = {"s": "hashed"}
 
 
 class QueueKey(Struct, frozen=True):
-    """The values by which the documents of one queue are stored: fields, and ``_id`` values."""
+    """The values by which the documents of one queue are stored."""
 
     ref: QueueRef
     shard: str
@@ -168,10 +168,7 @@ class QueueKey(Struct, frozen=True):
         return "o" + self.shard
 
     def named(self, kind: str, name: str) -> str:
-        """Return the ``_id`` of a document that has a type (``kind``) and a name, such as a claim name.
-
-        No document of another queue has this ``_id``.
-        """
+        """Return the ``_id`` of a document with a type (``kind``) and a name; unique across queues."""
         return f"{kind}{len(self.shard)}:{self.shard}/{encode_text(name)}"
 
 
@@ -188,7 +185,7 @@ def decode_text(stored: str) -> str:
 
 
 def project_prefix(project: str) -> str:
-    """Return the prefix of a project's names and ids. No prefix is the beginning of another project's prefix."""
+    """Return the prefix of a project's names and ids, which is not the beginning of another project's prefix."""
     stored = encode_text(project)
     return f"{len(stored)}:{stored}/"
 
@@ -219,8 +216,8 @@ def ms(moment: Seconds) -> int:
 def group_fields(grouping: Grouping, group: str) -> BsonDocument:
     """Return the field ``h1`` with the group's stored name, or an empty document for a queue without groups.
 
-    The stored name is the first letter of ``grouping`` (ordered or fair) and a hash of ``group``. The letter selects
-    the MongoDB index that contains the message.
+    The stored name is the first letter of ``grouping`` and a hash of ``group``. The letter selects the MongoDB index
+    that contains the message.
     """
     if not grouping:
         return {}
@@ -277,10 +274,7 @@ def message_id(key: QueueKey, found: Mapping[str, Any]) -> str:
 
 
 def to_message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
-    """Convert the document of a message to a ``Message`` that describes it at the time ``now``, in milliseconds.
-
-    PyMongo returns 64-bit numbers as ``Int64``, a type that must not leave the driver.
-    """
+    """Convert the document of a message to the ``Message`` at ``now``, in milliseconds."""
     pin: Mapping[str, Any] | None = found.get("y")
     if pin:  # a commit has reserved the message: show its former values
         found = {**found, **pin}
@@ -308,7 +302,7 @@ def to_message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
 
 
 def to_claim(key: QueueKey, held: Sequence[BsonDocument], now: int) -> Claim:
-    """Convert the documents of a claim's messages to a ``Claim``. There must be at least one document."""
+    """Convert the documents (at least one) of a claim's messages to a ``Claim``."""
     held = sorted(held, key=lambda found: int(found["k"]))
     terms = held[0].get("y", held[0])["c"]
     messages = [to_message(key, found, now) for found in held]
@@ -316,7 +310,7 @@ def to_claim(key: QueueKey, held: Sequence[BsonDocument], now: int) -> Claim:
 
 
 def holder(terms: Mapping[str, Any]) -> Holder:
-    """Return the holder of a claim. ``terms`` is the field ``c`` of a message."""
+    """Return the holder of a claim from the field ``c`` of a message."""
     return Holder(*map(decode_text, terms.get("h") or ()))
 
 
@@ -337,10 +331,7 @@ def claim_count(found: Mapping[str, Any]) -> int:
 
 
 def first_claim_time(found: Mapping[str, Any]) -> int:
-    """Return the time of a message's first claim in milliseconds, or 0 for a message that was never claimed.
-
-    A dead letter may have been claimed for the first time in its origin queue.
-    """
+    """Return the time of a message's first claim in milliseconds, or 0 for a message that was never claimed."""
     moment: int = found.get("c", NO_CLAIM).get("f") or found.get("o", NO_ORIGIN).get("f") or 0
     return moment
 
@@ -355,10 +346,7 @@ def claimed_document(found: BsonDocument, request: ClaimRequest, now: int) -> Bs
 
 
 def claim_update(request: ClaimRequest, now: int) -> list[BsonDocument]:
-    """Return the update that claims messages at ``now``, in milliseconds.
-
-    When the claim expires, the messages become available after a back-off, which depends on the claim count.
-    """
+    """Return the update that claims messages at ``now``, in milliseconds."""
     ends, count = now + request.lease.ttl * 1000, {"$ifNull": ["$c.n", 0]}
     available: int | BsonDocument = ends + request.redelivery_delay(1) * 1000
     if len(request.redelivery_delays) > 1:
@@ -372,7 +360,7 @@ def claim_update(request: ClaimRequest, now: int) -> list[BsonDocument]:
 
 
 def renewal_update(lease: Lease, now: int) -> list[BsonDocument]:
-    """Return the update that renews a claim at ``now``, in milliseconds. The back-off of the messages is unchanged."""
+    """Return the update that renews a claim at ``now``, in milliseconds."""
     return _lease_update(lease, now, {}, {"$add": [now + lease.ttl * 1000, WAIT]})
 
 
@@ -399,8 +387,7 @@ WAIT: Final[BsonDocument] = {"$subtract": ["$d", "$c.e"]}
 def release_update(now: int, delay: int | None = None) -> list[BsonDocument]:
     """Return the update that releases messages at ``now``, in milliseconds.
 
-    The messages become available ``delay`` seconds later; None = after their back-off. A message without a back-off
-    gets back the available-at that it had before the claim.
+    The messages become available ``delay`` seconds later; None = after their back-off.
     """
     after_wait = {"$cond": [{"$gt": [WAIT, 0]}, {"$add": [now, WAIT]}, "$c.d"]}
     return [{"$set": {"d": after_wait if delay is None else now + delay * 1000}}, {"$unset": CLAIM_FIELDS}]

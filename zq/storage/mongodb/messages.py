@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages in MongoDB. Concurrent posts share a group commit, even if their queues differ."""
+"""Messages in MongoDB. Concurrent posts to any queues share a group commit."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -61,12 +61,9 @@ from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
 
 
 class Post(NamedTuple):
-    """A request to post messages to a queue.
+    """A request to post messages to a queue. ``now`` is in milliseconds.
 
-    - ``now``: the time of the request in milliseconds.
-    - ``expected``: the queue's metadata that the caller expects; None = any.
-    - ``copies``: a second queue and the messages to post to it in the same transaction.
-    - ``create``: whether to create a missing queue; if False, the post is rejected.
+    ``copies`` is a second queue and the messages to post to it in the same transaction.
     """
 
     key: QueueKey
@@ -78,7 +75,6 @@ class Post(NamedTuple):
     create: bool = True
 
     def accepts(self, metadata: bytes) -> bool:
-        """Return whether ``metadata`` is the metadata that the caller expects."""
         return self.expected in (None, metadata)
 
     @property
@@ -112,28 +108,19 @@ Metadata = bytes | None
 
 
 class PostResult(NamedTuple):
-    """The result of one transaction of posts.
-
-    - ``answers``: for each post, None if its messages are stored, the queue's metadata if it differs from the expected
-      metadata, or an error.
-    - ``ranges``: the reserved sequences of each queue.
-    - ``documents``: the stored messages.
-    """
+    """The result of one transaction of posts; the answer to a post is None, unexpected metadata, or an error."""
 
     answers: Sequence[Metadata | Exception]
     ranges: Mapping[QueueKey, SequenceRange]
     documents: Sequence[BsonDocument]
 
     def trace(self) -> BsonDocument:
-        """Return a filter on the first stored message, which exists only if the transaction was committed.
-
-        The filter is empty if no messages were stored.
-        """
+        """Return a filter on the first stored message, or an empty filter if no messages were stored."""
         return {field: one[field] for one in self.documents[:1] for field in ("_id", "s")}
 
 
 class Poster:
-    """The executor of posts in one process. Concurrent posts share a transaction."""
+    """The executor of posts in one process."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -144,7 +131,7 @@ class Poster:
     def post(self, post: Post) -> Metadata:
         """Store the messages of a post, and return None after they are durable.
 
-        If the queue's metadata differs from the expected metadata, store no messages and return the queue's metadata.
+        If the queue's metadata differs from the expected metadata, store no messages and return the metadata.
         """
         return self._groups.submit(post)
 
@@ -166,7 +153,7 @@ class Poster:
         return stored.answers
 
     def _draw(self, posts: Sequence[Post]) -> PostResult | None:
-        """Store posts whose sequences are reserved outside the transaction. Return None if this is impossible."""
+        """Store posts whose sequences are reserved outside the transaction, or return None if this is impossible."""
         try:
             stored = self._run(posts, Beside(self._client, self._lane))
         except NotDrawn:
@@ -229,10 +216,7 @@ def _arrivals(parts: Parts) -> Arrivals:
 def _documents(
     by_queue: Mapping[QueueKey, Parts], ranges: Mapping[QueueKey, SequenceRange]
 ) -> tuple[list[BsonDocument], list[tuple[KeyedRequest, Sequence[str], int]]]:
-    """Return the message documents to store, and (request, message ids, last sequence) for each idempotency key.
-
-    Posts whose expected metadata differs from the queue's metadata are omitted.
-    """
+    """Return the message documents to store, and (request, message ids, last sequence) for each idempotency key."""
     documents: list[BsonDocument] = []
     key_answers: list[tuple[KeyedRequest, Sequence[str], int]] = []
     for key, parts in by_queue.items():
@@ -399,11 +383,6 @@ class MessageController:
     def _move(
         self, key: QueueKey, moves: Mapping[str, Move], now: int, history: int, session: Session
     ) -> Sequence[Move]:
-        """Move the requested messages that are ready, and return the executed moves.
-
-        ``moves`` maps the ``_id`` of each message to its move. ``history`` is the retention of history entries in the
-        source queue, in seconds; 0 = no entries.
-        """
         named = {"_id": {"$in": list(moves)}}
         ready = self._client.where(key, **named, d={"$lte": now}, e={"$gt": DatetimeMS(now)})
         there = find_visible(self._client, [key], ready, hint="_id_", session=session)

@@ -47,10 +47,7 @@ def filter_conditions(list_filter: ListFilter, now: int) -> BsonDocument:
 def browse(
     client: StoreClient, key: QueueKey, state: State, after: Position, limit: int, now: int, max_bytes: int
 ) -> BrowsePage:
-    """Return a page of messages in one state, as ``MessageController.browse`` does.
-
-    Each page of claimed messages requires a sort, because no index contains them in the order of sequences.
-    """
+    """Return a page of messages in one state, as ``MessageController.browse`` does."""
     after = Position(*(min(number, layout.LARGEST_MARKER) for number in after))
     is_claimed = state is State.CLAIMED
     found: list[BsonDocument] = []
@@ -79,10 +76,7 @@ def browse(
 
 
 def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]:
-    """Return filters for the messages in a state after a position. Each filter reads one range of the index ``claims``.
-
-    Claimed and delayed messages are in the same range, so their filters also check whether the message is claimed.
-    """
+    """Return filters for the messages in a state after a position."""
     if state is State.CLAIMED:
         return [{"d": {"$gt": now}, "k": {"$gt": after.sequence}, "c.e": {"$gt": now}}]
     beside = {"d": after.available, "k": {"$gt": after.sequence}}
@@ -94,10 +88,7 @@ def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]
 
 
 def locate(client: StoreClient, project: str, message: str, now: int) -> LocatedMessage | None:
-    """Return the live message with this id and its queue, or None if there is none.
-
-    The ``_id`` of the document does not depend on the queue, so a single lookup is enough.
-    """
+    """Return the live message with this id and its queue, or None if there is none."""
     doc_id = layout.key(QueueRef(project, "")).project + layout.encode_text(message)
     for document in client.find({"_id": doc_id, "e": {"$gt": DatetimeMS(now)}}, hint="_id_", committed=True):
         if document["q"].startswith("m"):  # else it is a history entry
@@ -138,10 +129,7 @@ def list_claims(client: StoreClient, project: str, after: str, limit: int, now: 
 
 
 def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapping[str, int]:
-    """Return the last removed sequence of each queue that has removed messages in ``groups``, by shard key.
-
-    ``groups`` is a result of ``_groups``, which also counts messages that a purge or deletion has removed.
-    """
+    """Return the last removed sequence of each queue in ``groups`` that has removed messages, by shard key."""
     first: dict[str, int] = {}
     for group in groups:
         shard = group["_id"]["q"][1:]
@@ -172,15 +160,9 @@ def _above_floor(shard: str, floor: int) -> BsonDocument:
 def _groups(
     client: StoreClient, ids: BsonDocument, bounded: Sequence[BsonDocument], ours: BsonDocument, now: int
 ) -> list[BsonDocument]:
-    """Group claimed messages by claim and queue. Return one document per group, with the claim and queue as ``_id``.
+    """Group claimed messages by claim and queue, and return one document per group.
 
-    One further document, with the ``_id`` None, counts all other messages: expired messages, messages of expired
-    claims, and messages outside the scope.
-
-    Args:
-        ids: Condition on the claim id.
-        bounded: Pipeline stages before the grouping, such as a limit.
-        ours: Expression for the scope of the search, such as one queue.
+    The document with the ``_id`` None counts all other messages, such as messages outside the scope ``ours``.
     """
     held = {"$and": [ours, {"$gt": ["$c.e", now]}, {"$gt": ["$e", DatetimeMS(now)]}]}
     group: BsonDocument = {

@@ -67,10 +67,7 @@ class ParcelController:
         return sorted({*found, *self._scan("q", "o", layout.CLAIMS)})
 
     def _scan(self, field: str, letter: str, index: str) -> Iterator[str]:
-        """Yield the projects that have documents of one type, without reading all documents.
-
-        ``letter`` is the type: the first letter of ``field``, which precedes the project's prefix.
-        """
+        """Yield the projects that have documents of the type ``letter``, without reading all documents."""
         lower, end = letter + "0", letter + ":"
         while True:
             where = {field: {"$gte": lower, "$lt": end}}
@@ -115,10 +112,7 @@ class ParcelController:
         return int(found[0]["t"]) / 1000 if found else 0.0
 
     def _find_deleted(self, project: str, queues: Sequence[QueueParcel]) -> str:
-        """Return the first of these queues that was deleted and whose floors would hide imported items, or "".
-
-        Floors are the last removed sequences, which are still stored after a deletion.
-        """
+        """Return the first queue that was deleted and whose floors would hide imported items, or ""."""
         keys = {layout.key(QueueRef(project, one.queue)).counter: one.queue for one in queues}
         with_floor = [{field: {"$exists": True}} for field in ("m0", "h0", "g", "g1")]
         shards = self._client.shards(layout.key(QueueRef(project, name)).shard for name in keys.values())
@@ -151,7 +145,6 @@ class ParcelController:
         self._insert(made)
 
     def _insert(self, made: Sequence[BsonDocument]) -> None:
-        """Insert the documents that do not exist, in one transaction."""
         self._client.transaction(lambda session: self._client.insert(self._missing(made, session), session))
 
     def _missing(self, made: Sequence[BsonDocument], session: Session) -> list[BsonDocument]:
@@ -160,7 +153,6 @@ class ParcelController:
         return [one for one in made if one["_id"] not in known]
 
     def _statements(self, project: str, parcel: Parcel) -> Iterator[BsonDocument]:
-        """Yield the update statements that store a parcel."""
         match parcel:
             case QueueParcel(queue=name, metadata=metadata, grouping=grouping) if metadata is not None:
                 key, (sequence, fresh, position, finished) = layout.key(QueueRef(project, name)), parcel.counters
@@ -204,7 +196,6 @@ class ParcelController:
 
 
 def _run_of(parcel: Parcel) -> tuple[type[Parcel], str]:
-    """Return the key by which consecutive parcels are stored together: type, and queue for messages and history."""
     return type(parcel), parcel.queue if isinstance(parcel, MessageParcel | HistoryParcel) else ""
 
 
@@ -288,7 +279,6 @@ class ParcelReader:
         return missing[:limit]
 
     def _owners_of_keys(self, lower: str, end: str) -> Iterator[str]:
-        """Yield the full names of queues with idempotency keys, starting at ``lower``, without reading all keys."""
         while True:
             with self._client.verb():
                 where = {"q": {"$gte": lower, "$lt": end}}

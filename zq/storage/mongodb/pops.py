@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions that remove popped messages. Concurrent pops of a process share a transaction, across queues."""
+"""Transactions that remove popped messages, shared by concurrent pops of a process across queues."""
 
 import time
 from collections.abc import Sequence
@@ -21,13 +21,7 @@ APART: Final = 2.0
 
 
 class Pop(NamedTuple):
-    """A request to remove popped messages of one queue.
-
-    - ``found``: the documents of the messages.
-    - ``unchanged``: the condition that the messages have not changed since they were found.
-    - ``now``: the time of the request in milliseconds.
-    - ``history``: the retention of history entries in seconds; 0 = no entries.
-    """
+    """A request to remove popped messages of one queue. ``now`` is in milliseconds, ``history`` in seconds."""
 
     key: QueueKey
     found: Sequence[BsonDocument]
@@ -41,7 +35,7 @@ class Pop(NamedTuple):
 
 
 class Pops:
-    """The executor of pops in one process. Concurrent pops share a transaction.
+    """The executor of pops in one process.
 
     If another process has changed a message, the transaction is aborted. Each request of the group then runs in its own
     transaction, and so do all requests of the next ``APART`` seconds. Without this pause, collisions of two processes
@@ -62,9 +56,9 @@ class Pops:
         )
 
     def submit(self, pops: Sequence[Pop]) -> bool:
-        """Remove the messages of all pops and return True, or remove none and return False.
+        """Remove the messages of all pops and return True.
 
-        Nothing is removed if another process has changed one of the messages.
+        If another process has changed one of the messages, remove none and return False.
         """
         if self._client.sharded or time.monotonic() < self._apart_until:
             return self._execute([pops])[0]

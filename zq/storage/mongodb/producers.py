@@ -42,7 +42,7 @@ DECIDED: Final = "decided"
 
 
 class Step(StrEnum):
-    """The steps of a commit. Tests can kill the process after each step."""
+    """The steps of a commit, after each of which tests can kill the process."""
 
     # The commit is stored, and its stages are reserved.
     BEGUN = "begun"
@@ -65,7 +65,7 @@ class Step(StrEnum):
 
 
 class CommitEvents:
-    """Hooks that are called at the steps of a commit. They do nothing by default; tests override them."""
+    """Hooks that are called at the steps of a commit; tests override them."""
 
     def reached(self, step: Step) -> None:
         pass
@@ -85,17 +85,16 @@ def identity(project: str, producer: str) -> BsonDocument:
 
 
 def unchanged_filter(record: BsonDocument) -> BsonDocument:
-    """Return a filter that matches the producer's document only until the next step of the commit in ``record``."""
+    """Return a filter that matches the producer's document until the next step of the commit."""
     return {field: record[field] for field in ("_id", "s", "attempt", "turn")}
 
 
 def same_state_filter(record: BsonDocument) -> BsonDocument:
-    """Return a filter that matches the producer's document while the commit stays in the state that ``record`` has."""
+    """Return a filter that matches the producer's document while the state of the commit is unchanged."""
     return {field: record[field] for field in ("_id", "s", "attempt", "state")}
 
 
 def has_last_batch(record: BsonDocument, now: int) -> bool:
-    """Return whether the producer's document ``record`` has a last batch and has not expired at ``now``."""
     return "batch" in record and ("e" not in record or int(record["e"]) > now)
 
 
@@ -111,10 +110,7 @@ def unfinished(record: BsonDocument) -> UnfinishedCommit:
 
 
 def completed_document(commit: Commit, attempt: str, published: int, deleted: int, now: int) -> BsonDocument:
-    """Return the producer's document after a complete commit. ``attempt`` is the id of the commit attempt.
-
-    The commit has published ``published`` messages and deleted ``deleted`` messages.
-    """
+    """Return the producer's document after a complete commit."""
     return {
         **identity(commit.project, commit.producer),
         "batch": commit.batch,
@@ -129,14 +125,7 @@ def completed_document(commit: Commit, attempt: str, published: int, deleted: in
 def preparing_document(
     commit: Commit, attempt: str, stages: list[BsonDocument], former: BsonDocument, now: int, due: int
 ) -> BsonDocument:
-    """Return the producer's document at the start of a commit of several steps.
-
-    Args:
-        attempt: Id of the commit attempt.
-        stages: Documents of the stages to publish.
-        former: The producer's former document. The new document keeps the last batch of the former one.
-        due: Time from which other servers may take over the commit, in milliseconds.
-    """
+    """Return the producer's document at the start of a commit of several steps; ``due`` is in milliseconds."""
     record = {
         **identity(commit.project, commit.producer),
         "attempt": attempt,

@@ -3,8 +3,8 @@
 
 Concurrent requests of a process for one queue share a search, which reads the bodies. Concurrent requests for any
 queues share an update command for claims and a transaction for pops. Each write repeats the conditions of the search.
-If two processes find the same message, only one of them gets it; the other process searches again, further back in the
-queue.
+If two processes find the same message, only one process gets it. The slower process searches again, further back in
+the queue.
 
 In a grouped queue, ``group_claimer`` serves the requests. Grouped messages have the field ``h1``. A claimer remembers
 whether the last message that it found had this field. This is only a hint for the next search, because a queue may be
@@ -46,11 +46,7 @@ Announce = Callable[[QueueRef], None]
 
 
 class SearchResult(NamedTuple):
-    """The result of a search: ready messages, or the message groups of a grouped queue that may have ready messages.
-
-    - ``metadata``: the queue's metadata.
-    - ``groups``: the stored names of the groups.
-    """
+    """The result of a search: ready messages, or the message groups of a grouped queue that may have ready messages."""
 
     ready: list[BsonDocument]
     metadata: bytes = NO_METADATA
@@ -94,10 +90,7 @@ class QueueClaimer:
         (self.group_claimer.head_hint if found.groups else self._head_hint).record_collision()
 
     def search(self, want: int, now: int, max_bytes: int) -> SearchResult:
-        """Search for ready messages. In a grouped queue, search for message groups that may have ready messages.
-
-        Other processes may take the messages of the groups before the caller reads them.
-        """
+        """Search for ready messages, or for message groups that may have ready messages if the queue is grouped."""
         for _ in range(2):
             if self.is_grouped:
                 names, metadata = self.group_claimer.find_due(want, now)
@@ -114,11 +107,7 @@ class QueueClaimer:
         return SearchResult([])
 
     def search_messages(self, want: int, now: int, max_bytes: int) -> SearchResult:
-        """Return ready messages from the head of the queue, and the queue's metadata.
-
-        The result ends after ``want`` messages, or when their total size reaches ``max_bytes``. If the search finds
-        expired messages, it deletes some of them.
-        """
+        """Return ready messages from the head of the queue, and the queue's metadata."""
         head, skip, token = self._head_hint.get_start(want)
         ready, metadata = self._ready(head, now, want, max_bytes, skip)
         if (head or skip) and len(ready) < want and sum(map(size_of, ready)) < max_bytes:
@@ -160,10 +149,6 @@ class QueueClaimer:
         return outcomes
 
     def _distribute(self, attempts: Sequence[ClaimAttempt], found: SearchResult) -> list[ClaimOutcome]:
-        """Distribute the found messages among the attempts, in the order of the attempts.
-
-        An attempt that expects other metadata gets no messages; its outcome has the queue's metadata.
-        """
         fitting = [attempt for attempt in attempts if attempt.accepts(found.metadata)]
         if fitting and found.groups:
             served = iter(self.group_claimer.serve(fitting, found.groups))
@@ -200,11 +185,6 @@ class QueueClaimer:
         return found, counter.get("b", NO_METADATA)
 
     def _remove_expired(self, head: int, now: int, want: int) -> None:
-        """Remove some expired messages, beginning at the available-at ``head`` (milliseconds).
-
-        The method reads a limited number of index entries. The limit grows with ``want``, the number of messages that
-        the preceding search wanted.
-        """
         where = self._client.where(self._key, d={"$gte": head, "$lte": now})
         steps = STEPS_PER_MESSAGE * want + EXTRA_STEPS
         fields = {"_id": 0, "k": 1, "d": 1, "e": 1}
@@ -214,10 +194,6 @@ class QueueClaimer:
         self._client.removals.add("read", self._client.delete_all(expired, hint=layout.OBSERVERS, durable=False))
 
     def _claim(self, claims: Sequence[tuple[ClaimAttempt, ClaimRequest, Choice]]) -> set[str]:
-        """Claim the messages chosen for each claim request, in one update command.
-
-        Return the ``_id`` of each claimed message; omit messages that another process took first.
-        """
         if not claims:
             return set()
         updates = [self.claim_statement(request, choice.eligible, attempt.now) for attempt, request, choice in claims]
@@ -232,9 +208,9 @@ class QueueClaimer:
         return got
 
     def _pop(self, pops: Sequence[tuple[ClaimAttempt, Choice]]) -> set[str]:
-        """Remove the chosen messages of all pops, or none if another process has changed one of them.
+        """Remove the chosen messages of all pops, and return their ``_id`` values.
 
-        Return the ``_id`` of each removed message.
+        If another process has changed one of the messages, remove none.
         """
         if not pops:
             return set()
@@ -261,7 +237,7 @@ class QueueClaimers:
         self._claimers = LRUCache[str, QueueClaimer](MAX_CLAIMERS)
 
     def get(self, key: QueueKey) -> QueueClaimer:
-        """Return the claimer of the queue. Create it if it does not exist."""
+        """Return the queue's claimer, and create it if it does not exist."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
             if claimer is None:
@@ -269,27 +245,21 @@ class QueueClaimers:
         return claimer
 
     def pop(self, key: QueueKey, attempt: ClaimAttempt) -> Sequence[BsonDocument]:
-        """Pop messages, and return their documents.
-
-        Raises ``OtherMetadata`` if the queue's metadata differs from ``attempt.expected``.
-        """
+        """Pop messages, and return their documents. Raises ``OtherMetadata`` if the metadata is not as expected."""
         outcome = self.get(key).submit(attempt)
         if outcome.metadata is not None:
             raise OtherMetadata(outcome.metadata)
         return outcome.messages
 
     def invalidate(self, key: QueueKey) -> None:
-        """Make the next search in the queue start at its beginning.
-
-        Call this after a message's available-at became earlier.
-        """
+        """Make the next search in the queue start at the beginning; see ``QueueClaimer.invalidate``."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
         if claimer is not None:
             claimer.invalidate()
 
     def is_grouped(self, key: QueueKey) -> bool:
-        """Return whether the queue probably has message groups: whether the last search has found grouped messages."""
+        """Return whether the last search in the queue has found grouped messages."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
         return claimer is not None and claimer.is_grouped
@@ -298,9 +268,8 @@ class QueueClaimers:
 def _unchanged(candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
     """Return the condition that messages are ready and unchanged since they were found.
 
-    The condition compares the claim count and the sequence. If another process has claimed and released a message, its
-    claim count is higher. If another process has moved the message within the queue, perhaps with another body, its
-    sequence differs.
+    If another process has claimed and released a message, its claim count is higher. If another process has moved the
+    message within the queue, perhaps with another body, its sequence differs.
     """
     by_count: defaultdict[int | None, list[str]] = defaultdict(list)
     for found in candidates:

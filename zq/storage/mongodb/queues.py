@@ -137,20 +137,12 @@ class QueueController:
         return Ready(count, min(later) / 1000 if later else None)
 
     def _later(self, key: QueueKey, indexed: str, now: int, floor: int) -> int | None:
-        """Return the earliest available-at after ``now`` in milliseconds, or None if there is none.
-
-        ``indexed`` is the value of the field ``q`` in the documents to search: the queue's messages or the entries of
-        its message groups. Documents up to the sequence ``floor`` are removed and therefore ignored.
-        """
         later = above({**self._client.where(key, d={"$gt": now}), "q": indexed}, floor)
         found = self._client.find(later, limit=1, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields={"_id": 0, "d": 1})
         return int(found[0]["d"]) if found else None
 
     def _ready(self, key: QueueKey, grouping: Grouping, most: int, now: int, floor: int) -> int:
-        """Count the ready messages above the sequence ``floor``, up to ``most``.
-
-        In ordered groups, count only messages that a claim could take.
-        """
+        """Count the ready messages that a claim could take, up to ``most``."""
         present = above(self._client.where(key, d={"$lte": now}, e={"$gt": DatetimeMS(now)}), floor)
         count = self._client.count(present, layout.CLAIMS, most)
         if not count or grouping is not Grouping.ORDERED:
@@ -158,10 +150,6 @@ class QueueController:
         return groups.count_ready(self._client, key, count, now, floor)
 
     def _edge(self, living: BsonDocument, direction: int) -> BsonDocument | None:
-        """Return the queue's oldest (``direction`` 1) or newest message (-1), or None if the queue is empty.
-
-        ``living`` is the filter on the queue's unexpired messages.
-        """
         found = self._client.find(
             living, limit=1, sort={"k": direction}, hint=layout.OBSERVERS, fields={"a": 1, "k": 1}
         )
@@ -187,10 +175,7 @@ class Figures:
         self._client = client
 
     def depths(self, now: int, queues: int, most: int) -> list[tuple[QueueRef, Depth]]:
-        """Return the depths (message counts by state) of the first ``queues`` queues, by project and name.
-
-        In each queue, up to ``most`` ready messages are counted.
-        """
+        """Return the depths (message counts by state) of the first ``queues`` queues, by project and name."""
         if not queues:
             return []
         with self._client.verb():
@@ -224,10 +209,6 @@ class Figures:
         return [*counted, *mine, *sizes]
 
     def _expired(self, now: int, most: int) -> dict[str, int]:
-        """Count the expired messages that are not removed yet, up to ``most``.
-
-        Return a mapping from queue to count. The key is the field ``q`` of the queue's messages.
-        """
         due: BsonDocument = {"e": {"$lte": DatetimeMS(now)}, "q": {"$gte": "m", "$lt": "n"}}
         if removed := below("m", find_pending(self._client)):
             due["$nor"] = removed
@@ -248,11 +229,6 @@ class Figures:
         return Depth(front["count"], rest["count"] - rest["claimed"], rest["claimed"], expired, first)
 
     def _stages(self, key: QueueKey, now: int, most: int, floor: int) -> list[BsonDocument]:
-        """Return the pipeline stages that count messages above the sequence ``floor``.
-
-        The result "ready" counts up to ``most`` ready messages. The result "waiting" counts a limited number of claimed
-        and delayed messages.
-        """
         living: BsonDocument = {"e": {"$gt": DatetimeMS(now)}}
         ready = above(self._client.where(key, d={"$lte": now}, **living), floor)
         waiting = above(self._client.where(key, d={"$gt": now}, **living), floor)
@@ -272,10 +248,7 @@ class Figures:
         ]
 
     def _sizes(self) -> list[Measure]:
-        """Return the size metrics of the collection, or an empty list if the user has no permission to read them.
-
-        The number of messages includes all other documents of the collection.
-        """
+        """Return the size metrics of the collection, or an empty list without permission to read them."""
         try:
             reply = self._client.database.command({"collStats": layout.MESSAGES})
         except OperationFailure as error:

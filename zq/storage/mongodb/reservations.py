@@ -47,10 +47,7 @@ FIELDS: Final[BsonDocument] = {"s": 1, "k": 1, "h1": 1, "size": {"$bsonSize": "$
 def find_visible_held(
     client: StoreClient, key: QueueKey, claim: str, now: int, session: Session | None = None
 ) -> list[BsonDocument]:
-    """Return the messages that a claim holds from a client's point of view.
-
-    The result includes messages that a commit has reserved, unless the commit is already decided (certain to happen).
-    """
+    """Return a claim's messages as clients see them, including messages that an undecided commit has reserved."""
     spellings = {"$in": [layout.encode_text(claim), reserved_id(claim)]}
     held = {**held_filter(client, key, claim, now), "c.i": spellings}
     found = find_visible(client, [key], held, hint=layout.HELD, session=session)
@@ -81,7 +78,7 @@ class Reservations:
         return holdings
 
     def finish_small(self, holdings: Holdings, now: int, session: Session) -> None:
-        """Delete the messages of a small commit, or turn them into history entries, in the session's transaction.
+        """Delete the messages of a small commit, or turn them into history entries.
 
         The transaction conflicts with concurrent purges and deletions of the queues.
         """
@@ -112,10 +109,7 @@ class Reservations:
     def reserve(
         self, messages: Sequence[tuple[ClaimRef, BsonDocument]], record: BsonDocument, now: int, session: Session
     ) -> None:
-        """Reserve messages for the commit in ``record``, the producer's document.
-
-        Raises ``ClaimLapsed`` if a claim no longer holds one of the messages.
-        """
+        """Reserve messages for the commit in ``record``. Raises ``ClaimLapsed`` if a claim no longer holds them."""
         keys = list(dict.fromkeys(layout.key(claim.queue) for claim, _ in messages))
         shards = self._client.shards(key.shard for key in keys)
         named = {"_id": {"$in": [message["_id"] for _, message in messages]}, **shards}
@@ -150,7 +144,7 @@ class Reservations:
                 raise ClaimLapsed.of(claim.claim)
 
     def unreserve(self, claims: Sequence[ClaimRef], attempt: str) -> None:
-        """Cancel the commit attempt's reservations: restore the former state of the reserved messages of the claims."""
+        """Restore the former state of the claims' messages that the commit attempt has reserved."""
         for start in range(0, len(claims), CLAIMS_AT_ONCE):
             some = claims[start : start + CLAIMS_AT_ONCE]
             kept = [{**self._kept(claim, attempt), **UNGROUPED_FILTER} for claim in some]
@@ -161,10 +155,10 @@ class Reservations:
                 pass
 
     def finish(self, claims: Sequence[ClaimRef], attempt: str, most: int, now: int, session: Session) -> int:
-        """Finish up to ``most`` messages that the commit attempt has reserved. Return the number of completed claims.
+        """Finish up to ``most`` messages of the commit attempt, and return the number of completed claims.
 
-        One call handles only the claims at the beginning of the list that have the same queue and history retention. If
-        the call reaches its limit, it returns 0, and the next call continues with the same claims.
+        One call handles only claims at the beginning of the list with equal queue and history retention. At its limit,
+        it returns 0, and the next call continues with these claims.
         """
         first = claims[0]
         group = list(
@@ -193,10 +187,7 @@ class Reservations:
         return len(group) if len(found) < limit else 0
 
     def _unreserve_in_groups(self, claim: ClaimRef, attempt: str) -> int:
-        """Restore up to ``ENTRIES_AT_ONCE`` reserved messages of the claim, in one transaction. Return their number.
-
-        Unlike ``unreserve``, the transaction also updates the entries of message groups.
-        """
+        """Restore up to ``ENTRIES_AT_ONCE`` reserved messages and their groups' entries, and return their number."""
         key, kept = layout.key(claim.queue), self._kept(claim, attempt)
 
         def work(session: Session) -> int:

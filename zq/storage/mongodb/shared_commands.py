@@ -28,8 +28,7 @@ class CountedStatements(NamedTuple):
 class SharedCommands:
     """A batcher that combines the update or delete statements of concurrent requests into one command.
 
-    A command takes longer than the write of several messages. The reply to a command contains only the total number of
-    written documents. A retried command may be executed twice, so a repeated statement must change nothing.
+    A retried command may be executed twice, so a repeated statement must change nothing.
     """
 
     def __init__(self, client: StoreClient, send: Callable[[Sequence[BsonDocument]], int]) -> None:

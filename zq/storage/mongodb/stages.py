@@ -58,10 +58,7 @@ TTL_GRACE: Final = 60_000
 
 
 class StageRequest(NamedTuple):
-    """A request to add drafts for a queue to a stage. Times are in milliseconds.
-
-    The new expiry (``expires``) and the limits ``max_bytes`` and ``max_messages`` apply to the whole stage.
-    """
+    """A request to add drafts for a queue to a stage. Times are in milliseconds."""
 
     project: str
     stage: str
@@ -85,25 +82,21 @@ class StageResult(NamedTuple):
     expired: BsonDocument | None
 
     def trace(self) -> BsonDocument:
-        """Return a filter on the first stored draft, which exists only if the transaction was committed.
+        """Return a filter on the first stored draft, or an empty filter if no drafts were stored.
 
-        The filter is empty if no drafts were stored. It includes the message id, because another request's draft may
-        have the same ``_id``.
+        The filter includes the message id, because another request's draft may have the same ``_id``.
         """
         return {field: one[field] for one in self.documents[:1] for field in ("_id", "s", "w")}
 
 
 class Stages:
-    """Operations on stages, which hold a producer's messages until a commit publishes them."""
+    """Operations on stages."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
 
     def add(self, staging: StageRequest) -> None:
-        """Store the drafts (unpublished messages) of a request atomically.
-
-        Raises ``StageFull`` if the stage would exceed its limits, and ``CommitRunning`` if a commit uses the stage.
-        """
+        """Store the drafts of a request atomically."""
         while True:
             with self._client.verb():
                 staged = self._client.transaction(partial(self._add, staging), StageResult.trace)
@@ -125,15 +118,14 @@ class Stages:
         return StageResult(documents, None)
 
     def _last_sequence(self, session: Session, key: QueueKey) -> int:
-        """Return the queue's last sequence, to store with an idempotency key; see ``remember``."""
         found = self._client.find(counters_of(self._client, [key]), fields={"k1": 1}, session=session)
         return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 
     def _stage(self, session: Session, staging: StageRequest) -> tuple[BsonDocument, BsonDocument | None]:
-        """Add the drafts to the counts of the stage, or create the stage.
+        """Add the drafts to the counts of the stage, or create the stage, and return its former document.
 
-        Return the stage's document before the change, and None. If an expired stage of this name must be dropped
-        first, change nothing, and return the document of the expired stage twice.
+        If an expired stage of this name must be dropped first, change nothing, and return the expired stage's document
+        twice.
         """
         named = identity(staging.project, staging.stage)
         more = {"count": len(staging.drafts), "bytes": sum(draft.size for draft in staging.drafts)}
@@ -154,10 +146,10 @@ class Stages:
         return stage, None
 
     def find(self, commit: Commit, now: int, session: Session) -> list[BsonDocument]:
-        """Return the stages to publish, in order and without duplicates, then the optional stages ``commit.beside``.
+        """Return the stages to publish, in order and without duplicates, then the existing stages of ``commit.beside``.
 
         Stages of ``commit.beside`` are marked with ``BESIDE``, because a commit publishes them without counting their
-        messages. Missing stages of ``commit.beside`` are omitted.
+        messages.
 
         Raises ``StageNotFound`` if a stage to publish does not exist, and ``CommitRunning`` if another commit uses a
         stage.
@@ -185,10 +177,7 @@ class Stages:
             self._client.update([{"q": self._any(stages), "u": step, "multi": True}], session)
 
     def remove_expiry(self, stage: BsonDocument) -> Iterator[None]:
-        """Remove the expiry of the drafts of a reserved stage. Yield after each step.
-
-        Raises ``StageNotFound`` if a draft has expired.
-        """
+        """Remove the expiry of the drafts of a reserved stage, and yield after each step."""
         for part in self._parts(stage):
             with self._client.verb():
                 statement = {"q": part, "u": {"$unset": {"e": ""}}, "multi": True, "hint": layout.OBSERVERS}
@@ -209,20 +198,14 @@ class Stages:
         return self._client.find(where, limit=limit, sort={"k": 1}, hint=layout.OBSERVERS, session=session)
 
     def drop(self, stage: BsonDocument) -> int:
-        """Remove the stage that the filter ``stage`` selects, and return the number of removed drafts.
-
-        Do nothing if a commit uses the stage. The removal of a large stage takes several commands.
-        """
+        """Remove the stage, unless a commit uses the stage, and return the number of removed drafts."""
         step = {"query": {**stage, "commit": {"$exists": False}}, "update": {"$set": {"due": 0}}, "new": True}
         with self._client.verb():
             dropped = self._client.modify(step)
         return self.remove(dropped) if dropped else 0
 
     def remove(self, stage: BsonDocument) -> int:
-        """Remove a dropped stage, and return the number of removed drafts.
-
-        No drafts can be added to a dropped stage.
-        """
+        """Remove a dropped stage, and return the number of removed drafts."""
         removed = 0
         for part in self._parts(stage):
             with self._client.verb():
@@ -241,7 +224,7 @@ class Stages:
             self._client.delete([{"q": exact_filter(stage), "limit": 1}])
 
     def remove_small(self, stages: Sequence[BsonDocument], session: Session) -> None:
-        """Remove the stages of a small commit and the drafts in these stages, in the session's transaction."""
+        """Remove the stages of a small commit and their drafts, in the session's transaction."""
         if stages:
             drafts = [{"q": self._within(stage), "limit": 0, "hint": layout.OBSERVERS} for stage in stages]
             self._client.delete([*drafts, {"q": self._any(stages), "limit": 0}], session)
@@ -264,7 +247,7 @@ def identity(project: str, stage: str) -> BsonDocument:
 
 
 def exact_filter(stage: BsonDocument) -> BsonDocument:
-    """Return the filter for exactly this stage. It does not match a later stage with the same name."""
+    """Return the filter for exactly this stage, not for a later stage with the same name."""
     return {field: stage[field] for field in ("_id", "s", "token")}
 
 
@@ -315,11 +298,7 @@ BEGINNING: Final[Progress] = [0, 0]
 
 
 def fits(stages: Sequence[BsonDocument], others: int, most: int) -> bool:
-    """Return whether one slice can publish all drafts of the stages and process ``others`` more messages.
-
-    A slice is a transaction of limited size. It processes up to ``most`` messages, and publishes up to
-    ``BYTES_AT_ONCE`` bytes.
-    """
+    """Return whether one slice can publish all drafts of the stages and process ``others`` more messages."""
     count, weight = (sum(stage[what] for stage in stages) for what in ("count", "bytes"))
     return bool(count + others <= most and weight <= BYTES_AT_ONCE)
 
@@ -327,11 +306,7 @@ def fits(stages: Sequence[BsonDocument], others: int, most: int) -> bool:
 def next_drafts(
     stage_store: Stages, stages: Sequence[BsonDocument], progress: Progress, most: int, session: Session | None = None
 ) -> tuple[list[BsonDocument], Progress]:
-    """Return the next drafts to publish, and the progress after them.
-
-    The result has up to ``most`` drafts and ``BYTES_AT_ONCE`` bytes, but at least one draft unless all are published.
-    ``progress`` has the index of a stage in ``stages``, and the position in this stage.
-    """
+    """Return up to ``most`` drafts to publish next, and the progress after them."""
     chosen: list[BsonDocument] = []
     weight = 0
     index, order = progress
@@ -353,7 +328,7 @@ def next_drafts(
 def publish(
     client: StoreClient, session: Session, project: str, drafts: Sequence[BsonDocument], now: int
 ) -> Sequence[QueueKey]:
-    """Post staged messages to their queues at ``now``, in the given order. Return the queues."""
+    """Post staged messages to their queues at ``now``, in the given order, and return the queues."""
     by_queue: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
     for one in drafts:
         by_queue[layout.key(QueueRef(project, layout.decode_text(one["j"])))].append(one)

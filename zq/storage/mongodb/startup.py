@@ -55,10 +55,7 @@ class Address(Struct, frozen=True):
 
 
 def parse(uri: str, timeout: float, database: str, write_concern: str, journal: bool) -> Address:
-    """Return the address for a URI and the settings.
-
-    Raises ``StartRefused`` for invalid values, and ``Unavailable`` if the DNS records of the URI cannot be read.
-    """
+    """Return the address for a URI and the settings, or raise ``StartRefused`` for invalid values."""
     if not timeout > 0:
         raise StartRefused(f"[storage:mongodb] timeout must be greater than 0 seconds; it is {timeout}.")
     try:
@@ -88,12 +85,7 @@ def parse(uri: str, timeout: float, database: str, write_concern: str, journal: 
 
 
 def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool) -> WriteConcern:
-    """Return the write concern from the URI, with defaults from the settings.
-
-    Log a warning if the write concern is not ``majority`` with journal.
-
-    Raises ``StartRefused`` if the write concern is 0.
-    """
+    """Return the write concern from the URI or the settings. Raises ``StartRefused`` if the write concern is 0."""
     requested = options.get("w", write_concern)
     w = int(requested) if isinstance(requested, str) and requested.isdigit() else requested
     j = options.get("journal", journal)
@@ -113,10 +105,7 @@ def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool
 
 
 def connect(address: Address) -> tuple[Client, bool]:
-    """Connect to a primary or to a router (``mongos``). Return the client and whether the server is a router.
-
-    Raises ``StartRefused`` if the server cannot be used as a store, and ``Unavailable`` if it does not respond.
-    """
+    """Connect to a primary or to a router, and return the client and whether the server is a router."""
     client = _client(address)
     try:
         hello = client.admin.command("hello")
@@ -146,10 +135,7 @@ def _client(address: Address) -> Client:
 
 
 def _is_cluster(hello: Mapping[str, Any], address: Address) -> bool:
-    """Return whether the server is a router.
-
-    Raises ``StartRefused`` for a standalone server, which has no transactions, and ``Unavailable`` for a secondary.
-    """
+    """Return whether the server is a router. Raises ``StartRefused`` for a standalone server."""
     if hello.get("msg") == "isdbgrid":
         return True
     if "setName" not in hello:
@@ -182,10 +168,7 @@ def _refusal(address: Address, error: PyMongoError) -> StartRefused | Unavailabl
 
 
 def _set_name(address: Address) -> str | None:
-    """Return the name of the replica set to which the hosts belong.
-
-    Return "" if the hosts do not belong to a replica set, or None if no host replies.
-    """
+    """Return the name of the hosts' replica set, "" if there is none, or None if no host replies."""
     for host, port in address.hosts:
         tls = {name: value for name, value in address.options.items() if name.startswith("tls")}
         probe: MongoClient[BsonDocument] = MongoClient(
@@ -216,10 +199,7 @@ INDEX_TIMEOUT_MS: Final = 600_000
 
 
 def check_layout(client: Client, database: str) -> None:
-    """Check the layout version of the store, without writing. A store without a version has layout 1.
-
-    Raises ``StartRefused`` if the version differs from ``VERSION``, and ``Unavailable`` if it cannot be read.
-    """
+    """Raise ``StartRefused`` unless the store has the layout ``VERSION``. A store without a version has layout 1."""
     try:
         found = client.get_database(database)[CLOCK].find_one({"_id": LAYOUT})
     except PyMongoError as error:
@@ -228,10 +208,7 @@ def check_layout(client: Client, database: str) -> None:
 
 
 def store_layout(client: Client, database: str) -> None:
-    """Write the layout version into a store that has none.
-
-    Raises ``StartRefused`` if the store has another version, and ``Unavailable`` if the command fails.
-    """
+    """Write the layout version into a store that has none. Raises ``StartRefused`` if the store has another version."""
     try:
         # The write waits for the primary only: if a failover undoes it, the next start repeats it.
         collection = client.get_database(database)[CLOCK].with_options(write_concern=WriteConcern(w=1))
@@ -252,10 +229,7 @@ def _compare(found: BsonDocument, database: str) -> None:
 
 
 def ensure_indexes(client: Client, database: str) -> None:
-    """Create missing indexes with a single command, which is fast if none is missing.
-
-    Raises ``StartRefused`` if the existing indexes conflict, and ``Unavailable`` if the command fails.
-    """
+    """Create missing indexes with a single command, which is fast if none is missing."""
     try:
         client.get_database(database).command(
             {"createIndexes": MESSAGES, "indexes": list(INDEXES), "maxTimeMS": INDEX_TIMEOUT_MS}
@@ -271,7 +245,7 @@ def ensure_indexes(client: Client, database: str) -> None:
 
 
 def ensure_feed(client: Client, database: str) -> None:
-    """Create the capped collection ``feed`` (notices between servers), or enlarge an earlier version's collection."""
+    """Create the capped collection ``feed``, or enlarge an earlier version's collection."""
     store = client.get_database(database)
     try:
         store.command({"create": FEED, "capped": True, "size": FEED_BYTES})

@@ -61,12 +61,7 @@ OVERHEAD: Final = 64
 
 
 class LogPosition(NamedTuple):
-    """The position of a batch in the log, and the transaction that stores it.
-
-    - ``sequence``: the first sequence of the batch.
-    - ``before``: the bytes that were published before the batch.
-    - ``writer``: the id of the transaction.
-    """
+    """The position of a batch in the log: its first sequence, the bytes published before, and the writer's id."""
 
     sequence: int
     before: int
@@ -75,7 +70,7 @@ class LogPosition(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def key(project: str) -> QueueKey:
-    """Return the ``QueueKey`` under which the project's log is stored. It differs from the keys of all queues."""
+    """Return the ``QueueKey`` under which the project's log is stored; it differs from the keys of all queues."""
     prefix = project_prefix(project)
     name = LOG + prefix
     return QueueKey(QueueRef(project, ""), name, name, name, prefix)
@@ -86,7 +81,7 @@ def project_of(shard: str) -> str:
 
 
 def purge_note(key: QueueKey, topic: str) -> BsonDocument:
-    """Return a filter on the purge record of a topic. An upsert with this filter creates a missing record."""
+    """Return a filter on the purge record of a topic; an upsert with this filter creates a missing record."""
     return {"_id": PURGE + key.project + encode_text(topic), "s": key.shard}
 
 
@@ -251,11 +246,7 @@ def _state(key: QueueKey) -> BsonDocument:
 
 
 def _portion(found: Sequence[BsonDocument], start: int, limit: int) -> list[Batch]:
-    """Return the first batches, up to the one that reaches ``limit`` messages.
-
-    Messages up to the sequence ``start`` do not count towards the limit. The batches have at most ``MAX_BYTES`` bytes
-    in total, but the result has at least one batch.
-    """
+    """Return the first batches, up to the batch that reaches ``limit`` messages after the sequence ``start``."""
     batches: list[Batch] = []
     count = weight = 0
     for one in found:

@@ -2,8 +2,8 @@
 """Topics in MongoDB. The module ``topic_log`` describes the stored documents.
 
 Concurrent publications share a group commit, after which the listeners are notified. Each transaction updates the
-counter of the log. Batches therefore become visible in the order of their sequences, and only one transaction at a time
-can trim the log.
+counter of the log. Batches therefore become visible in the order of their sequences, and only one transaction at a
+time can trim the log.
 
 A log is trimmed when it exceeds its retention by an eighth. Trimming only stores the last trimmed sequence, and a purge
 only stores the last purged sequence of the topic. The module ``expiry`` deletes the documents later.
@@ -40,11 +40,7 @@ COUNTER: Final = {"k1": 1, "z1": 1, "x": 1, "k0": 1, "z0": 1}
 
 
 class Publication(NamedTuple):
-    """A request to publish a batch to a topic.
-
-    ``now`` is the time of the request in milliseconds. ``keep`` is the topic log's retention limits in bytes and in
-    number of messages.
-    """
+    """A request to publish a batch to a topic. ``now`` is in milliseconds."""
 
     key: QueueKey
     topic: str
@@ -66,15 +62,12 @@ class PublishResult(NamedTuple):
     documents: Sequence[BsonDocument]
 
     def trace(self) -> BsonDocument:
-        """Return a filter on the first stored document, which exists only if the transaction was committed.
-
-        The filter is empty if no documents were stored.
-        """
+        """Return a filter on the first stored document, or an empty filter if no documents were stored."""
         return {field: one[field] for one in self.documents[:1] for field in ("_id", "s", "w")}
 
 
 class Publisher:
-    """The publisher of one process. Concurrent publications share a transaction.
+    """The publisher of one process.
 
     Before ``publish`` returns, ``notify`` is called with the project and the stored documents of each log, in order.
     """
@@ -126,7 +119,7 @@ class Publisher:
 
 
 class LogTrimmer:
-    """The trimmer of a topic log. It works in the transaction that updates the log's counter."""
+    """The trimmer of a topic log, which works in the transaction that updates the log's counter."""
 
     def __init__(self, client: StoreClient, session: Session, key: QueueKey, counter: BsonDocument) -> None:
         self._client = client
@@ -135,11 +128,7 @@ class LogTrimmer:
         self._counter = counter
 
     def trim(self, keep: Retention, newest: topic_log.LogPosition) -> None:
-        """Trim the log to the retention limits ``keep``.
-
-        Do nothing until the log exceeds a limit by more than an eighth. ``newest`` is the position of the newest batch,
-        which is never trimmed.
-        """
+        """Trim the log to the limits ``keep`` once the log exceeds a limit by more than an eighth."""
         messages, size = self._counter["k1"], self._counter["z1"]
         seen = max(0, self._counter.get("k0", 0)), max(0, self._counter.get("z0", 0))
         if messages - seen[0] <= keep.messages * 9 // 8 and size - seen[1] <= keep.size * 9 // 8:
@@ -153,11 +142,7 @@ class LogTrimmer:
         )
 
     def _find_last(self, floors: BsonDocument, end: int) -> int:
-        """Return the last sequence to trim, at most ``end``, or 0 if no batch is to be trimmed.
-
-        A batch must be trimmed if the batch begins within the first ``k0`` messages or ``z0`` bytes ever published
-        in the log. ``floors`` contains these numbers. The method uses a binary search.
-        """
+        """Return the last sequence to trim, at most ``end``, or 0 if no batch is to be trimmed."""
         start, trimmed = self._counter.get("x", 0) + 1, 0
         while start <= end:
             middle = (start + end) // 2
@@ -247,10 +232,6 @@ class TopicController:
         return self._feed.subscribe(project, listener, last)
 
     def _edge(self, living: BsonDocument, now: Seconds, direction: int) -> EndMessage | None:
-        """Return the topic's oldest (``direction`` 1) or newest message (-1), or None if the topic is empty.
-
-        ``living`` is the filter on batches of the topic that may have unexpired messages.
-        """
         for found in self._client.find(living, limit=1, sort={"k": direction}, hint=layout.CLAIMS):
             messages = list(topic_log.to_batch(found).messages(0, now))
             edge = messages[0 if direction > 0 else -1]

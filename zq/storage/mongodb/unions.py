@@ -33,11 +33,7 @@ def find_with(
     max_bytes: int = UNBOUNDED,
     **concern: bool | Timestamp,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return two lists: the documents that match ``conditions``, and the queue documents.
-
-    ``queue_filter`` selects the queue documents by ``_id``. The other parameters are those of ``StoreClient.find``;
-    ``concern`` passes on ``committed`` and ``snapshot``.
-    """
+    """Return the documents that match ``conditions``, and the queue documents that ``queue_filter`` selects."""
     options: Any = {"max_bytes": max_bytes, "session": session, **concern}
     if client.sharded:
         found = client.find(conditions, hint=hint, limit=limit, sort=sort, fields=fields, skip=skip, **options)
@@ -65,14 +61,11 @@ def aggregate_with(
     max_bytes: int = UNBOUNDED,
     **concern: bool | Timestamp,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return two lists: the results of a pipeline over ``messages``, and the queue documents.
+    """Return the results of a pipeline over ``messages``, and the queue documents that ``queue_filter`` selects.
 
-    Args:
-        queue_filter: Selects the queue documents by ``_id``.
-        limit: Maximum number of results of the pipeline, used as the batch size; 0 = unknown.
-        max_bytes: Total size at which to stop reading. The second list may then be empty.
-        session: MongoDB does not support unions in transactions. With a session, the queue documents may therefore have
-            only the fields ``FLOORS``, and the second list may be empty if the pipeline has no results.
+    MongoDB does not support unions in transactions. With a session, the queue documents may have only the fields
+    ``FLOORS``, and the second list may be empty if the pipeline has no results. It may also be empty after
+    ``max_bytes``.
     """
     if client.sharded:
         return client.aggregate(stages, hint, session), client.find(queue_filter, session=session)

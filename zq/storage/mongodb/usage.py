@@ -7,7 +7,6 @@ of document and the project. Document bodies are read only for a sample.
 - A small project is counted on each query.
 - A large project is counted in the next maintenance round of the server that received the query. The count is stored in
   the document ``("", "usage", project)``. Until the next count, the growth of the queues' counters is added to it.
-- If the usage of a project is never queried, the project is never counted.
 - Stages store their sizes, which are read on each query.
 
 The document is also a lease, so only one server counts at a time. If this server dies, another server may count after
@@ -54,10 +53,7 @@ MIN_SAMPLE: Final = 100
 
 
 class Totals(Struct, frozen=True):
-    """A message count, and the total size in bytes of all data that counts as usage.
-
-    The size includes ``OVERHEAD`` for each message.
-    """
+    """A message count, and the total size in bytes, with ``OVERHEAD`` for each message."""
 
     messages: int = 0
     bytes: int = 0
@@ -66,19 +62,15 @@ class Totals(Struct, frozen=True):
         return Totals(self.messages + other.messages, self.bytes + other.bytes)
 
     def since(self, before: "Totals") -> "Totals":
-        """Return the growth since ``before``. If a total has decreased because queues were deleted, its growth is 0."""
+        """Return the growth since ``before``; 0 for a total that has decreased because queues were deleted."""
         return Totals(max(0, self.messages - before.messages), max(0, self.bytes - before.bytes))
 
 
 class Count(Struct, frozen=True):
     """The last count of a project, as stored in its document.
 
-    - ``moment``: the start time of the count. If this time is in the future (wrong clock), the project is counted
-      again.
-    - ``due``: the time of the next count.
-    - ``until``: the expiry of the lease.
-    - ``found``: the result of the count; None before the first count.
-    - ``entered``: the messages and bytes ever posted to the project's queues, at the start of the count.
+    ``moment`` is the start of the count; after a future start (wrong clock), the project is counted again. ``until`` is
+    the expiry of the lease. ``entered`` has the messages and bytes ever posted, at the start of the count.
     """
 
     moment: Seconds = 0.0
@@ -98,7 +90,7 @@ class UsageEstimates:
         self._queried: set[str] = set()
 
     def usage(self, project: str, now: Seconds) -> Usage:
-        """Return the project's estimated usage. Its field ``exact`` is False."""
+        """Return the project's estimated usage, with ``exact`` False."""
         count = _decoded(self._documents.get(_ref(project), now))
         found, due = count.found, not count.moment <= now < count.due
         with self._client.verb():
@@ -120,14 +112,11 @@ class UsageEstimates:
             self._count(self._queried.pop(), now)
 
     def forget(self, project: str) -> None:
-        """Discard the last count. Call this after removing many messages, because the count is then too high."""
+        """Discard the last count, which is too high after many messages were removed."""
         drop(self._client, _ref(project))
 
     def _count(self, project: str, now: Seconds) -> None:
-        """Count a project and store the count.
-
-        Do nothing if another server is counting the project or has just counted it.
-        """
+        """Count a project and store the count, unless another server is counting or has just counted the project."""
         ref = _ref(project)
         document = self._documents.get(ref, now)
         before = _decoded(document)
@@ -146,10 +135,6 @@ class UsageEstimates:
         self._documents.put(ref, count, now, expires=due + RETENTION)
 
     def _count_all(self, project: str, entered: Totals) -> Totals | None:
-        """Count the whole project and return the totals, or None if the count takes more than ``MAX_DURATION`` seconds.
-
-        Raises ``Unavailable`` if the store fails before this time.
-        """
         began = time.monotonic()
         try:
             with self._client.verb(MAX_DURATION):
@@ -161,11 +146,7 @@ class UsageEstimates:
         return None
 
     def _total(self, project: str, entered: Totals, most: int = 0) -> tuple[Totals, bool]:
-        """Return the message count and data size of a project, and whether both numbers are complete.
-
-        If there are more than ``most`` documents of a type (0 = no limit), both numbers are incomplete. ``entered`` has
-        the messages and bytes ever posted, from which the mean size of a message is derived.
-        """
+        """Return the message count and data size of a project, and whether both numbers are complete."""
         mean = entered.bytes // entered.messages if entered.messages else OVERHEAD
         found = Totals()
         for kind in "mho":
@@ -178,26 +159,18 @@ class UsageEstimates:
         return found, True
 
     def _filter(self, kind: str, project: str) -> BsonDocument:
-        """Return the filter on messages ("m"), history entries ("h") or idempotency keys ("o") of a project."""
         prefix = layout.project_prefix(project)
         within: BsonDocument = {"q": {"$gt": kind + prefix, "$lt": kind + layout.after(prefix)}}
         removed = below(kind, find_pending(self._client, project))
         return within | ({"$nor": removed} if removed else {})
 
     def _number(self, where: BsonDocument, most: int) -> int:
-        """Count the matching documents, up to ``most`` + 1 (0 = no limit). Only the index is read."""
         limit = [{"$limit": most + 1}] if most else []
         found = self._client.aggregate([{"$match": where}, *limit, {"$count": "n"}], layout.OBSERVERS)
         return int(found[0]["n"]) if found else 0
 
     def _sizes(self, kind: str, where: BsonDocument, number: int, mean: int) -> int:
-        """Return the total size of the matching documents in bytes, extrapolated from a sample if there are many.
-
-        Args:
-            kind: Type of the documents, as in ``_filter``.
-            number: Number of matching documents.
-            mean: Expected size of a document in bytes, which determines the size of the sample.
-        """
+        """Return the total size of the matching documents in bytes, extrapolated from a sample if there are many."""
         sample = max(MIN_SAMPLE, min(MAX_SAMPLE, MAX_SAMPLE_BYTES // max(1, mean)))
         every = -(-number // sample)
         size = {"$add": [{"$binarySize": "$b"}, {"$binarySize": {"$ifNull": ["$v", b""]}}]}
@@ -212,7 +185,6 @@ class UsageEstimates:
         return int(found[0]["size"]) * number // int(found[0]["n"]) if found else 0
 
     def _posted(self, project: str) -> Totals:
-        """Return the number of messages and bytes ever posted to the queues that the project has now."""
         prefix = layout.project_prefix(project)
         named = {"$match": {"n": {"$gt": prefix, "$lt": layout.after(prefix)}}}
         sums = {"$group": {"_id": None, "messages": {"$sum": "$n1"}, "bytes": {"$sum": "$w1"}}}
@@ -220,7 +192,7 @@ class UsageEstimates:
         return Totals(int(found[0]["messages"]), int(found[0]["bytes"])) if found else Totals()
 
     def _staged(self, project: str) -> Totals:
-        """Return the number of messages and bytes in stages. Published drafts are not counted."""
+        """Return the number of messages and bytes in stages, without published drafts."""
         prefix = layout.project_prefix(project)
         within = {"_id": {"$gt": "s" + prefix, "$lt": "s" + layout.after(prefix)}}
         stages = self._client.find(within, hint="_id_", fields={"_id": 0, "s": 1, "token": 1, "count": 1, "bytes": 1})

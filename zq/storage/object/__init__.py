@@ -34,12 +34,7 @@ SHAPE: Final = offline.StoreFormat(layout.VERSION.decode(), layout.FAMILIES, roc
 
 
 def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedStorage:
-    """Take over and open the store at a URI such as ``swift://container/prefix`` or ``s3://bucket/prefix``.
-
-    ``options`` are fields of ``ObjectOptions``. ``expiry`` has the settings for the removal of expired data.
-
-    Raises ``StartRefused`` if an option is invalid or the takeover is not allowed.
-    """
+    """Take over and open the store at a URI such as ``swift://container/prefix`` or ``s3://bucket/prefix``."""
     chosen = ObjectOptions(**options)
     check_choices(chosen)
     lease, owner_timeout, by_position = chosen.lease, chosen.owner_timeout, chosen.fencing == "position"
@@ -73,9 +68,8 @@ def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedSt
 def objects_of(uri: str) -> Objects:
     """Prepare the object store at a URI for its first use, and return a client for the object store.
 
-    Raises:
-        StartRefused: The URI is invalid, a package is missing, or the object store is unsuitable.
-        Unavailable: The object store does not respond.
+    Raises ``StartRefused`` if the URI is invalid, a package is missing, or the object store is unsuitable, and
+    ``Unavailable`` if the object store does not respond.
     """
     found = _client(uri)
     found.prepare()
@@ -83,7 +77,6 @@ def objects_of(uri: str) -> Objects:
 
 
 def _client(uri: str) -> "SwiftObjects | CloudObjects":
-    """Return a client for the object store at a URI, without preparing it. Raises the errors of ``objects_of``."""
     if store_uri.split(uri).scheme == "swift":
         return SwiftObjects(uri, os.environ)
     try:
@@ -106,33 +99,24 @@ def default_cache(uri: str) -> Path:
 def restore(uri: str, to: str, at: float | None = None, position: int | None = None) -> tuple[int, float]:
     """Restore the data in the object store at ``uri`` to a new embedded store at ``to``.
 
-    Return the log position and the time of the restored state. By default, the latest state is restored. To restore an
-    earlier state, pass its time ``at`` or its log position ``position``. Times are in seconds since the Unix epoch.
+    Return the log position and the time of the restored state: the latest state, or the state at the time ``at`` or the
+    log position ``position``. Times are in seconds since the Unix epoch.
 
-    Raises:
-        StartRefused: The state is not available, or ``to`` exists.
-        Unavailable: The object store does not respond.
+    Raises ``StartRefused`` if the state is not available or ``to`` exists, and ``Unavailable`` if the object store does
+    not respond.
     """
     restored = offline.restore(objects_of(uri), rocksdb.parse_path(to), SHAPE, at, position)
     return restored.position, restored.moment / 1000
 
 
 def ship(uri: str, to: str) -> int:
-    """Upload the embedded store at ``uri`` to the object store at ``to``, and return the number of its files.
-
-    Raises ``StartRefused`` if there is no store at ``uri``, or if there is already a store at ``to``.
-    """
+    """Upload the embedded store at ``uri`` to the unused object store ``to``, and return the number of files."""
     moment = layout.ms(StorageClock().now())
     return offline.ship(rocksdb.parse_path(uri), objects_of(to), SHAPE, moment)
 
 
 def owner(uri: str) -> Mapping[str, str | int]:
-    """Describe the server that owns the store: its name, its epoch and its progress, as a mapping from label to value.
-
-    The object store is not changed.
-
-    Raises ``StartRefused`` if there is no store, or ``Unavailable`` if the object store does not respond.
-    """
+    """Return the name, the epoch and the progress of the store's owner, as a mapping from label to value."""
     epoch, opening, head = offline.owner(_client(uri))
     now = layout.ms(StorageClock().now())
     return {
@@ -147,9 +131,6 @@ def owner(uri: str) -> Mapping[str, str | int]:
 
 
 def check(uri: str) -> Report:
-    """Restore the store to a temporary directory, check its integrity, and return the report.
-
-    Raises ``StoreDamaged`` with the name of a missing or damaged object.
-    """
+    """Restore the store to a temporary directory, check its integrity, and return the report."""
     with offline.restore_temporarily(objects_of(uri), SHAPE) as path:
         return rocksdb.check(f"rocksdb://{path}")

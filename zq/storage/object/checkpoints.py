@@ -99,8 +99,8 @@ def file_name(digest: str) -> str:
 def describe_files(folder: Path, known: dict[str, File]) -> list[File]:
     """Return a ``File`` for each file in a folder.
 
-    ``known`` maps file names to the files of the last checkpoint. Table files of that checkpoint are not read again,
-    because RocksDB never changes a table file or reuses its name.
+    Table files of the last checkpoint (``known``, by name) are not read again, because RocksDB never changes a table
+    file or reuses its name.
     """
 
     def one(path: Path) -> File:
@@ -122,8 +122,7 @@ def object_names(files: Sequence[File]) -> list[str]:
 def upload(objects: Objects, folder: Path, files: Sequence[File], prove: Callable[[], object] = bool) -> None:
     """Upload the files whose content is not in the manifest.
 
-    ``prove`` is called before each upload. It raises an exception, which ends the upload, if this server may no longer
-    own the store.
+    ``prove`` is called before each upload, and raises an exception if this server may no longer own the store.
     """
 
     def one(file: File) -> None:
@@ -172,14 +171,7 @@ class Checkpointer:
         rules: CheckpointRules,
         now: Callable[[], float],
     ) -> None:
-        """Prepare the threads without starting them.
-
-        Args:
-            folder: The path of a temporary folder for hard links to the store's files, on the same file system.
-            head: The owner's progress at the beginning of the epoch.
-            chain: The valid parts of the log before the epoch, as listed in the epoch's opening record.
-            manifest: The checkpoint from which the store was restored, if any.
-        """
+        """Prepare the threads without starting them. ``folder`` must be on the file system of the store."""
         self._objects = objects
         self._proof = proof
         self._shipper = shipper
@@ -223,10 +215,7 @@ class Checkpointer:
                 thread.join()
 
     def release(self, position: int) -> None:
-        """Give up ownership, so that a successor does not have to wait for the owner timeout. Ignore failures.
-
-        ``position`` is the last position of the log. If ``position`` is -1, do nothing.
-        """
+        """Give up ownership, so that a successor need not wait for the owner timeout. Ignore failures."""
         if position >= 0 and not self._proof.fenced:
             with suppress(Unavailable):
                 self._write_head(released=position)

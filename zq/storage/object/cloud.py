@@ -4,7 +4,7 @@
 If several clients create an object with a conditional write (``If-None-Match: *``, or generation 0), only one succeeds.
 The driver uses conditional writes for leader election. Because some S3-compatible stores let several clients succeed,
 the driver tests a new store. With the option ``fencing=look``, an owner checks for a successor before each
-acknowledgement. Acknowledged changes are then safe even if the test does not detect such a store.
+acknowledgement. Acknowledged changes are then safe even if the test misses a faulty store.
 """
 
 import re
@@ -34,11 +34,7 @@ T = TypeVar("T")
 
 
 class Vendor(NamedTuple):
-    """The client and the URI options of one object store vendor.
-
-    ``open`` creates obstore's client. ``uri_error`` is the error message for an invalid URI. ``options`` maps URI
-    options to obstore's options.
-    """
+    """The client and the URI options of one object store vendor."""
 
     open: Callable[..., AzureStore | GCSStore | S3Store]
     uri_error: str
@@ -164,11 +160,7 @@ class CloudObjects(Objects):
         """Do nothing, because obstore keeps its connections until the process exits."""
 
     def _request(self, verb: str, act: Callable[[], T]) -> T:
-        """Run the request ``act``, and convert obstore's errors to ``Unavailable`` or ``ObjectStoreRejection``.
-
-        The request is counted under the HTTP method ``verb``. The errors for a missing object and for a failed
-        condition are not converted.
-        """
+        """Run a request, and convert obstore's errors to ``Unavailable`` or ``ObjectStoreRejection``."""
         code = "none"
         try:
             answer = act()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The format of log records. A record is one object with the batches of one group commit. This module performs no I/O.
+"""The format of log records. A record is one object with the batches of one group commit.
 
 A record consists of ``HEADER`` and the compressed batches in MessagePack. Each record contains the checksum of its
 predecessor, so that lost or swapped records are detected.
 
-Records are idempotent, because they contain only puts and deletions. A store that already contains the changes of
-some records may therefore replay these records, if it also replays all later ones.
+Records are idempotent, because they contain only puts and deletions. A store that already contains the changes of some
+records may therefore replay these records, if it also replays all later ones.
 """
 
 import struct
@@ -37,14 +37,9 @@ class Batch(NamedTuple):
 class Entry(NamedTuple):
     """A decoded log record.
 
-    Attributes:
-        epoch: The epoch (one server's term of ownership) in which the record was created.
-        position: The position in the log. A new epoch continues the numbering of the preceding epoch.
-        acknowledged: The last acknowledged position when the record was created.
-        moment: The time of creation by the owner's clock, in milliseconds since the Unix epoch.
-        before: The checksum of the preceding record; 0 for the first record of an epoch.
-        checksum: The checksum of this record.
-        value: The encoded record.
+    ``acknowledged`` is the last acknowledged position when the record was created. ``moment`` is the time of creation
+    by the owner's clock, in milliseconds since the Unix epoch. ``before`` is the checksum of the preceding record; 0
+    for the first record of an epoch. ``value`` is the encoded record.
     """
 
     epoch: int
@@ -63,7 +58,7 @@ _decode: Final = msgspec.msgpack.Decoder(list[Batch]).decode
 def encode(
     epoch: int, position: int, acknowledged: int, moment: int, before: int, batches: Sequence[Batch]
 ) -> tuple[bytes, int]:
-    """Encode a record from the given fields of ``Entry``. Return the encoded record and its checksum."""
+    """Encode a record from the given fields of ``Entry``, and return the encoded record and its checksum."""
     body = zlib.compress(msgspec.msgpack.encode(batches), LEVEL)
     head = HEADER.pack(MAGIC, 0, epoch, position, acknowledged, moment, before, 0)[: -CHECKSUM.size]
     checksum = zlib.crc32(body, zlib.crc32(head))

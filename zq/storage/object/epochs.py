@@ -42,11 +42,7 @@ class TakenOver(Exception):
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """The valid part of an epoch's log, after the preceding span and up to the position ``last``, inclusive.
-
-    If ``by_position`` is set, the epoch is fenced by position (see the module ``restoring``), which changes the names
-    of log records.
-    """
+    """The valid part of an epoch's log, after the preceding span and up to the position ``last``, inclusive."""
 
     epoch: int
     last: int
@@ -54,10 +50,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CheckpointRef(msgspec.Struct, frozen=True, array_like=True):
-    """A reference to the checkpoint ``checkpoint/<epoch>/<position>``.
-
-    ``epoch`` is the epoch in which the checkpoint was created, and ``moment`` the creation time in milliseconds.
-    """
+    """A reference to the checkpoint ``checkpoint/<epoch>/<position>``. ``moment`` is in milliseconds."""
 
     position: int
     moment: int
@@ -67,10 +60,8 @@ class CheckpointRef(msgspec.Struct, frozen=True, array_like=True):
 class RestorePoints(msgspec.Struct, frozen=True, kw_only=True):
     """The data that is available for a restore.
 
-    Attributes:
-        removed: The position up to which log records are removed.
-        checkpoints: The complete checkpoints, newest last.
-        unsettled: The names of objects to remove, which an incomplete checkpoint or removal may have left behind.
+    ``removed`` is the position up to which log records are removed. ``checkpoints`` are complete, newest last.
+    ``unsettled`` names objects to remove, which an incomplete checkpoint or removal may have left behind.
     """
 
     removed: int = 0
@@ -81,12 +72,9 @@ class RestorePoints(msgspec.Struct, frozen=True, kw_only=True):
 class Opening(RestorePoints, frozen=True, kw_only=True):
     """The record that opens an epoch, stored in ``open/<epoch>``.
 
-    Attributes:
-        owner: The name of the server that opened the epoch.
-        moment: The start of the epoch, in milliseconds since the Unix epoch.
-        chain: The spans of the log from the position ``removed`` (see ``RestorePoints``) to the start of this epoch.
-        by_position: Whether the epoch is fenced by position.
-        layout: The layout number of the log and the checkpoints.
+    ``owner`` is the name of the server that opened the epoch. ``moment`` is in milliseconds since the Unix epoch.
+    ``chain`` has the spans of the log from the position ``removed`` to the start of this epoch. ``layout`` is the
+    layout number of the log and the checkpoints.
     """
 
     owner: str
@@ -97,12 +85,10 @@ class Opening(RestorePoints, frozen=True, kw_only=True):
 
 
 class Head(RestorePoints, frozen=True, kw_only=True):
-    """The progress of an epoch's owner. The owner regularly writes this record to ``head/<epoch>``.
+    """The progress of an epoch's owner, regularly written to ``head/<epoch>``.
 
-    Attributes:
-        acknowledged: The last acknowledged position.
-        released: The last position if the owner has stopped and released the store, else -1.
-        moment: The time of the write, in milliseconds since the Unix epoch.
+    ``acknowledged`` is the last acknowledged position. ``released`` is the last position if the owner has stopped and
+    released the store, else -1. ``moment`` is the time of the write, in milliseconds since the Unix epoch.
     """
 
     acknowledged: int = 0
@@ -111,10 +97,7 @@ class Head(RestorePoints, frozen=True, kw_only=True):
 
 
 def log_name(epoch: int, position: int, by_position: bool = False) -> str:
-    """Return the object name of a log record.
-
-    If the epoch is fenced by position, the name does not contain the epoch.
-    """
+    """Return the object name of a log record, which contains no epoch if the epoch is fenced by position."""
     return f"log/{position}" if by_position else f"log/{epoch}/{position}"
 
 
@@ -152,7 +135,7 @@ def newest(objects: Objects, known: int = 0) -> int:
 
 
 def win_election(objects: Objects) -> int:
-    """Run in new elections until this server wins one. Return the election's number, which is the new epoch."""
+    """Run in new elections until this server wins one, and return the election's number, which is the new epoch."""
     number = newest(objects) + 1
     while not objects.elect(number):
         number += 1
@@ -160,11 +143,7 @@ def win_election(objects: Objects) -> int:
 
 
 def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None]:
-    """Return the newest opened epoch and its opening record, or (0, None) if no epoch was opened.
-
-    The epoch may already be fenced by a successor. ``known`` is the number of an earlier election, which shortens the
-    search.
-    """
+    """Return the newest opened epoch and its opening record, or (0, None) if no epoch was opened."""
     for epoch in range(newest(objects, known), 0, -1):
         opening = read(objects, f"open/{epoch}", Opening)
         if opening is not None:
@@ -207,17 +186,12 @@ def extend_chain(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:
 
 
 class Proof:
-    """The proof that this server owns the store.
-
-    A check that finds no fence, the mark of a successor, makes the proof valid for one lease.
-    """
+    """The proof that this server owns the store, valid for one lease after a check that finds no successor's fence."""
 
     def __init__(self, objects: Objects, epoch: int, lease: float, clock: Callable[[], float]) -> None:
         """Create a proof that is not valid yet.
 
-        Args:
-            lease: Seconds for which a check keeps the proof valid.
-            clock: Returns the time in seconds. It must be monotonic and must run while the machine is suspended.
+        ``lease`` is in seconds. ``clock`` must be monotonic and must run while the machine is suspended.
         """
         self.epoch = epoch
         self.fenced = False
@@ -235,7 +209,7 @@ class Proof:
         self._thread.start()
 
     def check_fence(self) -> None:
-        """Check the object store for a fence of this epoch. Extend the proof if there is none.
+        """Check the object store for a fence of this epoch, and extend the proof if there is none.
 
         Raises ``Deposed`` if there is a fence, or ``Unavailable`` if the object store does not respond.
         """
@@ -272,10 +246,7 @@ class Proof:
         return not self.fenced and self._clock() < self._until
 
     def extend(self, moment: float) -> None:
-        """Extend the proof to one lease after ``moment``.
-
-        ``moment`` is a time by the clock of the proof, in seconds, at which this server owned the store.
-        """
+        """Extend the proof to one lease after ``moment``, a time by ``now`` at which this server owned the store."""
         self._until = max(self._until, moment + self._lease * (1 - MARGIN))
 
     def mark_deposed(self) -> None:
@@ -290,7 +261,7 @@ class Proof:
         return self._clock() - self._until + self._lease * (1 - MARGIN)
 
     def check(self) -> None:
-        """Wait until the proof is valid. Return immediately if the proof is already valid.
+        """Wait until the proof is valid.
 
         Raises ``Deposed`` if another server has taken over, or ``Unavailable`` if the proof is still not valid after
         ``PATIENCE`` seconds.
@@ -299,10 +270,7 @@ class Proof:
             self._request_check(lambda: self.is_valid)
 
     def confirm(self) -> None:
-        """Wait for a new ownership check, unless ownership was confirmed within the last ``RECENT`` seconds.
-
-        After ``close``, do nothing. Raises the errors of ``check``.
-        """
+        """Wait for a new ownership check, unless ownership was confirmed within the last ``RECENT`` seconds."""
         if not self._closing and (self.fenced or self.age > RECENT):
             self._request_check(lambda: self.age <= RECENT)
 

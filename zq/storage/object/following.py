@@ -47,7 +47,7 @@ class StandbyCopy(NamedTuple):
 
 
 class Tail:
-    """A reader of the log of the current owner. It yields only records that every later owner is certain to keep."""
+    """A reader of the current owner's log, which yields only records that every later owner is certain to keep."""
 
     def __init__(self, objects: Objects, position: int) -> None:
         self.position = position
@@ -57,15 +57,7 @@ class Tail:
         """The epoch and position of the last record that was read, even if it was not yielded."""
 
     def read_new(self, epoch: int, opening: Opening, head: Head | None) -> Iterator[Entry]:
-        """Yield the new records that every later owner will keep.
-
-        Args:
-            epoch: The newest opened epoch.
-            opening: The opening record of this epoch.
-            head: The progress record of the epoch's owner, or None if it does not exist.
-
-        Raises ``StoreDamaged`` if a record is missing or damaged.
-        """
+        """Yield the new records that every later owner will keep, or raise ``StoreDamaged``."""
         if not is_confirmed(head):
             return
         yield from self._noted(read_chain(self._objects, self.position, opening.chain))
@@ -91,19 +83,12 @@ class Tail:
 
 
 def is_confirmed(head: Head | None) -> bool:
-    """Return whether every later owner will keep the log that the epoch's opening record describes.
-
-    ``head`` is the progress record of the epoch's owner, or None if it does not exist.
-    """
+    """Return whether every later owner will keep the log that the epoch's opening record describes."""
     return head is not None
 
 
 def yield_acknowledged(records: Iterable[Entry], known: int) -> Iterator[Entry]:
-    """Yield the records that are known to be acknowledged.
-
-    These are the records up to the position ``known``, or up to a higher position that a later record's header states
-    as acknowledged. Up to ``AHEAD`` records are buffered until a later record acknowledges them.
-    """
+    """Yield the records up to the position ``known``, and the records that a later record states as acknowledged."""
     held: deque[Entry] = deque()
     for record in records:
         known = max(known, record.acknowledged)
@@ -120,10 +105,7 @@ class Standby:
     def __init__(self, objects: Objects, path: Path, opened: Callable[[], ShippedStore]) -> None:
         """Create a standby that has no copy yet.
 
-        Args:
-            path: The local directory for the copy.
-            opened: A function that opens the local store without the compaction filter, because the copy must not
-                expire data.
+        ``opened`` opens the local store without the compaction filter, because the copy must not expire data.
         """
         self._objects = objects
         self._path = path
@@ -145,7 +127,7 @@ class Standby:
         """Apply new records of the log to the copy. The arguments are those of ``Tail.read_new``.
 
         If there is no copy yet, or the next records are removed or damaged, create a copy from the newest checkpoint.
-        Errors are only logged, because a takeover does not depend on the copy. A later call tries again.
+        Errors are only logged, because a takeover does not depend on the copy.
         """
         kept: RestorePoints = head or opening
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0

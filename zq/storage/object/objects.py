@@ -13,10 +13,7 @@ from zq.errors import Unavailable
 
 
 class ObjectStoreRejection(Unavailable):
-    """Raised if the object store rejects a request, for example because of permissions or a quota.
-
-    Retries fail until the cause is fixed.
-    """
+    """Raised if the object store rejects a request for a lasting cause, such as permissions or a quota."""
 
 
 class Requests:
@@ -50,10 +47,9 @@ class Objects(Protocol):
         ...
 
     def put_new(self, name: str, value: bytes) -> bool:
-        """Store the value if the object does not exist. Return whether the value was stored.
+        """Store the value if the object does not exist, and return whether the value was stored.
 
-        If several clients call this method concurrently, at most one call returns True, provided that the attribute
-        ``exclusive`` is true. If it is false, several may return True.
+        Of several concurrent calls, at most one returns True, provided that the attribute ``exclusive`` is true.
         """
         ...
 

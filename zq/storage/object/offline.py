@@ -36,8 +36,8 @@ NOT_THERE: Final = "There is no store under this prefix in the object store."
 class Restored(NamedTuple):
     """The state that a restore has reached.
 
-    ``position`` is the log position. ``moment`` is the creation time of the last applied log record, in milliseconds
-    since the Unix epoch. If no log record was applied, ``moment`` is the time of the checkpoint; 0 for an empty store.
+    ``position`` is the log position. ``moment`` is the creation time of the last applied log record or else of the
+    checkpoint, in milliseconds since the Unix epoch; 0 for an empty store.
     """
 
     position: int
@@ -45,10 +45,7 @@ class Restored(NamedTuple):
 
 
 class StoreFormat(NamedTuple):
-    """The layout number and the column families of this version's stores.
-
-    ``admit`` checks a directory before it is opened for writing; see ``rocksdb.admit``.
-    """
+    """The layout number and the column families of this version's stores."""
 
     layout: str
     families: Sequence[str]
@@ -60,8 +57,8 @@ def restore(
 ) -> Restored:
     """Restore the store to the new directory ``to``, and return the log position and the time of the restored state.
 
-    By default, the latest state is restored. To restore an earlier state, pass its time ``at`` (seconds since the Unix
-    epoch) or its log position ``position``. The object store is not changed.
+    By default, the latest state is restored; ``at`` (seconds since the Unix epoch) or the log position ``position``
+    selects an earlier state. The object store is not changed.
 
     Raises ``StartRefused`` if the state is not available or ``to`` exists.
     """
@@ -128,10 +125,7 @@ def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
 
 
 def owner(objects: Objects) -> tuple[int, Opening, Head]:
-    """Return the newest epoch, its opening record and the progress record of its owner.
-
-    Raises ``StartRefused`` if there is no store.
-    """
+    """Return the newest epoch, its opening record and the progress record of its owner."""
     epoch, opening = newest_opened(objects)
     if opening is None:
         raise StartRefused(NOT_THERE)
@@ -152,16 +146,7 @@ def _is_beyond(bound: int | None, value: int) -> bool:
 
 
 def _find_checkpoint(kept: RestorePoints, latest: int | None, position: int | None) -> CheckpointRef | None:
-    """Return the newest checkpoint that is not after the requested time or position.
-
-    Return None if there is no such checkpoint and the restore must read the log from its beginning.
-
-    Args:
-        latest: The requested time in milliseconds since the Unix epoch; None = any.
-        position: The requested log position; None = any.
-
-    Raises ``StartRefused`` if the requested state is no longer available.
-    """
+    """Return the newest checkpoint that is not after the requested time or position."""
     fitting = [
         mark
         for mark in kept.checkpoints

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The owner of a store in an object store. It takes over the store into a local directory and then serves it."""
+"""The owner of a store in an object store, which takes over the store into a local directory and then serves it."""
 
 import fcntl
 import logging
@@ -88,10 +88,7 @@ class LocalDirectory:
         """The name of the directory's last owner, which has certainly stopped."""
 
     def take(self, owner: str) -> None:
-        """Lock the directory, store ``owner`` as the name of its owner, and delete its content.
-
-        Raises ``StartRefused`` if another process uses the directory.
-        """
+        """Lock the directory, store ``owner`` as the name of its owner, and delete its content."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = self.path.with_name(f"{self.path.name}.owner").open("a+")
         try:
@@ -133,17 +130,7 @@ class Owner(Directory):
         ship: Callable[[Objects, Proof, int], Shipper],
         now: Callable[[], float],
     ) -> None:
-        """Create the owner without taking over the store.
-
-        Args:
-            path: The local directory. Each opening of the store deletes its content.
-            stamped: The column family with the compaction filter.
-            trimmed: The column family from which large ranges are removed.
-            name: The name of this server, shown to operators.
-            ship: Creates the uploader for an epoch from the object store, the proof of ownership and the last position
-                of the log.
-            now: Returns the Unix time in seconds.
-        """
+        """Create the owner without taking over the store."""
         super().__init__(path, shape.families, ("never", 0), expiry, stamped, trimmed, SpaceGuard(path, 0))
         self._layout = shape.layout
         self._admit = shape.admit
@@ -184,10 +171,7 @@ class Owner(Directory):
         return Standby(self._objects, self._path, lambda: ShippedStore(self._path, self._families, "", Damage()))
 
     def _fall_behind(self, cause: Exception | None = None) -> None:
-        """Log that another server has taken over the store first. The caller then waits for its next turn.
-
-        Raises ``Deposed`` if this server has already owned the store, or if the option ``takeover`` is not ``wait``.
-        """
+        """Log that another server has taken over the store, or raise ``Deposed``."""
         if self._terms.takeover != "wait" or self._proof is not None:
             raise Deposed(TAKEN) from cause
         LOG.warning(OVERTAKEN)
@@ -196,8 +180,8 @@ class Owner(Directory):
         """Wait until this server may take over the store, win an election, and return the election's number.
 
         Other servers may have won elections since the former owner's election. Unless the option ``takeover`` is
-        ``now``, wait up to ``patience`` seconds for each of these servers to open its epoch. If one does, start again
-        or raise ``Deposed``.
+        ``now``, wait up to ``patience`` seconds for each of these servers to open its epoch. If a server opens its
+        epoch, start again or raise ``Deposed``.
         """
         while True:
             former = self._wait_for_turn(standby)
@@ -210,10 +194,7 @@ class Owner(Directory):
             self._fall_behind()
 
     def _is_served(self, epoch: int, patience: float) -> bool:
-        """Wait up to ``patience`` seconds for an epoch to be opened. Return whether the epoch was opened.
-
-        Return ``False`` early if a successor has fenced the epoch.
-        """
+        """Return whether an epoch is opened within ``patience`` seconds."""
         deadline = uptime() + patience
         while uptime() < deadline:
             try:
@@ -228,11 +209,7 @@ class Owner(Directory):
         return False
 
     def _take_over(self, standby: Standby, epoch: int, filtered: str) -> Store:
-        """Take over the store, open the epoch, and return the local store.
-
-        ``filtered`` is the column family with the compaction filter, or "" for none. Raises ``TakenOver`` if another
-        server deposes this server before the epoch is open.
-        """
+        """Take over the store, open the epoch, and return the local store."""
         store: ShippedStore | None = None
         try:
             copy = standby.stop()
@@ -276,15 +253,7 @@ class Owner(Directory):
             yield Measure("object_requests_total", number, (("verb", verb), ("code", code)))
 
     def _wait_for_turn(self, standby: Standby) -> int:
-        """Wait until this server may take over the store. Return the newest opened epoch.
-
-        While this server waits, the standby copy follows the log.
-
-        Raises:
-            StartRefused: The store has another layout, or the owner may be alive and the option ``takeover`` is
-                ``refuse``.
-            Deposed: This server owned the store, and another server has taken over the store.
-        """
+        """Wait until this server may take over the store, and return the newest opened epoch."""
         since, seen, epoch = uptime(), None, 0
         while True:
             try:
@@ -323,7 +292,7 @@ class Owner(Directory):
         """Return whether the owner of an epoch has certainly stopped.
 
         This is certain if the owner released the store, or if the owner used the local directory that this server has
-        locked. ``opening`` is the epoch's opening record, and ``head`` the owner's progress record, if there is one.
+        locked.
         """
         if opening.owner in (self._directory.former, self._name):
             return True
@@ -332,8 +301,8 @@ class Owner(Directory):
     def _choose_copy(self, copy: StandbyCopy | None, kept: RestorePoints) -> StandbyCopy:
         """Return the newer one of the standby copy and the newest checkpoint in ``kept``, which is then downloaded.
 
-        The log may no longer have the records that follow an older copy. If there is neither a copy nor a checkpoint,
-        the result is at position 0 and has no checkpoint.
+        The log may no longer have the records that follow an older copy. Without a copy and a checkpoint, the result is
+        at position 0.
         """
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
         if copy is not None and copy.position >= newest:
@@ -346,11 +315,7 @@ class Owner(Directory):
     def _replay(
         self, store: ShippedStore, base: int, former: int, opening: Opening | None, kept: RestorePoints, epoch: int
     ) -> tuple[int, list[Span]]:
-        """Replay the log after the position ``base`` into the store, and close the log of the epoch ``former``.
-
-        ``opening`` is the opening record of the epoch ``former``. ``kept`` lists the data that a restore can read, and
-        ``epoch`` is the new epoch. Return the last position of the log, and the list of the log's valid parts.
-        """
+        """Replay the log after the position ``base`` into the store, and close the log of the epoch ``former``."""
         if opening is None:
             return 0, []
         for record in read_chain(self._objects, base, opening.chain):

@@ -8,8 +8,7 @@ writes a fence to the first free name:
 
 - The former owner's records before the fence are valid.
 - The former owner cannot write the next record, so it acknowledges no further records.
-- The former owner may already have written some of the next ``WINDOW`` names, or may write them later. Such records are
-  void.
+- The former owner may write some of the next ``WINDOW`` names, before or after the fence. These records are void.
 - The successor writes fences to all free names among these ``WINDOW`` names, so that its own records do not collide
   with void ones.
 """
@@ -34,10 +33,7 @@ NOT_NEXT: Final = "The object {} does not follow the record before it."
 
 
 def read_chain(objects: Objects, base: int, chain: Sequence[Span]) -> Iterator[Entry]:
-    """Yield the records in the log parts ``chain`` after the position ``base``.
-
-    Raises ``StoreDamaged`` with the name of a record that is missing, damaged or out of order.
-    """
+    """Yield the records in the log parts ``chain`` after the position ``base``."""
     for span in chain:
         yield from read_epoch(objects, span.epoch, base, span.last, by_position=span.by_position)
         base = max(base, span.last)
@@ -54,13 +50,11 @@ def read_epoch(
 ) -> Iterator[Entry]:
     """Yield the valid records of one epoch after the position ``base``.
 
-    Args:
-        last: The last position to read. If ``last`` is None, the log ends before the first missing record.
-        acknowledged: A position up to which the owner has acknowledged all records.
-        by_position: Whether the epoch is fenced by position.
+    If ``last`` is None, the log ends before the first missing record. The owner has acknowledged all records up to
+    ``acknowledged``.
 
-    Raises:
-        StoreDamaged: A record is damaged, out of order, or missing although it precedes ``last`` or was acknowledged.
+    Raises ``StoreDamaged`` if a record is damaged, out of order, or missing although it precedes ``last`` or was
+    acknowledged.
     """
     before: int | None = None
     for record in read_records(objects, epoch, base, last, acknowledged, by_position):
@@ -77,10 +71,7 @@ def read_epoch(
 def read_records(
     objects: Objects, epoch: int, base: int, last: int | None, acknowledged: int, by_position: bool
 ) -> Iterator[Entry]:
-    """Yield the records of an epoch after the position ``base``, including fences and records that are not valid.
-
-    The arguments and errors are those of ``read_epoch``.
-    """
+    """Yield the records of an epoch after the position ``base``, including fences and records that are not valid."""
     with ThreadPoolExecutor(AHEAD, "zq-restore") as readers:
         while last is None or base < last:
             end = base + AHEAD if last is None else min(base + AHEAD, last)
@@ -102,7 +93,7 @@ def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: S
     """Return whether a record of the epoch states that this position was acknowledged.
 
     If none does, a missing record at this position is not damage, because concurrent uploads may be stored in any
-    order. ``values`` has the content of the objects ``names``; None for a missing object.
+    order.
     """
     there = zip(names, values, strict=True)
     records = (entries.decode(value, name) for name, value in there if value is not None)
@@ -113,7 +104,6 @@ def close_log(objects: Objects, epoch: int, base: int, acknowledged: int, each: 
     """Close the log of a fenced epoch, call ``each`` with every record after ``base``, and return the last position.
 
     Records that are not known to be acknowledged are stored again, because some readers may not see them yet.
-    ``acknowledged`` is the last acknowledged position, but a record may state a higher one.
     """
     doubtful: deque[Entry] = deque()
     for record in read_epoch(objects, epoch, base, None, acknowledged):
@@ -135,10 +125,10 @@ def _confirm(objects: Objects, record: Entry, acknowledged: int) -> None:
 def close_log_by_position(
     objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None], successor: int
 ) -> int:
-    """Close the log of an epoch that is fenced by position. Call ``each`` with every valid record after ``base``.
+    """Close the log of an epoch that is fenced by position, and return the position of the last fence.
 
-    ``successor`` is the number of the epoch that writes the fences. Return the position of the last fence. Raises
-    ``TakenOver`` if a later epoch has written a fence.
+    Call ``each`` with every valid record after ``base``. ``successor`` is the number of the epoch that writes the
+    fences. Raises ``TakenOver`` if a later epoch has written a fence.
     """
 
     def fence(position: int) -> bool:

@@ -50,22 +50,14 @@ class _Waiting(NamedTuple):
 
 
 class _Waiter(NamedTuple):
-    """A thread that waits until all batches up to the number ``wanted`` are acknowledged.
-
-    To wake the thread, release ``gate``.
-    """
+    """A thread that waits until all batches up to the number ``wanted`` are acknowledged."""
 
     wanted: int
     gate: threading.Lock
 
 
 class LogCut:
-    """A point between two batches at which a log record ends.
-
-    Attributes:
-        serial: The number of the last batch before this point.
-        position: The log position of the record that ends here, or None until the record exists.
-    """
+    """A point between two batches at which a log record ends. ``position`` is None until the record exists."""
 
     def __init__(self, serial: int, position: int | None) -> None:
         self.serial = serial
@@ -89,13 +81,9 @@ class Shipper:
     ) -> None:
         """Prepare the upload threads without starting them.
 
-        Args:
-            position: The last position of the log so far.
-            uploads: The number of upload threads.
-            linger: Minimum seconds between the starts of two uploads.
-            patience: Timeout of ``wait`` in seconds.
-            by_position: Whether the log is fenced by position.
-            now: Returns the Unix time in seconds, which is stored in the records.
+        ``position`` is the last position of the log so far, and ``uploads`` the number of threads. ``linger`` is the
+        minimum time in seconds between the starts of two uploads. ``patience`` is the timeout of ``wait`` in seconds.
+        ``now`` returns the Unix time in seconds.
         """
         self._objects = objects
         self._proof = proof
@@ -150,17 +138,14 @@ class Shipper:
             thread.start()
 
     def admit(self) -> None:
-        """Check that the log accepts writes.
-
-        Raises ``Unavailable`` if too many bytes wait for their upload, or ``Deposed`` if another server owns the store.
-        """
+        """Raise ``Unavailable`` if too many bytes wait for upload, or ``Deposed`` if another server owns the store."""
         if self._proof.fenced:
             raise Deposed
         if self._bytes > MAX_WAITING_BYTES:
             raise Unavailable(OVERLOAD_ERROR)
 
     def append(self, writes: Sequence[Write], gone: Sequence[Range]) -> None:
-        """Append a batch of writes and deleted ranges to the log. Returns before the batch is uploaded.
+        """Append a batch to the log, and return before the batch is uploaded.
 
         Batches must be appended in the order in which they are written to the local store.
         """
@@ -173,9 +158,8 @@ class Shipper:
     def wait(self) -> None:
         """Wait until all appended batches are stored and this server's ownership is confirmed afterwards.
 
-        Raises:
-            Deposed: Another server owns the store.
-            Unavailable: ``patience`` seconds have passed. The batches may still become durable.
+        Raises ``Deposed`` if another server owns the store, and ``Unavailable`` after ``patience`` seconds. The batches
+        may still become durable.
         """
         wanted = self._appended
         self._wait_for(wanted)
@@ -221,10 +205,7 @@ class Shipper:
             return made
 
     def wait_for_cut(self, cut: LogCut) -> int:
-        """Wait until the record before the cut is acknowledged, and return the position of this record.
-
-        Raises the errors of ``wait``.
-        """
+        """Wait until the record before the cut is acknowledged, and return the position of this record."""
         self._wait_for(cut.serial)
         assert cut.position is not None
         return cut.position
@@ -279,10 +260,7 @@ class Shipper:
                 return
 
     def _next(self) -> tuple[int, list[Batch], int] | None:
-        """Wait for the next record to build. Return the record's position, batches and uncompressed size.
-
-        Return None if there are no further records.
-        """
+        """Wait for the next record, and return its position, batches and uncompressed size, or None at the end."""
         with self._changed:
             while True:
                 if self._proof.fenced or (self._closing and not self._waiting):
@@ -314,11 +292,7 @@ class Shipper:
             self._cuts.popleft().position = position
 
     def _pause(self) -> float:
-        """Return the seconds until the next upload may begin; 0 or less = now.
-
-        No upload may begin while no batch is waiting or too many records are unacknowledged. The result is then the
-        number of seconds until the caller must check again.
-        """
+        """Return the seconds until the next upload may begin or must be considered again; 0 or less = now."""
         if not self._waiting or self._last - self._acknowledged >= self._ahead:
             return UNHURRIED / 2
         now, oldest = time.monotonic(), self._waiting[0].since
@@ -329,10 +303,7 @@ class Shipper:
         return max(start, self._started + self._linger) - now
 
     def _upload(self, position: int, value: bytes, size: int) -> bool:
-        """Upload a record, check for a fence and acknowledge the record. ``size`` is its uncompressed size in bytes.
-
-        Return True, or False if another server has taken over the store or this server stops.
-        """
+        """Upload a record, check for a fence and acknowledge the record. ``size`` is its uncompressed size in bytes."""
         name, began = log_name(self._proof.epoch, position, self.by_position), time.monotonic()
         moment, alone = self._proof.now, len(self._serials) == 1
         try:
@@ -365,9 +336,6 @@ class Shipper:
 
         If concurrent uploads take longer than a single upload, the object store is busy. The interval then grows, so
         that there are fewer uploads with more batches each. Otherwise, only the network is slow, and uploads overlap.
-
-        Args:
-            alone: Whether no other upload was running.
         """
         self._durations.append(duration)
         self._alone = duration if alone else min(self._alone, duration)
@@ -386,7 +354,6 @@ class Shipper:
             raise Deposed
 
     def _retry(self, act: Callable[[], object]) -> None:
-        """Call ``act`` until the call succeeds. Raises ``Deposed`` if this server is deposed or stops."""
         pause = PAUSE[0]
         while True:
             try:
@@ -408,8 +375,8 @@ class Shipper:
 def store_record(objects: Objects, name: str, value: bytes, by_position: bool) -> bool:
     """Store a record, and return True. If the object already exists with other content, return False.
 
-    If the existing content is the same, an earlier attempt has succeeded and only its response was lost, so return
-    True. Raises ``Unavailable`` if the object store does not respond or a successor has removed the object.
+    If the content is equal, an earlier attempt has succeeded and only its response was lost. Raises ``Unavailable`` if
+    the object store does not respond or a successor has removed the object.
     """
     if objects.put_new(name, value) if by_position else objects.put(name, value):
         return True

@@ -53,10 +53,7 @@ class ShippedStore(Store):
             shipper.append(writes, gone)
 
     def wait_durable(self, always: bool = False) -> None:
-        """Wait until all changes are in the object store. ``always`` is ignored.
-
-        Raises ``Unavailable`` if the changes are not acknowledged in time.
-        """
+        """Wait until all changes are in the object store, regardless of ``always``."""
         self.shipper.wait()
 
     def prove(self) -> None:
@@ -70,10 +67,7 @@ class ShippedStore(Store):
             self.shipper.check()
 
     def snapshot(self, folder: Path) -> LogCut:
-        """Hard-link the current files into a new folder, and return the point in the log at which they were linked.
-
-        Raises ``Unavailable`` if RocksDB cannot write its files.
-        """
+        """Hard-link the current files into a new folder, and return the point in the log at which they were linked."""
         self.flush_families()  # before the lock, so that writers wait only for a short flush
         with self._order:
             link_files(self._db, folder)

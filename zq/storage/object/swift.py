@@ -52,10 +52,7 @@ class Http(threading.local):
         self._open: dict[tuple[str, str], http.client.HTTPConnection] = {}
 
     def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Response:
-        """Send a request. If the server has closed the connection, reconnect once.
-
-        Raises ``Unavailable`` if there is no complete response.
-        """
+        """Send a request. If the server has closed the connection, reconnect once."""
         parts = urlsplit(url)
         where = parts.scheme, parts.netloc
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
@@ -126,10 +123,7 @@ class SwiftObjects(Objects):
         return self._expect(reply, 201, 202).status == 201
 
     def put_new(self, name: str, value: bytes) -> bool:
-        """Store the value unless the object exists. Return whether the value was stored.
-
-        If several writers call this method at the same time, each call may return True.
-        """
+        """Store the value unless the object exists. Several concurrent calls may return True."""
         headers = {"Content-Type": "application/octet-stream", "If-None-Match": "*"}
         return self._expect(self.send("PUT", self.path(name), headers, value), 201, 202, 412).status == 201
 
@@ -174,11 +168,7 @@ class SwiftObjects(Objects):
         return reply
 
     def _get_account(self, former: Account | None) -> Account:
-        """Return the account. Sign in on the first call, and again if the token of ``former`` has expired.
-
-        ``former`` is the account of a rejected request. If another thread has already signed in again, return that
-        thread's account.
-        """
+        """Return the account. Sign in on the first call, and again if the token of ``former`` has expired."""
         with self._lock:
             if self._account is None or self._account == former:
                 try:

@@ -41,11 +41,7 @@ class Match(NamedTuple):
 def page(
     store: Store, state: QueueState, wanted: State, after: Position, limit: int, now: int, max_bytes: int
 ) -> BrowsePage:
-    """Return up to ``limit`` messages of a queue that are in the state ``wanted``, after the position ``after``.
-
-    The page ends before the bodies and attributes exceed ``max_bytes`` in total, but it has at least one message if
-    any exists.
-    """
+    """Return up to ``limit`` messages in the state ``wanted`` after ``after``, at least one if any exists."""
     matches = (
         _claimed(store, state, after, now) if wanted is State.CLAIMED else _unclaimed(store, state, wanted, after, now)
     )
@@ -110,10 +106,7 @@ def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now:
 
 
 def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> list[Candidate]:
-    """Return the fresh messages after the position ``after`` that are not available yet, in order of sequence.
-
-    Fresh messages were posted without a delay. If one is not available yet, the clock was set back.
-    """
+    """Return the fresh messages after ``after`` that are not available yet because the clock was set back."""
     first, last = max(state.tally.fresh_head, after.lane) + 1, state.tally.fresh_tail + 1
     found: list[Candidate] = []
     if first < last:
@@ -130,9 +123,9 @@ def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> 
 
 
 def _records(store: Store, state: QueueState, positions: Iterator[tuple[int, ...]], now: int) -> Iterator[Candidate]:
-    """Yield (available-at, sequence, record) of the unexpired messages at ``positions``, in order of ``positions``.
+    """Yield (available-at, sequence, record) of the unexpired messages at ``positions``, in order.
 
-    A position is the pair (available-at, sequence). A message that an open commit will delete appears as claimed.
+    A position is (available-at, sequence). A message that an open commit will delete appears as claimed.
     """
     count = FIRST_RECORDS
     while some := list(islice(positions, count)):

@@ -30,12 +30,9 @@ MAX_AHEAD: Final = FALSE_FUTURE * 1000
 
 
 class Completion(NamedTuple):
-    """The outcome, history retention and time with which an operation finishes messages.
+    """The outcome with which an operation finishes messages.
 
-    Attributes:
-        outcome: The outcome that history entries record.
-        history: The history retention of the queue in seconds; 0 = no history entries.
-        now: The time of the removal, as Unix time in milliseconds.
+    ``history`` is the retention of history entries in seconds (0 = no entries). ``now`` is in Unix milliseconds.
     """
 
     outcome: Outcome
@@ -52,7 +49,10 @@ class ReadyMessage(NamedTuple):
 
 
 class Change:
-    """Insertions, removals and rewrites of messages that are committed in one batch."""
+    """Insertions, removals and rewrites of messages that are committed in one batch.
+
+    A claim group lists the messages of one claim that are claimed until the same time.
+    """
 
     def __init__(self, store: Store, now: int) -> None:
         self._store = store
@@ -64,25 +64,13 @@ class Change:
         self._made_available: defaultdict[QueueState, list[bytes]] = defaultdict(list)
         self._lowered: dict[QueueState, set[int]] = {}
         self._claimed: dict[bytes, tuple[int, list[int]]] = {}
-        """The end and the message sequences of each new claim group, by key in ``claims``.
-
-        A claim group lists messages of one claim that are claimed until the same time.
-        """
+        """The end and the message sequences of each new claim group, by key in ``claims``."""
         self._groups: dict[tuple[QueueState, str, int], tuple[int, list[int]]] = {}
-        """The number and the message sequences of the last claim group, by queue, claim and end.
-
-        A claim group lists messages of one claim that are claimed until the same time.
-        """
+        """The number and the message sequences of the last claim group, by queue, claim and end."""
         self.holders: dict[bytes, bytes] = {}
-        """The encoded holders of new claims, by key prefix of the claim; b"" if the holder is unknown.
-
-        Existing claims keep their holders.
-        """
+        """The encoded holders of new claims, by key prefix of the claim; b"" if the holder is unknown."""
         self._left: defaultdict[tuple[int, str, int], set[int]] = defaultdict(set)
-        """The sequences of messages that leave a claim group, by queue number, claim and group number.
-
-        A claim group lists messages of one claim that are claimed until the same time.
-        """
+        """The sequences of messages that leave a claim group, by queue number, claim and group number."""
 
     @property
     def group_indexes(self) -> GroupIndexChanges:
@@ -94,8 +82,8 @@ class Change:
     def insert(self, state: QueueState, record: NewMessage, body: bytes, now: int, delay: int = 0) -> None:
         """Append a message to the queue. It becomes available ``delay`` milliseconds after ``now``.
 
-        Messages without a delay become available in the order of their insertion (law L5 in ``api-ref/laws.md``). The
-        method adds the size of the body and ``OVERHEAD`` bytes to ``record.size``.
+        Messages without a delay become available in the order of insertion (law L5). The method adds the stored size of
+        the body to ``record.size``.
         """
         tally, may_be_fresh = self._tally(state), not state.grouping
         size = record.size = record.size + len(body) + OVERHEAD
@@ -110,10 +98,7 @@ class Change:
         self._store_new(state, sequence, record, body)
 
     def adopt(self, state: QueueState, sequence: int, record: StoredMessage, body: bytes) -> None:
-        """Insert a message of another store with its sequence and available-at.
-
-        The method adds the size of the body and ``OVERHEAD`` bytes to ``record.size``.
-        """
+        """Insert another store's message with its sequence and available-at. Add the body to ``record.size``."""
         tally = self._tally(state)
         record.size += len(body) + OVERHEAD
         record.indexed = not state.grouping
@@ -132,10 +117,7 @@ class Change:
         self._writes += due.history_writes(state.history, position, kept)
 
     def adopt_key(self, state: QueueState, writes: Sequence[Write], size: int) -> None:
-        """Insert an idempotency key of another store by applying the ``writes``.
-
-        ``size`` is the number of bytes of the result that is stored with the key.
-        """
+        """Insert an idempotency key of another store. ``size`` is the size of its stored result in bytes."""
         self._tally(state).kept += size
         self._writes += writes
 
@@ -193,13 +175,8 @@ class Change:
     ) -> None:
         """Replace the stored record of a message, and update its index entries.
 
-        Afterwards the message has an entry in ``available``, even if it was fresh (not indexed) before. If the expiry
-        changes, a body that is stored apart from the record is rewritten too.
-
-        Args:
-            old: The index fields of the record that is replaced.
-            body: The message's body, or None if the caller has not read it. The method then reads the body if
-                necessary.
+        Afterwards the message has an entry in ``available``, even if it was fresh (not indexed) before. If ``body`` is
+        None and the body must be rewritten with a new expiry, the method reads it.
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
         new.indexed = may_be_fresh = not state.grouping
@@ -222,37 +199,25 @@ class Change:
             self.invalidate_visibility(state, sequence)
 
     def invalidate_visibility(self, state: QueueState, sequence: int) -> None:
-        """Let listings read the message again, because it may become visible earlier.
-
-        ``commit`` discards the hints that make listings skip the message; see ``VisibilityIndex``.
-        """
+        """Let listings read the message again, because it may become visible earlier."""
         self._lowered.setdefault(state, set()).add(sequence)
 
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
         """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head`` when this change is committed.
 
-        Claims search from these cursors. The ready cursor is a key in the index ``available``. The fresh cursor is a
-        sequence of the fresh messages, which were posted without a delay and are not yet claimed. Claims nevertheless
-        find entries that this change adds before ``head``. If only the fresh cursor moves, nothing is written to the
-        store.
+        Claims search from these cursors. They also find entries that this change adds before ``head``. If only the
+        fresh cursor moves, nothing is written to the store.
         """
         self._heads[state] = head
         if fresh_head > state.tally.fresh_head:
             self._tally(state).fresh_head = fresh_head
 
     def keep_ready_cursor(self, state: QueueState) -> None:
-        """Cancel the move of the ready cursor by ``advance``. The fresh cursor still moves.
-
-        A claim that leaves ready messages unclaimed calls this method, so that the next claim finds them again.
-        """
+        """Cancel the move of the ready cursor, so that the next claim finds the ready messages that are left."""
         self._heads.pop(state, None)
 
     def remember(self, state: QueueState, key: IdempotencyKey | None, answer: Any, now: int, posted: bool) -> None:
-        """Store an idempotency key with ``answer``, the result of its request. Do nothing if ``key`` is None.
-
-        If ``posted`` is true, the request is a post whose messages this change has already appended. The sequence of
-        the last message is then stored with the key.
-        """
+        """Store an idempotency key with ``answer``, the result of its request. Do nothing if ``key`` is None."""
         if key is not None:
             last = self._tally(state).sequence if posted else 0
             writes, size = key_writes(state, key, answer, now, last=last)
@@ -265,10 +230,7 @@ class Change:
     def commit(self) -> None:
         """Apply all writes in one batch, update the queue states in memory, and notify the listener.
 
-        The listener is called with each queue in which a message was added or may have become available earlier.
-
-        Raises:
-            Unavailable: The store cannot write. Nothing has changed.
+        Raises ``Unavailable`` if the store cannot write. Nothing has changed then.
         """
         for state, writes, entry in self._group_indexes.writes(self._now) if self._group_indexes else ():
             self._writes += writes
@@ -329,13 +291,7 @@ class Change:
         return layout.seal_body(body, record.expires, state.context.expiry.compaction_filter_grace)
 
     def _add_to_group(self, state: QueueState, sequence: int, claim: str, until: int) -> int:
-        """Add a message to a claim group, and return the group's number.
-
-        A claim group lists messages of one claim that are claimed until the same time.
-
-        Args:
-            until: The end of the claim or the message's expiry, whichever is earlier, as Unix time in milliseconds.
-        """
+        """Add a message to a claim group that ends at ``until`` (Unix milliseconds), and return the group's number."""
         place = state, claim, until
         group, sequences = self._groups.get(place, (0, []))
         if not sequences or len(sequences) == layout.GROUP:
@@ -366,9 +322,9 @@ class Change:
 def _set_available(tally: Tally, record: NewMessage, now: int, may_be_fresh: bool) -> None:
     """Set the available-at of a message that was posted without a delay.
 
-    If ``may_be_fresh`` is true (no message groups), also decide whether the message gets an entry in the index
-    ``available``. The message gets an entry only if a claim would otherwise have to skip more than ``MAX_GAP`` other
-    messages to reach it. Without an entry, the message is called fresh.
+    If ``may_be_fresh`` is true (no message groups), the message may stay without an entry in the index ``available``;
+    it is then called fresh. It gets an entry only if a claim would otherwise have to skip more than ``MAX_GAP`` other
+    messages to reach it.
     """
     fresh = tally.fresh
     if fresh > now + MAX_AHEAD:
@@ -386,10 +342,9 @@ def _set_available(tally: Tally, record: NewMessage, now: int, may_be_fresh: boo
 
 
 def read_bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
-    """Return the bodies of the messages ``found`` in the queue with the number ``queue``, in the same order.
+    """Return the bodies of the messages ``found``. A body is None if the message was removed or has expired since.
 
-    A body is None if the message was removed or has expired since its record was read. If a body is damaged, the
-    function raises ``StoreDamaged``, or returns b"" for the body if ``spare`` is true.
+    A damaged body raises ``StoreDamaged`` or, if ``spare`` is true, is returned as b"".
     """
     apart = [layout.pair.pack(queue, sequence) for sequence, record in found if record.body is None]
     if not apart:
@@ -407,12 +362,9 @@ Targets = dict[str, QueueState | None]
 
 
 class Routes(NamedTuple):
-    """The source queue and the target queues of moves.
+    """The source queue and the target queues of moves. A missing target queue is None.
 
-    Attributes:
-        targets: The target queues by name; None for a missing queue.
-        history: The history retention of the source queue in seconds; 0 = no history entries.
-        now: The time of the moves, as Unix time in milliseconds.
+    ``history`` is the history retention of the source queue in seconds. ``now`` is in Unix milliseconds.
     """
 
     source: QueueState
@@ -424,10 +376,7 @@ class Routes(NamedTuple):
         return [ref for ref in target_queues(self.source.ref, moves) if self.targets[ref.name] is None]
 
     def move_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> list[Move]:
-        """Move messages to their target queues, in the order of ``moves``, and return the completed moves.
-
-        ``found`` maps message ids to (sequence, record). A message that has just expired has no body and is not moved.
-        """
+        """Move the messages ``found`` by id, and return the completed moves. Expired messages are not moved."""
         carried = []
         values = read_bodies(store, self.source.number, [found[move.id] for move in moves])
         for move, body in zip(moves, values, strict=True):
@@ -446,20 +395,15 @@ class Routes(NamedTuple):
 
 
 def target_queues(queue: QueueRef, moves: Iterable[Move]) -> list[QueueRef]:
-    """Return the target queues of the moves without duplicates. They are in the project of ``queue``."""
     return [QueueRef(queue.project, name) for name in dict.fromkeys(move.to for move in moves)]
 
 
 def map_states(refs: Sequence[QueueRef], states: Sequence[QueueState | None]) -> Targets:
-    """Map the name of each queue in ``refs`` to its state in ``states``. The state of a missing queue is None."""
     return {ref.name: state for ref, state in zip(refs, states, strict=True)}
 
 
 def _build_moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMessage:
-    """Build the record that a moved message gets in its target queue. ``origin`` is the name of the source queue.
-
-    ``Change.insert`` sets the available-at and the index fields.
-    """
+    """Build the record of a moved message for its target queue, without available-at and index fields."""
     ttl = record.ttl if move.ttl is None else move.ttl
     return StoredMessage(
         id=record.id,

@@ -167,9 +167,8 @@ class ClaimAttempt:
     def run(self) -> ClaimResult:
         """Create the claim in one change and return it. The result has no claim if no message is ready.
 
-        - If the queue's metadata differs from ``request.expected``, nothing is claimed, and the result has the
-          metadata.
-        - If ``request.named`` is set and a live claim with this id exists, that claim is returned.
+        If the queue's metadata differs from ``request.expected``, nothing is claimed. If ``request.named`` is set and a
+        live claim with this id exists, that claim is returned.
         """
         store, registry = self._session
         request, now = self._request, self._now
@@ -214,11 +213,9 @@ class ClaimAttempt:
 def claim_message(
     change: Change, state: QueueState, found: Found, lease: Lease, wait: int, now: int, body: bytes | None = None
 ) -> None:
-    """Claim a message, or renew its claim. The claim ends ``lease.ttl`` seconds after ``now``.
+    """Claim a message, or renew its claim, for ``lease.ttl`` seconds.
 
-    Args:
-        wait: The redelivery delay: milliseconds from the end of the claim until the message is available again.
-        body: The message's body, or None if the caller has not read it; see ``Change.rewrite``.
+    ``wait`` is the redelivery delay in milliseconds. ``body`` is None if the caller has not read it.
     """
     sequence, record = found
     place = record.index_fields()
@@ -291,8 +288,7 @@ class ClaimPage:
     def read(self, project: str, after: str, queue: str) -> Page[ClaimSummary]:
         """Return the claims after the marker ``after``, in one queue or, if ``queue`` is "", in the whole project.
 
-        The page ends when it has the maximum number of claims, or after ``MAX_STEPS`` reads of a queue or of an entry
-        in ``claims``. It never ends within a claim.
+        The page also ends after ``MAX_STEPS`` reads, but never within a claim.
         """
         name, _, claim = after.rpartition("/")
         names = [queue] if queue else self._names(project, name)
@@ -316,10 +312,7 @@ class ClaimPage:
             yield key[len(prefix) :].decode("utf-8", "surrogatepass")
 
     def _add(self, state: QueueState, after: str) -> str | None:
-        """Add the queue's claims with ids above ``after`` to the page.
-
-        If the page ends within the queue, return the id of the last claim, otherwise None.
-        """
+        """Add the queue's claims with ids above ``after``. If the page ends within the queue, return the last id."""
         lower, upper = state.bounds()
         if after:
             lower = layout.prefix_end(layout.claim_prefix(state.number, after))
@@ -348,8 +341,8 @@ class ClaimPage:
 def find_held(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:
     """Return (sequence, record) of each message that a live claim holds, in order of sequence.
 
-    Messages that an open commit will delete are left out. The list is empty if the queue or the claim does not exist.
-    Raises ``LongScan`` on the event loop's thread if the claim has more than ``MAX_INLINE`` messages.
+    Messages that an open commit will delete are left out. Raises ``LongScan`` on the event loop's thread if the claim
+    has more than ``MAX_INLINE`` messages.
     """
     if state is None:
         return []
@@ -367,10 +360,7 @@ def find_held(store: Store, state: QueueState | None, claim: str, now: int) -> l
 
 
 def find_sequences(store: Store, state: QueueState | None, claim: str, now: int) -> list[int]:
-    """Return the sequences of the messages that a live claim holds, in order.
-
-    Unlike ``find_held``, the function does not read the records of the messages.
-    """
+    """Return the sequences of the messages that a live claim holds, in order, without reading the records."""
     if state is None:
         return []
     prefix = layout.claim_prefix(state.number, claim)
@@ -382,10 +372,7 @@ def find_sequences(store: Store, state: QueueState | None, claim: str, now: int)
 def settle_messages(
     store: Store, change: Change, routes: Routes, held: dict[str, Found], settlement: Settlement
 ) -> SettleResult:
-    """Settle messages of a claim as part of ``change``, and return the result.
-
-    ``held`` maps the ids of the messages that the claim holds to (sequence, record).
-    """
+    """Settle messages of a claim as part of ``change``. ``held`` maps message ids to (sequence, record)."""
     named = [*settlement.delete, *(r.id for r in settlement.release), *(move.id for move in settlement.move)]
     deleted = [message for message in settlement.delete if message in held]
     if settlement.rest:
@@ -409,10 +396,8 @@ def handle(
 ) -> list[HandleOutcome]:
     """Apply operations to claimed messages in one change, and return their outcomes in the same order.
 
-    Args:
-        grips: The operations, each on a different message.
-        late: Whether to accept an operation after the claim has expired, if the message has not been claimed since.
-        end: The outcome, history retention and time for operations that delete a message.
+    If ``late`` is true, an operation is accepted after the claim has expired, unless the message has been claimed
+    since.
     """
     found = {record.id: (at, record) for at, record in locate(store, state, [grip.id for grip in grips], end.now)}
     change, handled = Change(store, end.now), []

@@ -14,10 +14,7 @@ from zq.storage.ordered.store import Store, Write
 
 
 class StoredDocument(Struct, array_like=True):
-    """A document's entry in ``records``.
-
-    ``expires`` is a Unix time in milliseconds, or None if the document never expires.
-    """
+    """A document's entry in ``records``. ``expires`` is in Unix milliseconds; None = never."""
 
     value: bytes
     version: str
@@ -63,11 +60,7 @@ class DocumentController:
         return self._change(ref, now, expected, None)
 
     def _change(self, ref: DocumentRef, now: Seconds, expected: str | None, new: StoredDocument | None) -> bool:
-        """Replace a document, or delete it if ``new`` is None. Return whether the document was changed.
-
-        Nothing is changed if the stored version is not ``expected``, or if there is no document to delete. ``expected``
-        None accepts any version; "" requires that the document does not exist.
-        """
+        """Replace a document, or delete it if ``new`` is None. Return whether the document was changed."""
         key = _key(ref)
         with self._handle as (store, _):
             with self._stripes.locked(lock_name(key)):

@@ -60,10 +60,7 @@ def history_note(kept: StoredEntry) -> bytes:
 
 
 def history_traces(key: bytes, note: bytes) -> list[Write]:
-    """Return the writes that remove a history entry from the indexes ``sequences`` and ``endings``.
-
-    ``key`` is the key of the history entry, and ``note`` is the value that ``due`` stores for it.
-    """
+    """Return the writes that remove the history entry ``key`` from the indexes ``sequences`` and ``endings``."""
     ids = layout.name_prefix(key[:8], note[8:].partition(b"\0")[0].decode("utf-8", "surrogatepass"))
     return [("sequences", key[:8] + note[:8], None), ("endings", ids + key[8:], None)]
 

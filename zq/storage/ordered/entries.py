@@ -31,10 +31,9 @@ HISTORY_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
 
 
 def message_entries(project: bytes, key: bytes, record: NewMessage, gone: bool = False) -> list[Write]:
-    """Return the writes that store the index entries of a message, or remove them if ``gone`` is true.
+    """Return the writes that store, or remove if ``gone``, the index entries of a message.
 
-    The indexes ``lines`` (message groups) and ``claims`` are not included. ``project`` is the project's key prefix;
-    see ``layout.project_prefix``.
+    The indexes ``lines`` (message groups) and ``claims`` are not included. ``project`` is the project's key prefix.
     """
     expires = _pack(record.expires)
     entries: list[Write] = [
@@ -57,10 +56,7 @@ def message_removal(project: bytes, key: bytes, record: NewMessage) -> list[Writ
 
 
 def message_changes(key: bytes, old: IndexFields, new: NewMessage) -> list[Write]:
-    """Return the writes that update the index entries of a changed message.
-
-    The result is that of ``difference`` for the old and new ``message_entries``, but this function is faster.
-    """
+    """Return the writes that update the index entries of a changed message. This is faster than ``difference``."""
     expires, available = new.expires, new.available
     writes: list[Write] = []
     if old.expires != expires:
@@ -78,8 +74,7 @@ def message_changes(key: bytes, old: IndexFields, new: NewMessage) -> list[Write
 def record_entries(family: str, key: bytes, value: bytes) -> list[Write]:
     """Return the writes that store a record other than a message, together with its index entries.
 
-    ``key`` and ``value`` are the record's entry in ``family``. Raises ``MsgspecError`` or ``ValueError`` if the value
-    is damaged.
+    Raises ``MsgspecError`` or ``ValueError`` if the value is damaged.
     """
     return _RECORD_ENTRIES[family](key, value)
 

@@ -56,8 +56,8 @@ class ActiveExpiry:
         self._due_position = b""
         """The key in ``due`` from which the next round scans. ``position`` is the corresponding key in ``expiry``.
 
-        New entries expire in the future, so they are above these keys. An entry that was written after its own expiry
-        is below them. A later scan from the beginning of the index finds it.
+        Only an entry that is written after its own expiry is below these keys. A scan from the beginning finds it
+        later.
         """
         self._rescan_at = 0.0
         self._first = 0
@@ -68,10 +68,9 @@ class ActiveExpiry:
         self.removed = 0
 
     def sweep(self, now: int, pace: Pace) -> int:
-        """Run one round, and return the number of expired messages that it has removed.
+        """Run one round, and return the number of removed expired messages.
 
-        ``pace`` may end the round before all expired data is removed. The next round then begins with another type of
-        data, so that every type is removed eventually.
+        If ``pace`` ends the round early, the next round begins with another type of data.
         """
         before = self.removed
         if time.monotonic() > self._rescan_at:
@@ -96,8 +95,7 @@ class ActiveExpiry:
     def _repeat(self, pace: Pace, step: Callable[[Session, int], int]) -> bool:
         """Call ``step`` until it has no more data to remove or finds damage, and return True.
 
-        If ``pace`` ends the round first, return False. ``step`` receives the maximum number of removals and returns the
-        actual number.
+        If ``pace`` ends the round first, return False. ``step`` receives the maximum number of removals.
         """
         while left := pace.step():
             while left:
@@ -162,10 +160,7 @@ class ActiveExpiry:
 
 
 def _counter_writes(store: Store, removed: Counter[bytes]) -> list[Write]:
-    """Return the writes that add ``removed``, bytes by history number, to the counters of removed bytes.
-
-    Only active expiry writes these counters (prefix ``layout.REMOVED``), so no lock is needed.
-    """
+    """Return the writes that add to the counters of removed bytes. Only active expiry writes them, without a lock."""
     keys = [layout.REMOVED + number for number, size in removed.items() if size]
     before = store.get_many("default", keys)
     sizes = (int.from_bytes(value or b"") + removed[key[-8:]] for key, value in zip(keys, before, strict=True))
@@ -208,10 +203,7 @@ class LazyExpiry:
 
 
 def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moments]]:
-    """Group pairs (message key, time) by queue. Yield (queue number, times by message key) for each queue.
-
-    Each time is a Unix time in milliseconds at which the message had already expired.
-    """
+    """Group (message key, time) by queue number. Each message had expired by its time, in Unix milliseconds."""
     grouped: defaultdict[bytes, Moments] = defaultdict(dict)
     for key, moment in expired:
         grouped[key[:8]][key] = moment
@@ -219,15 +211,12 @@ def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, 
 
 
 def remove_expired(session: Session, number: int, moments: Moments, sweeping: bool) -> tuple[int, QueueRef | None]:
-    """Remove expired messages of the queue with this number in one change.
-
-    Return (number of removed messages, queue). The queue is None if it does not exist.
+    """Remove expired messages of the queue with this number in one change. Return their number and the queue.
 
     Args:
-        moments: A time for each message key, as Unix time in milliseconds. A message is removed only if it expires at
-            or before this time, because its expiry may have been extended since it was found.
-        sweeping: Whether ``moments`` comes from the index ``expiry``. If so, index entries that no longer match their
-            messages are also removed.
+        moments: A time for each message key, in Unix milliseconds. A message is removed only if it expires by this
+            time, because its expiry may have been extended since it was found.
+        sweeping: Whether ``moments`` comes from the index ``expiry``. If so, outdated index entries are also removed.
     """
     with _locked(session, number) as state:
         if state is None:

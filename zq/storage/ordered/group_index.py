@@ -40,11 +40,7 @@ def encode_slot(grouping: Grouping, available: int, sequence: int) -> bytes:
 
 
 def group_entry(group: bytes, head: bytes) -> tuple[bytes, bytes]:
-    """Return (key, value) of the entry in ``available`` of a message group.
-
-    ``group`` is the key of the group's index. ``head`` consists of the time of the entry and the position of the
-    group's first message.
-    """
+    """Return (key, value) of a message group's entry in ``available``. ``group`` is the key of the group's index."""
     moment, _, sequence = layout.triple.unpack(head)
     return group[: layout.number.size] + layout.pair.pack(moment, sequence), group[layout.number.size :]
 
@@ -54,9 +50,7 @@ class ScannedRecords:
 
     Attributes:
         head: The time of the group's entry in ``available`` and the position of its first message, before the claim.
-        records: Records by position (slot), in the order of the group; None for a message that was removed or is
-            unreadable.
-        is_all: Whether the whole group was read.
+        records: Records by position (slot), in the order of the group; None if removed or unreadable.
     """
 
     __slots__ = ("head", "is_all", "records")
@@ -87,7 +81,6 @@ class _GroupIndexChange:
         self.slots: dict[bytes, StoredMessage | None] = {}
         self.stored: set[bytes] = set()
         self.scanned: ScannedRecords | None = None
-        """The records that the current claim has read."""
 
 
 class GroupIndexChanges:
@@ -97,7 +90,6 @@ class GroupIndexChanges:
         self._store = store
         self._indexes: dict[bytes, _GroupIndexChange] = {}
         self._groups: dict[tuple[int, str], _GroupIndexChange] = {}
-        """The changed indexes, by queue number and group."""
 
     def join(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
         self._index(state, record.message_group).slots[encode_slot(state.grouping, record.available, sequence)] = record
@@ -113,17 +105,11 @@ class GroupIndexChanges:
         index.slots[encode_slot(grouping, record.available, sequence)] = record
 
     def add_scanned(self, state: QueueState, key: bytes, scanned: ScannedRecords) -> None:
-        """Add the records that a claim has read in the group with this key.
-
-        If this change removes the group's first message, its next one is found in these records.
-        """
+        """Add the records that a claim has read in the group, among which this change finds the next first message."""
         self._indexes.setdefault(key, _GroupIndexChange(state, key)).scanned = scanned
 
     def writes(self, now: int) -> Iterator[tuple[QueueState, list[Write], bytes]]:
-        """Yield (queue, writes, key) for each changed group.
-
-        ``key`` is the key of the group's new entry in ``available``, or b"" if the group has no new entry.
-        """
+        """Yield (queue, writes, key of the new entry in ``available`` or b"") for each changed group."""
         for key, index in self._indexes.items():
             writes: list[Write] = [
                 ("lines", key + slot, None if record is None else b"")
@@ -143,11 +129,7 @@ class GroupIndexChanges:
             yield index.state, writes, entry
 
     def _head(self, index: _GroupIndexChange, head: bytes, now: int) -> bytes:
-        """Return the head of a group after the change, or b"" if the group has no live messages.
-
-        A head consists of a time and the position of the first message. ``head`` is the old head, which precedes all
-        stored messages of the group.
-        """
+        """Return the head of a group after the change, or b"" if the group has no live messages."""
         kept, scanned = head[layout.number.size :], index.scanned
         joined = sorted(slot for slot, record in index.slots.items() if record is not None)
         if joined and (not head or joined[0] <= kept):

@@ -23,11 +23,8 @@ def take(
 ) -> list[ReadyMessage]:
     """Return up to ``limit`` ready messages. The caller must claim or remove all of them in ``change``.
 
-    The search takes as many messages as possible from a group before it proceeds to the next group. The search ends
-    before the bodies and attributes exceed ``max_bytes`` in total, but it returns at least one message if it can.
-
-    Raises:
-        StoreDamaged: There are unreadable messages and no readable ones.
+    The search takes as many messages as possible from a group before it proceeds to the next group. If all messages
+    found are unreadable, raises ``StoreDamaged``.
     """
     taken: list[ReadyMessage] = []
     scan = GroupScan(store, state, now)
@@ -57,10 +54,7 @@ def take(
 
 
 def count_ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
-    """Count up to ``most`` ready messages, and find the time at which the next delayed message becomes ready.
-
-    See ``QueueController.ready``.
-    """
+    """Count up to ``most`` ready messages, and find when the next one becomes ready; see ``QueueController.ready``."""
     scan = GroupScan(store, state, now)
     count = 0
     for _, group, head in scan.entries() if most else ():
@@ -75,8 +69,8 @@ def count_ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
 def count_depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
     """Count the messages of a grouped queue by state; see ``Storage.depth``.
 
-    Only the first ``most`` messages are read, and all later messages count as ready. ``expired`` is the caller's count
-    of expired messages, which becomes part of the result.
+    Only the first ``most`` messages are read, and all later messages count as ready. ``expired`` is added to the
+    result.
     """
     counts = dict.fromkeys(State, 0)
     oldest = seen = 0
@@ -95,12 +89,7 @@ def count_depth(store: Store, state: QueueState, expired: int, now: int, most: i
 
 
 class GroupScan:
-    """A scan of the message groups that may have ready messages.
-
-    Attributes:
-        expired: The keys of the expired messages that were found.
-        steps: The number of scanned groups and skipped messages.
-    """
+    """A scan of message groups for ready messages. ``steps`` counts scanned groups and skipped messages."""
 
     def __init__(self, store: Store, state: QueueState, now: int) -> None:
         self._store, self._state, self._now = store, state, now
@@ -109,12 +98,7 @@ class GroupScan:
         self.damaged = False
 
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield (entry, group, head) for each message group that may have ready messages, in claim order.
-
-        - ``entry``: the key of the group's entry in the index ``available``.
-        - ``group``: the group's key in the family ``lines``.
-        - ``head``: the time of the entry and the position of the group's first message; b"" if the head is missing.
-        """
+        """Yield (entry key, group key, head) of each message group that may have ready messages, in claim order."""
         number, size = layout.number.pack(self._state.number), layout.number.size
         upper = layout.pair.pack(self._state.number, self._now + 1)
         for key, value in self._state.ready_cursor.entries(self._store, upper):
@@ -127,12 +111,7 @@ class GroupScan:
             yield key, group, head
 
     def ready(self, group: bytes, scanned: ScannedRecords, want: int) -> Iterator[Found]:
-        """Yield (sequence, record) of the first ready messages of a group. Add each record that is read to ``scanned``.
-
-        Args:
-            group: The group's key in the family ``lines``.
-            want: Maximum number of messages that the caller uses. It limits the number of records in each read.
-        """
+        """Yield (sequence, record) of the first ready messages of a group. Add each record read to ``scanned``."""
         state, now = self._state, self._now
         lower = group + (scanned.head[layout.number.size :] or b"\0")
         places = self._store.scan("lines", lower, layout.prefix_end(group), spare=True)

@@ -37,10 +37,7 @@ class StoreHandle:
     """A handle that reopens the store after failures. Operations run within ``with handle as (store, registry):``."""
 
     def __init__(self, open_store: Callable[[], Store], context: EngineContext, admit: Callable[[Store], None]) -> None:
-        """Open the store with ``open_store``. Before any operation runs, ``admit`` checks the store.
-
-        ``admit`` raises ``StartRefused`` if the store must not be used.
-        """
+        """Open the store. Before any operation, ``admit`` raises ``StartRefused`` if the store must not be used."""
         self._open_store = open_store
         self._gate = threading.Condition(threading.Lock())
         self._active = 0
@@ -97,10 +94,9 @@ class StoreHandle:
                 self._gate.notify_all()
 
     def reopen(self) -> None:
-        """Wait until no operation is running, then close and reopen the store. New operations wait.
+        """Wait until no operation is running, then close and reopen the store. Must not be called within an operation.
 
-        If the store cannot be reopened, the next operation tries again. The method must not be called within an
-        operation.
+        If the store cannot be reopened, the next operation tries again.
         """
         with self._gate:
             self._gate.wait_for(lambda: not self._reopening)

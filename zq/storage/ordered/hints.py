@@ -17,10 +17,7 @@ from zq.storage.ordered.store import Store
 
 
 class LazyExpiryQueue:
-    """A bounded queue of the keys of expired messages that readers have found, without duplicates.
-
-    The thread of ``LazyExpiry`` removes the messages.
-    """
+    """A bounded queue of the keys of expired messages that readers have found, without duplicates."""
 
     def __init__(self) -> None:
         self._keys: dict[bytes, int] = {}
@@ -34,7 +31,6 @@ class LazyExpiryQueue:
         return len(self._keys)
 
     def resize(self, capacity: int) -> None:
-        """Change the capacity. No keys are removed, even if the queue has more keys than the new capacity."""
         self.capacity = capacity
 
     def offer(self, keys: Iterable[bytes], now: int) -> None:
@@ -56,10 +52,7 @@ class LazyExpiryQueue:
             return not self._closed
 
     def take(self, most: int) -> dict[bytes, int]:
-        """Remove and return up to ``most`` keys, oldest first.
-
-        Each key is mapped to a Unix time in milliseconds by which the message had expired.
-        """
+        """Remove up to ``most`` keys, oldest first. Return them with a time by which the message had expired."""
         with self._changed:
             taken = dict(islice(self._keys.items(), most))
             for key in taken:
@@ -181,11 +174,8 @@ class VisibilityIndex:
     def record(self, list_filter: ListFilter, moments: Mapping[int, int], own: Mapping[int, int]) -> None:
         """Record, for blocks of sequences, the time before which none of their messages becomes visible.
 
-        If there are too many times, the oldest are dropped.
-
-        Args:
-            moments: The times that apply to every client, as Unix times in milliseconds by block number.
-            own: The times that apply only to the client whose messages the filter hides, also by block number.
+        ``moments`` has the times in Unix milliseconds for every client, by block. ``own`` has the times for the client
+        whose messages the filter hides.
         """
         if moments:
             self._note((list_filter.claimed, list_filter.delayed, ""), moments, MAX_BLOCKS)
@@ -212,10 +202,7 @@ class VisibilityIndex:
                     del blocks[block]
 
     def invalidate(self, sequences: Iterable[int]) -> None:
-        """Discard the recorded times of all blocks that contain these sequences.
-
-        Call this method if the messages may become visible earlier.
-        """
+        """Discard the recorded times of all blocks with these sequences, which may become visible earlier."""
         self.invalidations += 1
         for levels in self._kinds.values():
             for size, blocks in zip(SIZES, levels, strict=True):

@@ -108,10 +108,9 @@ def _first_since(store: Store, state: QueueState, start: int, since: Seconds) ->
 def _read_stretch(
     store: Store, state: QueueState, start: int, want: int, max_bytes: int, now: int
 ) -> tuple[list[HistoryEntry], int]:
-    """Read live messages and history entries with sequences of at least ``start``, in order of sequence.
+    """Return up to ``want`` live messages and history entries from the sequence ``start``, and the next sequence.
 
-    Return at most ``want`` items with at most ``max_bytes`` in total, and the sequence from which to continue. The
-    first item is always returned. The caller holds the queue's lock.
+    The first item is returned even if it exceeds ``max_bytes``. The caller holds the queue's lock.
     """
     most = max(want, STRETCH)
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)

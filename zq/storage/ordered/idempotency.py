@@ -27,14 +27,7 @@ class Owner(Protocol):
 def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
     """Raise an error if the idempotency key of a request is already in use in the queue or log ``owner``.
 
-    Without a key or an owner, do nothing.
-
-    Args:
-        answer: The type of the stored result.
-
-    Raises:
-        Repeated: The request was already applied. The error contains the request's result.
-        KeyReused: The key belongs to a different request.
+    ``Repeated`` contains the stored result of type ``answer``. ``KeyReused``: the key belongs to a different request.
     """
     if idempotency_key is None or owner is None:
         return
@@ -52,10 +45,7 @@ def check_keys(
 ) -> None:
     """Raise an error if an idempotency key of a post or its drafts is already in use in the queue or log ``owner``.
 
-    Raises:
-        Repeated: The post was already applied. The error contains its result.
-        DraftsRepeated: Some drafts were already posted. The error contains their results.
-        KeyReused: A key belongs to a different request.
+    ``Repeated`` and ``DraftsRepeated`` contain the stored results. ``KeyReused``: a key belongs to a different request.
     """
     check_key(store, owner, idempotency_key, list[str], now)
     first: dict[str, Repeated] = {}
@@ -73,11 +63,9 @@ def check_keys(
 def key_writes(
     owner: Owner, idempotency_key: IdempotencyKey, answer: Any, now: int, counts: bool = True, last: int = 0
 ) -> tuple[list[Write], int]:
-    """Return (writes, size): the writes that store a key with the request's result ``answer``, and their size in bytes.
+    """Return the writes that store a key with the result ``answer``, and their size in bytes (0 unless ``counts``).
 
-    Args:
-        counts: Whether the size counts towards the project's quota. If not, the returned size is 0.
-        last: For a post, the sequence of its last message; otherwise 0.
+    For a post, ``last`` is the sequence of its last message; otherwise 0.
     """
     encoded = layout.encode(answer)
     size = len(encoded) + OVERHEAD if counts else 0

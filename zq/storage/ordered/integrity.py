@@ -42,11 +42,7 @@ class GroupIndexIntegrity:
         return Grouping.NONE if record is None else record.grouping
 
     def check(self) -> None:
-        """Check the message group indexes in the family ``lines``.
-
-        Each entry must have a message. Each group must have a valid head (time and first message) and an entry in
-        ``available``.
-        """
+        """Check that each entry in ``lines`` has a message, and each group a head and an entry in ``available``."""
         group = head = b""
         for key, value in self._findings.entries("lines"):
             if not self.grouping(key[: layout.number.size]):
@@ -86,11 +82,7 @@ class RebuiltGroupIndexes:
     """The message group indexes that a salvage rebuilds from the messages; see the module ``group_index``."""
 
     def __init__(self, former: Callable[[bytes], bytes]) -> None:
-        """Create an empty collection.
-
-        ``former`` maps a group's key to its head (time and first message) in the damaged store, or to b"" if it is
-        unknown.
-        """
+        """Create an empty collection. ``former`` returns a group's head in the damaged store, or b""."""
         self._former = former
         self._heads: dict[bytes, tuple[bytes, int]] = {}
 
@@ -133,7 +125,6 @@ class Integrity(Findings):
         self._logs = LogIntegrity(self)
 
     def report(self) -> Report:
-        """Check the whole store and return the report."""
         self._check_queues()
         self._check_messages()
         for family, message_of in MESSAGE_OF.items():
@@ -250,10 +241,7 @@ class Integrity(Findings):
                     self.contradict(f"claims: {key.hex()} lists {sequence}, which is not a message of this claim")
 
     def _check_index(self, family: str, message_of: Callable[[bytes, bytes], bytes]) -> None:
-        """Check that each entry of an index family belongs to a message.
-
-        ``message_of`` maps the key and the value of an entry to the message's key in ``messages``.
-        """
+        """Check that each entry of an index family belongs to the message whose key ``message_of`` returns."""
         for key, value in self.entries(family):
             message = message_of(key, value)
             if self._is_pending_queue(message[:8], family):
@@ -324,8 +312,8 @@ class Integrity(Findings):
     def _probe_damage(self, family: str, keys: Iterable[bytes]) -> None:
         """Read these entries until one of them is damaged.
 
-        A scan skips damaged entries silently, so they look like missing ones. If this method finds a damaged entry, the
-        next call of ``contradict`` reports an effect of the damage instead of a contradiction.
+        A scan skips damaged entries, so they look like missing ones. After damage is found, the next call of
+        ``contradict`` reports an effect of the damage instead of a contradiction.
         """
         for key in keys:
             self.store.get(family, key)

@@ -142,17 +142,14 @@ class Tally(Struct, array_like=True):
     """The counters of a queue, or of the hidden state that keeps the idempotency keys of a missing queue.
 
     Attributes:
-        sequence: The last sequence.
         fresh: The available-at of the last message that was appended without a delay, in Unix milliseconds.
-        count: The number of messages.
         position: The position of the last history entry.
         finished: The time of the last history entry, in Unix milliseconds.
         start: The boot epoch (number of starts) in which the counters were written; see ``startup.count_start``.
         bytes: The total size of the messages.
         kept: The total size in bytes of all history entries and idempotency results ever added. The current size is
             this total minus the size stored under ``REMOVED``.
-        fresh_head: The sequence up to which claims have passed all fresh messages. A fresh message was posted without a
-            delay and has no entry in ``available``.
+        fresh_head: The sequence up to which claims have passed all fresh messages.
         fresh_tail: The sequence of the last fresh message.
         fresh_gap: The number of messages that were appended after the last fresh message.
         group: The number of the last claim group (messages of one claim that are claimed until the same time).
@@ -191,12 +188,10 @@ class NewMessage(Struct, array_like=True):
     Attributes:
         claim: The id of the last claim, which is live until ``ends``.
         claimed: The time at which the last claim was created or renewed.
-        lease: The ttl of the last claim.
         former: The available-at before the last claim.
         count: The number of claims.
         size: The number of bytes that the message adds to the queue's counters.
-        indexed: Whether the message has an entry in ``available``. A message that was posted without a delay may have
-            none until its first claim.
+        indexed: Whether the message has an entry in ``available``. A fresh message has none.
         body: The body, or None if it is stored in ``bodies``.
         group: The number of the message's claim group: messages of one claim that are claimed until the same time.
     """
@@ -237,12 +232,7 @@ class NewMessage(Struct, array_like=True):
 
 
 class StoredMessage(NewMessage):
-    """The stored form of any message.
-
-    Attributes:
-        first: The time of the first claim in Unix milliseconds, or 0 if there was none.
-        message_group: The name of the message group, or "" if there is none.
-    """
+    """The stored form of any message. ``first`` is the time of the first claim in Unix milliseconds; 0 = none."""
 
     first: int = 0
     attributes: bytes = b""
@@ -254,10 +244,7 @@ Found = tuple[int, StoredMessage]
 
 
 class StoredEntry(Struct, array_like=True):
-    """The stored form of a history entry. ``size`` is the number of bytes that the entry adds to the queue's size.
-
-    ``finished`` and ``expires`` are Unix times in milliseconds.
-    """
+    """The stored form of a history entry. ``finished`` and ``expires`` are in Unix milliseconds."""
 
     record: StoredMessage
     body: bytes
@@ -269,13 +256,10 @@ class StoredEntry(Struct, array_like=True):
 
 
 class StoredKey(Struct, array_like=True):
-    """The stored form of an idempotency key.
+    """The stored form of an idempotency key and the result of its first request.
 
-    Attributes:
-        digest: The digest of the first request. A repeated request must have the same digest.
-        answer: The encoded result of the first request.
-        size: The number of bytes that the key adds to the queue's counters; 0 in a topic log, which has its own limit.
-        last: For a post, the sequence of its last message; 0 if it is unknown.
+    ``size`` counts towards the queue's counters; it is 0 in a topic log. ``last`` is the sequence of the last message
+    of a post; 0 if it is unknown.
     """
 
     digest: bytes
@@ -300,10 +284,7 @@ class Staged(Struct, array_like=True):
 
 
 class Batch(Struct, array_like=True):
-    """A producer's last commit: its batch number, and how many messages it has published and deleted.
-
-    ``decided`` is the time of the commit in Unix milliseconds; 0 in records of older versions of zq.
-    """
+    """A producer's last commit. ``decided`` is its time in Unix milliseconds; 0 in records of older versions of zq."""
 
     batch: int
     published: int
@@ -324,15 +305,11 @@ decode_batch = msgpack.Decoder(Batch).decode
 
 
 def ms(moment: Seconds) -> int:
-    """Convert a time in seconds to milliseconds."""
     return round(moment * 1000)
 
 
 def project_prefix(project: str) -> bytes:
-    """Return the key prefix of a project.
-
-    The prefix begins with the length of the project's name. Without it, the prefix of ``a`` would also match ``ab``.
-    """
+    """Return the key prefix of a project. It begins with a length: the prefix of ``a`` does not match ``ab``."""
     text = project.encode("utf-8", "surrogatepass")
     return len(text).to_bytes(LENGTH, "big") + text
 
@@ -348,12 +325,10 @@ def decode_queue_key(key: bytes) -> QueueRef:
 
 
 def id_key(project: bytes, message: str) -> bytes:
-    """Return the key in ``ids`` for a message id. ``project`` is the project's key prefix."""
     return project + message.encode("utf-8", "surrogatepass")
 
 
 def decode_project(key: bytes) -> str:
-    """Return the project's name. ``key`` is the project's key prefix."""
     return key[LENGTH:].decode("utf-8", "surrogatepass")
 
 
@@ -363,23 +338,16 @@ def extract_project_prefix(key: bytes) -> bytes:
 
 
 def name_prefix(prefix: bytes, name: str) -> bytes:
-    """Return the key prefix for a name that contains no zero byte.
-
-    The prefix ends with a zero byte, so it does not match longer names.
-    """
+    """Return the key prefix for a name without zero bytes. Its final zero byte excludes longer names."""
     return prefix + name.encode("utf-8", "surrogatepass") + b"\0"
 
 
 def claim_prefix(queue: int, claim: str) -> bytes:
-    """Return the key prefix of a claim's entries in ``claims``."""
     return name_prefix(number.pack(queue), claim)
 
 
 def claim_key(queue: int, claim: str, group: int) -> bytes:
-    """Return the key of a claim group in ``claims``.
-
-    A claim group is a set of messages of one claim that are claimed until the same time.
-    """
+    """Return the key of a claim group: messages of one claim that are claimed until the same time."""
     return claim_prefix(queue, claim) + number.pack(group)
 
 
@@ -389,10 +357,7 @@ HELD: Final = 1 << 63
 
 
 def encode_group(ends: int, sequences: Iterable[int], holder: bytes = b"") -> bytes:
-    """Encode a claim group: its end in Unix milliseconds, the sequences of its messages, and the encoded claim holder.
-
-    ``holder`` is b"" if the holder is unknown.
-    """
+    """Encode a claim group: its end in Unix milliseconds, the sequences of its messages, and the holder."""
     listed = b"".join(map(number.pack, (ends, *sorted(sequences))))
     return listed + holder + bytes(-len(holder) % number.size) + number.pack(HELD | len(holder)) if holder else listed
 
@@ -423,10 +388,7 @@ def prefix_end(prefix: bytes) -> bytes:
 
 
 def seal_body(body: bytes, expires: int, grace: int) -> bytes:
-    """Encode a body for ``bodies``. The compaction filter may drop it ``grace`` seconds after ``expires``.
-
-    ``expires`` is a Unix time in milliseconds.
-    """
+    """Encode a body that the compaction filter may drop ``grace`` seconds after ``expires`` (Unix milliseconds)."""
     seconds = -(-expires // 1000) + grace - 1
     return body + stamp.pack(min(max(seconds, 0), LATEST_STAMP))
 

@@ -20,10 +20,7 @@ NO_LOG: Final = LogRecord(0)
 
 
 class _LenientStore:
-    """A store that reports damaged values as missing.
-
-    The attribute ``missed`` is set when a damaged value is read.
-    """
+    """A store that reports damaged values as missing, and then sets ``missed``."""
 
     def __init__(self, store: Readable) -> None:
         self._store = store
@@ -58,7 +55,6 @@ class Findings:
             self._examples.append(f"{sentence}.")
 
     def entries(self, family: str) -> Iterator[tuple[bytes, bytes]]:
-        """Yield all entries of a family and count them."""
         for item in self.store.scan(family, b"", TOP):
             self.counted[family] += 1
             yield item
@@ -72,10 +68,7 @@ class Findings:
             return None
 
     def check_wanted(self, family: str, key: bytes, wanted: Sequence[Write]) -> None:
-        """Report each entry of ``wanted`` that is missing or different.
-
-        ``wanted`` has the entries that the record ``key`` in ``family`` must have.
-        """
+        """Report each entry that the record ``key`` must have (``wanted``) and that is missing or different."""
         for other, place, value in wanted:
             stored = self.store.get(other, place)
             if stored is None:
@@ -84,10 +77,7 @@ class Findings:
                 self.contradict(f"{other}: {place.hex()} does not match {key.hex()} of {family}")
 
     def record_entries(self, family: str, key: bytes, value: bytes) -> list[Write]:
-        """Return the writes that store a record and its index entries; see ``entries.record_entries``.
-
-        If the value is damaged, report a contradiction and return an empty list.
-        """
+        """Return the writes that store a record and its index entries; empty if the value is damaged."""
         return self.decode(lambda stored: entries.record_entries(family, key, stored), family, key, value) or []
 
     def read_numbers(self, kind: bytes) -> set[bytes]:
@@ -95,7 +85,6 @@ class Findings:
         return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.prefix_end(kind))}
 
     def report(self) -> Report:
-        """Return the findings as a report. Its list of damage is empty; the driver fills it."""
         return Report(dict(sorted(self.counted.items())), self._contradictions, self._examples, [])
 
 
@@ -127,10 +116,7 @@ class LogIntegrity:
         return set(self._logs)
 
     def check_due(self, key: bytes, note: bytes) -> None:
-        """Check a batch's entry in ``due``: the batch exists or was trimmed, and its entry in ``topics`` matches.
-
-        ``key`` and ``note`` are the key and the value of the entry in ``due``.
-        """
+        """Check a batch's entry in ``due``: the batch exists or was trimmed, and its entry in ``topics`` matches."""
         batch = due.parse_entry(key)[1]
         value = self._findings.store.get(*logs.topic_removal(batch, note)[:2])
         if value is None or value[:8] != key[:8]:

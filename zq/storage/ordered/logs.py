@@ -28,7 +28,6 @@ class LogRecord(Struct, array_like=True, frozen=True):
 
     Attributes:
         number: The log's number, with which the keys of its batches begin.
-        last: The last sequence.
         size: The total size of all batches ever published to the log, in bytes.
         messages: The number of all messages ever published to the log.
         dropped: The sequence up to which batches are trimmed.
@@ -52,7 +51,6 @@ class Header(Struct, array_like=True):
 
     Attributes:
         topic: The topic's name in UTF-8; not a ``str``, because msgpack cannot encode surrogates in text.
-        sequence: The sequence of the first entry.
         created: The time of the publish operation, in Unix milliseconds.
         size: The log's total size in bytes before this batch.
         messages: The log's total message count before this batch.
@@ -88,7 +86,6 @@ def topic_key(number: int, topic: str) -> bytes:
 
 
 def decode_topic(key: bytes) -> str:
-    """Return the topic of a key that ``topic_key`` has built."""
     return layout.decode_project(key[layout.number.size :])
 
 
@@ -119,21 +116,13 @@ def batch_entries(key: bytes, value: bytes) -> list[Write]:
 
 
 def batch_removal(key: bytes, value: bytes) -> list[Write]:
-    """Return the writes that remove a batch and its index entries.
-
-    ``key`` and ``value`` are the batch's entry in the index ``topics``.
-    """
+    """Return the writes that remove a batch, given its entry in the index ``topics``."""
     batch = key[:8] + key[-8:]
     return [("topics", key, None), *due.removals("batches", batch, layout.number.unpack_from(value)[0])]
 
 
 def topic_removal(batch: bytes, note: bytes) -> Write:
-    """Return the write that removes a batch's entry in the index ``topics``.
-
-    Args:
-        batch: The key of the batch in ``batches``.
-        note: The value of the batch's entry in ``due``.
-    """
+    """Return the write that removes a batch's entry in ``topics``. ``note`` is the batch's value in ``due``."""
     return ("topics", batch[:8] + note + batch[8:], None)
 
 
@@ -144,10 +133,7 @@ MIN_COMPACTED: Final = 8 << 20
 
 
 class LogView(NamedTuple):
-    """A view of a log for readers, immutable except for ``floors``.
-
-    ``floors`` maps each purged topic to the last sequence that the purge has removed.
-    """
+    """A view of a log for readers. Only ``floors`` is mutable: the last purged sequence of each purged topic."""
 
     record: LogRecord
     floors: dict[str, int]
@@ -157,8 +143,8 @@ class Log:
     """The log of a project.
 
     Attributes:
-        pending: The notifications to send, as (sequence, batch). Each one is sent when its sequence is durable. For a
-            purge, the batch is None.
+        pending: The notifications to send once their sequence is durable, as (sequence, batch). For a purge, the batch
+            is None.
         notifying: The lock that a thread holds while it sends notifications.
     """
 
@@ -207,20 +193,14 @@ class Log:
             self._heads[topic] = head
 
     def head(self, topic: str | None) -> int:
-        """Return the sequence up to which a topic is known to have no batches, or 0 if it is unknown.
-
-        If ``topic`` is None, return this sequence for the whole log.
-        """
+        """Return the sequence up to which a topic (None = the log) is known to have no batches; 0 = unknown."""
         try:  # not a check followed by a read, because another thread may remove the entry in between
             return self._heads[topic]
         except KeyError:
             return 0
 
     def append(self, store: Store, batch: Batch, keep: Retention, also: Sequence[Write]) -> None:
-        """Store a batch, apply the writes ``also``, and trim the log to the retention ``keep``, all in one write.
-
-        ``keep`` limits the log's bytes and messages. Raises ``Unavailable`` if the store cannot write.
-        """
+        """Store a batch, apply the writes ``also``, and trim the log to the retention ``keep``, all in one write."""
         old, floors = self.view
         grown = structs.replace(
             old, last=batch.last, size=old.size + batch.size, messages=old.messages + len(batch.entries)
@@ -261,14 +241,9 @@ class Log:
         store.write([write for batch, its in new for write in batch_writes(batch, its)])
 
     def trimmed(self) -> Range | None:
-        """Return a key range of trimmed batches, which the caller compacts.
+        """Return a key range of trimmed batches for the caller to compact, after the last range. Not thread-safe.
 
-        The range begins where the last returned range ended. Return None in two cases:
-
-        - The range is small.
-        - The log was trimmed since the last call. While trims continue, the store compacts by itself.
-
-        Not thread-safe.
+        Return None if the range is small, or if trims continue: the store then compacts by itself.
         """
         record, seen, former = self.view.record, self._seen, self._compacted
         self._seen = record
@@ -291,8 +266,7 @@ class Log:
     def discard_floor(self, topic: str) -> None:
         """Discard the floor (last purged sequence) of a topic whose purged batches are removed.
 
-        Readers share the mapping of floors, so a removal must copy it. Discarded floors therefore stay in the mapping
-        until one copy removes many of them.
+        Readers share the mapping of floors, so discarded floors stay in it until one copy removes many of them.
         """
         self._forgotten.add(topic)
         floors = self.view.floors
@@ -323,7 +297,6 @@ class Logs:
         return self.ensure(project) if known else None
 
     def trimmed(self) -> Iterator[Range]:
-        """Yield the key ranges of trimmed batches that need a compaction; see ``Log.trimmed``."""
         return filter(None, (log.trimmed() for log in list(self._logs.values())))
 
     def ensure(self, project: str) -> Log:
@@ -352,10 +325,9 @@ class Logs:
 
 
 def _trim(store: Store, grown: LogRecord, old: LogRecord, keep: Retention) -> LogRecord:
-    """Compute the log record after a trim to ``keep``, the limits in bytes and messages. Nothing is written.
+    """Compute the log record after a trim to ``keep``, without writing.
 
-    ``grown`` is the record with the new batch, and ``old`` is the record without it. Nothing is trimmed until the log
-    exceeds a limit by an eighth, so that one range removal covers many batches.
+    Nothing is trimmed until the log exceeds a limit by an eighth, so that one range removal covers many batches.
     """
     size, messages = grown.size - old.gone_size, grown.messages - old.gone_messages
     if 8 * size <= 9 * keep.size and 8 * messages <= 9 * keep.messages:

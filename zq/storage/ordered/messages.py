@@ -189,10 +189,9 @@ class MessageController:
 
 
 def _check_holders(state: QueueState, found: Sequence[Found], claims: Sequence[str], now: int) -> None:
-    """Check that the caller may delete all messages. Raises the errors of ``zq.storage.api.MessageController.delete``.
+    """Raise the errors of ``MessageController.delete`` if the caller may not delete all messages.
 
-    ``claims`` has the ids of the caller's claims. A message that an open commit will delete counts as claimed by
-    another consumer.
+    A message that an open commit will delete counts as claimed by another consumer.
     """
     for sequence, record in found:
         if not record.is_held(now):

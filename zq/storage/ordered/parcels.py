@@ -121,7 +121,6 @@ def _adopt_queue(session: Session, queue: QueueRef, parcel: QueueParcel, now: in
 
 
 def _adopt_content(store: Store, change: Change, state: QueueState, parcels: Sequence[Parcel]) -> None:
-    """Add to the change all messages, history entries and idempotency keys that the queue does not have yet."""
     messages, history = _only(MessageParcel, parcels), _only(HistoryParcel, parcels)
     places = [layout.id_key(state.project, one.message.id) for one in messages]
     for parcel, place in zip(messages, store.get_many("ids", places), strict=True):
@@ -167,10 +166,7 @@ def _stored_entry(entry: HistoryEntry) -> StoredEntry:
 def _new_keys(
     store: Store, owner: Owner, parcels: Sequence[KeyParcel], counts: bool = True
 ) -> Iterator[tuple[list[Write], int]]:
-    """Yield (writes, size) for each idempotency key that the queue or log does not have.
-
-    ``counts``: whether the results count towards the project's quota.
-    """
+    """Yield (writes, size) for each idempotency key that the queue or log does not have."""
     for parcel in parcels:
         expires = layout.ms(parcel.expires)
         key = layout.name_prefix(layout.number.pack(owner.history), parcel.key) + layout.number.pack(expires)
@@ -206,10 +202,7 @@ def _only(kind: type[T], parcels: Sequence[Parcel]) -> list[T]:
 
 
 def _scan_projects(store: Store, family: str) -> Iterator[str]:
-    """Yield the projects in a family whose keys begin with the project.
-
-    The function skips from project to project, without reading all keys.
-    """
+    """Yield the projects in a family, skipping from project to project without reading all keys."""
     lower = b""
     while (found := next(store.scan(family, lower, layout.END), None)) is not None:
         prefix = layout.extract_project_prefix(found[0])

@@ -47,13 +47,9 @@ def take(
 ) -> list[ReadyMessage]:
     """Return up to ``limit`` ready messages in claim order. The caller must claim or remove all of them in ``change``.
 
-    - The search ends before the bodies and attributes exceed ``max_bytes`` in total, but it returns at least one
-      message if it can.
-    - A bounded number of expired messages is skipped and offered to lazy expiry (law L10 in ``api-ref/laws.md``).
-    - Unreadable messages are skipped, so that a damaged block does not stop the queue.
-
-    Raises:
-        StoreDamaged: There are unreadable messages and no readable ones.
+    A bounded number of expired messages is skipped and offered to lazy expiry (law L10). Unreadable messages are
+    skipped, so that a damaged block does not stop the queue. If all messages found are unreadable, raises
+    ``StoreDamaged``.
     """
     if state.grouping:
         return groups.take(store, state, limit, now, change, max_bytes)
@@ -78,10 +74,7 @@ def take(
 def _read_messages(
     store: Store, state: QueueState, candidates: Sequence[Candidate], max_bytes: int
 ) -> tuple[list[ReadyMessage], int, int]:
-    """Read the candidates until their bodies and attributes would exceed ``max_bytes`` in total.
-
-    Return the readable messages, the number of unreadable messages, and the number of processed candidates.
-    """
+    """Read candidates up to ``max_bytes``. Return the messages, and the unreadable and processed counts."""
     ready: list[ReadyMessage] = []
     unread, left = 0, max_bytes
     for at, (sequence, record, body) in enumerate(_read_contents(store, state.number, candidates)):
@@ -98,10 +91,9 @@ def _read_messages(
 def _read_contents(
     store: Store, queue: int, candidates: Sequence[Candidate]
 ) -> Iterator[tuple[int, StoredMessage | None, bytes | None]]:
-    """Yield (sequence, record, body) of each candidate.
+    """Yield (sequence, record, body) of each candidate. If a candidate cannot be claimed, its record is None.
 
-    If a candidate cannot be claimed, its record is None. The body is then b"" if the message is unreadable, or None if
-    the message was removed.
+    The body is then b"" if the message is unreadable, or None if the message was removed.
     """
     for start in range(0, len(candidates), AHEAD):
         some = candidates[start : start + AHEAD]
@@ -123,10 +115,8 @@ class _Scan:
     """A scan of a queue's messages in claim order.
 
     Attributes:
-        live: Up to ``limit`` ready messages.
-        expired: The keys of the expired messages that were skipped.
         head: The key in the index ``available`` from which the next claim searches.
-        fresh_head: The sequence after which the next claim searches for messages without an index entry.
+        fresh_head: The sequence after which the next claim searches for fresh messages.
     """
 
     def __init__(self, store: Store, state: QueueState, limit: int, now: int) -> None:
@@ -189,10 +179,7 @@ class _Scan:
 
 
 def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate]:
-    """Yield the fresh messages (posted without a delay and not yet claimed) above the sequence ``after``, in order.
-
-    The record of an unreadable message is None.
-    """
+    """Yield the fresh messages above the sequence ``after``, in order. The record of an unreadable message is None."""
     tally, pack, decode, available = state.tally, layout.pair.pack, layout.decode_record, 0
     at, last = max(tally.fresh_head, after) + 1, tally.fresh_tail
     while at <= last:
@@ -217,8 +204,5 @@ def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Cand
 
 
 def scan_fresh_times(store: Store, state: QueueState, now: int) -> Iterator[int]:
-    """Yield the available-at in Unix milliseconds of each unexpired fresh message, in order of sequence.
-
-    A fresh message was posted without a delay and is not yet claimed.
-    """
+    """Yield the available-at of each unexpired fresh message in Unix milliseconds, in order of sequence."""
     return (available for available, _, expires, _, record in scan_fresh(store, state) if record and expires > now)

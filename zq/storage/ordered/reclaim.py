@@ -38,17 +38,11 @@ class PendingDeletes:
         """The key from which the next call continues, by family and number."""
 
     def clear_queues(self, store: Store, size: int, pace: Pace) -> int:
-        """Remove up to ``size`` messages of purged and deleted queues. Return the number of removals.
-
-        To limit the work of a call, a queue that has no messages left counts as one removal.
-        """
+        """Remove up to ``size`` messages of purged and deleted queues. An empty queue counts as one removal."""
         return self._clear(store, layout.PENDING_QUEUE, self._messages, size, pace)
 
     def clear_numbers(self, store: Store, size: int, pace: Pace) -> int:
-        """Remove up to ``size`` records of removed histories and stages. Return the number of removals.
-
-        To limit the work of a call, a history or stage that has no records left counts as one removal.
-        """
+        """Remove up to ``size`` records of removed histories and stages. An empty history or stage counts as one."""
         return self._clear(store, layout.PENDING_NUMBER, self._records, size, pace)
 
     def _clear(
@@ -134,11 +128,7 @@ class BatchReclaim:
         """The key from which the next call continues, by the key of a purged topic."""
 
     def clear_trimmed(self, session: Session, size: int, pace: Pace) -> int:
-        """Remove index entries of trimmed batches in up to ``size`` steps. Return the number of steps.
-
-        A step removes the entries of one batch, or finds that no more batches of a topic were trimmed. The logs take
-        turns, and each log is scanned once per round.
-        """
+        """Remove index entries of trimmed batches in up to ``size`` steps. Return the number of steps."""
         scan, middle = session.store.scan, self._last_note + b"\0"
         notes = chain(
             scan("default", middle, layout.prefix_end(layout.TRIMMED_LOG)), scan("default", layout.TRIMMED_LOG, middle)
@@ -155,10 +145,7 @@ class BatchReclaim:
         return found
 
     def clear_purged(self, session: Session, size: int, pace: Pace) -> int:
-        """Remove up to ``size`` batches of purged topics. Return the number of steps.
-
-        A step removes one batch; a topic without batches counts as one step.
-        """
+        """Remove up to ``size`` batches of purged topics. A topic without batches counts as one step."""
         found = 0
         for key, value in session.store.scan("floors", b"", layout.END * 3):
             log = session.registry.logs.find(layout.decode_project(value[layout.number.size :]))

@@ -30,10 +30,7 @@ RESERVED = 1 << 62
 
 
 class EngineContext:
-    """The state that all queues share: expiry options, listener, and the queue of lazy expiry.
-
-    The same object is used after the store is reopened.
-    """
+    """The state that all queues share. The same object is used after the store is reopened."""
 
     def __init__(self, expiry: Expiry, housekeeping: Housekeeping) -> None:
         self.lazy_queue = LazyExpiryQueue()
@@ -47,16 +44,11 @@ class EngineContext:
         self.lazy_queue.resize(expiry.delete_queue_size if expiry.delete_on_read else 0)
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
-        """Set the function to call with each queue that has new messages. It replaces the previous function."""
         self.listener = listener
 
 
 class QueueState:
-    """The state of one queue in memory.
-
-    Claims use ``ready_cursor``. Listings use ``visibility`` and, for long scans, the lock ``long_scan_lock``. ``gone``
-    is true after a purge or deletion of the queue.
-    """
+    """The state of one queue in memory. ``gone`` is true after a purge or deletion of the queue."""
 
     __slots__ = (
         "context",
@@ -99,12 +91,7 @@ class QueueState:
         self.ready_cursor = self.ready_cursor.move_to(head)
 
     def skip_unreadable(self, head: bytes, fresh_head: int) -> None:
-        """Move both cursors beyond unreadable messages, so that later claims do not read them again.
-
-        Args:
-            head: The new ready cursor: the key from which claims search the index ``available``.
-            fresh_head: The new fresh cursor: the sequence after which claims search messages without an index entry.
-        """
+        """Move both cursors beyond unreadable messages, so that later claims do not read them again."""
         self.advance(head)
         self.tally = structs.replace(self.tally, fresh_head=max(self.tally.fresh_head, fresh_head))
 
@@ -115,19 +102,15 @@ class QueueState:
         return added
 
     def join_available(self, keys: Sequence[bytes]) -> None:
-        """Extend the ready cursor to include new entries of ``available`` with these keys."""
         self.ready_cursor = self.ready_cursor.extend(keys)
 
     def bounds(self) -> tuple[bytes, bytes]:
-        """Return the range of this queue's keys (lower, upper) in families whose keys begin with the queue number."""
+        """Return the range (lower, upper) of this queue's keys."""
         return layout.number.pack(self.number), layout.number.pack(self.number + 1)
 
 
 class LockedQueues:
-    """A context manager that locks the queues of an operation in the order of their numbers.
-
-    A class is used because a generator function would add several microseconds to each operation.
-    """
+    """A context manager that locks queues in the order of their numbers. A generator function would be slower."""
 
     __slots__ = ("_find", "_locks", "_refs", "_states")
 
@@ -137,13 +120,9 @@ class LockedQueues:
         states: Mapping[QueueRef, QueueState],
         refs: Sequence[QueueRef],
     ) -> None:
-        """Create the context manager for the queues ``refs``.
+        """Create the context manager.
 
         If another thread replaces a state while the locks are acquired, all locks are released and acquired again.
-
-        Args:
-            find: Returns a queue's state, loaded if necessary, or None if the queue does not exist.
-            states: The current state of each loaded queue.
         """
         self._find = find
         self._states = states
@@ -188,7 +167,6 @@ class Registry:
             self._hidden[ref] = QueueState(ref, record, layout.decode_tally(counted) if counted else Tally(), context)
 
     def find(self, ref: QueueRef) -> QueueState | None:
-        """Return the queue, or None if it does not exist."""
         return self._states.get(ref) or self._load(ref)
 
     def find_hidden(self, ref: QueueRef) -> QueueState | None:
@@ -209,10 +187,7 @@ class Registry:
 
     @contextmanager
     def locked_or_hidden(self, ref: QueueRef) -> Iterator[QueueState | None]:
-        """Lock the queue or its hidden state; a context manager that returns the state, or None if there is neither.
-
-        A missing queue may have a hidden state, which owns the queue's idempotency keys.
-        """
+        """Lock the queue, or the hidden state of a missing queue; a context manager that returns the state or None."""
         while True:
             state = self.find(ref) or self._hidden.get(ref)
             with nullcontext() if state is None else state.lock:
@@ -221,10 +196,7 @@ class Registry:
                     return
 
     def ensure(self, ref: QueueRef, metadata: bytes = NO_METADATA, grouping: Grouping = Grouping.NONE) -> bool:
-        """Create the queue if it is missing, and return whether it was created.
-
-        If there is a hidden state of this name, the new queue gets the idempotency keys of the hidden state.
-        """
+        """Create the queue if it is missing, with the keys of its hidden state. Return whether it was missing."""
         while True:
             hidden = self._hidden.get(ref)
             with nullcontext() if hidden is None else hidden.lock, self._lock:
@@ -246,10 +218,7 @@ class Registry:
                 self._hidden[ref] = QueueState(ref, record, Tally(), self.context)
 
     def purge(self, state: QueueState) -> None:
-        """Purge a locked queue atomically: give it a new number, which has no messages.
-
-        Active expiry removes the messages of the old number later.
-        """
+        """Purge a locked queue atomically: give it a new number. Active expiry removes the messages of the old one."""
         with self._lock:
             record = QueueRecord(self._last_number + 1, state.metadata, state.history, state.grouping)
             empty = structs.replace(state.tally, count=0, bytes=0, fresh_head=state.tally.fresh_tail, fresh_gap=0)
@@ -269,10 +238,7 @@ class Registry:
             state.gone = True
 
     def usage(self, project: str) -> tuple[int, int]:
-        """Return the number of messages in the project's queues, and the bytes that the queues use.
-
-        The bytes include history entries and the results that are stored with idempotency keys.
-        """
+        """Return the project's message count, and its bytes including history entries and idempotency results."""
         prefix, scan, get_many = layout.project_prefix(project), self._store.scan, self._store.get_many
         found = chain.from_iterable(scan(family, prefix, layout.prefix_end(prefix)) for family in ("queues", "hidden"))
         owners = [layout.decode_queue(value) for _, value in found]

@@ -36,7 +36,7 @@ MAX_WRITE_BYTES: Final = 4 << 20
 def resume(
     store: Store, clock: StorageClock, moment: Seconds, shift: Postpone | None, force_clock: bool
 ) -> RestoreResult:
-    """Prepare the store for its next start. The result's ``tokens`` is 0; the caller sets it.
+    """Prepare the store for its next start. The caller sets ``tokens`` in the result.
 
     Args:
         moment: The time of the backup, as Unix time in seconds.
@@ -44,8 +44,7 @@ def resume(
             has an expiry. It returns the document's new value, or None to keep the value.
         force_clock: Whether to trust the machine's clock even if it is implausible.
 
-    Raises:
-        StartRefused: The store has another layout version, or the machine's clock is implausible.
+    Raises ``StartRefused`` if the store has another layout version, or the machine's clock is implausible.
     """
     startup.check_readable(store)
     now = clock.now()
@@ -64,10 +63,7 @@ def resume(
 
 
 def _shift_all(store: Store, later: int, postpone: Postpone) -> None:
-    """Extend all expiries by ``later`` milliseconds, even past ones. Claims and delays are not extended.
-
-    ``postpone`` returns the new value of a document; see ``shift`` of ``resume``.
-    """
+    """Extend all expiries by ``later`` milliseconds, even past ones, but not claims and delays."""
     postponed: dict[str, Shift] = {**_SHIFTS, "records": partial(_shift_document, postpone)}
     found: Iterator[list[Write]] = chain(
         (_shift_message(key, value, later) for key, value in store.scan("messages", b"", TOP)),

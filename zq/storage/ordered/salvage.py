@@ -24,10 +24,7 @@ LOST_NUMBERS: Final = 1_000_000
 
 
 class Salvage(SalvageState):
-    """The salvage of a damaged store: a copy of all readable data to a new store.
-
-    ``saved`` has the number of copied records by kind, and ``lost`` has a sentence for each loss.
-    """
+    """The salvage of a damaged store. ``saved`` counts the copied records by kind; ``lost`` has a sentence per loss."""
 
     def run(self) -> None:
         startup.check_readable(self.source)
@@ -64,10 +61,7 @@ def _latest_start(source: DamagedStore) -> int:
 
 
 class LogSalvage:
-    """The part of a damaged store's salvage that copies topic logs.
-
-    ``numbers`` is the set of log numbers in the new store.
-    """
+    """The part of a damaged store's salvage that copies topic logs. ``numbers``: the logs in the new store."""
 
     def __init__(self, salvage: SalvageState) -> None:
         self._salvage = salvage

@@ -33,11 +33,7 @@ def describe_producer(producer: bytes) -> str:
 
 
 class CommitSalvage:
-    """The part of a damaged store's salvage that copies open commits to the new store.
-
-    Attributes:
-        reserved: The sequences of the messages that open commits will delete, by queue number.
-    """
+    """The part of a damaged store's salvage that copies open commits to the new store."""
 
     def __init__(self, salvage: SalvageState) -> None:
         self._salvage = salvage
@@ -57,20 +53,12 @@ class CommitSalvage:
         """The numbers of the stages that open commits own."""
 
     def batch(self, producer: bytes) -> Batch | None:
-        """Return the producer's last batch from its open commit, or None if it has no open commit.
-
-        ``producer`` is the key of the producer's record without the expiry at its end.
-        """
+        """Return the producer's last batch from its open commit, or None if it has no open commit."""
         commit = self._open.get(producer)
         return None if commit is None else Batch(commit.batch, commit.published, commit.deleted)
 
     def copy(self, queues: set[bytes], producers: set[bytes]) -> None:
-        """Copy the open commits to the new store.
-
-        Args:
-            queues: The numbers of the queues in the new store.
-            producers: The producers in the new store, as keys of their records without the expiry.
-        """
+        """Copy the open commits to a new store with these queue numbers and producer keys (without the expiry)."""
         for producer, commit in self._open.items():
             commit.reserved = [part for part in commit.reserved if layout.number.pack(part.number) in queues]
             rests = (self._copy_rest(producer, rest) for rest in commit.rests)
@@ -85,10 +73,7 @@ class CommitSalvage:
             self._report_orphans()
 
     def _copy_rest(self, producer: bytes, rest: StageRest) -> StageRest:
-        """Copy the readable messages of a partly published stage and return their new range.
-
-        The messages are numbered again without gaps, so that the last one keeps its index.
-        """
+        """Copy the readable messages of a partly published stage, renumbered without gaps. Return the new range."""
         number = layout.number.pack(rest.number)
         indexes = [layout.pair.unpack(key)[1] for key, _ in self._staged(number)]
         missing = sorted(set(range(rest.at, rest.end)).difference(indexes))
@@ -151,10 +136,7 @@ def describe_key(key: bytes) -> str:
 
 
 class NamedRecordSalvage:
-    """The part of a damaged store's salvage that copies idempotency keys, stages, producers, fences and documents.
-
-    ``owners`` has the numbers of the histories and logs in the new store; idempotency keys of other owners are lost.
-    """
+    """The part of a damaged store's salvage that copies idempotency keys, stages, producers, fences and documents."""
 
     def __init__(self, salvage: SalvageState, owners: set[bytes], commits: CommitSalvage) -> None:
         self._salvage = salvage

@@ -46,10 +46,7 @@ class DamagedStore(Readable, Protocol):
 
 
 class SalvageState:
-    """The state of a running salvage, which copies a damaged store to a new one.
-
-    ``saved`` has the number of copied records by kind, and ``lost`` has a sentence for each loss.
-    """
+    """The state of a running salvage. ``saved`` counts the copied records by kind; ``lost`` has a sentence per loss."""
 
     def __init__(self, source: DamagedStore, store: Store, now: int) -> None:
         self.source = source
@@ -73,7 +70,6 @@ class SalvageState:
         self.top = max(self.top, *numbers)
 
     def write(self, writes: Iterable[Write]) -> None:
-        """Write to the new store, in batches."""
         for write in writes:
             self._writes.append(write)
             self._size += len(write[1]) + len(write[2] or b"")
@@ -90,10 +86,7 @@ class SalvageState:
         self._writes, self._size = [], 0
 
     def read_number(self, key: bytes) -> int | None:
-        """Return a number from the family ``default``, or 0 if it is missing.
-
-        If the number is unreadable, report the loss and return None.
-        """
+        """Return a number from the family ``default``; 0 if missing. If unreadable, report the loss and return None."""
         try:
             return int.from_bytes(self.source.get("default", key) or b"")
         except StoreDamaged:

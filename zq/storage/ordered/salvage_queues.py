@@ -44,13 +44,7 @@ def describe_queue(key: bytes) -> str:
 
 
 class QueueSalvage:
-    """The part of a damaged store's salvage that copies queues with their messages, claims, counters and histories.
-
-    ``reserved`` has the sequences of the messages that open commits will delete, by queue number.
-
-    Attributes:
-        histories: The history numbers of the queues in the new store.
-    """
+    """The part of a damaged store's salvage that copies queues with their messages, claims, counters and histories."""
 
     def __init__(self, salvage: SalvageState, reserved: Mapping[int, set[int]]) -> None:
         self._salvage = salvage
@@ -71,10 +65,7 @@ class QueueSalvage:
         self._last: defaultdict[bytes, int] = defaultdict(int)
         """The largest message sequence, by queue number."""
         self._fresh: dict[bytes, int] = {}
-        """The sequence of the first live fresh message, by queue number.
-
-        A fresh message was posted without a delay and is not yet claimed. Claims may have skipped it as unreadable.
-        """
+        """The sequence of the first live fresh message, by queue number. Claims may have skipped it as unreadable."""
         self._available: Counter[bytes] = Counter()
         """The latest available-at of a fresh message (posted without a delay, not yet claimed), by queue number."""
         self._fresh_tails: Counter[bytes] = Counter()
@@ -134,10 +125,7 @@ class QueueSalvage:
 
     @cached_property
     def _traces(self) -> dict[bytes, IndexedFields]:
-        """The fields of messages whose records may be unreadable, as far as index entries contain these fields.
-
-        The mapping is by key in ``messages``.
-        """
+        """The fields of messages with unreadable records, as far as index entries have them, by key in ``messages``."""
         spans = self._source.gaps("messages")
         traces: defaultdict[bytes, IndexedFields] = defaultdict(IndexedFields)
         for family in ("ids", "expiry", "available") if spans else ():
@@ -246,10 +234,7 @@ class QueueSalvage:
         return " (a commit was deleting the message)" if sequence in self._reserved.get(number, ()) else ""
 
     def _adopt(self, number: bytes) -> bool:
-        """Create a queue named ``salvaged-<number>`` for the messages of a queue whose entry is lost.
-
-        Return False if the project of the lost queue is unknown.
-        """
+        """Create the queue ``salvaged-<number>`` for a lost queue. Return False if the project is unknown."""
         key = self._orphans.get(number)
         if key is not None:
             self._salvage.lost.append(
@@ -262,10 +247,7 @@ class QueueSalvage:
 
     @cached_property
     def _orphans(self) -> dict[bytes, bytes]:
-        """The queues that replace queues without a readable entry: the key in ``queues``, by number of the lost queue.
-
-        The ids of its messages show the number and the project of a lost queue.
-        """
+        """The keys in ``queues`` of the queues that replace lost queues, by number of the lost queue."""
         found = {}
         for key, value in self._source.scan("ids", b"", TOP):
             if value[:8] not in self._records and value[:8] not in found:

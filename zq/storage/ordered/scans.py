@@ -27,11 +27,7 @@ HANDFUL = 8
 def page(
     store: Store, state: QueueState, marker: int, limit: int, list_filter: ListFilter, now: int, max_bytes: int
 ) -> list[Message]:
-    """Return up to ``limit`` messages that match the filter and have sequences above ``marker``.
-
-    The page ends before the bodies and attributes exceed ``max_bytes`` in total, but it has at least one message if
-    there is any.
-    """
+    """Return up to ``limit`` matching messages above the sequence ``marker``, at least one if any exists."""
     messages: list[Message] = []
     left = max_bytes
     while (want := limit - len(messages)) > 0:
@@ -86,10 +82,9 @@ def _advance(
     found: list[Found],
     blocks: int,
 ) -> int | None:
-    """Add (sequence, record) of messages that match the filter to ``found``, up to ``limit`` messages.
+    """Add up to ``limit`` matching messages to ``found``, beginning at the sequence ``position``.
 
-    The scan begins at the sequence ``position``. If it stops early, after ``blocks`` blocks of sequences, return the
-    sequence from which to continue. Otherwise, return None.
+    If the scan stops early, after ``blocks`` blocks of sequences, return the sequence from which to continue.
     """
     while len(found) < limit:
         position = state.visibility.skip(list_filter, position, now)
@@ -105,10 +100,9 @@ def _advance(
 
 
 def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> int:
-    """Return the earliest time in Unix milliseconds at which the record may match the filter.
+    """Return the earliest time (Unix milliseconds) at which the record may match: 0 = now, ``NEVER`` = expired.
 
-    Return 0 if it matches now, and ``NEVER`` if it has expired. If the filter hides a client's own messages, this part
-    of the filter is ignored.
+    The part of the filter that hides a client's own messages is ignored.
     """
     if record.expires <= now:
         return NEVER
@@ -122,10 +116,7 @@ def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> i
 
 
 class _Scan:
-    """A scan of messages up to the next block of sequences that can be skipped.
-
-    The scan also finds out which blocks later scans can skip.
-    """
+    """A scan up to the next block of sequences that can be skipped. It also finds blocks that later scans can skip."""
 
     def __init__(self, state: QueueState, list_filter: ListFilter, now: int, blocks: int) -> None:
         self._state, self._filter, self._now = state, list_filter, now
@@ -136,19 +127,13 @@ class _Scan:
         """The block of the last sequence. Messages may still be added to this block and to later ones."""
         self._times: dict[int, int] = {}
         self._own_times: dict[int, int] = {}
-        """For each block, the time until which scans that hide the client's own messages can skip the block.
-
-        The mapping has only blocks in which other clients see messages.
-        """
+        """For each block, the time until which scans that hide the client's own messages can skip the block."""
         self._expired: list[bytes] = []
         self.position: int | None = None
         """The position from which to continue, or None at the end of the queue."""
 
     def collect(self, store: Store, start: int, found: list[Found], limit: int) -> None:
-        """Add (sequence, record) of messages that match the filter to ``found``, up to ``limit`` messages.
-
-        The scan begins at the sequence ``start`` and ends at the next block that can be skipped.
-        """
+        """Add up to ``limit`` matching messages to ``found``, beginning at the sequence ``start``."""
         list_filter, now, reserved, unpack = self._filter, self._now, self._state.reserved, layout.pair.unpack
         without = list_filter.without or None  # None equals no client
         block = start // BLOCK
@@ -182,13 +167,9 @@ class _Scan:
         self._note(block, until, own, self._open_block)
 
     def _note(self, block: int, until: int, own: int, next_block: int) -> None:
-        """Record the time until which later scans can skip a block.
+        """Record the time until which later scans can skip a block, and the empty blocks before ``next_block``.
 
-        Later scans can always skip the empty blocks before ``next_block``.
-
-        Args:
-            until: Time until which scans for any client can skip the block.
-            own: Time until which scans that hide this client's own messages can skip the block.
+        ``until`` applies to scans for any client, ``own`` to scans that hide this client's own messages.
         """
         if until > self._now and block < self._open_block:
             self._times[block] = until
@@ -200,10 +181,7 @@ class _Scan:
             self.record_blocks()  # early, so that concurrent scans of the same blocks can use them
 
     def record_blocks(self) -> None:
-        """Record the collected times in the visibility index, and offer the expired messages to lazy expiry.
-
-        If the index was invalidated since the scan began, the times are discarded.
-        """
+        """Record the collected times unless the index was invalidated. Offer the expired messages to lazy expiry."""
         if self._expired:
             self._state.context.lazy_queue.offer(self._expired, self._now)
             self._expired = []

@@ -41,18 +41,12 @@ def find(store: Store, prefix: bytes, now: int) -> tuple[bytes, Stage] | None:
 def find_or_create(
     store: Store, new_number: Callable[[], int], prefix: bytes, now: int, expires: int
 ) -> tuple[bytes, Stage]:
-    """Return the key and the record of the unexpired stage, or of a new stage that is not stored yet.
-
-    ``prefix`` is the key without the expiry. A new stage expires at ``expires`` (Unix time in milliseconds).
-    """
+    """Return the key and the record of the unexpired stage, or of a new stage that is not stored yet."""
     return find(store, prefix, now) or (prefix + layout.number.pack(expires), Stage(new_number()))
 
 
 def append_writes(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
-    """Return the writes that append drafts for a queue to the stage with this key and record.
-
-    ``most`` is the limit of the stage as (bytes, messages). Raises ``StageFull`` if the stage would exceed the limit.
-    """
+    """Return the writes that append drafts to the stage. Raises ``StageFull`` beyond ``most`` (bytes, messages)."""
     size = stage.size + sum(draft.size for draft in drafts)
     grown = Stage(stage.number, stage.count + len(drafts), size)
     if size > most[0] or grown.count > most[1]:
@@ -64,7 +58,6 @@ def append_writes(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft],
 
 
 def messages(store: Readable, stage: Stage) -> Iterator[Staged]:
-    """Yield the staged messages in staging order."""
     bounds = layout.number.pack(stage.number), layout.number.pack(stage.number + 1)
     return (layout.decode_staged(value) for _, value in store.scan("staged", *bounds))
 
@@ -86,7 +79,6 @@ def removal_writes_by_prefix(store: Store, prefix: bytes) -> list[Write]:
 
 
 def fence_locks(project: str, fence: Fence | None) -> list[bytes]:
-    """Return a list with the name of the fence's lock, or an empty list if there is no fence."""
     return [] if fence is None else [fence_lock(project, fence.name)]
 
 
@@ -117,12 +109,7 @@ def _last_epoch(store: Store, key: bytes) -> int:
 
 
 class Reserved(Struct, array_like=True):
-    """Messages of one queue that an open commit will delete.
-
-    Attributes:
-        number: The number of the queue.
-        history: Seconds for which the queue keeps history entries of the deleted messages; 0 = no history entries.
-    """
+    """Messages of one queue that an open commit will delete. ``history`` is their history retention in seconds."""
 
     number: int
     history: int
@@ -130,14 +117,7 @@ class Reserved(Struct, array_like=True):
 
 
 class StageRest(Struct, array_like=True):
-    """The messages of a stage that an open commit has not published yet.
-
-    Attributes:
-        number: The number of the stage.
-        at: The index of the first remaining message.
-        end: The index after the last message.
-        size: The total size of the remaining bodies in bytes.
-    """
+    """The messages of a stage that an open commit has not published yet: the indexes ``at <= index < end``."""
 
     number: int
     at: int
@@ -148,12 +128,7 @@ class StageRest(Struct, array_like=True):
 class OpenCommit(Struct, array_like=True):
     """A commit that is recorded but not completed.
 
-    Attributes:
-        batch: The number of the producer's batch.
-        published: The number of all messages that the commit publishes.
-        deleted: The number of all messages that the commit deletes.
-        reserved: The messages that remain to be deleted.
-        rests: The messages that remain to be published.
+    ``published`` and ``deleted`` count all its messages. ``rests`` and ``reserved`` have the remaining messages.
     """
 
     batch: int
@@ -172,19 +147,13 @@ def find_commit(store: Store, producer: bytes) -> OpenCommit | None:
 
 
 def scan_commits(store: Readable) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (producer, stored entry) for each open commit.
-
-    The producer is the key of the producer's record without the expiry at its end.
-    """
+    """Yield (producer, stored entry) for each open commit. The producer is the key of its record without the expiry."""
     for key, value in store.scan("default", COMMIT, layout.prefix_end(COMMIT)):
         yield key[len(COMMIT) :], value
 
 
 def commit_write(producer: bytes, commit: OpenCommit) -> Write:
-    """Return the write that updates an open commit, or removes it if no work remains.
-
-    ``producer`` is the key of the producer's record without the expiry at its end.
-    """
+    """Return the write that updates an open commit, or removes it if no work remains."""
     left = commit.reserved or commit.rests
     return "default", COMMIT + producer, layout.encode(commit) if left else None
 
@@ -195,10 +164,7 @@ def build_result(store: Store, producer: bytes, batch: Batch) -> CommitResult:
 
 
 def list_work(store: Store, project: str, work: Work, after: str, now: int) -> Iterator[KnownWork]:
-    """Yield the project's fences, live stages or live producers with names after ``after``, sorted by name.
-
-    ``work`` selects one of the three kinds.
-    """
+    """Yield the project's fences, live stages or live producers after ``after``, sorted by name."""
     prefix = layout.project_prefix(project)
     ends = work is not Work.FENCE
     behind = (
@@ -236,7 +202,7 @@ def usage(store: Store, project: str) -> tuple[int, int]:
 
 
 def list_names(store: Store, project: str, work: Work, now: int) -> set[str]:
-    """Return the names of the project's fences, live stages or live producers. ``work`` selects the kind."""
+    """Return the names of the project's fences, live stages or live producers."""
     prefix = layout.project_prefix(project)
     keys = [key[len(prefix) :] for key, _ in store.scan(work.value, prefix, layout.prefix_end(prefix))]
     if work is not Work.FENCE:

@@ -40,10 +40,7 @@ def uptime() -> float:
 
 
 class StorageClock:
-    """The machine's clock with protection against jumps: ``now`` ignores a jump ahead until the jump is trusted.
-
-    ``now`` is never less than ``seen``, the largest time in the store.
-    """
+    """The machine's clock, but at least ``seen``. ``now`` ignores a jump ahead until the jump is trusted."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -75,12 +72,7 @@ class StorageClock:
             return moment
 
     def _judge_offset(self, offset: Seconds, ran: Seconds) -> None:
-        """Decide whether to trust the machine's clock.
-
-        Args:
-            offset: The machine's boot time according to the clock, in Unix seconds.
-            ran: The current ``uptime()``.
-        """
+        """Decide whether to trust the clock. ``offset`` is its boot time in Unix seconds; ``ran`` is ``uptime()``."""
         leap = 0.0 if self._offset is None else offset - self._offset
         if leap > LEAP and (self._since is None or abs(leap - self._leapt) > LEAP):
             self._since, self._leapt = ran, leap
@@ -102,10 +94,7 @@ WENT_BACK: Final = "This machine's clock had jumped ahead by %.0f seconds and is
 
 
 def check_version(store: Store) -> None:
-    """Check the store's layout version, or record it in a new store.
-
-    Raises ``StartRefused`` if the store has another layout version.
-    """
+    """Check the store's layout version, or record it in a new store. Raises ``StartRefused`` for another version."""
     found = store.get("default", b"version")
     if found is None:
         store.write([("default", b"version", layout.VERSION)])
@@ -120,16 +109,10 @@ def check_readable(store: Readable) -> None:
 
 
 def check_layout(families: Collection[str], read: Callable[[bytes], bytes | None]) -> None:
-    """Check that a database is a store with this version's layout, before it is opened for writing.
+    """Raise ``StartRefused`` if a database has another layout version or belongs to another program.
 
-    A database without a layout version may be a new store whose first start was interrupted.
-
-    Args:
-        families: The column families of the database.
-        read: Returns the value of a key in the family ``default``.
-
-    Raises:
-        StartRefused: The store has another layout version, or the database belongs to another program.
+    A database without a layout version may be a new store whose first start was interrupted. ``read`` returns a value
+    of the family ``default``.
     """
     found = read(b"version")
     if found is None and (foreign := sorted(set(families) - {*layout.FAMILIES})):
@@ -151,10 +134,8 @@ def _check_layout(found: bytes | None) -> None:
 def check_clock(store: Store, clock: StorageClock, max_jump: int) -> None:
     """Check the machine's clock against the largest time in the store, and set ``clock.seen``.
 
-    ``max_jump`` is the maximum number of seconds by which the machine's clock may be ahead of the largest time in the
-    store; 0 disables the check.
-
-    Raises ``StartRefused`` if the clock is too far ahead or was set back by more than a minute.
+    Raises ``StartRefused`` if the clock is more than ``max_jump`` seconds ahead, or was set back by more than a minute.
+    If ``max_jump`` is 0, there is no check.
     """
     seen, now = last_seen(store), layout.ms(clock.now())
     if seen and max_jump:
@@ -183,11 +164,7 @@ def read_boot_id() -> bytes:
 
 
 def _restore_offset(store: Store, clock: StorageClock) -> None:
-    """Restore the boot time that was recorded as trusted, if the clock has jumped ahead since then.
-
-    Without this, a restarted server would trust the jump immediately. If the machine has rebooted since then, do
-    nothing.
-    """
+    """Restore the recorded boot time, so that a restarted server does not trust a clock jump immediately."""
     known, _, believed = (store.get("default", b"boot") or b"").rpartition(b" ")
     if known and known == read_boot_id() and clock.offset - int(believed) / 1000 > LEAP:
         clock.trust(int(believed) / 1000)
@@ -213,10 +190,7 @@ STARTS: Final = b"starts"
 
 
 def count_start(store: Store) -> int:
-    """Count this start, and return the boot epoch: the number of starts including this one.
-
-    The new number is durable in every sync mode. Raises ``Unavailable`` if the store cannot write it.
-    """
+    """Count this start durably, in every sync mode, and return the boot epoch: the number of starts."""
     start = int.from_bytes(store.get("default", STARTS) or b"") + 1
     store.write([("default", STARTS, layout.number.pack(start))])
     store.wait_durable(always=True)
@@ -224,10 +198,7 @@ def count_start(store: Store) -> int:
 
 
 def epoch_growth(before: int, start: int) -> int:
-    """Return the number of values that a counter skips between two boot epochs (numbers of starts).
-
-    ``before`` is the epoch in which the counter was last written, and ``start`` is the current epoch.
-    """
+    """Return the number of values that a counter skips between two boot epochs (numbers of starts)."""
     return EPOCH_STRIDE * (start - before)
 
 

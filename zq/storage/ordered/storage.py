@@ -46,15 +46,9 @@ class OrderedStorage:
     ) -> None:
         """Open the storage.
 
-        Args:
-            open_store: Opens the store. It is called again after the store has failed.
-            expiry: The expiry settings until ``maintain`` receives new ones; None for the defaults.
-            housekeeping: The maintenance of the store; None if the store has none.
-            max_clock_jump: Maximum seconds by which the clock may be ahead of the store's last use; 0 for no limit.
-
-        Raises:
-            StartRefused: The store has another version, or the clock is implausible.
-            Unavailable: The store cannot be opened.
+        ``open_store`` is called again after the store has failed. At most ``max_clock_jump`` seconds may have passed
+        since the store's last use; 0 = no limit. Raises ``StartRefused`` if the store has another version, or the clock
+        is implausible.
         """
         self._housekeeping = housekeeping or Housekeeping()
         self._clock = StorageClock()
@@ -199,7 +193,6 @@ class StoreMetrics:
         self._lazy_expiry = lazy_expiry
 
     def depths(self, now: int, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """Return the message counts of the first ``queues`` queues; see ``Storage.depths``."""
         with self._handle as session:
             keys = [key for key, _ in islice(session.store.scan("queues", b"", layout.END, spare=True), queues)]
             states = [
@@ -256,11 +249,10 @@ def _measure_messages(store: Store) -> Iterator[Measure]:
 
 
 def _count_depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
-    """Return the message counts of one queue.
+    """Return the message counts of one queue, each counted up to ``most`` messages.
 
-    Each state is counted up to ``most`` messages. If the counts of the other states are complete, all remaining
-    messages are ready, and the function does not count them one by one. ``expired`` is the caller's count of expired
-    messages, which becomes part of the result.
+    If the counts of the other states are complete, all remaining messages are ready and need no count. ``expired``
+    becomes part of the result.
     """
     if state.grouping:
         return groups.count_depth(store, state, expired, now, most)
@@ -284,10 +276,7 @@ def _count_depth(store: Store, state: QueueState, expired: int, now: int, most: 
 
 
 def _count_claimed(store: Store, state: QueueState, now: int, most: int) -> tuple[int, bool]:
-    """Count the messages of live claims among the first ``most`` messages in the family ``claims``.
-
-    Return the count, and whether the end of the queue's claims was reached.
-    """
+    """Count live claims' messages among the first ``most`` in ``claims``. Also return whether there are no more."""
     claimed = seen = 0
     for _, value in store.scan("claims", *state.bounds(), spare=True):
         ends, sequences = layout.decode_group(value)
@@ -307,9 +296,6 @@ def _count_delayed(store: Store, state: QueueState, now: int, most: int) -> int:
 
 
 def _count_live(entries: Iterator[tuple[bytes, bytes]], now: int, most: int) -> tuple[int, bool]:
-    """Count the unexpired messages among the first ``most`` entries of the index ``available``.
-
-    Return the count, and whether there are fewer than ``most`` entries.
-    """
+    """Count the unexpired messages among the first ``most`` entries. Also return whether there are fewer entries."""
     ends = [layout.number.unpack(value)[0] > now for _, value in islice(entries, most)]
     return sum(ends), len(ends) < most

@@ -37,9 +37,7 @@ Range = tuple[str, bytes, bytes]
 class Readable(Protocol):
     """A read-only store, for example for an integrity check."""
 
-    def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key, or None if the key is missing."""
-        ...
+    def get(self, family: str, key: bytes) -> bytes | None: ...
 
     def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the items with ``lower <= key < upper`` in key order."""
@@ -71,15 +69,10 @@ class Store(Protocol):
         """
         return False
 
-    def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key, or None if the key is missing."""
-        ...
+    def get(self, family: str, key: bytes) -> bytes | None: ...
 
     def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
-        """Return the values of ``keys``, in the same order, with None for a missing key.
-
-        With ``spare``, a damaged value is returned as b"" instead of raising ``StoreDamaged``.
-        """
+        """Return the values of ``keys``, in order; None if missing. With ``spare``, a damaged value is b""."""
         ...
 
     def scan(
@@ -93,22 +86,16 @@ class Store(Protocol):
         ...
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
-        """Apply the writes and remove the key ranges ``gone``, atomically.
+        """Apply the writes and remove the key ranges ``gone``, atomically. After ``Unavailable``, nothing is applied.
 
         When the method returns, the change is visible to all threads. Unless the store is volatile, the change survives
         a kill of the process; after ``wait_durable``, it also survives a power failure. The ranges must not contain any
         of the written keys. If several writes have the same key, the last one counts.
-
-        Raises:
-            Unavailable: Nothing was applied.
         """
         ...
 
     def wait_durable(self, always: bool = False) -> None:
-        """Wait until this thread's writes are as durable as the sync mode requires.
-
-        With ``always``, wait until the writes are synced to disk, in every sync mode.
-        """
+        """Wait until this thread's writes are as durable as the sync mode requires; with ``always``, on disk."""
         ...
 
     def prove(self) -> None:
@@ -125,14 +112,8 @@ def binary_search(
 ) -> int:
     """Return the number after the last entry for which ``is_before`` is true, or ``low`` if there is none.
 
-    The number of an entry is the last 8 bytes of its key.
-
-    Args:
-        owner: The first 8 bytes of the keys, as a number.
-        low: The lowest number to search.
-        high: The upper bound of the numbers (exclusive).
-        is_before: A predicate on the value of an entry. It must be true up to some entry, and false for all later
-            entries.
+    A key consists of ``owner`` and the entry's number, 8 bytes each. ``is_before`` must be true up to some entry, and
+    false for all later entries. ``high`` is exclusive.
     """
     prefix = owner.to_bytes(8)
     while low < high:
@@ -166,16 +147,10 @@ class Housekeeping:
         """Run maintenance, every few seconds. ``trimmed`` yields the key ranges of trimmed batches to compact."""
 
     def bound_memory(self) -> None:
-        """Limit the memory of unflushed writes. The engine calls this after each slice of a large commit.
-
-        Raises ``Unavailable`` if a flush fails.
-        """
+        """Limit the memory of unflushed writes after a slice of a large commit. Raises ``Unavailable`` on failure."""
 
     def snapshot(self, moment: Seconds) -> AbstractContextManager[Snapshot]:
-        """Provide a snapshot that is labelled with the time ``moment``; see ``capabilities.Snapshots``.
-
-        The context may outlast the operation that entered it.
-        """
+        """Provide a snapshot labelled with the time ``moment``. The context may outlast the current operation."""
         raise NotBuilt("A store in memory cannot be backed up.")
 
     def measures(self) -> Iterator[Measure]:

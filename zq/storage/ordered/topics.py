@@ -112,10 +112,7 @@ class Feed:
         return end
 
     def enqueue(self, log: Log, last: int, batch: Batch | None) -> None:
-        """Enqueue the notification of a batch, or of a purge (None). It is sent once the sequence ``last`` is durable.
-
-        The caller holds the log's lock.
-        """
+        """Enqueue the notification of a batch, or of a purge (None). The caller holds the log's lock."""
         if log.project in self._listeners:
             log.pending.append((last, batch))
 
@@ -146,7 +143,6 @@ Batches = Iterator[tuple[int, Batch | None]]
 
 
 def read_log(store: Store, log: Log, after: int, limit: int, pattern: Pattern) -> LogSlice:
-    """Read a slice of the log; see ``TopicController.read``."""
     view = log.view
     last = view.record.last
     found: list[Batch] = []
@@ -171,10 +167,7 @@ def read_log(store: Store, log: Log, after: int, limit: int, pattern: Pattern) -
 
 
 def topic_stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats:
-    """Return the topic's statistics; see ``TopicController.stats``.
-
-    Only batches that have both expired and unexpired messages are read. For other batches, the index suffices.
-    """
+    """Return the topic's statistics. Only batches with both expired and unexpired messages are read."""
     while (stats := _count_stats(store, log, topic, now)) is None:
         pass
     return stats
@@ -241,10 +234,7 @@ def _scan_log(store: Store, log: Log, view: LogView, after: int, pattern: Patter
 def _scan_entries(
     store: Store, log: Log, view: LogView, topic: str | None, after: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the topic's entries in ``topics``. If ``topic`` is None, yield all of the log's entries in ``batches``.
-
-    Entries up to the sequence ``after``, and entries that are known to be trimmed or purged, are left out.
-    """
+    """Yield the entries after ``after`` in ``topics``, or in ``batches`` if ``topic`` is None, except removed ones."""
     number = layout.number.pack(log.history)
     family, prefix = ("batches", number) if topic is None else ("topics", logs.topic_key(log.history, topic))
     head, last = _known_head(log, view, topic), view.record.last
@@ -261,10 +251,7 @@ def _scan_entries(
 
 
 def _known_head(log: Log, view: LogView, topic: str | None) -> int:
-    """Return the sequence up to which a topic, or the whole log for None, is known to have no batches.
-
-    This sequence is known from trims, purges and earlier scans (``Log.head``).
-    """
+    """Return the sequence up to which a topic, or the whole log for None, is known to have no batches."""
     known = max(view.record.dropped, log.head(None), log.head(topic))
     return known if topic is None else max(known, view.floors.get(topic, 0))
 

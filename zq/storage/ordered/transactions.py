@@ -176,11 +176,9 @@ class CommitAttempt:
         return [_producer_lock(self._producer_prefix), *names, *stages.fence_locks(commit.project, commit.fence)]
 
     def run(self) -> CommitResult:
-        """Commit the batch and return its result.
+        """Commit the batch and return its result. A large batch is only recorded as open.
 
-        A small batch is completed. A large batch is only recorded as open, and ``carry_on`` completes it.
-
-        In two cases, the batch is not committed, and the method returns the result of the producer's last batch:
+        In two cases, nothing is committed, and the result is that of the producer's last batch:
 
         - The last batch is still open.
         - The number of the batch is not above the number of the last batch. The stages of the batch are removed.
@@ -210,10 +208,7 @@ class CommitAttempt:
         return self._decide_large() or self._commit_small()
 
     def _decide_large(self) -> CommitResult | None:
-        """Record a batch that is too large for one write as an open commit, and return its result.
-
-        If one write suffices, do nothing and return None.
-        """
+        """Record a batch that is too large for one write as an open commit. Return None if one write suffices."""
         store, registry = self._session
         refs = list(dict.fromkeys(claim.queue for claim in self._claims))
         published, size = (sum(getattr(stage, what) for _, stage in self._stages) for what in ("count", "size"))
@@ -296,7 +291,6 @@ def _require_held(held: list[T], claim: ClaimRef) -> list[T]:
 
 
 def _producer_prefix(project: str, producer: str) -> bytes:
-    """Return the key of a producer's record without the expiry at its end."""
     return layout.name_prefix(layout.project_prefix(project), producer)
 
 
@@ -305,10 +299,7 @@ def _producer_lock(producer: bytes) -> bytes:
 
 
 def _find_last(store: Store, producer: bytes, now: int) -> tuple[bytes, CommitResult] | None:
-    """Return the key of a producer's record and the result of its last batch, or None if the producer is unknown.
-
-    ``producer`` is the key without the expiry at its end.
-    """
+    """Return the key of a producer's record and the result of its last batch, or None if the producer is unknown."""
     found = due.find_live(store, "producers", producer, now)
     if found is None:
         return None
@@ -316,10 +307,7 @@ def _find_last(store: Store, producer: bytes, now: int) -> tuple[bytes, CommitRe
 
 
 def _describe_commit(producer: bytes, value: bytes) -> UnfinishedCommit:
-    """Describe an open commit by its project, its producer and its progress.
-
-    The progress is the length and the checksum of the entry ``value``, which each slice changes.
-    """
+    """Describe an open commit. Its progress is the length and the checksum of the entry, which each slice changes."""
     prefix = layout.extract_project_prefix(producer)
     return UnfinishedCommit(
         layout.decode_project(prefix), producer[len(prefix) : -1].decode(), f"{len(value)} {crc32(value)}"
@@ -338,10 +326,7 @@ def _process_slice(session: Session, producer: bytes, most: int, now: int) -> bo
 
 
 def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
-    """Delete up to ``most`` messages that the open commit still has to delete, and update the commit's entry.
-
-    Messages of queues that were purged or deleted in the meantime are skipped.
-    """
+    """Delete up to ``most`` messages, and update the commit's entry. Skip queues that were purged or deleted."""
     store, registry = session
     first = commit.reserved[0]
     part, first.sequences = first.sequences[:most], first.sequences[most:]

@@ -35,10 +35,8 @@ MAXIMUM_METRICS: Final = frozenset(
 class PooledStorage:
     """The storage interface over a catalogue and the stores of pools.
 
-    Args:
-        catalogue: An open store. Closing the pooled store closes it.
-        connect: Opens the store of a pool, given its URI and the expiry settings.
-        virtual: Whether new queues that match no pool are stored in the catalogue.
+    Closing the pooled store closes the catalogue. If ``virtual`` is true, new queues that match no pool are stored in
+    the catalogue.
     """
 
     is_prompt = False
@@ -63,10 +61,7 @@ class PooledStorage:
         self.documents = catalogue.documents
 
     def pools(self) -> Mapping[str, Storage | None]:
-        """Return a mapping from pool name to store, or to None if the store is unavailable.
-
-        The default pool, which is the catalogue, is not included.
-        """
+        """Return the stores by pool name, without the default pool. An unavailable store is None."""
         return self._stores.by_name()
 
     def now(self) -> Seconds:
@@ -113,10 +108,7 @@ class PooledStorage:
         return self._stores.get(self._bindings.find(queue)).depth(queue, now, most)
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
-        """Return the live message with its queue or, if it is in no queue, its latest history entry in any store.
-
-        Raises ``Unavailable`` if a store that may have the message is unavailable.
-        """
+        """Return the live message with its queue or, if it is in no queue, its latest history entry in any store."""
         found, absent = list[LocatedMessage](), False
         for store in (self._catalogue, *self._stores.by_name().values()):
             try:

@@ -60,22 +60,14 @@ def describe(pool: str) -> str:
 
 
 class BindingLookup(NamedTuple):
-    """The result of a lookup of a queue's binding.
-
-    Attributes:
-        document: The stored binding, or None if there is none.
-        pool: The name of the pool, or None if the queue is unbound or deleted.
-    """
+    """The result of a lookup of a queue's binding. ``pool`` is None if the queue is unbound or deleted."""
 
     document: Document | None
     pool: str | None
 
 
 class Bindings:
-    """The assignments of queues to pools, called bindings.
-
-    ``virtual``: whether new queues that match no pool are stored in the catalogue.
-    """
+    """The assignments of queues to pools. If ``virtual``, the catalogue stores new queues that match no pool."""
 
     def __init__(
         self,
@@ -130,10 +122,7 @@ class Bindings:
                 return pool
 
     def bind_together(self, queue: QueueRef, other: QueueRef) -> None:
-        """Bind the queue ``other`` to the pool of ``queue``, so that messages can move between them.
-
-        Raises ``PoolsApart`` if ``other`` is already in another pool.
-        """
+        """Bind ``other`` to the pool of ``queue``. Raises ``PoolsApart`` if it is already in another pool."""
         pool = self.bind(queue)
         target = self.bind(other, beside=pool)
         if target != pool:
@@ -143,10 +132,7 @@ class Bindings:
             )
 
     def check_flavor(self, queue: QueueRef, pool: str, flavor: str) -> None:
-        """Raise ``Conflict`` if the pool ``pool`` of the queue does not belong to the flavor.
-
-        The default pool belongs to any flavor that has no pools.
-        """
+        """Raise ``Conflict`` if the pool is not of the flavor. The default pool belongs to flavors without pools."""
         known = self.pools().get(pool) or self.pools(fresh=True).get(pool)
         if (known is None or known.flavor != flavor) and (pool or self._weights(flavor)):
             raise Conflict(
@@ -159,10 +145,7 @@ class Bindings:
         return self._documents.get(flavor_ref(project, flavor), self._catalogue.now()) is not None
 
     def release(self, queue: QueueRef) -> None:
-        """Schedule the removal of a queue's binding for ``BINDING_RETENTION`` seconds later.
-
-        Call this method before you delete the queue.
-        """
+        """Schedule the removal of a queue's binding in ``BINDING_RETENTION`` seconds. Call before deletion."""
         while (document := self._read(queue)) is not None:
             now, binding = self._catalogue.now(), read_binding(document)
             note = msgspec.json.encode(Unbound(queue.project, queue.name))
@@ -173,10 +156,7 @@ class Bindings:
         self._lookups.forget(queue)
 
     def sweep(self, store_of: Callable[[str], Storage]) -> None:
-        """Remove the bindings of queues that were deleted ``BINDING_RETENTION`` seconds ago and not recreated since.
-
-        ``store_of`` returns the store of a pool. If it raises ``Unavailable``, a later sweep removes the binding.
-        """
+        """Remove the bindings of queues that were deleted ``BINDING_RETENTION`` seconds ago and not recreated since."""
         now = self._catalogue.now()
         for note in each(self._documents, UNBOUND, now):
             gone = read_unbound(note)
@@ -198,10 +178,10 @@ class Bindings:
         self._documents.delete(note.ref, now, expected=note.version)
 
     def _bind(self, queue: QueueRef, flavor: str | None, beside: str | None) -> str | None:
-        """Bind the queue to a pool by the rules of ``bind``, and return the pool's name.
+        """Bind the queue as ``bind`` does, and return the pool's name.
 
-        Return None if another server has bound the queue first, or if the chosen pool was removed in the meantime. The
-        caller then tries again.
+        Return None if another server has bound the queue first, or if the chosen pool was removed. The caller then
+        tries again.
         """
         now = self._catalogue.now()
         beside = self._required_pool(queue) if beside is None else beside
@@ -256,10 +236,7 @@ class Bindings:
         return weights
 
     def _revive(self, queue: QueueRef, document: Document) -> str | None:
-        """Cancel the removal of the binding in ``document``, and return the name of its pool.
-
-        Return None if another server has changed the binding.
-        """
+        """Cancel the removal of the binding, and return its pool; None if another server has changed the binding."""
         binding = read_binding(document)
         if binding.deleted is None:
             return binding.pool

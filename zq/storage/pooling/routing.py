@@ -63,10 +63,7 @@ class Controller:
         return self._stores.get(self._bindings.find(queue))
 
     def _target_store(self, queue: QueueRef, fence: Fence | None) -> Storage:
-        """Return the store of the queue.
-
-        Raises ``PoolsApart`` if ``fence`` is given and the queue is not in the default pool, which has all fences.
-        """
+        """Return the store of the queue. Raises ``PoolsApart`` for a fence unless the queue is in the default pool."""
         pool = self._bindings.find(queue)
         if fence is not None and pool != DEFAULT_POOL:
             raise PoolsApart(
@@ -82,13 +79,7 @@ class Controller:
 
 
 def _route_by_queue(part: str, protocol: type, *methods: str) -> Callable[[T], T]:
-    """Return a class decorator that adds methods. Each method forwards its call to the store of its queue.
-
-    Args:
-        part: The attribute of the store that has the methods, such as ``messages``.
-        protocol: The protocol that declares the methods, with the queue as first argument.
-        methods: The names of the methods.
-    """
+    """Return a class decorator that adds ``methods`` of ``protocol``, each routed to the store of its queue."""
 
     def decorate(controller: T) -> T:
         for method in methods:
@@ -155,9 +146,8 @@ class Queues(Controller):
     def _names(self, project: str, after: str, limit: int) -> tuple[dict[str, str], dict[str, Queue | None], bool]:
         """Return (pools, queues, is_last) for the next queues with names greater than ``after``, in order of names.
 
-        - ``pools`` maps each queue name to its pool; "" is the default pool.
-        - ``queues`` maps queue names to queues, or to None if the queue must be read from its pool.
-        - ``is_last`` is true if no names follow.
+        Both mappings are by queue name. The pool "" is the default pool. The queue is None if it must be read from its
+        pool.
         """
         bound = self._catalogue.documents.list(project, BINDING, "", after, limit, self._catalogue.now()).items
         own = self._catalogue.queues.list(project, after, limit).items
@@ -219,7 +209,7 @@ class Claims(Controller):
         return self._target_store(queue, request.fence).claims.create(queue, request, now)
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
-        """Return a page of the claims of one queue or of a project. The claims of a project are listed pool by pool.
+        """Return a page of the claims of one queue, or of a project's claims pool by pool.
 
         For a project, ``Page.next`` consists of the pool, a slash, and the ``Page.next`` of the pool's store.
         """

@@ -81,10 +81,7 @@ class Stores:
             return [self._catalogue, *(each.storage for each in self._opened.values())]
 
     def by_name(self) -> Mapping[str, Storage | None]:
-        """Return a mapping from pool name to store, or to None if the store is unavailable.
-
-        The default pool, which is the catalogue, is not included.
-        """
+        """Return the stores by pool name, without the default pool. An unavailable store is None."""
         found: dict[str, Storage | None] = {}
         for pool in self._bindings.pools():
             try:
@@ -114,7 +111,6 @@ class Stores:
             opened.storage.close()
 
     def close(self) -> None:
-        """Close all stores, the catalogue last."""
         with self._lock:
             opened = [*self._opened.values(), *self._removed]
             self._opened, self._removed = {}, []

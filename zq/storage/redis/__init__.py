@@ -1,19 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Redis driver, for Redis or Valkey: one server, a master behind Sentinels, or a cluster.
 
-The folder ``lua`` contains the scripts that implement the operations. The main modules are:
+The folder ``lua`` contains the scripts that implement the operations, and ``layout`` describes the keys. ``network``
+selects the server for a key, and ``client`` sends commands and scripts.
 
-- ``layout``: the keys;
-- ``address``: parser for store URIs;
-- ``network``: selection of the server for a key;
-- ``connections``: connection pools;
-- ``client``: sending of commands and scripts;
-- ``startup``: checks of the server's version and configuration;
-- ``store``: code that operations on queues, messages and claims share;
-- ``maintenance``: active expiry and metrics.
-
-In this package, a time of type ``int``, such as
-``now``, is in milliseconds since the Unix epoch.
+In this package, a time of type ``int``, such as ``now``, is in milliseconds since the Unix epoch.
 """
 
 from collections.abc import Callable, Sequence
@@ -114,16 +105,9 @@ class RedisStorage(Defaults):
 
 
 def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
-    """Open the store at a URI.
+    """Open the store at a URI, in a form that ``zq.storage.redis.address`` lists.
 
-    Args:
-        uri: Store URI, in one of the forms that ``zq.storage.redis.address`` lists.
-        expiry: Settings for the removal of expired data.
-        options: Fields of ``RedisOptions``.
-
-    Raises:
-        StartRefused: The URI or the server is unsuitable. Retries do not help.
-        Unavailable: The server is unavailable. Retries may help.
+    Raises ``StartRefused`` if the URI or the server is unsuitable, and ``Unavailable`` if the server is unavailable.
     """
     chosen = RedisOptions(**options)
     timeout, wait_replicas = chosen.timeout, chosen.wait_replicas

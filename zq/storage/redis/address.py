@@ -30,12 +30,7 @@ Host = tuple[str, int]
 
 
 class Address(Struct, frozen=True, kw_only=True):
-    """A parsed store URI.
-
-    Attributes:
-        path: Path of a Unix socket; "" for TCP.
-        master: Name of the master that the Sentinels monitor; "" without Sentinels.
-    """
+    """A parsed store URI. ``path`` is "" for TCP, and ``master`` is "" without Sentinels."""
 
     hosts: tuple[Host, ...]
     path: str

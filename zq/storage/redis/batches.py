@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stored form of published batches. ``topics.lua`` implements the same format.
+"""The stored form of published batches, which ``topics.lua`` also implements.
 
 A batch has a header and its messages (MessagePack). The header consists of:
 
@@ -57,7 +57,7 @@ class EncodedBatch(NamedTuple):
 
 @lru_cache(maxsize=8192)
 def keys(project: str) -> Block:
-    """Return the Redis keys of a project's topic log. The first key is the stream."""
+    """Return the Redis keys of a project's topic log, beginning with the stream."""
     return layout.own(project, *layout.LOG_KINDS)
 
 
@@ -69,12 +69,12 @@ def feed(project: str, database: int) -> bytes:
 
 @lru_cache(maxsize=8192)
 def documents(project: str) -> Block:
-    """Return the Redis keys of a project's documents. The first key is the hash."""
+    """Return the Redis keys of a project's documents, beginning with the hash."""
     return layout.own(project, *layout.DOCUMENT_KINDS)
 
 
 def whole(project: str) -> list[Block]:
-    """Return the Redis keys of a project's topic log, and the Redis keys of the project's documents."""
+    """Return the Redis keys of a project's topic log and of its documents."""
     return [keys(project), documents(project)]
 
 
@@ -90,15 +90,12 @@ def batches(blob: bytes, at: int) -> Iterator[EncodedBatch]:
 
 
 def edges(front: bytes) -> tuple[int, int, Seconds]:
-    """Decode a batch's header. Return the first and the last sequence, and the publication time in seconds."""
+    """Return the first and the last sequence and the publication time in a batch's header."""
     last, created, count, _ = _front(front, 2 + int.from_bytes(front[:2]))
     return last - count + 1, last, created
 
 
 def _front(blob: bytes, at: int) -> tuple[int, Seconds, int, int]:
-    """Decode the fields that follow the topic's name in a batch's header. ``at`` is the offset of the first field.
-
-    Return the last sequence, the publication time in seconds, the message count, and the end offset of the header.
-    """
+    """Return the last sequence, the time in seconds, the message count and the end offset of a batch's header."""
     count, created, *_ = FRONT.unpack_from(blob, at + DIGITS)
     return int(blob[at : at + DIGITS]), created / 1000, count, at + DIGITS + FRONT.size

@@ -81,9 +81,8 @@ class ClaimController:
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
         """Return a page of live claims, ordered by queue name and claim id.
 
-        If ``queue`` is given, list only the claims of that queue. The page starts after the marker ``after``; use ""
-        for the first page. A marker has the form ``queue/id``. If the id is empty, the page starts at the first claim
-        of the queue, or of the next queue if the queue does not exist.
+        A marker has the form ``queue/id``. If the id is empty, the page starts at the first claim of the queue, or of
+        the next queue if the queue does not exist.
         """
         first, _, claim = after.rpartition("/")
         names, last = ([queue], None) if queue else self._names(project, first)
@@ -99,10 +98,6 @@ class ClaimController:
         return Page(found, last)
 
     def _names(self, project: str, first: str) -> tuple[Sequence[str], str | None]:
-        """Return up to ``QUEUES`` queue names, starting with ``first``, and the marker of the next page.
-
-        The marker is ``None`` on the last page.
-        """
         keys = layout.keys(QueueRef(project, ""))
         start = b"[" + layout.text(first)
         limit = b"BYLEX", b"LIMIT", b"0", b"%d" % QUEUES

@@ -3,7 +3,7 @@
 
 Commands use redis-py's connections directly, because its client object costs as much time as the command itself. A
 command is repeated only if the server reports that it had no effect. If the reply is lost, the command may have been
-executed. Only the caller knows whether such a command may be repeated.
+executed, and only the caller knows whether a repetition is safe.
 """
 
 import time
@@ -64,11 +64,7 @@ UNCONFIRMED_ERROR: Final = "Too few replicas of the store confirmed the change i
 
 
 class ReadRequest(NamedTuple):
-    """A read-only command or script for ``Client.each``.
-
-    Attributes:
-        key: Key that selects the server.
-    """
+    """A read-only command or script for ``Client.each``. ``key`` selects the server."""
 
     key: bytes
     arguments: Command
@@ -76,10 +72,7 @@ class ReadRequest(NamedTuple):
     keys: Block = ()
 
     def command(self, known: bool) -> Command:
-        """Return the command to send.
-
-        ``known``: whether the server has loaded the script. If not, the command contains the script's source.
-        """
+        """Return the command to send, with the script's source unless the server has loaded the script (``known``)."""
         if self.script is None:
             return self.arguments
         return _call(self.script.call if known else self.script.load, self.keys, self.arguments)
@@ -106,7 +99,7 @@ class Client:
             return self._ask(keys[0], _call(script.load, keys, arguments), script.confirmed)
 
     def command(self, key: bytes, *arguments: bytes) -> Reply:
-        """Run a command on the server of ``key`` and return the reply. Do not wait for replicas."""
+        """Run a command on the server of ``key`` and return the reply, without waiting for replicas."""
         return self._ask(key, arguments, False)
 
     def try_channel(self, channel: bytes) -> None:
@@ -116,10 +109,7 @@ class Client:
             pubsub.get_message(timeout=self._timeout)
 
     def each(self, asked: Sequence[ReadRequest]) -> list[Reply]:
-        """Send read-only commands and scripts, and return their replies in the same order.
-
-        One round trip per server sends up to ``MAX_PIPELINED_COMMANDS`` commands and scripts.
-        """
+        """Send read-only commands and scripts, and return their replies in the same order."""
         with translate_errors():
             deadline = time.monotonic() + self._timeout
             try:
@@ -138,7 +128,7 @@ class Client:
         return replies
 
     def pick_per_server(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Return one key for each server: the first of ``keys`` that belongs to that server."""
+        """Return the first key of each server among ``keys``."""
         with translate_errors():
             return [keys[places[0]] for _, places in self._servers(keys).values()]
 
@@ -158,7 +148,6 @@ class Client:
         self.network.close()
 
     def _servers(self, keys: Sequence[bytes]) -> dict[int, tuple[Pool, list[int]]]:
-        """Group keys by server. Return a mapping from a pool's ``id()`` to the pool and the indexes of its keys."""
         servers: dict[int, tuple[Pool, list[int]]] = {}
         for at, key in enumerate(keys):
             pool = self.network.pool(key)
@@ -190,7 +179,6 @@ class Client:
         return replies
 
     def _ask(self, key: bytes, command: Command, confirm: bool) -> Reply:
-        """Send a command and return its reply. Raises ``NoScriptError`` if the server lacks the script."""
         deadline = time.monotonic() + self._timeout
         try:
             try:
@@ -205,10 +193,6 @@ class Client:
             raise _unavailable(error) from error
 
     def _follow(self, key: bytes, command: Command, confirm: bool, deadline: float) -> Reply:
-        """Send a command to the key's server, follow redirects, and return the reply.
-
-        ``confirm``: whether the command is a write that ``wait_replicas`` replicas must confirm.
-        """
         pool, asking = self.network.pool(key), False
         for _ in range(MAX_REDIRECTS):
             try:
@@ -241,7 +225,7 @@ class Client:
         return reply
 
     def _read(self, connection: Any, deadline: float) -> Reply:
-        """Read the next reply. ``deadline`` is a monotonic time in seconds.
+        """Read the next reply until the monotonic time ``deadline``.
 
         A change of the connection's timeout costs two system calls. The first attempt therefore uses the connection's
         own timeout, within which a reply usually arrives.
@@ -259,10 +243,10 @@ class Client:
 
 
 def _repeat(ask: Callable[[float], T], deadline: float) -> T:
-    """Call ``ask`` until the cluster slot has moved, and return the result of the last call.
+    """Call ``ask`` until the cluster slot has moved or the deadline has passed.
 
     The repetition is safe, because a server rejects a request if some of the request's keys have moved to another
-    server. After ``deadline``, a monotonic time in seconds, raise the error of the last call.
+    server.
     """
     pause = FIRST_PAUSE
     while True:
@@ -282,10 +266,7 @@ def _send(connection: Any, commands: Sequence[Command]) -> None:
 
 
 def _read_once(connection: Any) -> Reply:
-    """Read a reply within the connection's own timeout.
-
-    After a timeout or an error reply, the connection stays open.
-    """
+    """Read a reply. After a timeout or an error reply, the connection stays open."""
     try:
         return connection.read_response(disable_decoding=True, disconnect_on_error=False)
     except (TimeoutError, ResponseError):

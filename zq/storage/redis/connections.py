@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connection pools of redis-py, one per server.
 
-An operation must complete within ``timeout`` seconds. The following steps may each take at most a quarter of this time:
-waiting for a free connection, connecting over TCP, and the handshake. The reply may take all of the remaining time.
-redis-py's own retries are disabled.
+An operation must complete within ``timeout`` seconds. Each of these steps may take a quarter of this time: waiting for
+a free connection, connecting over TCP, and the handshake. The reply may take all of the remaining time. The driver
+disables redis-py's own retries.
 """
 
 import contextlib
@@ -36,12 +36,12 @@ Reply = Any
 class Pool(BlockingConnectionPool):
     """The connections to one server. After ``retire``, the pool provides no connections.
 
-    ``retire`` closes idle connections immediately, and busy connections when they are released. redis-py's
-    ``disconnect`` would close connections while threads use them, which breaks TLS connections.
+    ``retire`` closes busy connections only when they are released, because redis-py's ``disconnect`` breaks TLS
+    connections that a thread uses.
 
-    Idle connections are kept in a stack without a lock, because redis-py's queue makes a small command 10 % slower.
-    redis-py's queue holds closed connections and placeholders for connections that are not yet opened. It also holds
-    connections that were released while a thread was waiting for a connection.
+    Idle connections are kept in a stack without a lock, because redis-py's queue makes a small command 10 % slower. The
+    queue holds closed connections, placeholders for unopened connections, and connections that were released while a
+    thread was waiting.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -83,7 +83,6 @@ class Pool(BlockingConnectionPool):
                     connection.disconnect()
 
     def _take(self) -> Any:
-        """Return an idle connection that is still open, or ``None``."""
         try:
             connection, released = self._idle.pop()
         except IndexError:
@@ -94,7 +93,6 @@ class Pool(BlockingConnectionPool):
         return None
 
     def _requeue(self) -> bool:
-        """Move an idle connection to redis-py's queue. Return ``False`` if no connection is idle."""
         with contextlib.suppress(IndexError):
             self.pool.put_nowait(self._idle.pop()[0])
             return True
@@ -159,10 +157,7 @@ def _timed_by_kernel(connected: socket.socket, timeout: float | None) -> socket.
 
 
 def _is_usable(connection: Any, released: float) -> bool:
-    """Return whether the connection is open and has no unexpected input.
-
-    ``released`` is the monotonic time of the connection's last release. After a recent release, input is not checked.
-    """
+    """Return whether the connection is open. After a recent release, unexpected input is not checked."""
     try:
         return connection.is_connected and (time.monotonic() - released < FRESH or not connection.can_read())
     except VENDOR:
@@ -182,12 +177,7 @@ def connection_options(timeout: float) -> dict[str, Any]:
 
 
 def pool_to(address: Address, host: Host | None, options: dict[str, Any]) -> Pool:
-    """Return a connection pool for one server, without connecting to the server.
-
-    Args:
-        host: The server; ``None`` = the Unix socket of ``address``.
-        options: The result of ``connection_options``.
-    """
+    """Return a connection pool for one server, without connecting; ``host`` None = the Unix socket of ``address``."""
     limits = {"max_connections": CONNECTIONS, "timeout": options["socket_timeout"]}
     if host is None:
         path = options | {"path": address.path}

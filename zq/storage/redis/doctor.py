@@ -26,10 +26,7 @@ WRITE_STATUSES: Final = ("aof_last_write_status", "aof_last_bgrewrite_status", "
 
 @contextmanager
 def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[Sequence[Check]]:
-    """Provide the health checks of a Redis store; a context manager. In a cluster, check all masters.
-
-    See ``zq.storage.diagnose``.
-    """
+    """Provide the health checks of a Redis store; a context manager. See ``zq.storage.diagnose``."""
     chosen = RedisOptions(**options)
     where = address.parse(uri)
     client = Client(network.reach(where, chosen.timeout), chosen.timeout)
@@ -50,7 +47,7 @@ def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[S
 
 
 def ask_each(client: Client, *command: bytes) -> Sequence[Any]:
-    """Run a command on each server. Return the replies."""
+    """Run a command on each server, and return the replies."""
     return client.each([ReadRequest(key, command) for key in client.pick_per_server(BUCKETS)])
 
 

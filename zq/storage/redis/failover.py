@@ -49,11 +49,8 @@ CHECK_INTERVAL: Final = 0.1
 class MasterReport(NamedTuple):
     """A Sentinel's report about the master.
 
-    Attributes:
-        address: Address of the master.
-        epoch: Epoch of the configuration. The report with the largest epoch is the latest one.
-        failing_over: Whether the Sentinel leads a failover that has not promoted a replica yet.
-        peers: Addresses of the other Sentinels.
+    The report with the largest ``epoch`` is the latest. ``failing_over``: the Sentinel leads a failover that has not
+    promoted a replica yet. ``peers`` are the addresses of the other Sentinels.
     """
 
     address: Host
@@ -72,7 +69,7 @@ class Sentinel:
         self._commands = [(b"SENTINEL", question, name.encode()) for question in QUESTIONS]
 
     def send(self) -> bool:
-        """Send a poll without waiting for the reply. Return ``False`` if the Sentinel is not reachable."""
+        """Send a poll without waiting for the reply, and return whether the Sentinel is reachable."""
         if time.monotonic() < self._retry_at:
             return False
         try:
@@ -85,10 +82,7 @@ class Sentinel:
         return True
 
     def receive(self, deadline: float) -> MasterReport | None:
-        """Return the reply to the last poll, or ``None`` if no valid reply arrives before the deadline.
-
-        ``deadline`` is a monotonic time in seconds.
-        """
+        """Return the reply to the last poll, or ``None`` if no valid reply arrives by the monotonic ``deadline``."""
         try:
             address, state = self._read(deadline), self._read(deadline)
             return _report(address, state, self._peers(deadline))
@@ -142,8 +136,7 @@ def _host(name: bytes, port: bytes) -> Host:
 class Announcements(Subscriber):
     """A subscriber to a Sentinel's announcements about the master.
 
-    Args:
-        listener: Called with the Sentinel's address, and whether the announcement begins a failover.
+    ``listener`` is called with the Sentinel's address, and whether the announcement begins a failover.
     """
 
     def __init__(self, pool: Pool, host: Host, name: str, listener: Callable[[Host, bool], None]) -> None:
@@ -193,12 +186,7 @@ AWAITED_ERROR: Final = "The Sentinels are replacing the master."
 
 
 class SentinelNetwork:
-    """A ``Network`` that connects to the current master behind Sentinels.
-
-    Args:
-        to_sentinel: Returns a connection pool for a Sentinel.
-        to_master: Returns a connection pool for a master.
-    """
+    """A ``Network`` that connects to the current master behind Sentinels."""
 
     def __init__(
         self,
@@ -270,16 +258,13 @@ class SentinelNetwork:
             pool.retire()
 
     def on_announcement(self, host: Host, begins_failover: bool) -> None:
-        """Handle a Sentinel's announcement: pause operations if a failover begins, and poll the Sentinels soon."""
+        """Pause operations if a failover begins, and poll the Sentinels soon."""
         if begins_failover:
             self._pause(host)
         self._wanted.set()
 
     def _wait(self) -> Pool:
-        """Return the pool of the master. Wait while operations are paused or the last poll is too old.
-
-        Raises ``RedisError`` if no Sentinel knows the master, or if the operation times out.
-        """
+        """Return the pool of the master. Wait while operations are paused or the last poll is too old."""
         deadline = time.monotonic() + self._patience
         with self._changed:
             if self._thread is None and not self._closed:
@@ -295,10 +280,7 @@ class SentinelNetwork:
                     raise TimeoutError(AWAITED_ERROR)
 
     def _pause(self, announcer: Host | None = None) -> None:
-        """Pause new operations, and make operations in progress fail.
-
-        ``announcer`` is the Sentinel that has announced the failover; ``None`` = a poll has detected it.
-        """
+        """Pause new operations, and make operations in progress fail."""
         with self._changed:
             if announcer is not None:
                 self._announcers.add(announcer)
@@ -312,10 +294,7 @@ class SentinelNetwork:
             pool.retire()
 
     def _open(self, address: Host, pool: Pool) -> None:
-        """Resume operations with the master at ``address``, whose connection pool is ``pool``.
-
-        Do nothing if a new failover was announced after the last poll began.
-        """
+        """Resume operations with the master, unless a new failover was announced after the last poll began."""
         with self._changed:
             if self._closed or self._announcement_count > self._handled_count:
                 return
@@ -349,7 +328,6 @@ class SentinelNetwork:
             sentinel.close()
 
     def _poll(self) -> Mapping[Host, MasterReport]:
-        """Poll all known Sentinels and return their reports. Remember the Sentinels that a report names."""
         for host in self._hosts:
             self._add(host)
         sent = [sentinel for sentinel in self._sentinels.values() if sentinel.send()]
@@ -366,10 +344,6 @@ class SentinelNetwork:
             self._announcements.append(Announcements(pool, host, self._master, self.on_announcement))
 
     def _apply_reports(self, reports: Mapping[Host, MasterReport], began: float) -> None:
-        """Pause operations, resume operations, or switch to another master, depending on the reports.
-
-        ``began`` is the monotonic time at which the poll began.
-        """
         if not reports:
             if self._paused and self._is_overdue() and self._address is not None:
                 self._resume(self._address)
@@ -391,7 +365,7 @@ class SentinelNetwork:
     def _pause_until_end(self, address: Host) -> None:
         """Pause operations because a Sentinel reports a failover in progress.
 
-        After ``LONGEST_PAUSE`` seconds, resume operations with the master at ``address`` anyway.
+        After ``LONGEST_PAUSE`` seconds, resume operations anyway.
         """
         if not self._gave_up and self._pool is not None:
             self._pause()
@@ -403,7 +377,7 @@ class SentinelNetwork:
     def _take_over(self, address: Host) -> None:
         """Switch to the new master at ``address`` once this server confirms its role as master.
 
-        The first master, and any master after ``LONGEST_PAUSE`` seconds, may be used without a confirmation.
+        The initial master, and any master after ``LONGEST_PAUSE`` seconds, may be used without a confirmation.
         """
         pool = self._to_master(address)
         with contextlib.suppress(*VENDOR):

@@ -41,16 +41,7 @@ class HistoryController:
     def _read_page(
         self, script: scripts.Script, queue: QueueRef, marker: int, most: tuple[int, int], now: Seconds, *bounds: int
     ) -> "Records":
-        """Return a page of history entries.
-
-        The script stops early if it has skipped many expired entries. The method then calls the script again to
-        continue from there.
-
-        Args:
-            marker: History position or message sequence after which the page begins.
-            most: Maximum number of entries, and maximum total size of their messages in bytes.
-            bounds: Additional arguments of the script.
-        """
+        """Return a page of history entries after ``marker``."""
         limit, max_bytes = most
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)
         found: Records = []

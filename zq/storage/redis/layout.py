@@ -250,7 +250,7 @@ def whole(project: str) -> QueueRef:
 
 
 def content(project: str, stage: str) -> Block:
-    """Return the Redis key of the list that stores the unpublished messages of a stage."""
+    """Return the Redis key of the list with a stage's messages."""
     return own(project, "stage:" + stage)
 
 
@@ -343,7 +343,7 @@ def ids(blob: bytes) -> list[str]:
 def draft(new: Draft, now: int) -> bytes:
     """Encode a new message that is posted at ``now``, in milliseconds.
 
-    For an unpublished message of a stage, pass 0: the encoded times are then relative to the publication.
+    For a message in a stage, pass 0: the encoded times are then relative to the publication.
     """
     id, client, checksum, more = packed(new.id), packed_client(new.client), text(new.checksum), b""
     attributes, group = new.attributes, new.group

@@ -41,10 +41,7 @@ class ActiveExpiry:
         self._first = random.randrange(layout.BUCKETS)
 
     def sweep(self, now: int, pace: Pace) -> int:
-        """Run one round: remove the expired data of all queues that are due. Return the number of removed messages.
-
-        ``pace`` limits the work of a round and may end it early. The next round then starts with the unfinished bucket.
-        """
+        """Remove the expired data of all queues that are due, and return the number of removed messages."""
         sweep = SweepRound(self._store, now, pace)
         for step in range(layout.BUCKETS):
             number = (self._first + step) % layout.BUCKETS
@@ -56,12 +53,7 @@ class ActiveExpiry:
 
 
 class SweepRound:
-    """One round of active expiry.
-
-    Attributes:
-        removed: Number of removed messages.
-        over: Whether ``pace`` has ended the round.
-    """
+    """One round of active expiry."""
 
     def __init__(self, store: Store, now: int, pace: Pace) -> None:
         self._store = store
@@ -85,11 +77,7 @@ class SweepRound:
             self._store.client.run(scripts.DUE_DONE, (key,), self._name)
 
     def _sweep_queue(self, number: int, member: bytes) -> bool:
-        """Remove the expired data of one queue, and schedule the queue's next sweep.
-
-        ``member`` is the due schedule entry of the queue. Return ``True`` if all expired data was removed, or ``False``
-        if the round must leave the bucket: the round has ended or has lost the lease.
-        """
+        """Remove the expired data of one queue, or return ``False`` if the round must leave the bucket."""
         queue = layout.queue_of(member[layout.MOMENT.size :])
         while size := min(self._pace.step(), MAX_SCRIPT_REMOVALS):
             # The lease may have ended during a long pause.
@@ -109,10 +97,7 @@ class SweepRound:
         return False
 
     def _due(self, number: int, limit: int) -> list[bytes]:
-        """Lease the bucket, or renew its lease, and return up to ``limit`` due schedule entries.
-
-        Return no entries if none is due, or if another round has leased the bucket.
-        """
+        """Lease the bucket, and return up to ``limit`` due schedule entries, or none if another round has the lease."""
         keys = layout.bucket(number), layout.bucket_lease(number)
         terms = b"%d" % self._now, b"%d" % limit, self._name, b"%d" % (LEASE * 1000)
         asked = time.monotonic()
@@ -161,10 +146,7 @@ class StoreStats:
         self._client = store.client
 
     def depths(self, now: int, queues: int, most: int) -> list[tuple[QueueRef, Depth]]:
-        """Return the message counts by state of up to ``queues`` queues, grouped by project.
-
-        Each count is capped at ``most``.
-        """
+        """Return the message counts by state of up to ``queues`` queues. Each count is at most ``most``."""
         named = self._queues(queues)
         terms = b"%d" % now, b"%d" % most
         replies = self._client.each([self._store.read_request(scripts.DEPTH, queue, *terms) for queue in named])
@@ -177,7 +159,6 @@ class StoreStats:
         return [*self._store.removals.measures(), *self._memory(), *self._messages(), *self._expired(now)]
 
     def _queues(self, most: int) -> list[QueueRef]:
-        """Return up to ``most`` queues of the store. The expiry schedule lists the projects that have queues."""
         far = b"%d" % layout.FAR
         bounds = far, far, b"BYSCORE", b"LIMIT", b"0", b"%d" % most
         named = self._client.each([ReadRequest(key, (b"ZRANGE", key, *bounds)) for key in BUCKETS])
@@ -195,10 +176,6 @@ class StoreStats:
         return found[:most]
 
     def _memory(self) -> list[Measure]:
-        """Return the memory usage and the memory limit of all servers in total.
-
-        Return an empty list if the user may not call INFO.
-        """
         keys = self._client.pick_per_server(BUCKETS)
         try:
             replies = self._client.each([ReadRequest(key, (b"INFO", b"memory")) for key in keys])
@@ -211,7 +188,6 @@ class StoreStats:
         return [Measure("store_bytes", used, (("part", "memory"),)), Measure("store_limit_bytes", limit)]
 
     def _messages(self) -> list[Measure]:
-        """Return the total number of messages as a metric, or no metric if there are more than ``COUNTED`` queues."""
         queues = self._queues(COUNTED + 1)
         if len(queues) > COUNTED:
             return []

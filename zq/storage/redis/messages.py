@@ -173,22 +173,20 @@ class MessageController:
 def _keys(
     drafts: Sequence[Draft], idempotency_key: IdempotencyKey | None
 ) -> Sequence[tuple[int, IdempotencyKey, Sequence[Draft]]]:
-    """List the idempotency keys of a post: the key of the whole request, and the keys of single messages.
+    """List the idempotency keys of a post, each with a number, the key, and the messages.
 
-    Each item has a number, the key, and the messages to which the key applies. The number is 0 for the whole request,
-    or the position of the message, counted from 1.
+    The number is 0 for the whole request, or the position of the message, counted from 1.
     """
     own = [(at, draft.once, [draft]) for at, draft in enumerate(drafts, 1) if draft.once is not None]
     return own if idempotency_key is None else [(0, idempotency_key, drafts), *own]
 
 
 def _within(position: Position) -> Sequence[int]:
-    """Cap the numbers of a listing position at the largest integer that Lua represents exactly."""
     return [min(number, layout.FAR) for number in position]
 
 
 def locate(store: Store, queues: Sequence[QueueRef], message: str, now: int) -> LocatedMessage | None:
-    """Find a live message in one of several queues. Return ``None`` if no queue has the message."""
+    """Find a live message in one of several queues, or return ``None``."""
     asked = [store.read_request(scripts.GET, queue, b"%d" % now, layout.packed(message)) for queue in queues]
     for queue, blob in zip(queues, store.client.each(asked), strict=True):
         for found in replies.messages(blob, 0, now):

@@ -40,11 +40,11 @@ class Network(Protocol):
         ...
 
     def relearn_later(self) -> None:
-        """Reload the mapping from keys to servers in the background. Call this after a server has failed to respond."""
+        """Reload the mapping from keys to servers in the background."""
         ...
 
     def is_current(self, pool: Pool) -> bool:
-        """Return whether the pool is connected to the current master. A write to any other server may be lost.
+        """Return whether the pool is connected to the current master; a write to any other server may be lost.
 
         Raises ``RedisError`` if the current master is not known in time.
         """

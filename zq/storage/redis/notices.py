@@ -37,10 +37,7 @@ LOG_PAUSE: Final = 0.001
 
 
 class QueueSubscriber(Subscriber):
-    """A thread that notifies a listener when queues have new messages.
-
-    Notices that are published while the connection is broken are lost.
-    """
+    """A thread that notifies a listener of new messages. It misses notices while the connection is broken."""
 
     def __init__(self, network: Network, listener: Callable[[QueueRef], None]) -> None:
         super().__init__("zq-redis-listener", QUEUES_CHECK_INTERVAL, QUEUES_READ_PAUSE)
@@ -70,9 +67,8 @@ class QueueSubscriber(Subscriber):
 class FollowedProject:
     """A project whose topic log has listeners in this process.
 
-    Attributes:
-        confirmed: Set when the server has confirmed the subscription.
-        late: Whether a caller of ``subscribe`` has stopped waiting for the confirmation.
+    ``confirmed`` is set when the server has confirmed the subscription. ``late``: whether a caller of ``subscribe`` has
+    stopped waiting for the confirmation.
     """
 
     def __init__(self, reader: "LogReader") -> None:
@@ -84,8 +80,8 @@ class FollowedProject:
     def notify(self, batch: Batch | None, before: int = 0) -> None:
         """Pass a published batch to the listeners. ``before`` is the last sequence of the log before the batch.
 
-        If batches were purged or notices were lost, ``batch`` is ``None``. The listeners then drop their cached part
-        of the log.
+        If ``batch`` is ``None``, batches were purged or notices were lost, and the listeners drop their cached part of
+        the log.
         """
         for listener in self.listeners:
             listener(batch, before)
@@ -105,7 +101,7 @@ class LogSubscriber:
         return batches.feed(project, self._database)
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
-        """Subscribe a listener to batches published after this call. Return a function that ends the subscription.
+        """Subscribe a listener to batches published after this call, and return a function that ends the subscription.
 
         If the server does not confirm the subscription within ``PATIENCE`` seconds, the listener is later notified that
         batches may be missing.
@@ -153,11 +149,7 @@ class LogSubscriber:
 
 
 class LogReader(Subscriber):
-    """A thread that reads the published batches of one server.
-
-    Attributes:
-        changes: Pending subscriptions (``True``) and unsubscriptions (``False``) with their channels, oldest first.
-    """
+    """A thread that reads the published batches of one server."""
 
     def __init__(self, follower: LogSubscriber, server: Pool) -> None:
         super().__init__("zq-redis-follower", LOG_CHECK_INTERVAL, LOG_PAUSE)
@@ -214,10 +206,6 @@ class LogReader(Subscriber):
             raise ConnectionError("The channel's slot has moved to another server.")
 
     def _reassign(self) -> None:
-        """Find projects whose keys have moved to another server, and assign them to the reader of that server.
-
-        Raises ``RedisError`` if the server of a project cannot be determined.
-        """
         network, lock = self._follower.network, self._follower.lock
         network.relearn()
         with lock:

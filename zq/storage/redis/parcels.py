@@ -72,7 +72,6 @@ class ParcelController:
         return sorted(projects)
 
     def _tags(self) -> set[bytes]:
-        """Return the hash tags of all projects that have data in the store."""
         tags = {name.partition(b"}")[0] for name in self._store.client.scan(b"zq:{*}:*")}
         return {tag for tag in tags if len(tag) > TAG}
 
@@ -155,7 +154,6 @@ TAG: Final = len(b"zq:{00")
 
 
 def _head(message: Message) -> bytes:
-    """Encode a message as ``layout.draft`` does, without the body and the attributes."""
     id, client = layout.packed(message.id), layout.packed_client(message.client)
     texts = [layout.text(text) for text in (message.checksum, message.origin, message.reason)]
     group, attributes = layout.text(message.group), len(message.attributes)
@@ -319,7 +317,6 @@ def _key_parcel(queue: str, key: bytes, kept: bytes) -> KeyParcel:
 
 
 def _batch_parcel(front: bytes, messages: bytes, gone: int, gone_size: int) -> BatchParcel:
-    """Decode a published batch. ``gone`` and ``gone_size`` count the messages and bytes trimmed from the log."""
     encoded = next(batches.batches(len(messages).to_bytes(4) + front + messages, 0))
     *_, before, size = batches.FRONT.unpack(front[-batches.FRONT.size :])
     return BatchParcel(encoded.decode(), before - gone, size - gone_size)

@@ -19,9 +19,8 @@ from zq.storage.redis.layout import (
 def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
     """Decode the message at byte offset ``at``. ``now``, in milliseconds, decides whether a claim has expired.
 
-    Returns:
-        The message, the claim's ttl in seconds, the claim's start in milliseconds, and the end offset of the message.
-        The ttl and the start are 0 if the message was never claimed.
+    Return the message, the claim's ttl in seconds, the claim's start in milliseconds, and the end offset of the
+    message. The ttl and the start are 0 if the message was never claimed.
     """
     length = FRONT.unpack_from(blob, at)[0]
     first = at + FRONT.size
@@ -60,18 +59,11 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
 
 
 def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int, str]:
-    """Decode the optional fields of an entry, whose format is ``layout.MORE`` and ``layout.TAIL``.
+    """Decode the optional fields of an entry.
 
-    Returns (times in milliseconds):
-
-    - creation time; ``created`` if the fields contain none
-    - claim count in the origin queue
-    - checksum
-    - origin queue
-    - dead-letter reason
-    - time of the first claim; 0 = none
-    - size of the attributes in bytes
-    - group
+    Return the creation time (``created`` if absent), claim count in the origin queue, checksum, origin queue,
+    dead-letter reason, time of the first claim (0 = none), size of the attributes in bytes, and group. Times are in
+    milliseconds.
     """
     told, count, checksum, origin, reason = MORE.unpack_from(more)
     second = MORE.size + checksum
@@ -93,7 +85,7 @@ def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int,
 
 
 def messages(blob: bytes, at: int, now: int) -> Messages:
-    """Decode all messages from byte offset ``at`` to the end. ``now`` is the current time in milliseconds."""
+    """Decode all messages from byte offset ``at`` to the end. ``now`` is in milliseconds."""
     found = []
     while at < len(blob):
         item, _, _, at = message(blob, at, now)
@@ -102,10 +94,7 @@ def messages(blob: bytes, at: int, now: int) -> Messages:
 
 
 def finished(blob: bytes, at: int, now: int) -> list[HistoryEntry]:
-    """Decode all history entries and live messages from byte offset ``at`` to the end.
-
-    ``now`` is the current time in milliseconds.
-    """
+    """Decode all history entries and live messages from byte offset ``at`` to the end. ``now`` is in milliseconds."""
     found = []
     while at < len(blob):
         outcome, moment, position, expires = PAST.unpack_from(blob, at)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Lua scripts, one per operation.
 
-A file in the folder ``lua`` has sections. Each section is a script or a part that several scripts share. A section
-begins with the line ``---- part name`` or ``---- script name: flags``.
+A file in the folder ``lua`` has sections. A section is a script or a part that several scripts share, and begins with
+the line ``---- part name`` or ``---- script name: flags``.
 """
 
 import re
@@ -20,7 +20,7 @@ SECTION: Final = re.compile(r"^---- (?:part|script) (\w+)(?:: (.+))?\n", re.MULT
 
 
 def read_sections() -> dict[str, tuple[str, str]]:
-    """Read the sections of all files in the folder ``lua``. Return a mapping from section name to (flags, text)."""
+    """Read the sections of all files in the folder ``lua``, as a mapping from section name to (flags, text)."""
     found = {}
     for file in FOLDER.iterdir():
         if file.name.endswith(".lua"):
@@ -38,14 +38,7 @@ def part(name: str) -> str:
 
 
 class Script:
-    """A Lua script: shared parts, followed by the script's own section.
-
-    Args:
-        parts: Names of the parts to put before the script's own section, in this order.
-        alone: Whether to omit the part ``shared``, which comes first in all other scripts.
-        confirmed: Whether the client waits until the replicas have confirmed the script's writes; see the option
-            ``wait_replicas``.
-    """
+    """A Lua script: the part ``shared`` (unless ``alone``), then ``parts``, then the script's own section."""
 
     def __init__(self, name: str, *parts: str, alone: bool = False, confirmed: bool = True) -> None:
         self.name = name
@@ -59,7 +52,7 @@ class Script:
         self.call = b"EVALSHA", sha1(source.encode(), usedforsecurity=False).hexdigest().encode()
         """Start of the command for a server that has already loaded the script."""
         self.load = b"EVAL", source.encode()
-        """Start of the command for a server that has not loaded the script. The command also loads it."""
+        """Start of the command for a server that has not loaded the script. The command also loads the script."""
 
 
 LINE_PARTS: Final = ("lines", "entries")

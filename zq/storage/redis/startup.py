@@ -41,10 +41,7 @@ TRIALS: Final = (
 
 
 def check(client: Client, address: Address, wait_replicas: int = 0) -> None:
-    """Check the server, and store the layout number in an empty store.
-
-    Raises ``StartRefused`` if the server cannot be used, and ``Unavailable`` if it does not reply.
-    """
+    """Check the server, and store the layout number in an empty store."""
     facts = inspect(client, address)
     if address.master and not wait_replicas and BOUND not in facts:
         LOG.warning(UNBOUND, address.name)
@@ -54,12 +51,7 @@ def check(client: Client, address: Address, wait_replicas: int = 0) -> None:
 
 
 def inspect(client: Client, address: Address) -> Mapping[str, str]:
-    """Check the server's version, configuration and layout, and try the commands that zq needs.
-
-    Return the fields of ``INFO``. The function writes nothing; ``DEL`` is tried on a key that does not exist.
-
-    Raises ``StartRefused`` and ``Unavailable`` like ``check``.
-    """
+    """Check the server without writing, try the commands that zq needs, and return the fields of ``INFO``."""
     reply = _answer(lambda: client.command(layout.VERSION_KEY, b"INFO"), address)
     facts = parse_info(reply)
     _check_server(facts, address)
@@ -77,7 +69,6 @@ def parse_info(reply: bytes) -> dict[str, str]:
 
 
 def _check_layout(client: Client, address: Address) -> None:
-    """Raise ``StartRefused`` if the store has another layout. An empty store has no layout number yet."""
     found = _answer(lambda: client.command(layout.VERSION_KEY, b"GET", layout.VERSION_KEY), address)
     if found not in (None, b"%d" % layout.VERSION):
         raise StartRefused(
@@ -110,10 +101,7 @@ def _check_eviction(facts: dict[str, str], address: Address) -> None:
 
 
 def _answer(ask: Callable[[], Reply], address: Address) -> Reply:
-    """Call ``ask``, which sends a command, and return the reply, or None if the server is out of memory.
-
-    Convert all other errors to ``StartRefused`` or ``Unavailable``, with a message that names the server.
-    """
+    """Call ``ask`` and return the reply, or None if the server is out of memory. Other errors name the server."""
     try:
         return ask()
     except Unavailable as unavailable:

@@ -63,11 +63,7 @@ class Store:
         self._lock = threading.Lock()
 
     def run(self, script: Script, queue: QueueRef, *arguments: bytes, more: Iterable[Block] = ()) -> Reply:
-        """Run a script on a queue and return its reply.
-
-        Args:
-            more: Further keys to pass to the script, of the same project.
-        """
+        """Run a script on a queue and return its reply."""
         return self.client.run(script, (*layout.keys(queue).first, *chain.from_iterable(more)), *arguments)
 
     def read_request(self, script: Script, queue: QueueRef, *arguments: bytes) -> ReadRequest:
@@ -76,10 +72,7 @@ class Store:
         return ReadRequest(keys[0], arguments, script, keys)
 
     def schedule_history(self, queue: QueueRef, seconds: int, now: int) -> list[Block]:
-        """Schedule the removal of history entries that are created at ``now``. Return the keys of the queue's history.
-
-        ``seconds`` is the retention. If the retention is 0, the queue keeps no history: schedule and return nothing.
-        """
+        """Schedule the removal of new history entries, and return the keys of the queue's history."""
         if not seconds:
             return []
         self.schedule_expiry(queue, now + seconds * 1000, now)
@@ -88,11 +81,7 @@ class Store:
     def schedule_idempotency_key(
         self, queue: QueueRef, idempotency_key: IdempotencyKey, now: int
     ) -> tuple[Block, list[bytes]]:
-        """Schedule the removal of an idempotency key that is used at ``now``.
-
-        Return the Redis keys that store the results of requests with idempotency keys, and three script arguments:
-        idempotency key, digest and expiry.
-        """
+        """Schedule the removal of an idempotency key, and return the keys of results and the script arguments."""
         expires = now + idempotency_key.window * 1000
         self.schedule_expiry(queue, expires, now)
         return layout.keys(queue).answers, [
@@ -102,10 +91,7 @@ class Store:
         ]
 
     def schedule_expiry(self, queue: QueueRef, expires: int, now: int) -> None:
-        """Schedule a sweep (removal of expired data) of the queue at ``expires``, unless an earlier one is scheduled.
-
-        Call this before the data that expires is stored.
-        """
+        """Ensure a sweep of the queue at ``expires`` or earlier. Call this before the expiring data is stored."""
         try:
             entered = self._scheduled[queue]  # in one step, because another thread may evict the entry
         except KeyError:
@@ -119,22 +105,14 @@ class Store:
             self._scheduled[queue] = moment
 
     def register_project(self, project: str) -> None:
-        """Add the project to the expiry schedule, which also lists all projects.
-
-        Call this before the project's first queue is created.
-        """
+        """Add the project to the expiry schedule. Call this before the project's first queue is created."""
         if project not in self._registered:
             self.schedule(layout.whole(project), layout.FAR)
             with self._lock:
                 self._registered[project] = True
 
     def schedule(self, queue: QueueRef, moment: int, done: bytes = b"") -> None:
-        """Schedule a sweep (removal of expired data) of the queue, and remove a completed entry from the schedule.
-
-        Args:
-            moment: Due time of the sweep; 0 = schedule no sweep.
-            done: The entry to remove; empty = none.
-        """
+        """Schedule a sweep of the queue at ``moment`` (0 = no sweep), and remove the schedule entry ``done``."""
         key = layout.bucket_of(queue)
         member = layout.schedule_entry(queue, moment)
         self.client.run(scripts.SCHEDULE, (key,), b"%d" % moment, member, done, b"")
@@ -164,8 +142,8 @@ def checked(
 ) -> Reply:
     """Return a script's reply, or raise the error that the reply reports.
 
-    If an earlier request had the same idempotency key, raise ``Repeated`` with the stored result of that request, or
-    ``KeyReused`` if that request was different. ``answer`` decodes the stored result; None = ``decode_posted``.
+    If an earlier request had the same idempotency key, raise ``Repeated`` with its stored result, or ``KeyReused`` if
+    the requests differ.
     """
     if not isinstance(reply, list):
         return reply
@@ -188,7 +166,6 @@ def raise_repeated(reply: Reply, drafts: Sequence[Draft]) -> None:
 
 
 def _read_result(known: bytes, idempotency_key: IdempotencyKey) -> bytes:
-    """Return the stored result of an earlier request. Raises ``KeyReused`` if that request had a different digest."""
     end = KNOWN.size + KNOWN.unpack_from(known)[1]
     if known[KNOWN.size : end] != idempotency_key.digest:
         raise KeyReused
@@ -215,12 +192,12 @@ def decode_settled(packed: bytes) -> SettleResult:
 
 
 def encode_ids(drafts: Sequence[Draft]) -> bytes:
-    """Encode the message ids that a stage request returns, to store them with the idempotency key."""
+    """Encode the message ids that a stage request returns."""
     return msgspec.msgpack.encode([draft.id for draft in drafts])
 
 
 def encode_posted(drafts: Sequence[Draft]) -> bytes:
-    """Encode the result of a post, to store it with the idempotency key. The Lua script appends the last sequence."""
+    """Encode the result of a post. The Lua script appends the last sequence."""
     return PAIR + encode_ids(drafts) + NUMBER
 
 
@@ -246,10 +223,9 @@ class MovePlan(NamedTuple):
 
 
 def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -> MovePlan:
-    """Build the script arguments for moves, and schedule sweeps (removal of expired data) of the target queues.
+    """Build the script arguments for moves, and schedule sweeps for the earliest possible expiries.
 
-    The exact expiries are unknown before the moves, so the sweeps are scheduled for the earliest possible ones. After
-    the moves, call ``schedule_arrivals`` with the script's reply. ``moment`` is the time of the moves in milliseconds.
+    After the moves, call ``schedule_arrivals`` with the script's reply.
     """
     numbers: dict[str, int] = {}
     terms: list[bytes] = []
@@ -269,11 +245,7 @@ def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -
 
 
 def schedule_arrivals(store: Store, targets: Sequence[QueueRef], blob: bytes, moment: int) -> bytes:
-    """Schedule sweeps (removal of expired data) of the target queues after moves.
-
-    The header of the script's reply ``blob`` has one time per target: the earliest expiry of the messages that were
-    moved there; 0 = none. Return the reply without the header.
-    """
+    """Schedule sweeps of the target queues after moves, and return the script's reply without its header."""
     at = 0
     for target in targets:
         earliest = layout.MOMENT.unpack_from(blob, at)[0]

@@ -2,8 +2,7 @@
 """A thread that reads published messages on its own redis-py connection.
 
 The thread also sends all commands on this connection, because two threads must not use a TLS connection concurrently.
-No other thread can wake the thread. Every ``patience`` seconds, the thread checks whether there are commands to send
-and whether it was closed.
+No other thread can wake the thread, so it checks every ``patience`` seconds for commands to send and for ``close``.
 
 The thread reads the connection directly, which takes 2.4 µs per notice instead of 10 µs with redis-py's ``PubSub``.
 Reads have no timeout argument, because that would cost two system calls each.
@@ -42,9 +41,7 @@ Connection = Any
 class Subscriber(ABC):
     """A thread that reads published messages and reconnects after failures, until ``close`` is called.
 
-    Args:
-        patience: Seconds to wait for input before ``send`` is called again.
-        pause: Seconds of pause after all available input was read.
+    ``patience`` is the wait for input before ``send``, and ``pause`` the pause after input, in seconds.
     """
 
     def __init__(self, name: str, patience: float, pause: float) -> None:
@@ -127,7 +124,6 @@ class Subscriber(ABC):
                 connection.send_command("PING", check_health=False)
 
     def _read(self, connection: Connection) -> list[Notice]:
-        """Wait up to ``patience`` seconds for a notice. Return all notices that are available then."""
         found: list[Notice] = []
         patience = self._patience
         while len(found) < TOGETHER and connection.can_read(patience):

@@ -116,15 +116,11 @@ class TopicController:
         return self._follower.subscribe(project, listener)
 
     def _highest(self, project: str) -> int:
-        """Return an upper bound of all sequences that the log has ever assigned, including sequences of lost messages.
-
-        The bound is computed from the store's time.
-        """
+        """Return an upper bound of all sequences that the log has ever assigned, even to lost messages."""
         seconds, _ = self._store.client.command(batches.keys(project)[0], b"TIME")
         return (int(seconds) + AHEAD) * 1000 * batches.PACE
 
     def _trim(self, project: str, retention: Retention) -> bool:
-        """Trim the project's topic log to its retention because the store is full. Return whether memory was freed."""
         gone, left = self._run(scripts.LOG_TRIM, project, b"%d" % retention.size, b"%d" % retention.messages)
         if left:
             self._sweep_soon(project)
@@ -155,12 +151,10 @@ class LogScan:
         self.done = False
 
     def terms(self) -> list[bytes]:
-        """Return the arguments of the next call of the read script."""
         numbers = self._position, self._ask, MAX_BYTES, MAX_BATCHES - self._seen
         return [*(b"%d" % number for number in numbers), layout.text(self._pattern.topic)]
 
     def take(self, blob: bytes) -> None:
-        """Add the batches in the reply ``blob`` that match the pattern, up to the limits of the read."""
         reached, self._last, self._dropped = STATE.unpack_from(blob)
         for batch in batches.batches(blob, STATE.size):
             if self._pattern.matches(batch.topic):

@@ -53,7 +53,7 @@ PRODUCER: Final = Packing(">QQQ")
 
 
 def min_ttls(stage: bytes) -> dict[str, int]:
-    """Return a mapping from queue name to the minimum TTL, in milliseconds, of a stage's messages for that queue."""
+    """Return the minimum TTL, in milliseconds, of a stage's messages by queue name."""
     at, found = STAGE.size, {}
     while at < len(stage):
         least, length = STAGED_QUEUE.unpack_from(stage, at)
@@ -82,15 +82,7 @@ FORGOTTEN: Final = 60_000
 
 
 class OpenCommit(Struct, array_like=True, frozen=True):
-    """The stored form of an open commit, which is decided but not completed.
-
-    For each item of ``claims`` and ``stages``, another key contains the list of messages to process; see ``layout``.
-
-    Attributes:
-        batch: Number of the batch, in decimal digits.
-        claims: For each queue with settled claims, its full name and its history retention in seconds.
-        stages: Stored form of each stage.
-    """
+    """The stored form of an open commit, which is decided but not completed."""
 
     batch: bytes
     claims: list[tuple[bytes, int]]
@@ -125,10 +117,7 @@ def register(store: Store, commit: Commit, now: int) -> None:
 
 
 def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
-    """Return up to ``MAX_READ_COMMITS`` open commits of all projects: decided, but not completed.
-
-    Also remove old entries of ``OPEN_KEY`` that have no open commit.
-    """
+    """Return up to ``MAX_READ_COMMITS`` open commits of all projects, and remove stale entries of ``OPEN_KEY``."""
     bounds = OPEN_KEY, b"0", b"%d" % (MAX_READ_COMMITS - 1), b"WITHSCORES"
     found = store.client.command(OPEN_KEY, b"ZRANGE", *bounds)
     open_ones = []
@@ -149,10 +138,7 @@ def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
 
 
 def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> bool:
-    """Process up to ``most`` messages of the producer's open commit, which is decided but not completed.
-
-    Return ``True`` if the commit is still open, or ``False`` if it is complete or the producer has no open commit.
-    """
+    """Process up to ``most`` messages of the producer's open commit, and return whether the commit is still open."""
     name, whole = layout.text(producer), layout.whole(project)
     packed, phase = _find_open(store, project, name)
     if packed is None:
@@ -165,10 +151,7 @@ def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> 
 
 
 def schedule_targets(store: Store, project: str, lives: Mapping[str, int], now: int) -> list[QueueRef]:
-    """Schedule active expiry for the target queues of a commit at the time ``now``. Return the queues.
-
-    ``lives`` maps the name of each queue to the minimum TTL, in milliseconds, of the messages for that queue.
-    """
+    """Schedule active expiry for the target queues of a commit, and return the queues."""
     targets = [QueueRef(project, name) for name in lives]
     for target in targets:
         store.schedule_expiry(target, now + lives[target.name], now)
@@ -193,10 +176,6 @@ def _slice_arguments(
 
 
 def _find_open(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
-    """Return the stored form of the producer's open commit, and the number of its completed message lists.
-
-    Return (``None``, 0) if the producer has no open commit.
-    """
     keys = layout.keys(layout.whole(project))
     packed, phase = store.client.each([ReadRequest(key, (b"HGET", key, producer)) for key in (keys.open, keys.phase)])
     return packed, int(phase or 0)
@@ -224,10 +203,7 @@ class Attempt:
         """Lists of messages to delete, as (queue, history retention in seconds)."""
 
     def run(self) -> CommitResult:
-        """Commit and return the result. The commit may still be open: decided, but not completed.
-
-        Raises the errors of ``TransactionController.commit``.
-        """
+        """Commit and return the result. The commit may still be open: decided, but not completed."""
         ends = self._moment + self._commit.ttl * 1000
         self._store.schedule_expiry(self._whole, ends, self._moment)
         may_open = False
@@ -274,10 +250,7 @@ class Attempt:
         return OpenCommit(b"%d" % self._commit.batch, claims, list(packed))
 
     def _read_stages(self) -> list[bytes]:
-        """Return the stored form of each stage to publish, in the order of ``_names``; b"" for a missing stage.
-
-        Missing stages of ``Commit.beside``, which are optional, are removed from ``_names``.
-        """
+        """Return the stored form of each stage to publish, in the order of ``_names``; b"" for a missing stage."""
         publish, beside = dict.fromkeys(self._commit.publish), dict.fromkeys(self._commit.beside)
         if not publish:
             return []
@@ -289,10 +262,6 @@ class Attempt:
         return [found[name] or b"" for name in self._names]
 
     def _schedule_targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
-        """Schedule active expiry for the target queues of stages. Return the queues.
-
-        ``packed`` has the stored forms of the stages.
-        """
         lives: dict[str, int] = {}
         for stage in packed:
             for name, least in min_ttls(stage).items():

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded store: the queue engine over a RocksDB directory, which one process owns.
-
-This module combines the engine and the store. The other modules of the package depend only on ``ordered.store``.
-"""
+"""The embedded store: the queue engine over a RocksDB directory, which one process owns."""
 
 import math
 import os
@@ -52,12 +49,7 @@ MAX_COMPACTING: Final = 1.0
 def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedStorage:
     """Open the store at ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``.
 
-    Args:
-        expiry: The expiry settings until ``Storage.maintain`` receives new ones; None for the defaults.
-        options: The fields of ``RocksdbOptions``.
-
-    Raises:
-        StartRefused: An option is invalid, or the store cannot be opened.
+    Raises ``StartRefused`` if an option is invalid or the store cannot be opened.
     """
     chosen = RocksdbOptions(**options)
     check_choices(chosen)
@@ -79,11 +71,7 @@ def _open(path: Path, options: RocksdbOptions, expiry: Expiry) -> OrderedStorage
 
 
 def admit(path: Path) -> None:
-    """Check that a store's directory may be opened for writing. The check does not change the directory.
-
-    Raises:
-        StartRefused: The layout is different, a log file is missing, or the log is damaged before complete writes.
-    """
+    """Raise ``StartRefused`` if the directory must not be opened for writing; see ``admission.admit``."""
     admission.admit(path, startup.check_layout)
 
 
@@ -110,12 +98,9 @@ def _check(path: Path) -> Report:
 
 
 def salvage(uri: str, to: str) -> SalvageResult:
-    """Copy the readable data of a store to a new store at ``to``, which is a path or a URI.
+    """Copy the readable data of a store to a new store at ``to`` (path or URI), and report what was lost.
 
-    Return what was saved and lost, and the integrity check of the new store.
-
-    Raises:
-        StartRefused: ``to`` exists, or the damaged store does not exist or is in use.
+    Raises ``StartRefused`` if ``to`` exists, or if the damaged store does not exist or is in use.
     """
     path = parse_path(uri)
     with _replacement(path, parse_path(to) if ":" in to else Path(to)) as folder:
@@ -141,11 +126,7 @@ def salvage(uri: str, to: str) -> SalvageResult:
 
 @contextmanager
 def _replacement(path: Path, to: Path) -> Iterator[Path]:
-    """Provide a working folder for the salvage of the damaged store at ``path``.
-
-    If the context ends without an error, rename the folder's subfolder ``store`` to ``to``. Raises ``StartRefused`` if
-    ``to`` exists, or if the store at ``path`` is missing or in use.
-    """
+    """Provide a folder for a salvage, and rename its subfolder ``store`` to ``to`` if no error occurs."""
     unfinished = to.with_name(f"{to.name}.unfinished")
     for target in (to, unfinished):
         if target.exists():
@@ -182,11 +163,9 @@ class Backups:
 
     @staticmethod
     def verify(folder: Path) -> Report:
-        """Check the files of a backup and then the integrity of its store. The backup is not changed.
+        """Check the files of a backup, and then the integrity of its store, without changing the backup.
 
-        If a file is missing or has a wrong checksum, the check ends with a report that lists all such files.
-
-        Raises ``StartRefused`` if the folder is not a complete backup.
+        A missing or damaged file ends the check. Raises ``StartRefused`` if the folder is not a complete backup.
         """
         manifest = backups.read(folder)
         if found := backups.find_damage(folder, manifest):
@@ -263,7 +242,7 @@ def parse_path(uri: str) -> Path:
 class Directory(Housekeeping):
     """The housekeeping of a RocksDB directory: compactions, snapshots, metrics and damage.
 
-    The object stays in use when the store is reopened. ``open`` must not be called while the store is open.
+    The object stays in use when the store is reopened. Do not call ``open`` while the store is open.
     """
 
     def __init__(
@@ -276,15 +255,7 @@ class Directory(Housekeeping):
         trimmed: str,
         space: SpaceGuard,
     ) -> None:
-        """Create the object without opening the directory.
-
-        Args:
-            families: The names of all column families.
-            sync: The sync mode, and the sync interval in seconds; see ``Store``.
-            stamped: The column family with the compaction filter.
-            trimmed: The column family from which large key ranges are removed.
-            space: Checks the free space of the file system.
-        """
+        """Create the object without opening the directory. ``sync`` is the sync mode and the interval in seconds."""
         self._space = space
         self._path = path
         self._families = families
@@ -331,7 +302,7 @@ class Directory(Housekeeping):
         """Compact trimmed key ranges and files with expired bodies, if due, at most once a minute.
 
         RocksDB itself would compact this data late: a trimmed range has only a few tombstones, and a compaction filter
-        causes no compactions. ``trimmed`` yields the trimmed ranges.
+        causes no compactions.
         """
         moment = time.monotonic()
         if moment - self._checked_at < CHECK_INTERVAL:

@@ -43,12 +43,11 @@ NO_LIST: Final = (
 
 
 def admit(path: Path, check: Check) -> None:
-    """Check that a directory may be opened for writing. The check accepts a missing directory and changes nothing.
+    """Check that a directory may be opened for writing, without changing it. A missing directory is accepted.
 
     ``check`` receives the names of the column families, and a function that reads a value of the family ``default``.
 
-    Raises:
-        StartRefused: ``check`` fails, a log file is missing, or the log is damaged before complete writes.
+    Raises ``StartRefused`` if ``check`` fails, a log file is missing, or the log is damaged before complete writes.
     """
     if not (path / "CURRENT").exists():
         if any(file.stat().st_size for file in (*path.glob("*.sst"), *path.glob("*.log"))):
@@ -96,11 +95,7 @@ def _inspect(path: Path, database: Rdict, is_whole: bool) -> tuple[Tear | None, 
 
 
 def _open(path: Path) -> tuple[Rdict, bool]:
-    """Open the default column family read-only. Return the database, and whether the whole log was replayed.
-
-    A damaged log is replayed up to the damage. Raises RocksDB's error if anything except the log is
-    unreadable.
-    """
+    """Open the default column family read-only, and return the database and whether the whole log was replayed."""
     try:
         return _read_only(path, DBRecoveryMode.absolute_consistency()), True
     except Exception as error:

@@ -44,7 +44,7 @@ CHUNK: Final = 1 << 20
 
 
 class File(Struct, frozen=True):
-    """A file of a backup. ``size`` is in bytes, and ``sha256`` is the checksum of the content in hexadecimal."""
+    """A file of a backup. ``size`` is in bytes, and ``sha256`` is in hexadecimal."""
 
     name: str
     size: Annotated[int, Meta(ge=0)]
@@ -54,12 +54,9 @@ class File(Struct, frozen=True):
 class Manifest(Struct, frozen=True, kw_only=True):
     """The description of a backup.
 
-    Attributes:
-        version: The version of zq.
-        layout: The layout version of the store.
-        moment: The time of the snapshot by the store's clock, as Unix time in seconds.
-        sequence: The RocksDB sequence number up to which the backup contains all writes.
-        checksum: The SHA-256 of the manifest with an empty checksum.
+    ``moment`` is the time of the snapshot by the store's clock, as Unix time in seconds. ``sequence`` is the RocksDB
+    sequence number up to which the backup contains all writes. ``checksum`` is the SHA-256 of the manifest with an
+    empty checksum.
     """
 
     version: str
@@ -71,12 +68,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 class NewBackup(NamedTuple):
-    """A new backup.
-
-    Attributes:
-        size: The total size of the backup's files in bytes.
-        copied: The size in bytes of the files that were copied and not linked to an earlier backup.
-    """
+    """A new backup; ``copied`` is the size in bytes of the files that were not linked to an earlier backup."""
 
     folder: Path
     size: int
@@ -84,15 +76,7 @@ class NewBackup(NamedTuple):
 
 
 def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> NewBackup:
-    """Create a backup of ``snapshot`` in the folder ``target``, then remove all but the newest ``keep`` backups.
-
-    Args:
-        layout: The layout version of the store.
-        keep: None or 0 = remove no backups.
-
-    Raises:
-        StartRefused: The backup or the removal of an old backup fails.
-    """
+    """Create a backup of ``snapshot`` in ``target``, then remove all but the newest ``keep`` (0 = remove none)."""
     with _locked(target):
         partial = target / f"{_name_of(snapshot.moment)}{PARTIAL}"
         try:
@@ -156,10 +140,7 @@ def read(folder: Path) -> Manifest:
 
 
 def find_damage(folder: Path, manifest: Manifest, to: Path | None = None) -> list[str]:
-    """Compare the files of a backup with its manifest. If the folder ``to`` is given, also copy the files to it.
-
-    Return one sentence for each missing or changed file. Raises ``OSError`` if ``to`` is not writable.
-    """
+    """Return one sentence for each missing or changed file of a backup. Copy the files to ``to``, if given."""
     found = []
     for listed in manifest.files:
         try:
@@ -207,10 +188,7 @@ def _locked(target: Path) -> Iterator[None]:
 
 
 def _fill(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[str, int, str], Path]) -> NewBackup:
-    """Write and sync the files and the manifest of a backup to the folder ``partial``.
-
-    ``known`` maps (name, size, checksum) to a file of an earlier backup that may be linked.
-    """
+    """Write and sync the files and the manifest of a backup to the folder ``partial``."""
     files, copied = [], 0
     for source in sorted(Path(snapshot.folder).iterdir()):
         with _open(source) as content:
@@ -251,7 +229,6 @@ def _link(former: Path | None, to: Path) -> bool:
 
 
 def _copy(source: BufferedReader, to: Path | None) -> tuple[int, str]:
-    """Read a file and copy it to ``to``, if given. Return the size in bytes and the SHA-256 checksum of the file."""
     digest, size = hashlib.sha256(), 0
     with to.open("xb") if to is not None else open(os.devnull, "wb") as file:
         while chunk := source.read(CHUNK):
@@ -265,7 +242,6 @@ def _copy(source: BufferedReader, to: Path | None) -> tuple[int, str]:
 
 
 def _open(path: Path) -> BufferedReader:
-    """Open a regular file for reading. Raises ``OSError`` for a symbolic link or another type of file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health checks of an embedded store for the command ``zq-server doctor``. The checks do not open the store."""
+"""Health checks of an embedded store for the command ``zq-server doctor``, which do not open the store."""
 
 import os
 import shutil
@@ -50,10 +50,7 @@ def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[S
 
 
 def find_folder(path: Path) -> Path:
-    """Return the store's directory or, if that does not exist, the nearest parent directory that exists.
-
-    Raises ``StartRefused`` if this process cannot write there.
-    """
+    """Return the store's directory or the nearest existing parent. Raises ``StartRefused`` if not writable."""
     folder = next(each for each in (path, *path.absolute().parents) if os.path.exists(each))
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise StartRefused(f"The store {path} cannot be opened: {folder} is not a directory that this user can write.")

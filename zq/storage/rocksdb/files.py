@@ -52,22 +52,13 @@ def is_damage(error: BaseException) -> bool:
 
 
 def damage_location(error: Exception) -> tuple[int, int]:
-    """Return the table file number and the byte offset of the block that RocksDB's error message names.
-
-    A number that the message does not have is returned as -1.
-    """
+    """Return the table file number and the block offset that RocksDB's error message names; -1 = none."""
     table, offset = TABLE.search(str(error)), OFFSET.search(str(error))
     return int(table[1]) if table else -1, int(offset[1]) if offset else -1
 
 
 def check_end(cursor: Any, lower: bytes, last: bytes | None, backwards: bool) -> None:
-    """Raise RocksDB's error if a scan has ended at damage instead of at the end of its range.
-
-    Args:
-        cursor: A new iterator over the range of the scan.
-        lower: The lower bound of the range.
-        last: The last key that the scan has yielded, or None.
-    """
+    """Raise RocksDB's error if a scan has ended at damage instead of at the end of its range."""
     cursor.seek(lower if backwards or last is None else last + b"\0")
     while backwards and cursor.valid() and (last is None or cursor.key() < last):
         cursor.next()
@@ -87,7 +78,7 @@ class Damage:
         """Number of reads that have failed."""
 
     def record(self, error: Exception, family: str, key: bytes | None = None) -> bool:
-        """Record and log the damage that a read error reports. Return whether this is the family's first known damage.
+        """Record and log a read error, and return whether it is the family's first known damage.
 
         The damage is at or above ``key``; None = unknown key. An unknown ``family`` is "".
         """
@@ -109,10 +100,7 @@ class Damage:
 
 
 def open_database(path: Path, options: Options, families: dict[str, Options]) -> Rdict:
-    """Open a RocksDB directory, or create a missing one. Wait up to ``LOCK_PATIENCE`` seconds for a locked directory.
-
-    Raises ``StartRefused`` if the directory stays locked or cannot be opened.
-    """
+    """Open a RocksDB directory, or create a missing one. Raises ``StartRefused`` if it stays locked."""
     deadline = time.monotonic() + LOCK_PATIENCE
     while True:
         try:
@@ -143,11 +131,10 @@ def warn_of_others(path: Path) -> None:
 def hold_lock(path: Path) -> IO[bytes]:
     """Acquire RocksDB's lock on a directory without changing the directory. To release the lock, close the file.
 
-    If the directory is locked, wait up to ``LOCK_PATIENCE`` seconds. The lock belongs to the process, so it does not
-    exclude other threads of this process.
+    Wait up to ``LOCK_PATIENCE`` seconds for a locked directory. The lock belongs to the process, so it does not exclude
+    other threads of this process.
 
-    Raises:
-        StartRefused: A server has the directory open, or there is no store.
+    Raises ``StartRefused`` if a server has the directory open, or if there is no store.
     """
     deadline = time.monotonic() + LOCK_PATIENCE
     names = ("LOCK", "CURRENT", "IDENTITY")
@@ -171,10 +158,7 @@ def hold_lock(path: Path) -> IO[bytes]:
 
 @contextmanager
 def create_directory(path: Path) -> Iterator[Path]:
-    """Provide a temporary path at which the caller creates a directory.
-
-    If the context ends without an error, rename the directory to ``path``. Raises ``StartRefused`` if ``path`` exists.
-    """
+    """Provide a temporary path for a new directory, and rename the directory to ``path`` if no error occurs."""
     unfinished = path.with_name(f"{path.name}.unfinished")
     if os.path.lexists(path):
         raise StartRefused(f"{path} already exists, but a restore creates a new store. Choose another directory.")
@@ -187,12 +171,7 @@ def create_directory(path: Path) -> Iterator[Path]:
 
 
 def flush_all(views: Iterable[Rdict]) -> None:
-    """Flush the write buffers of the column families one by one, without blocking writers.
-
-    ``views`` has one database handle per family.
-
-    Raises ``Unavailable`` if a flush fails.
-    """
+    """Flush the write buffers of the column families one by one, without blocking writers."""
     try:
         for view in views:
             view.flush()
@@ -203,8 +182,7 @@ def flush_all(views: Iterable[Rdict]) -> None:
 def link_files(database: Rdict, folder: Path) -> float:
     """Hard-link the database's files into a new folder, and return the duration in seconds.
 
-    During this time, RocksDB flushes the write buffers and blocks all threads. Call ``flush_all`` first to shorten it.
-    Raises ``Unavailable`` if RocksDB reports an error.
+    RocksDB flushes the write buffers and blocks all threads. To shorten this time, call ``flush_all`` before.
     """
     began = time.monotonic()
     try:
@@ -218,7 +196,6 @@ def link_flushed(database: Rdict, views: Sequence[Rdict], folder: Path) -> tuple
     """Flush all families repeatedly until a flush is quick, then hard-link the files into a new folder.
 
     Return the duration of linking in seconds, and a RocksDB sequence number up to which the files contain all writes.
-    Raises ``Unavailable`` if RocksDB reports an error.
     """
     for _ in range(MAX_FLUSHES):
         began = time.monotonic()
@@ -236,10 +213,7 @@ def note_closed(path: Path) -> None:
 
 
 def close_part(part: Rdict) -> None:
-    """Close a database or a view of one of its families. Ignore I/O errors and damage.
-
-    Raises ``Unavailable`` if closing fails for another reason.
-    """
+    """Close a database or a view of one of its families. Ignore I/O errors and damage."""
     try:
         part.close()
     except Exception as error:

@@ -2,7 +2,7 @@
 """The readable data of a damaged store.
 
 A scan skips the whole key range of a damaged block, including the entries of other files in this range. Two sources
-provide the keys in such a gap: index entries of other families, and the *repaired copy*, which RocksDB builds from the
+provide the keys in this gap: index entries of other families, and the *repaired copy*, which RocksDB builds from the
 undamaged files.
 
 The repaired copy may have outdated values. It is therefore used for a value only if the damaged store cannot return the
@@ -30,10 +30,7 @@ Known = Callable[[], Iterable[bytes]]
 
 
 def repair(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
-    """Copy a store to the new folder ``to``, let RocksDB rebuild the copy's manifest, and return ``to``.
-
-    Files whose names are in ``without`` are not copied.
-    """
+    """Copy a store, except the files ``without``, to the folder ``to``, and let RocksDB rebuild the manifest."""
     to.mkdir(mode=0o700)
     for file in path.iterdir():
         if file.name not in without and not file.name.startswith(MADE_ANEW) and file.is_file():
@@ -54,7 +51,6 @@ def copy_intact(path: Path, to: Path) -> Path:
 
 
 def _copy(file: Path, to: Path) -> None:
-    """Copy a file of the store. A table file, which never changes, is hard-linked if possible."""
     try:
         if file.suffix != ".sst":
             raise OSError
@@ -64,10 +60,7 @@ def _copy(file: Path, to: Path) -> None:
 
 
 class DamagedDirectory:
-    """The readable data of one damaged store; see ``ordered.salvage_copy.DamagedStore``.
-
-    ``workshop`` is a directory for copies, which the caller removes.
-    """
+    """The readable data of one damaged store; see ``ordered.salvage_copy.DamagedStore``."""
 
     def __init__(self, path: Path, workshop: Path, families: Iterable[str]) -> None:
         """Open the store and scan it for damage. Raises ``StartRefused`` if the store is in use or cannot be opened."""
@@ -85,12 +78,7 @@ class DamagedDirectory:
                 self._rest = Survey(repair(self._source, workshop / "rest", damaged))
 
     def entries(self, family: str, *known: Known) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield (key, value) of each readable entry, and (key, None) of each known key whose value is unreadable.
-
-        ``known`` are functions that return keys of existing entries; see ``DamagedStore.entries``. In damaged ranges,
-        the method also tries the keys of the repaired copy (a copy without the damaged files). It yields such a key
-        only if its value is readable.
-        """
+        """Yield (key, value) of each readable entry, and (key, None) of each known key whose value is unreadable."""
         yield from self.survey.scan(family, b"", TOP)
         gaps = self.gaps(family)
         if not gaps:
@@ -114,11 +102,7 @@ class DamagedDirectory:
         return FamilyGaps(self.survey.gaps(family))
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key. Raises ``StoreDamaged`` if the current value may be in the unreadable data.
-
-        A read may also fail because of a damaged file that cannot contain the key. The value is then read from the
-        repaired copy, which is a copy without the damaged files.
-        """
+        """Return the value of a key. Raises ``StoreDamaged`` if the current value may be in the unreadable data."""
         try:
             return self.survey.get(family, key)
         except StoreDamaged:

@@ -29,12 +29,7 @@ class DiskUsage(Protocol):
 
 
 class SpaceGuard:
-    """A check for low free space, with hysteresis.
-
-    Args:
-        minimum: Minimum free bytes. None for the default, 0 for no check.
-        disk_usage: Returns the sizes of the file system that contains a path.
-    """
+    """A check for low free space, with hysteresis. ``minimum`` is in bytes; 0 = no check."""
 
     def __init__(
         self, path: Path, minimum: int | None, disk_usage: Callable[[Path], DiskUsage] = shutil.disk_usage

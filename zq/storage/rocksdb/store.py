@@ -69,10 +69,7 @@ class _Waiter:
 
 
 class GroupSync:
-    """A group sync: one thread, the leader, flushes the log to disk for all waiting threads.
-
-    A flush covers all earlier writes. A thread that arrives during a flush waits for the next flush.
-    """
+    """A group sync: one thread, the leader, flushes the log to disk for all waiting threads."""
 
     def __init__(self, flush: Callable[[], None]) -> None:
         self._flush = flush
@@ -139,12 +136,8 @@ class Store(ordered.Store):
     ) -> None:
         """Open the store.
 
-        Args:
-            sync: The sync mode: ``always``, ``interval`` or ``never``.
-            sync_interval: Seconds between two syncs in the mode ``interval``.
-            filtered: The family with the compaction filter, which ``enable_filter`` enables; "" = none. See ``tuning``.
-            damage: The damage found so far, if the store is reopened.
-            logged: Whether writes are appended to a log file. If not, the caller makes them durable.
+        ``filtered`` is the family with the compaction filter, which ``enable_filter`` enables; "" = none. If ``logged``
+        is False, the caller makes the writes durable.
         """
         self._damage = damage or Damage()
         self._path = path
@@ -180,10 +173,7 @@ class Store(ordered.Store):
 
     @property
     def is_prompt(self) -> bool:
-        """Whether operations that read few entries may run on the event loop's thread.
-
-        False during and shortly after a write stall.
-        """
+        """Whether short reads may run on the event loop's thread. False during and shortly after a write stall."""
         return time.monotonic() - self._stalled_at > STALL_MEMORY
 
     def get(self, family: str, key: bytes) -> bytes | None:
@@ -267,8 +257,7 @@ class Store(ordered.Store):
     def enable_filter(self, work: bool) -> None:
         """Enable the compactions that run the compaction filter, or disable them if ``work`` is false.
 
-        The filter removes expired data permanently. Compactions that are already running continue. Raises
-        ``Unavailable`` if RocksDB rejects the options.
+        The filter removes expired data permanently. Running compactions continue.
         """
         if self.filtering:
             allowed = work and self.may_compact(self._filtered)
@@ -279,17 +268,11 @@ class Store(ordered.Store):
         return family not in self._damage.families
 
     def compact_after(self, family: str, seconds: int) -> None:
-        """Make RocksDB compact each file of the family ``seconds`` after it was written, and older files immediately.
-
-        Raises ``Unavailable`` if RocksDB rejects the options.
-        """
+        """Make RocksDB compact each file of the family ``seconds`` after it was written."""
         self._set_options(family, tuning.schedule(seconds))
 
     def flush_removals(self, family: str) -> None:
-        """Flush the family's write buffer if it has removals, so that compactions take the removals into account.
-
-        Raises ``Unavailable`` if the flush fails.
-        """
+        """Flush the family's write buffer if it has removals, so that compactions take the removals into account."""
         try:
             if self.get_property(family, "num-deletes-active-mem-table"):
                 self._views[family].flush()
@@ -297,11 +280,7 @@ class Store(ordered.Store):
             raise unavailable_error() from error
 
     def flush_beyond(self, most: int) -> None:
-        """Flush the large write buffers if all write buffers together exceed ``most`` bytes.
-
-        A write buffer is large if its size is above ``most`` divided by the number of families. Raises ``Unavailable``
-        if a flush fails.
-        """
+        """Flush the large write buffers if all write buffers together exceed ``most`` bytes."""
         sizes = {family: self.get_property(family, "cur-size-active-mem-table") for family in self._views}
         if sum(sizes.values()) <= most:
             return
@@ -314,17 +293,11 @@ class Store(ordered.Store):
         tuning.trim_heap()
 
     def link(self, folder: Path) -> tuple[float, int]:
-        """Flush the store and hard-link its files into a new folder. The files contain all writes before this call.
-
-        Return the duration of linking in seconds, and the RocksDB sequence number of the last of these writes.
-        """
+        """Flush the store and hard-link its files into a new folder; see ``link_flushed``."""
         return link_flushed(self._db, list(self._views.values()), folder)
 
     def compact_range(self, gone: Range) -> None:
-        """Compact a removed range to free its space. Blocks until the compaction ends.
-
-        Raises ``Unavailable`` if the compaction fails.
-        """
+        """Compact a removed range to free its space, and wait for the end of the compaction."""
         family, lower, upper = gone
         options = CompactOptions()
         options.set_exclusive_manual_compaction(False)
@@ -334,7 +307,7 @@ class Store(ordered.Store):
             raise unavailable_error() from error
 
     def compact(self, family: str) -> None:
-        """Compact the whole family. Blocks until the compaction ends."""
+        """Compact the whole family, and wait for the end of the compaction."""
         options = CompactOptions()
         options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
         self._views[family].flush()
@@ -345,11 +318,7 @@ class Store(ordered.Store):
         return int(self._views[family].property_int_value(f"rocksdb.{name}") or 0)
 
     def totals(self) -> Counter[str]:
-        """Return counters since the store was opened, by name.
-
-        The names are the values of ``COUNTED``, ``stalled_ms`` (milliseconds of write stalls), and
-        ``background_errors``. After ``close``, the last counters are returned.
-        """
+        """Return counters since the store was opened, by name. After ``close``, return the last counters."""
         if self._ended is not None:
             return self._ended
         lines = (line.split() for line in (self._options.get_statistics() or "").splitlines())

@@ -39,14 +39,7 @@ MISSING: Final = "{name} of the write-ahead log is missing, and its writes may b
 
 
 class Table(NamedTuple):
-    """The metadata of a table file.
-
-    Attributes:
-        start: The smallest key.
-        end: The largest key.
-        entries: The number of entries; 0 if the file cannot be opened.
-        size: The size in bytes.
-    """
+    """The metadata of a table file. ``entries`` is 0 if the file cannot be opened, and ``size`` is in bytes."""
 
     start: bytes
     end: bytes
@@ -55,14 +48,7 @@ class Table(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A key range ``lower <= key < upper`` of a family that a scan cannot read.
-
-    Attributes:
-        file: The name of the damaged table file.
-        table: The metadata of this file, or None if the file is unknown.
-        entries: The estimated number of unreadable entries; 0 = unknown.
-        cause: RocksDB's error message.
-    """
+    """A key range ``lower <= key < upper`` that a scan cannot read. ``entries`` is an estimate; 0 = unknown."""
 
     family: str
     file: str
@@ -73,10 +59,7 @@ class Gap(NamedTuple):
     cause: str
 
     def hides(self, key: bytes) -> bool:
-        """Return whether the gap may contain an unreadable entry with this key.
-
-        If the damaged table is known, only keys in the table's own range can be unreadable.
-        """
+        """Return whether the gap may contain an unreadable entry with this key."""
         its = self.table
         return self.lower <= key < self.upper and (its is None or its.start <= key <= its.end)
 
@@ -93,16 +76,10 @@ class Gap(NamedTuple):
 
 
 class Survey:
-    """A read-only view of a damaged store that skips unreadable data. The directory is locked until ``close``.
-
-    ``notes`` has sentences that describe damage other than gaps (unreadable key ranges).
-    """
+    """A read-only view of a damaged store that skips unreadable data. The directory is locked until ``close``."""
 
     def __init__(self, path: Path) -> None:
-        """Open the store read-only.
-
-        Raises ``StartRefused`` if the store is in use. If RocksDB cannot open the store, RocksDB's error is raised.
-        """
+        """Open the store read-only. Raises ``StartRefused`` if the store is in use."""
         self.notes: list[str] = []
         self.tear: Tear | None = None
         """The position at which the write-ahead log becomes unreadable."""
@@ -190,10 +167,6 @@ class Survey:
         return [self._plain, self._filtered]
 
     def _skip_gap(self, family: str, view: Rdict, lower: bytes, upper: bytes, error: Exception) -> bytes:
-        """Record the unreadable range that begins at ``lower``, and return the upper bound of the range.
-
-        ``error`` is RocksDB's error at this range.
-        """
         if not is_damage(error):
             raise unavailable_error() from error
         place = damage_location(error)
@@ -269,10 +242,7 @@ class _Cursor:
 
 
 def _find_end(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> bytes:
-    """Return the first key between the bounds for which ``fails`` is false, by binary search.
-
-    ``fails`` must be true for all smaller keys and false for all larger ones.
-    """
+    """Return the first key between the bounds for which ``fails`` is false, by binary search."""
     width = max(len(lower), len(upper)) + SLACK
     low, high = (int.from_bytes(key.ljust(width, b"\0")) for key in (lower, upper))
     while high - low > 1:
@@ -286,10 +256,7 @@ def _find_end(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> byt
 
 
 def _estimate_loss(table: Table | None, error: Exception) -> int:
-    """Estimate the number of entries in the unreadable block, or in the table if the whole table is unreadable.
-
-    Return 0 if the table is unknown.
-    """
+    """Estimate the number of entries in the unreadable block, or in the whole table if it is unreadable."""
     if table is None:
         return 0
     size = str(error).rpartition(" size ")[2].split()[:1]

@@ -34,8 +34,8 @@ MIB: Final = 1 << 20
 def trim_heap() -> None:
     """Return freed memory to the operating system, if the C library is glibc.
 
-    glibc keeps freed memory in a heap per thread. Because several threads fill the write buffers in turn, the process
-    would otherwise occupy about three times the size of the write buffers.
+    glibc keeps freed memory in a heap per thread. Several threads fill the write buffers in turn, so the process would
+    otherwise occupy about three times the size of the write buffers.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -43,7 +43,7 @@ def trim_heap() -> None:
 
 
 class Tuning:
-    """The RocksDB options of one store. The store's column families share a block cache."""
+    """The RocksDB options of one store, whose column families share a block cache."""
 
     def __init__(self) -> None:
         self._cache = Cache(64 * MIB)
@@ -110,10 +110,7 @@ _registered: list[str] = []
 
 
 def filtered_options() -> Options:
-    """Return RocksDB options with the TTL compaction filter and with compactions disabled.
-
-    If the options cannot be loaded, return default options.
-    """
+    """Return RocksDB options with the TTL compaction filter and with compactions disabled."""
     try:
         families: dict[str, Options] = Options.load_latest(_register_filter())[1]
         return families["filtered"]
@@ -145,7 +142,6 @@ def schedule(seconds: int) -> dict[str, str]:
 
 
 def _create_folder() -> str:
-    """Create a temporary folder that is removed at exit. Remove the folders of killed processes."""
     for owner in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{OWNER}"):
         with suppress(OSError), owner.open("r+") as file:  # fails for another user's or a running process's folder
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -160,10 +156,7 @@ def _create_folder() -> str:
 
 
 def _register_filter() -> str:
-    """Register the TTL compaction filter with RocksDB and write an options file that names it, once per process.
-
-    Return the folder of the options file.
-    """
+    """Register the TTL filter with RocksDB once per process, and return the folder of its options file."""
     with _registering:
         if not _registered:
             folder = _create_folder()

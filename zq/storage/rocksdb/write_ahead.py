@@ -64,10 +64,7 @@ def masked_crc(content: bytes) -> int:
 
 
 class Fragment(NamedTuple):
-    """A record in a log file: its type, and the byte offsets of its header, content and end.
-
-    ``kind`` is ``WHOLE``, ``FIRST``, ``MIDDLE`` or ``LAST``, or 0 for a record without content.
-    """
+    """A record in a log file, with byte offsets. ``kind`` is 0 for a record without content."""
 
     start: int
     content: int
@@ -76,14 +73,7 @@ class Fragment(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A write in a log file.
-
-    Attributes:
-        start: The offset of the write in bytes.
-        end: The offset after the write in bytes.
-        sequence: The sequence number of the first entry.
-        entries: The number of entries; 0 for a record without content.
-    """
+    """A write in a log file, with byte offsets. ``entries`` is 0 for a record without content."""
 
     start: int
     end: int
@@ -100,9 +90,8 @@ class Batch(NamedTuple):
 class Tear(NamedTuple):
     """The position at which a log becomes unreadable.
 
-    Attributes:
-        dropped: The number of bytes that RocksDB drops when it opens the directory.
-        has_records: Whether the dropped bytes include complete writes. If so, the log is damaged and not only torn.
+    ``dropped`` is the number of bytes that RocksDB drops when it opens the directory. If ``has_records``, these bytes
+    include complete writes: the log is damaged and not only torn.
     """
 
     file: str
@@ -169,10 +158,7 @@ class LogFile:
         return None
 
     def _next(self, at: int) -> int:
-        """Return the offset of the next header at or after ``at``.
-
-        If the rest of the block is too small for a header, return the start of the next block.
-        """
+        """Return the offset of the next header at or after ``at``."""
         rest = -at % BLOCK
         if rest < HEADER.size or (rest < HEADER.size + NUMBER.size and not any(self._content[at : at + rest])):
             return at + rest
@@ -195,8 +181,7 @@ class LogFile:
     def intact_after(self, at: int, known: int) -> Iterator[Batch]:
         """Yield the intact writes that start at or after ``at``, the offset of the damage.
 
-        ``known`` is the last known sequence number. A write counts only if its sequence number is plausible: above
-        ``known``, by less than ``PLAUSIBLE``.
+        A write counts only if its sequence number exceeds ``known``, the last known one, by less than ``PLAUSIBLE``.
         """
         for start in self._possible_starts(at):
             found = self.batch(start)
@@ -242,8 +227,8 @@ def log_files(path: Path, least: int = 0) -> list[Path]:
 def end_in_zeros(path: Path, least: int) -> bool:
     """Return whether any log file ends with at least ``ZEROS`` zero bytes, which no intact write does.
 
-    After a power failure, a file system may leave zeros in place of lost writes. RocksDB treats them as the end of the
-    log. ``least`` is the number of the first log file to check.
+    After a power failure, a file system may leave zeros in place of lost writes. RocksDB treats the zeros as the end of
+    the log. ``least`` is the number of the first log file to check.
     """
     return any(_ends_in_zeros(file) for file in log_files(path, least))
 
@@ -258,9 +243,8 @@ def _ends_in_zeros(file: Path) -> bool:
 def examine(path: Path, recovered: int, least: int) -> Tear | None:
     """Return the position at which RocksDB's replay of the log stops, or None if RocksDB reads the whole log.
 
-    Args:
-        recovered: RocksDB's last sequence number after a replay up to the first damage.
-        least: The number of the first log file that RocksDB replays.
+    ``recovered`` is RocksDB's last sequence number after a replay up to the first damage. ``least`` is the number of
+    the first log file that RocksDB replays.
     """
     # The second call checks all CRCs. It finds damage before ``recovered``, which may come from the manifest.
     return _examine(path, recovered, least) or _examine(path, 0, least)
@@ -287,10 +271,7 @@ def _examine(path: Path, recovered: int, least: int) -> Tear | None:
 
 
 def copy_intact(file: Path, to: Path) -> None:
-    """Copy all intact writes of a damaged log file to a new log file.
-
-    RocksDB itself would skip the rest of each damaged block.
-    """
+    """Copy all intact writes of a damaged log file; RocksDB itself would skip the rest of each damaged block."""
     source, at, last = LogFile(file), 0, 0
     with to.open("wb") as target:
         while True:
@@ -305,7 +286,6 @@ def copy_intact(file: Path, to: Path) -> None:
 
 
 def _records(content: bytes, at: int) -> bytes:
-    """Encode a write as log records. ``at`` is the offset in the log file at which the first record begins."""
     written, kind = b"", 0
     while not kind or content:
         rest = -(at + len(written)) % BLOCK or BLOCK
@@ -320,10 +300,7 @@ def _records(content: bytes, at: int) -> bytes:
 
 
 def find_missing(path: Path, least: int) -> list[str]:
-    """Return the names of log files that ``record_files`` has listed and that no longer exist.
-
-    Files with numbers below ``least`` are ignored, because RocksDB does not need them.
-    """
+    """Return the names of log files that ``record_files`` has listed and that no longer exist."""
     try:
         listed = [int(word) for word in (path / LISTED).read_text("ascii").split()]
     except (OSError, ValueError):

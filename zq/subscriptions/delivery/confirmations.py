@@ -25,14 +25,7 @@ class Template(Struct, frozen=True):
 
 
 class ConfirmationOptions(Struct, frozen=True):
-    """The URLs and mail templates of confirmation requests.
-
-    Args:
-        service: The public URL of this service; "" = unknown.
-        page: The URL of the confirmation page that mails link to; "" = none.
-        joining: The mail to a new subscriber.
-        leaving: The mail to a subscriber that has unsubscribed.
-    """
+    """The URLs and mail templates of confirmation requests."""
 
     service: str = ""
     page: str = ""

@@ -2,7 +2,7 @@
 """Leases that assign each subscription to one delivery worker at a time.
 
 If a worker crashes, other workers take over its subscriptions when its leases expire. If a clock jumps, two workers can
-deliver to the same subscription for a short time. Messages can then be delivered twice, but none is lost.
+deliver to one subscription for a short time. Messages can then be delivered twice, but none is lost.
 """
 
 import threading
@@ -21,10 +21,7 @@ TTL: Final = 10.0
 
 
 class Leases:
-    """The leases of one delivery worker.
-
-    ``alone``: whether this is the only process that uses the store. If so, every lease is granted.
-    """
+    """The leases of one delivery worker. If ``alone``, no other process uses the store, so all are granted."""
 
     def __init__(self, documents: DocumentController, clock: Clock, alone: bool) -> None:
         self._documents = documents
@@ -36,10 +33,7 @@ class Leases:
         self._others: dict[QueueRef, float] = {}
 
     def acquire(self, queue: QueueRef) -> bool:
-        """Acquire or renew the lease on a queue. Return False if another worker holds the lease.
-
-        Raises ``Unavailable`` if the store is unavailable.
-        """
+        """Acquire or renew the lease on a queue. Return False if another worker holds the lease."""
         began = time.monotonic()
         if self._alone or self._held.get(queue, 0.0) > began + TTL / 2:
             return True

@@ -21,14 +21,7 @@ MAX_DELAY: Final = 43200
 
 
 class Outcome(Struct, frozen=True):
-    """The outcome of one delivery attempt.
-
-    Args:
-        delivered: Whether the subscriber has accepted the message.
-        status: The HTTP status of the response; 0 = no response.
-        why: The reason for a failure, for operators.
-        final: Whether a failed delivery must not be retried (contract 9.8), for example after a redirect.
-    """
+    """The outcome of a delivery attempt. ``final``: do not retry (contract 9.8). ``status`` 0 = no response."""
 
     delivered: bool
     status: int = 0
@@ -39,11 +32,7 @@ class Outcome(Struct, frozen=True):
 def merge_policies(
     subscription_policy: Mapping[str, Any] | None, queue_policy: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
-    """Return the effective retry policy, with defaults for missing members.
-
-    The queue's policy applies if the subscription has no policy, or if one of the two policies sets
-    ``ignore_subscription_override``. In all other cases, the subscription's policy applies.
-    """
+    """Return the subscription's retry policy or, if it is missing or overridden, the queue's, with defaults."""
     subscription_policy, queue_policy = subscription_policy or {}, queue_policy or {}
     overridden = subscription_policy.get("ignore_subscription_override") or queue_policy.get(
         "ignore_subscription_override"
@@ -63,10 +52,7 @@ def compute_delays(policy: Mapping[str, Any]) -> list[int]:
 
 
 def compute_backoff(function: str, low: int, high: int) -> list[int]:
-    """Return at most ``(high - low) // 5`` back-off delays, which grow from ``low`` to ``high`` seconds.
-
-    ``function`` is "linear", "arithmetic", "geometric" or "exponential".
-    """
+    """Return at most ``(high - low) // 5`` back-off delays, which grow from ``low`` to ``high`` seconds."""
     count = min((high - low) // 5, MAX_ATTEMPTS)
     if count <= 0:
         return []

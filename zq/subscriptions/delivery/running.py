@@ -43,11 +43,7 @@ def create_worker(
     alone: bool,
     trusts: Tokens | None = None,
 ) -> DeliveryWorker:
-    """Create a delivery worker, but do not start it.
-
-    Args:
-        alone: Whether this is the only process that uses the store.
-    """
+    """Create a delivery worker, but do not start it."""
     mail = MailOptions(
         options.smtp_command,
         options.smtp_host,

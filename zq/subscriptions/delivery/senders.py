@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Delivery by HTTP and mail.
 
-The worker imports this module on first use, because importing aiohttp is slow.
+Imported on first use, because importing aiohttp is slow.
 """
 
 import asyncio
@@ -52,12 +52,7 @@ class CheckingResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Resolve the host in a thread and return all of its addresses.
-
-        Raises:
-            Forbidden: An address of the host is not allowed.
-            TimeoutError: The lookup takes longer than ``LOOKUP_TIMEOUT`` seconds.
-        """
+        """Resolve the host in a thread and return all of its addresses."""
         loop = asyncio.get_running_loop()
         lookup = loop.run_in_executor(self._threads, lambda: resolve(host, port))
         found = await asyncio.wait_for(lookup, LOOKUP_TIMEOUT)
@@ -73,10 +68,7 @@ class CheckingResolver(AbstractResolver):
 
 
 def make_socket_factory(policy: TargetPolicy) -> Any:
-    """Return an aiohttp socket factory that raises ``Forbidden`` for an address that is not allowed.
-
-    aiohttp does not call the resolver for an IP address in a URL, so the socket factory checks all addresses again.
-    """
+    """Return a socket factory that checks all addresses, because aiohttp does not resolve IP addresses in URLs."""
 
     def make(info: Any) -> socket.socket:
         family, kind, protocol, _, where = info
@@ -115,14 +107,7 @@ class Senders:
         self._threads.shutdown()
 
     async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: int) -> Outcome:
-        """Deliver by HTTP POST, and return the outcome. A redirect counts as a failure.
-
-        Args:
-            id: The message id, which is part of the signature.
-            secrets: The secrets that sign the request.
-            hops: The number of subscriptions through which the message has passed, including this one. Sent in the
-                header ``Zq-Hops``.
-        """
+        """Deliver by HTTP POST. A redirect counts as a failure. ``hops`` includes this subscription."""
         try:
             trusted = await self._authority(one)
         except (Invalid, TimeoutError) as refusal:
@@ -158,10 +143,7 @@ class Senders:
         return await self._in_thread(TIMEOUT, self._trusts.headers, one.subscriber, one.options)
 
     async def mail(self, one: Subscription, text: str, subject: str = "", sender: str = "") -> Outcome:
-        """Deliver by mail, and return the outcome.
-
-        If ``subject`` or ``sender`` is not empty, it replaces the subscription's own value.
-        """
+        """Deliver by mail, and return the outcome."""
         try:
             await self._in_thread(3 * TIMEOUT, self._send, one, text, subject, sender)
         except Invalid as refusal:
@@ -171,7 +153,6 @@ class Senders:
         return Outcome(True)
 
     async def _in_thread(self, within: float, call: Callable[..., T], *arguments: Any) -> T:
-        """Run ``call`` in a thread. Raises ``TimeoutError`` after ``within`` seconds, but does not stop the thread."""
         return await asyncio.wait_for(
             asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments), within
         )

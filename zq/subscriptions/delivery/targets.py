@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Restrictions on target addresses: only public addresses, and networks that the operator allows.
 
-A host name is resolved once per connection. All of its addresses must be allowed, and the connection uses one of them.
-There is no second lookup, because it could return an address that was not checked.
+A host name is resolved once per connection, and all of its addresses must be allowed. There is no second lookup,
+because it could return an address that was not checked.
 """
 
 import ipaddress
@@ -82,26 +82,19 @@ class Forbidden(OSError):
 
 
 def resolve(host: str, port: int) -> Sequence[tuple[int, str]]:
-    """Resolve a host and return the address family and address of each result.
-
-    Raises ``OSError`` if the host cannot be resolved.
-    """
+    """Resolve a host and return the address family and address of each result."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys((family, str(where[0])) for family, _, _, _, where in found))
 
 
 class AddressCheck:
-    """Address check for new subscribers.
-
-    A host name that cannot be resolved within a second passes, because each delivery checks the address again.
-    """
+    """Address check for new subscribers. Unresolvable names pass, because each delivery checks again."""
 
     def __init__(self, policy: TargetPolicy) -> None:
         self._policy = policy
         self._threads = Threads(8, "zq-judge")
 
     def __call__(self, subscriber: str) -> None:
-        """Raise ``Invalid`` if any address of the subscriber is not allowed."""
         if subscriber.startswith("mailto:"):
             return
         url = subscriber.removeprefix("trust+")

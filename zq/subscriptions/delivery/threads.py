@@ -12,8 +12,8 @@ from typing import Any
 class Threads(Executor):
     """An executor with a fixed number of daemon threads that accepts calls until the process exits.
 
-    A ``ThreadPoolExecutor`` is not suitable, because it rejects calls once the interpreter shuts down. A worker that is
-    stopped by an ``atexit`` function still needs a thread to release its leases.
+    ``ThreadPoolExecutor`` rejects calls during interpreter shutdown, but an ``atexit`` function needs a thread to
+    release leases.
     """
 
     def __init__(self, count: int, name: str) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The delivery worker.
 
-The worker runs an event loop in its own thread, and accesses the store in other threads. It processes each hidden queue
-in a task of its own, and never in two tasks at the same time. A subscription therefore has at most one delivery in
-progress, and an unresponsive subscriber does not delay other subscribers.
+The worker runs an event loop in its own thread, and accesses the store in other threads. Each hidden queue is processed
+in a task of its own. A subscription therefore has at most one delivery in progress, and an unresponsive subscriber does
+not delay other subscribers.
 """
 
 import asyncio
@@ -80,12 +80,10 @@ MAX_PER_HOST: Final = 20
 class ConnectionLimits:
     """The connection limits of one worker. Use them only in the worker's event loop.
 
-    Subscriptions whose last delivery failed share a reserved part of the connections and cannot use the rest.
-    Unresponsive subscribers can therefore not occupy all connections. The connections of a project to one host are also
-    limited.
+    Subscriptions whose last delivery failed share a reserved part of the connections, so they cannot occupy all of
+    them.
 
-    Reserve a connection before you claim deliveries. If a task waited for a connection while it held a claim, the claim
-    could expire.
+    Reserve a connection before you claim deliveries: a claim could expire while its task waits for a connection.
     """
 
     def __init__(self, limit: int = MAX_CONNECTIONS) -> None:
@@ -96,10 +94,7 @@ class ConnectionLimits:
 
     @asynccontextmanager
     async def reserve(self, project: str, subscriber: str, *, failed: bool) -> AsyncIterator[None]:
-        """Wait for a free connection to the subscriber's host and reserve it; an async context manager.
-
-        ``subscriber`` is the subscriber's URL. ``failed``: whether the last delivery of the subscription failed.
-        """
+        """Reserve a connection to the subscriber's host; an async context manager that waits for a free one."""
         host = urlsplit(subscriber.removeprefix("trust+")).hostname or ""
         few = self._hosts.setdefault((project, host), asyncio.Semaphore(MAX_PER_HOST))
         async with few, self._doubtful if failed else self._proven:
@@ -107,10 +102,6 @@ class ConnectionLimits:
 
 
 def _raise_descriptor_limit(wanted: int) -> int:
-    """Raise the process's limit on file descriptors by ``wanted``, or as far as the hard limit permits.
-
-    Return the number of file descriptors that deliveries may use.
-    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
@@ -136,10 +127,7 @@ class DeliveryState:
         """The subscriber's URI when the subscription was last read."""
 
     def record(self, delivered: bool) -> None:
-        """Record the outcome of a delivery attempt.
-
-        ``MAX_FAILURES`` consecutive failures pause the subscription. A success ends the pause.
-        """
+        """Record an outcome. ``MAX_FAILURES`` consecutive failures pause the subscription until a success."""
         if delivered:
             self.failures, self.until, self.claim_limit = 0, 0.0, min(2 * self.claim_limit, MAX_CLAIMED)
             return
@@ -186,10 +174,7 @@ class DeliveryWorker:
         self._thread.start()
 
     def notify(self, queue: QueueRef) -> None:
-        """Schedule a check of a queue that can have new messages. Thread-safe.
-
-        Queues other than notice queues, delivery queues and topic logs are ignored.
-        """
+        """Schedule a check of a queue that can have new messages. Thread-safe."""
         at = parse_delivery_queue(queue)
         if (at or is_notice_queue(queue) or is_log(queue)) and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._schedule, queue, 0.0)
@@ -197,10 +182,7 @@ class DeliveryWorker:
                 self._loop.call_soon_threadsafe(self._schedule, make_log_ref(queue.project), 0.0)
 
     def stop(self, within: float = 10.0) -> None:
-        """Stop the worker, and wait up to ``within`` seconds for deliveries in progress.
-
-        A delivery that does not finish in time is redelivered later, by this or another server.
-        """
+        """Stop the worker, and wait up to ``within`` seconds. Unfinished deliveries are redelivered."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._finish)
             self._thread.join(within)
@@ -237,10 +219,6 @@ class DeliveryWorker:
         await self._call_store(self._leases.release_all)
 
     async def _wait_until(self, until: float) -> None:
-        """Wait until a queue is due, the worker stops, or the monotonic time ``until`` is reached.
-
-        The minimum wait is ``MIN_ROUND_SECONDS``.
-        """
         await asyncio.sleep(MIN_ROUND_SECONDS)
         self._woken.clear()
         if self._ending.is_set():
@@ -250,14 +228,7 @@ class DeliveryWorker:
             await asyncio.wait_for(self._woken.wait(), max(0.0, min(soon, until) - time.monotonic()))
 
     def _rank(self, queue: QueueRef) -> tuple[int, float]:
-        """Return the sort key of a due queue: its priority, then the monotonic time at which it became due.
-
-        Lower values come first. The priorities are:
-
-        - 0: notice queues, topic logs, and subscriptions whose last delivery succeeded
-        - 1: subscriptions without an earlier delivery
-        - 2: subscriptions whose last delivery failed
-        """
+        """Return the sort key of a due queue. Subscriptions whose last delivery failed come last."""
         health = self._health.get(queue)
         if health is None:
             return 1 if parse_delivery_queue(queue) else 0, self._due[queue]
@@ -280,7 +251,6 @@ class DeliveryWorker:
         return await self._loop.run_in_executor(self._threads, call, *arguments)
 
     async def _scan(self) -> None:
-        """Schedule a check of all queues with work, because notifications can be lost."""
         try:
             for queue in await self._call_store(self._all_queues):
                 if queue not in self._due and queue not in self._running:
@@ -326,10 +296,6 @@ class DeliveryWorker:
             self._woken.set()
 
     async def _has_work(self, queue: QueueRef) -> bool:
-        """Return whether the queue has a ready message.
-
-        If the queue only has messages that become ready later, schedule a check for that time.
-        """
         ready = await self._call_store(self._storage.queues.ready, queue, 1, self._clock.now())
         if ready.next is not None and not ready.count:
             self._schedule(queue, max(0.01, ready.next - self._clock.now()))
@@ -350,11 +316,7 @@ class DeliveryWorker:
                 self._schedule(pending, 0.0)
 
     async def _follow(self, log: QueueRef) -> None:
-        """Copy new messages of a project's topics to delivery queues, and schedule checks of these queues.
-
-        The first call subscribes to the project's topic log. If the project has no topic subscribers any more,
-        unsubscribe.
-        """
+        """Copy new messages of a project's topics to delivery queues, and check these queues."""
         if log.project not in self._logs:
             self._logs[log.project] = await self._call_store(
                 self._storage.topics.subscribe, log.project, lambda _batch, _before: self.notify(log)
