@@ -169,10 +169,23 @@ def test_a_sampled_post_without_a_parent_is_linked_by_its_own_span(
 
 def test_a_span_has_at_most_20_links(traced: Traced, sent: Callable[[], list[Received]]) -> None:
     api = traced()
-    api.post(f"{JOBS}/messages", 201, {"messages": [{"body": 1}]})
-    api.post(f"{JOBS}/messages", 201, {"messages": [{"body": 1}] * 30}, PARENT)
+    parents = [PARENT["traceparent"].replace("b7-", f"{number:02}-") for number in range(30)]
+    own = [{"body": 1, "attributes": {"traceparent": parent}} for parent in parents]
+    api.post(f"{JOBS}/messages", 201, {"messages": [{"body": 1}, *own]})
     api.post(f"{JOBS}/claims?limit=31", 201, headers=CONSUMER)
-    assert [len(span.links) for span in sent()] == [0, 20]
+    [receive] = sent()
+    assert receive.links == [(TRACE, parent.split("-")[2]) for parent in parents[:20]]
+
+
+def test_messages_of_one_span_have_one_link(traced: Traced, sent: Callable[[], list[Received]]) -> None:
+    """Also if they differ in other attributes; an attribute that is no context has no link."""
+    api = traced()
+    messages = [{"body": 1}, {"body": 1}, {"body": 1, "attributes": {"traceparent": "none"}}]
+    api.post(f"{JOBS}/messages", 201, {"messages": messages}, UNSAMPLED)
+    api.post(f"{JOBS}/messages", 201, {"messages": [{"body": 1, "attributes": {"kind": "x"}}]}, UNSAMPLED)
+    api.post(f"{JOBS}/claims", 201, headers=CONSUMER)
+    [receive] = sent()
+    assert receive.links == [(TRACE, PRODUCER)]
 
 
 def test_the_answers_are_the_same_without_tracing_and_with_it(compose: Callable[..., Api], traced: Traced) -> None:

@@ -2,8 +2,7 @@
 """Middleware that selects the requests to trace, and describes their spans by OpenTelemetry's conventions."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from random import random
 from typing import Final
 
@@ -63,9 +62,14 @@ class RequestSpan:
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-01"
 
     def link(self, messages: Sequence[Message]) -> None:
-        """Link the span to the spans that posted the delivered messages."""
-        found = (context for message in messages for context in _message_contexts(message))
-        self.links = [*islice(found, MAX_LINKS)]
+        """Link the span to the spans that posted the delivered messages, once to each span."""
+        links: dict[tuple[int, int], SpanContext] = {}
+        for attributes in dict.fromkeys(message.attributes for message in messages if message.attributes):
+            if (context := _stored_context(attributes)) is not None:
+                links[context.trace_id, context.span_id] = context
+                if len(links) == MAX_LINKS:
+                    break
+        self.links = [*links.values()]
 
     def wait(self) -> None:
         """Record that the request waits for messages. Only the first call counts."""
@@ -156,11 +160,10 @@ def _describe(req: Request, resp: falcon.Response, span: RequestSpan, now: float
     )
 
 
-def _message_contexts(message: Message) -> Iterator[SpanContext]:
-    """Yield the context of the span that posted the message, if the message has one."""
-    value = decode_attributes(message.attributes).message_attributes.get(TRACE_NAMES[0])
-    if value is not None and (context := _parse_context(value.string_value or "")) is not None:
-        yield context
+def _stored_context(attributes: bytes) -> SpanContext | None:
+    """Return the context of the span that posted the messages with these attributes, if they have a valid one."""
+    value = decode_attributes(attributes).message_attributes.get(TRACE_NAMES[0])
+    return _parse_context(value.string_value or "") if value else None
 
 
 def _parse_context(traceparent: str) -> SpanContext | None:
