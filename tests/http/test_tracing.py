@@ -2,6 +2,7 @@
 """Spans of requests: which requests have one, and which spans of producers it links to."""
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.trace import SpanKind
 
 from tests.http.api import Api
 from tests.otlp import Received, Receiver
@@ -17,9 +19,9 @@ from tests.servers import ZqServer, ask, wait_for
 from zq.errors import StartRefused
 from zq.events import NO_EVENTS, Events
 from zq.tracing import exporting, settings
-from zq.tracing.exporting import Recorder, create_recorder
+from zq.tracing.exporting import BoundedExporter, Recorder, SpanRecord, create_recorder
 from zq.tracing.feature import TracingFeature, tracing_feature
-from zq.tracing.requests import RequestTracing
+from zq.tracing.requests import RequestSpan, RequestTracing
 from zq.tracing.settings import SECTION, TracingOptions
 
 JOBS = "/v2/queues/jobs"
@@ -253,6 +255,37 @@ def test_spans_beyond_the_queue_are_dropped_and_counted_while_the_receiver_hangs
     assert dropped.count == 50
 
 
+def test_a_stop_does_not_wait_for_a_receiver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "STOP_TIMEOUT", 0.2)
+    blocked = Blocked(SpanExportResult.SUCCESS)
+    recorder = Recorder(blocked, NO_EVENTS)
+    context = RequestSpan(None)
+    recorder.record(
+        SpanRecord("x", SpanKind.SERVER, context.trace_id, context.span_id, None, {}, (), time.time(), 0.1, False)
+    )
+    began = time.monotonic()
+    recorder.stop()
+    assert 0.2 <= time.monotonic() - began < 20
+    blocked.answer.set()
+
+
+def test_an_outage_of_the_receiver_is_logged_once_with_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    blocked = Blocked(SpanExportResult.FAILURE)
+    blocked.answer.set()
+    bounded = BoundedExporter(blocked, NO_EVENTS)
+    details = logging.getLogger(__name__)
+    for result in (SpanExportResult.FAILURE, SpanExportResult.FAILURE, SpanExportResult.SUCCESS):
+        blocked.result = result
+        bounded.export([])
+        details.error("details of %s", result.name)
+    assert [record.getMessage() for record in caplog.records] == [
+        "Spans are not sent, because their receiver fails; zq_spans_dropped_total counts them.",
+        "Spans are sent again.",
+        "details of SUCCESS",
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -358,5 +391,5 @@ def test_a_dead_receiver_does_not_slow_requests_and_its_lost_spans_are_counted()
             return any(line.startswith("zq_spans_dropped_total") and line[-2:] != " 0" for line in page.splitlines())
 
         wait_for(lost, 30, "spans are counted as dropped")
-        began = time.monotonic()
-    assert time.monotonic() - began < 20
+        assert served.terminate() == 0
+        assert served.output.count("Spans are not sent, because their receiver fails") == 1

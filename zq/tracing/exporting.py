@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bounded queue of spans, and their export to an OTLP/HTTP receiver."""
 
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -18,6 +19,7 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, S
 from zq import __version__
 from zq.events import Events
 
+LOG = logging.getLogger(__name__)
 # Maximum number of spans that wait for their export.
 MAX_QUEUED: Final = 2048
 # Seconds for which a stopping server waits for the export of the last spans.
@@ -37,6 +39,8 @@ class BoundedExporter(SpanExporter):
         self._events = events
         self._lock = threading.Lock()
         self._queued_count = 0
+        self._is_failing = False
+        self._details = logging.getLogger(type(exporter).__module__)
 
     def reserve(self) -> bool:
         """Reserve a place in the queue for a span. If the queue is full, count a dropped span and return ``False``."""
@@ -51,12 +55,27 @@ class BoundedExporter(SpanExporter):
         with self._lock:
             self._queued_count -= len(spans)
         result = self._exporter.export(spans)
-        if result is not SpanExportResult.SUCCESS:
+        has_failed = result is not SpanExportResult.SUCCESS
+        if has_failed:
             self._events.spans_dropped(len(spans))
+        if has_failed != self._is_failing:
+            self._log_change(has_failed)
         return result
 
     def shutdown(self) -> None:
         self._exporter.shutdown()
+
+    def _log_change(self, is_failing: bool) -> None:
+        """Log the begin or the end of an outage of the receiver.
+
+        During the outage, the exporter logs no details. Otherwise it would log several lines for each attempt.
+        """
+        self._is_failing = is_failing
+        self._details.setLevel(logging.CRITICAL if is_failing else logging.NOTSET)
+        if is_failing:
+            LOG.warning("Spans are not sent, because their receiver fails; zq_spans_dropped_total counts them.")
+        else:
+            LOG.info("Spans are sent again.")
 
 
 class ChosenIds(IdGenerator):
@@ -111,6 +130,10 @@ class Recorder:
         self._provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False, id_generator=self._ids)
         self._provider.add_span_processor(BatchSpanProcessor(self._exporter, MAX_QUEUED))
         self._tracer = self._provider.get_tracer("zq", __version__)
+        self._stopping = threading.Event()
+        # The SDK's shutdown takes up to 30 seconds. Python starts no thread while it exits, so this one waits from now.
+        self._stopper = threading.Thread(target=self._shut_down, name="zq-tracing-stop", daemon=True)
+        self._stopper.start()
 
     def record(self, record: SpanRecord) -> None:
         """Queue a span for export, or drop it if the queue is full. Never blocks."""
@@ -131,10 +154,12 @@ class Recorder:
 
     def stop(self) -> None:
         """Send the queued spans. Returns after ``STOP_TIMEOUT`` even if the receiver is not available."""
-        # The SDK waits for up to 30 seconds, and its timeout cannot be set.
-        stopping = threading.Thread(target=self._provider.shutdown, name="zq-tracing-stop", daemon=True)
-        stopping.start()
-        stopping.join(STOP_TIMEOUT)
+        self._stopping.set()
+        self._stopper.join(STOP_TIMEOUT)
+
+    def _shut_down(self) -> None:
+        self._stopping.wait()
+        self._provider.shutdown()
 
 
 def create_recorder(endpoint: str, events: Events) -> Recorder:
