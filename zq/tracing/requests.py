@@ -106,7 +106,8 @@ class RequestTracing:
         if span is None:
             return
         if req.env.get(HANDOVER, NO_HANDOVER).pending is not None:
-            span.wait()
+            if req.context.waits:  # else the request only moves to another thread
+                span.wait()
             return
         self._recorder.record(_describe(req, resp, span, time.monotonic()))
 
