@@ -167,6 +167,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.administration": [*ABOVE_STORES, "zq.core", "zq.http"],
     "zq.pools": [*ABOVE_STORES, "zq.core", "zq.http"],
     "zq.subscriptions": [*ABOVE_STORES, "zq.core", "zq.http", "zq.auth.signatures"],
+    "zq.tracing": [*ABOVE_STORES, "zq.http"],
     "zq.websocket": [*ABOVE_STORES, "zq.core", "zq.http", "zq.auth.signatures"],
     "zq.serving": [
         *(
@@ -181,15 +182,20 @@ MAY_IMPORT: dict[str, list[str]] = {
             "zq.http",
         ),
         *("zq.http.heads", "zq.auth", "zq.auth.policy", "zq.auth.signatures", "zq.auth.tokens"),
-        *("zq.administration", "zq.console", "zq.figures", "zq.pools", "zq.sqs", "zq.subscriptions", "zq.websocket"),
+        *("zq.administration", "zq.console", "zq.figures", "zq.pools", "zq.sqs", "zq.subscriptions", "zq.tracing"),
+        "zq.websocket",
     ],
 }
 VENDORS: dict[str, list[str]] = {
     # what is foreign: the only modules that may import it.
     "cachetools": ["zq.auth", "zq.core", "zq.serving.metrics", "zq.sqs", "zq.storage", "zq.subscriptions"],
     "aiohttp": ["zq.subscriptions.delivery"],
-    "falcon": ["zq.administration", "zq.console", "zq.figures", "zq.http", "zq.pools", "zq.sqs", "zq.subscriptions"],
+    "falcon": [
+        *("zq.administration", "zq.console", "zq.figures", "zq.http", "zq.pools", "zq.sqs", "zq.subscriptions"),
+        "zq.tracing",
+    ],
     "jwt": ["zq.auth"],
+    "opentelemetry": ["zq.client", "zq.tracing"],
     "keystoneauth1": ["zq.auth.keystone", "zq.subscriptions.trusts"],
     "keystonemiddleware": ["zq.auth.keystone", "zq.subscriptions.trusts"],
     "webob": ["zq.auth.keystone", "zq.subscriptions.trusts"],

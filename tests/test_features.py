@@ -28,6 +28,7 @@ FEATURES = {
         "/v2/topics/news/subscriptions/a/confirm",
         "/v2/queues/jobs/subscriptions/a/deliveries",
     ],
+    "tracing": [],
     "websocket": ["/v2/ws"],
 }
 # The paths that take handshakes of WebSocket only.
@@ -36,6 +37,7 @@ SOCKETS = ["/v2/ws"]
 EVERYTHING = {
     **{"OS_DEFAULT__ADMIN_MODE": "true", "OS_DEFAULT__POOLING": "true", "OS_SERVER__TRUST_NETWORK": "true"},
     **{"OS_SQS__ENABLED": "true", "OS_SQS__AUTH": "none", "OS_WEBSOCKET__ENABLED": "true"},
+    "OS_TRACING__ENABLED": "true",
 }
 # The modules of the server that list features.
 LISTS = ["features.py", "sections.py"]

@@ -67,6 +67,11 @@ class Events:
     def stream_dropped(self) -> None:
         """Observe the disconnection of a stalled stream reader."""
 
+    # Tracing.
+
+    def spans_dropped(self, count: int) -> None:
+        """Observe spans that were not sent, because the queue was full or the receiver failed."""
+
     # Encryption.
 
     def unreadable(self) -> None:

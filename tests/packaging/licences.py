@@ -32,6 +32,7 @@ EXTRAS: Final = (
     "encryption",
     "fast",
     "spark",
+    "tracing",
     "report",
 )
 """All that users install; the others are for work on zq."""

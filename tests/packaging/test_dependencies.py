@@ -13,7 +13,10 @@ from tests.packaging import licences
 pytestmark = pytest.mark.slow
 
 LOCK = ROOT / "etc" / "requirements.lock"
-IMAGE = (*("server", "rocksdb", "mongodb", "redis", "object", "granian", "fast", "delivery", "encryption", "jwt"),)
+IMAGE = (
+    *("server", "rocksdb", "mongodb", "redis", "object", "granian", "fast", "delivery", "encryption", "jwt"),
+    "tracing",
+)
 PINNED = re.compile(r"^(\S+)==(\S+)(?: ; (.+?))?((?: \\\n +--hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
 # An extra that needs a compiler, so not every environment of the tests has it.
 OPTIONAL = "fast"

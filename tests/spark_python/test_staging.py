@@ -100,6 +100,32 @@ def test_a_column_holds_the_attributes_of_messages(client, options, kind, entrie
     assert dict(read or []) == typed
 
 
+def test_the_rows_of_a_batch_have_the_traceparent_of_an_option_unless_they_have_their_own(client, options) -> None:
+    schema = StructType([StructField("body", StringType()), StructField("with", MapType(StringType(), StringType()))])
+    parent, own = (f"00-{'1' * 32}-{digit * 16}-01" for digit in "12")
+    given = OptionParser({**options, "queue": "out", "attributesColumn": "with", "traceparent": parent})
+    writer = BatchWriter(parse_sink_options(given, stream=False), schema, overwrite=False)
+    rows = [
+        {"body": "a", "with": None},
+        {"body": "b", "with": [("kind", "x")]},
+        {"body": "c", "with": [("traceparent", own)]},
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(schema))
+    writer._store("s", iter([batch]), set())
+    client.commit("p", 0, publish=[("s", 3)])
+    assert [message.attributes for message in client.queue("out").list()] == [
+        {"traceparent": parent},
+        {"traceparent": parent, "kind": "x"},
+        {"traceparent": own},
+    ]
+
+
+def test_a_traceparent_that_is_not_valid_is_refused(options) -> None:
+    given = OptionParser({**options, "queue": "out", "traceparent": "none"})
+    with pytest.raises(Invalid, match="Option traceparent must be valid under W3C Trace Context, not none"):
+        parse_sink_options(given, stream=False)
+
+
 def test_a_column_of_another_type_is_refused(options) -> None:
     schema = StructType([StructField("body", StringType()), StructField("with", StringType())])
     given = parse_sink_options(OptionParser({**options, "queue": "out", "attributesColumn": "with"}), stream=False)

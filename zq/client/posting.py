@@ -23,6 +23,7 @@ from zq.client.calls import (
     may_be_applied,
     path,
 )
+from zq.client.tracing import trace_headers
 from zq.client.values import Draft
 from zq.errors import InvalidBody, ZqError
 from zq.wire.answers import PostedHrefs, Staged
@@ -192,7 +193,7 @@ def post_call(kind: str, name: str, batch: bytes, key: str | None, **params: str
         method="POST",
         path=path(kind, name, "messages"),
         params=params,
-        headers=idempotency_header(key),
+        headers={**idempotency_header(key), **trace_headers()},
         body=batch,
         read=_ids,
     )
@@ -214,7 +215,7 @@ def staged_call(kind: str, name: str, batch: bytes, key: str | None, stage: str)
         method="POST",
         path=path(kind, name, "messages"),
         params={"stage": stage},
-        headers=idempotency_header(key),
+        headers={**idempotency_header(key), **trace_headers()},
         body=batch,
         read=lambda response: msgspec.json.decode(response.body, type=Staged).staged,
     )

@@ -4,16 +4,20 @@
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct, field
 
+from zq.client.tracing import link_to
 from zq.errors import InvalidBody
 from zq.wire import answers, subscriptions
 from zq.wire.attributes import Attribute
 from zq.wire.extensions import Buried, Moved, Released
 from zq.wire.numbers import check_numbers, checked_json
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Link
 
 T = TypeVar("T")
 # Maximum length of a body in the ``repr`` of a message.
@@ -69,6 +73,13 @@ class Message(answers.Message[datetime], kw_only=True, frozen=True, dict=True, o
     def body_as(self, kind: type[T]) -> T:
         """Decode the body as a type that msgspec supports. Raises ``msgspec.ValidationError``."""
         return msgspec.json.decode(self.raw, type=kind)
+
+    def link(self) -> "Link | None":
+        """Return an OpenTelemetry link to the span that posted the message, for the span that processes the message.
+
+        Return ``None`` if the message has no trace context. Requires the package ``opentelemetry-api``.
+        """
+        return link_to(self.attributes)
 
     @property
     def claim(self) -> str:

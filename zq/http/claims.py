@@ -128,6 +128,8 @@ def _show(req: Request, resp: falcon.Response, queue: str, detailed: bool | None
         resp.status = falcon.HTTP_204
         return
     req.context.messages = len(claimed.claim.messages)
+    if req.context.span is not None:
+        req.context.span.link(claimed.claim.messages)
     resp.status = falcon.HTTP_200 if claimed.existed else falcon.HTTP_201
     resp.set_header("Location", encoding.claim_href(queue, claimed.claim.id))
     resp.data = encoding.messages(queue, claimed.claim.messages, claimed.now, bool(detailed))

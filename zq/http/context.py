@@ -54,9 +54,11 @@ class Context(falcon.Context):
     counted_as: int | None = None
     operation: str | None = None
     waits: bool = False
-    # Set by features: whether a GET may change data, and the protocol of an SQS request.
+    # Set by features: whether a GET may change data, the protocol of an SQS request, and the span of a traced request
+    # (``zq.tracing.requests.RequestSpan``).
     links_change: bool = False
     sqs: Any = None
+    span: Any = None
 
 
 class Request(falcon.Request):

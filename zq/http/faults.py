@@ -8,6 +8,7 @@ from typing import Any, Final
 import falcon
 
 from zq import errors, wire
+from zq.http import query
 from zq.http.context import Request
 from zq.wire import answers, refusals
 
@@ -93,6 +94,7 @@ def context(req: Request) -> dict[str, Any]:
     queue, topic = getattr(req.context, "queue", None), getattr(req.context, "topic", None)
     return {
         "request_id": getattr(req.context, "request_id", ""),
+        "trace_id": query.trace_id(req),
         "project": getattr(req.context, "project", ""),
         "queue": queue.name if queue is not None else "",
         "topic": topic.name if topic is not None else "",

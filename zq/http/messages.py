@@ -134,6 +134,8 @@ class MessageCollection:
 
 def _show_popped(req: Request, resp: falcon.Response, detailed: bool, seen: ReadResult[Sequence[Message]]) -> None:
     req.context.messages = len(seen.value)
+    if req.context.span is not None:
+        req.context.span.link(seen.value)
     resp.data = encoding.popped(seen.value, seen.now, detailed)
 
 

@@ -105,6 +105,12 @@ def trace_attributes(req: Request) -> Mapping[str, AttributeValue]:
     return trace_context(parent, req.env.get("HTTP_TRACESTATE", "")) if parent else {}
 
 
+def trace_id(req: Request) -> str:
+    """Return the trace id of the request's trace context; "" without a valid ``traceparent`` header."""
+    parent = trace_attributes(req).get("traceparent")
+    return (parent.string_value or "")[3:35] if parent else ""
+
+
 def format_parameters(given: dict[str, Any]) -> dict[str, str]:
     """Format the query parameters of the link to the next page. ``None`` and "" are omitted."""
     return {

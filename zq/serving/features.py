@@ -42,6 +42,8 @@ from zq.subscriptions.documents import postpone as subscriptions_postponed
 from zq.subscriptions.fan_out import Subscribers
 from zq.subscriptions.feature import SubscriptionsFeature, UseCases, subscriptions_feature
 from zq.subscriptions.settings import SECTION as SUBSCRIPTIONS
+from zq.tracing.feature import tracing_feature
+from zq.tracing.settings import SECTION as TRACING
 from zq.websocket.feature import WebSocketFeature
 from zq.websocket.pushes import NO_SUBSCRIPTIONS
 from zq.websocket.settings import SECTION as WEBSOCKET
@@ -99,6 +101,7 @@ def create_features(
             core.storage.queues,
             websocket_subscriptions,
         ),
+        tracing_feature(chosen.of(TRACING), observers),
     ]
     if chosen.general.admin_mode and chosen.pooling is not None:
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 from zq.client import Client, Retries
 from zq.client.credentials import read_token_file
 from zq.errors import Invalid
+from zq.model.attributes import trace_context
 
 # Options of all sources and the sink. Spark itself sets the last three.
 COMMON: Final = (
@@ -32,7 +33,7 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
     "a stream in mode tail": (*(*READING, "mode", "maxMessagesPerBatch", "wait", "startingOffset", "failOnDataLoss"),),
     "the sink": (
         *("producer", "idempotencyKey", "ackColumn", "bodyColumn", "queueColumn", "ttlColumn", "delayColumn"),
-        "attributesColumn",
+        *("attributesColumn", "traceparent"),
         *("ttl", "delay", "topic"),
     ),
 }
@@ -163,6 +164,8 @@ class SinkOptions:
     ttls: str | None
     delays: str | None
     attributes: str | None
+    trace: str | None
+    """Traceparent of rows without one."""
     ttl: int | None
     delay: int | None
 
@@ -177,6 +180,9 @@ def parse_sink_options(given: OptionParser, stream: bool) -> SinkOptions:
     key = "producer" if stream else "idempotencyKey"
     if given.text("idempotencyKey" if stream else "producer"):
         raise Invalid("Option idempotencyKey is for batch jobs; use option producer for streams.")
+    trace = given.text("traceparent")
+    if trace and not trace_context(trace, ""):
+        raise Invalid(f"Option traceparent must be valid under W3C Trace Context, not {trace}.")
     return SinkOptions(
         parse_connection(given),
         queue,
@@ -187,6 +193,7 @@ def parse_sink_options(given: OptionParser, stream: bool) -> SinkOptions:
         given.text("ttlColumn"),
         given.text("delayColumn"),
         given.text("attributesColumn"),
+        trace,
         given.integer("ttl", None, 1),
         given.integer("delay", None, 0),
     )

@@ -20,8 +20,10 @@ from pyspark.sql.types import DataType, IntegralType, MapType, StringType, Struc
 from zq.client import Draft, PostStopped
 from zq.errors import ClaimLapsed, Invalid, StageNotFound, ZqError
 from zq.model import CommitResult, Fence
+from zq.model.attributes import TRACE_NAMES
 from zq.spark.options import SinkOptions
 from zq.spark.rows import ATTRIBUTES, check_writable, parse_attributes, to_bodies
+from zq.wire.attributes import JsonValue
 
 # Error message for claims that have expired.
 CLAIM_LAPSED_HINT: Final = (
@@ -137,9 +139,11 @@ class StagingWriter:
         contents: Iterable[Any] = to_bodies(self.body, batch.column(options.body))
         if options.ack:
             claims.update(claim for claim in batch.column(options.ack).unique().to_pylist() if claim)
-        if options.ttls or options.delays or options.attributes:
+        if options.ttls or options.delays or options.attributes or options.trace:
             ttls = _column_values(batch, options.ttls, options.ttl)
-            attributes = map(parse_attributes, _column_values(batch, options.attributes, None))
+            given = map(parse_attributes, _column_values(batch, options.attributes, None))
+            parent: dict[str, JsonValue] = {TRACE_NAMES[0]: options.trace} if options.trace else {}
+            attributes = (parent | (own or {}) for own in given) if parent else given
             contents = map(
                 Draft, contents, ttls, _column_values(batch, options.delays, options.delay), repeat(None), attributes
             )

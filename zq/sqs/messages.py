@@ -182,6 +182,8 @@ def receive_message(call: Call, given: ReceiveMessage) -> ReceiveRequest:
         if claim is None:
             return ReceiveResponse()
         call.request.context.messages = len(claim.messages)
+        if (span := call.request.context.span) is not None:
+            span.link(claim.messages)
         shown = _format_messages(claim.messages, receipts.encode_handles(queue, claim.id, claim.messages))
         if system or given.message_attribute_names:
             for message, entry in zip(claim.messages, shown, strict=True):

@@ -224,6 +224,9 @@ class Metrics(Events):
     def stream_refused(self) -> None:
         self._metrics["streams_refused_total"].inc()
 
+    def spans_dropped(self, count: int) -> None:
+        self._metrics["spans_dropped_total"].inc(count)
+
     def unreadable(self) -> None:
         self._metrics["messages_unreadable_total"].inc()
 

@@ -85,6 +85,7 @@ COUNTED: Final[dict[str, Definition]] = {
     "streams_refused_total": _counter("Streams rejected because max_streams was reached."),
     "messages_unreadable_total": _counter("Reads of messages that could not be decrypted."),
     "streams_dropped_total": _counter("Streams disconnected because the client stopped reading."),
+    "spans_dropped_total": _counter("Spans that were not sent, because the queue was full or the receiver failed."),
     "sweep_seconds": _histogram("Duration of a sweep round in seconds, including pauses.", buckets=ROUND),
     "sweep_removed_total": _counter("Expired messages removed by sweeps."),
     "sweep_limit_reached_total": _counter("Sweep rounds that reached sweep_max_deletes."),

@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spans of requests: which requests have one, and which spans of producers it links to."""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.trace import SpanKind
+
+from tests.http.api import Api
+from tests.otlp import Received, Receiver
+from tests.servers import ZqServer, ask, wait_for
+from zq.errors import StartRefused
+from zq.events import NO_EVENTS, Events
+from zq.tracing import exporting, settings
+from zq.tracing.exporting import BoundedExporter, Recorder, SpanRecord, create_recorder
+from zq.tracing.feature import TracingFeature, tracing_feature
+from zq.tracing.requests import RequestSpan, RequestTracing
+from zq.tracing.settings import SECTION, TracingOptions
+
+JOBS = "/v2/queues/jobs"
+TRACE, PRODUCER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+PARENT = {"traceparent": f"00-{TRACE}-{PRODUCER}-01"}
+CONSUMER = {"traceparent": "00-11111111111111111111111111111111-2222222222222222-01"}
+UNSAMPLED = {"traceparent": f"00-{TRACE}-{PRODUCER}-00"}
+ONE: dict[str, Any] = {"messages": [{"body": 1}]}
+# SQS operations on a queue, with their fields.
+SQS: dict[str, dict[str, str]] = {"SendMessage": {"MessageBody": "x"}, "ReceiveMessage": {}, "ListQueues": {}}
+# An address where nobody listens.
+NOWHERE = "http://127.0.0.1:9"
+Traced = Callable[..., Api]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as running:
+        yield running
+
+
+@pytest.fixture
+def recorder(receiver: Receiver) -> Iterator[Recorder]:
+    recorder = create_recorder(f"{receiver.url}/v1/traces", NO_EVENTS)
+    yield recorder
+    recorder.stop()
+
+
+@pytest.fixture
+def traced(compose: Callable[..., Api], recorder: Recorder) -> Traced:
+    """Build an app that traces a fraction of the requests without a parent."""
+
+    def build(sample: float = 0.0) -> Api:
+        return compose(app={"features": [TracingFeature([RequestTracing(sample, recorder)])]})
+
+    return build
+
+
+@pytest.fixture
+def sent(receiver: Receiver, recorder: Recorder) -> Callable[[], list[Received]]:
+    """End the recorder, and return all spans."""
+
+    def end() -> list[Received]:
+        recorder.stop()
+        return receiver.spans
+
+    return end
+
+
+@pytest.mark.every_store
+def test_the_span_of_a_claim_links_to_the_producer_through_a_dead_letter_and_a_redrive(
+    traced: Traced, sent: Callable[[], list[Received]]
+) -> None:
+    api = traced()
+    api.put(JOBS, 201, {"_dead_letter_queue": "dead", "_max_claim_count": 3})
+    api.post(f"{JOBS}/messages", 201, ONE, PARENT)
+    claim = api.post(f"{JOBS}/claims", 201, headers=CONSUMER)
+    bury = {"bury": [{"id": claim.json["messages"][0]["id"], "reason": "no use"}]}
+    api.post(f"{claim.headers['Location']}/settle", 200, bury, CONSUMER)
+    api.post("/v2/queues/dead/claims?detailed=true", 201, {"ttl": 60}, CONSUMER)
+    [claimed] = api.get("/v2/queues/dead/claims", 200).json["claims"]
+    api.delete(f"/v2/queues/dead/claims/{claimed['id']}", 204, CONSUMER)
+    api.post("/v2/queues/dead/redrive", 200, {}, CONSUMER)
+    api.delete(f"{JOBS}/messages?pop=1", 200, CONSUMER)
+    spans = sent()
+    assert [(span.name, span.kind) for span in spans] == [
+        ("send jobs", "PRODUCER"),
+        ("receive jobs", "CONSUMER"),
+        ("settle jobs", "SERVER"),
+        ("receive dead", "CONSUMER"),
+        ("settle dead", "SERVER"),
+        ("POST /v2/queues/{queue}/redrive", "SERVER"),
+        ("receive jobs", "CONSUMER"),
+    ]
+    send, *others = spans
+    assert (send.trace, send.parent) == (TRACE, PRODUCER)
+    assert {(span.trace, span.parent) for span in others} == {("1" * 32, "2" * 16)}
+    assert [span.links for span in spans if span.kind == "CONSUMER"] == [[(TRACE, PRODUCER)]] * 3
+    assert len({span.id for span in spans}) == len(spans)
+
+
+def test_a_span_has_the_attributes_of_the_conventions_and_no_body(
+    traced: Traced, sent: Callable[[], list[Received]]
+) -> None:
+    api = traced(1.0)
+    api.post(f"{JOBS}/messages", 201, {"messages": [{"body": "secret"}] * 3})
+    api.get("/v2/queues/none/stats", 200)
+    send, stats = sent()
+    assert send.attributes == {
+        "http.request.method": "POST",
+        "http.route": "/v2/queues/{queue}/messages",
+        "http.response.status_code": 201,
+        "messaging.system": "zq",
+        "messaging.operation.name": "send",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "jobs",
+        "messaging.client.id": "30387f00",
+        "messaging.batch.message_count": 3,
+    }
+    assert (send.service, send.failed, send.parent) == ("zq", False, "")
+    assert 0 < send.seconds < 60
+    assert stats.attributes == {
+        "http.request.method": "GET",
+        "http.route": "/v2/queues/{queue}/stats",
+        "http.response.status_code": 200,
+    }
+
+
+@pytest.mark.parametrize(
+    ("headers", "count"),
+    [
+        (PARENT, 1),
+        ({"traceparent": f"00-{TRACE}-{PRODUCER}-03"}, 1),
+        (UNSAMPLED, 0),
+        ({"traceparent": f"00-{'0' * 32}-{PRODUCER}-01"}, 0),
+        ({"traceparent": "none"}, 0),
+        ({"traceparent": ""}, 0),
+        ({}, 0),
+    ],
+)
+def test_the_flag_of_the_parent_decides_whether_a_request_has_a_span(
+    traced: Traced, sent: Callable[[], list[Received]], headers: dict[str, str], count: int
+) -> None:
+    api = traced()
+    api.post(f"{JOBS}/messages", 201, ONE, headers)
+    api.get("/v2/none", 404, headers)
+    assert [span.name for span in sent()] == ["send jobs", "GET"] * count
+
+
+def test_a_parent_without_the_flag_suppresses_the_span_of_a_sampled_fraction(
+    traced: Traced, sent: Callable[[], list[Received]]
+) -> None:
+    traced(1.0).post(f"{JOBS}/messages", 201, ONE, UNSAMPLED)
+    assert sent() == []
+
+
+def test_a_sampled_post_without_a_parent_is_linked_by_its_own_span(
+    traced: Traced, sent: Callable[[], list[Received]]
+) -> None:
+    api = traced(1.0)
+    api.post(f"{JOBS}/messages", 201, ONE)
+    api.post(f"{JOBS}/claims", 201)
+    send, receive = sent()
+    assert receive.links == [(send.trace, send.id)]
+    assert receive.trace != send.trace
+
+
+def test_a_span_has_at_most_20_links(traced: Traced, sent: Callable[[], list[Received]]) -> None:
+    api = traced()
+    parents = [PARENT["traceparent"].replace("b7-", f"{number:02}-") for number in range(30)]
+    own = [{"body": 1, "attributes": {"traceparent": parent}} for parent in parents]
+    api.post(f"{JOBS}/messages", 201, {"messages": [{"body": 1}, *own]})
+    api.post(f"{JOBS}/claims?limit=31", 201, headers=CONSUMER)
+    [receive] = sent()
+    assert receive.links == [(TRACE, parent.split("-")[2]) for parent in parents[:20]]
+
+
+def test_messages_of_one_span_have_one_link(traced: Traced, sent: Callable[[], list[Received]]) -> None:
+    """Also if they differ in other attributes; an attribute that is no context has no link."""
+    api = traced()
+    messages = [{"body": 1}, {"body": 1}, {"body": 1, "attributes": {"traceparent": "none"}}]
+    api.post(f"{JOBS}/messages", 201, {"messages": messages}, UNSAMPLED)
+    api.post(f"{JOBS}/messages", 201, {"messages": [{"body": 1, "attributes": {"kind": "x"}}]}, UNSAMPLED)
+    api.post(f"{JOBS}/claims", 201, headers=CONSUMER)
+    [receive] = sent()
+    assert receive.links == [(TRACE, PRODUCER)]
+
+
+def test_the_answers_are_the_same_without_tracing_and_with_it(compose: Callable[..., Api], traced: Traced) -> None:
+    """Byte for byte, also of a message that carries a context."""
+
+    def answers(api: Api) -> list[bytes]:
+        api.put(JOBS, 201)
+        api.post(f"{JOBS}/messages", 201, {"messages": [{"body": 1, "ttl": 300}]}, PARENT)
+        pages = [api.get(f"{JOBS}/messages?echo=true{more}", 200, CONSUMER) for more in ("", "&detailed=true")]
+        [id] = [message["id"] for message in pages[0].json["messages"]]
+        return [page.body.replace(id.encode(), b"") for page in pages]
+
+    plain, with_spans = compose().fresh(), traced(1.0).fresh()
+    assert answers(plain) == answers(with_spans)
+
+
+def test_no_middleware_is_installed_while_tracing_is_off() -> None:
+    assert tracing_feature(TracingOptions(), NO_EVENTS).middleware == ()
+
+
+def call_sqs(url: str, action: str, **fields: str) -> Any:
+    headers = {**PARENT, "X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"}
+    answer = httpx.post(url, headers=headers, content=json.dumps(fields))
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+class Blocked(SpanExporter):
+    """An exporter whose receiver does not answer before ``answer``."""
+
+    def __init__(self, result: SpanExportResult) -> None:
+        self.result = result
+        self.answer = threading.Event()
+
+    def export(self, _spans: Any) -> SpanExportResult:
+        self.answer.wait(60)
+        return self.result
+
+
+class Dropped(Events):
+    """A count of the dropped spans."""
+
+    count = 0
+
+    def spans_dropped(self, count: int) -> None:
+        self.count += count
+
+
+def test_spans_beyond_the_queue_are_dropped_and_counted_while_the_receiver_hangs(
+    compose: Callable[..., Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The spans of a failed export are counted, too. No request waits for the receiver."""
+    monkeypatch.setattr(exporting, "MAX_QUEUED", 20)
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "10")
+    exporter, dropped = Blocked(SpanExportResult.FAILURE), Dropped()
+    recorder = Recorder(exporter, dropped)
+    api = compose(app={"features": [TracingFeature([RequestTracing(1.0, recorder)])]})
+    began = time.monotonic()
+    for _ in range(50):
+        api.get("/v2/queues", 200)
+    assert time.monotonic() - began < 30
+    assert 50 - 20 - 10 <= dropped.count <= 50 - 20
+    exporter.answer.set()
+    recorder.stop()
+    assert dropped.count == 50
+
+
+def test_a_stop_does_not_wait_for_a_receiver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "STOP_TIMEOUT", 0.2)
+    blocked = Blocked(SpanExportResult.SUCCESS)
+    recorder = Recorder(blocked, NO_EVENTS)
+    context = RequestSpan(None)
+    recorder.record(
+        SpanRecord("x", SpanKind.SERVER, context.trace_id, context.span_id, None, {}, (), time.time(), 0.1, False)
+    )
+    began = time.monotonic()
+    recorder.stop()
+    assert 0.2 <= time.monotonic() - began < 20
+    blocked.answer.set()
+
+
+def test_an_outage_of_the_receiver_is_logged_once_with_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    blocked = Blocked(SpanExportResult.FAILURE)
+    blocked.answer.set()
+    bounded = BoundedExporter(blocked, NO_EVENTS)
+    details = logging.getLogger(__name__)
+    for result in (SpanExportResult.FAILURE, SpanExportResult.FAILURE, SpanExportResult.SUCCESS):
+        blocked.result = result
+        bounded.export([])
+        details.error("details of %s", result.name)
+    assert [record.getMessage() for record in caplog.records] == [
+        "Spans are not sent, because their receiver fails; zq_spans_dropped_total counts them.",
+        "Spans are sent again.",
+        "details of SUCCESS",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"endpoint": "collector:4318"},
+            "[tracing] endpoint must be an http:// or https:// URL with a host and a port",
+        ),
+        ({"endpoint": "http://"}, "[tracing] endpoint must be an http://"),
+        ({"endpoint": "http://collector:99999"}, "[tracing] endpoint must be an http://"),
+        ({"endpoint": "http://a b"}, "[tracing] endpoint must be an http://"),
+        ({"endpoint": "http://user:word@collector"}, "[tracing] endpoint must not have a user and a password."),
+    ],
+)
+def test_an_endpoint_that_is_no_url_is_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(StartRefused) as refused:
+        SECTION.complete(TracingOptions(**options), None)
+    assert sentence in str(refused.value)
+    assert "word" not in str(refused.value).replace("password", "")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url"),
+    [
+        ("", ""),
+        ("http://collector:4318", "http://collector:4318/v1/traces"),
+        ("https://collector/", "https://collector/v1/traces"),
+        ("https://collector/own/path", "https://collector/own/path"),
+    ],
+)
+def test_an_endpoint_without_a_path_gets_the_standard_path(endpoint: str, url: str) -> None:
+    assert SECTION.complete(TracingOptions(endpoint=endpoint), None).endpoint == url
+
+
+def test_the_missing_extra_is_named_only_if_tracing_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "PACKAGES", ("opentelemetry.none.at_all",))
+    SECTION.complete(TracingOptions(), None)
+    with pytest.raises(StartRefused, match=r"pip install 'zq-queue\[tracing\]'"):
+        SECTION.complete(TracingOptions(enabled=True), None)
+
+
+@pytest.mark.one_store
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"OS_TRACING__SAMPLE": "1.5"}, "section [tracing], set by OS_TRACING__SAMPLE, must be a number from 0 to 1"),
+        ({"OS_TRACING__ENDPOINT": "collector:4318"}, "[tracing] endpoint must be"),
+    ],
+)
+def test_a_server_refuses_to_start_with_an_option_beyond_its_bound(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(AssertionError) as ended, ZqServer("memory:", env=options):
+        pass
+    assert sentence in str(ended.value)
+
+
+@pytest.mark.one_store
+@pytest.mark.slow
+def test_a_server_sends_spans_of_its_clients_and_of_sqs(receiver: Receiver) -> None:
+    """A long poll says how long it has waited, SQS has spans, and log lines have the trace id."""
+    env = {
+        **{"OS_TRACING__ENABLED": "true", "OS_TRACING__ENDPOINT": receiver.url, "OS_LOG__REQUESTS": "true"},
+        **{"OS_SQS__ENABLED": "true", "OS_SQS__AUTH": "none", "OTEL_BSP_SCHEDULE_DELAY": "100"},
+        **{"OTEL_SERVICE_NAME": "queues", "OS_TRACING__SAMPLE": "0"},
+    }
+    with ZqServer("memory:", engine="granian", env=env) as served:
+        poll = threading.Thread(
+            target=ask, args=(served.url, "POST", f"{JOBS}/claims?wait=20"), kwargs={"headers": CONSUMER}
+        )
+        poll.start()
+        time.sleep(0.5)
+        ask(served.url, "POST", f"{JOBS}/messages", ONE, headers=PARENT)
+        poll.join()
+        queue = call_sqs(served.url, "CreateQueue", QueueName="mails")["QueueUrl"]
+        for action, fields in SQS.items():
+            call_sqs(served.url, action, **({"QueueUrl": queue, **fields} if action != "ListQueues" else {}))
+        wait_for(lambda: receiver.named("sqs:ListQueues"), 20, "the last span arrives")
+        output = served.output
+    [[receive], [from_sqs]] = receiver.named("receive jobs"), receiver.named("receive mails")
+    assert 0.2 < receive.attributes["zq.waited"] <= receive.seconds
+    assert receive.links == from_sqs.links == [(TRACE, PRODUCER)]
+    assert "zq.waited" not in from_sqs.attributes
+    assert receive.service == "queues"
+    assert [len(receiver.named(f"send {queue}")) for queue in ("jobs", "mails")] == [1, 1]
+    assert f"trace_id='{TRACE}'" in output or f'"trace_id":"{TRACE}"' in output
+
+
+@pytest.mark.one_store
+@pytest.mark.slow
+def test_a_dead_receiver_does_not_slow_requests_and_its_lost_spans_are_counted() -> None:
+    env = {
+        **{"OS_TRACING__ENABLED": "true", "OS_TRACING__ENDPOINT": NOWHERE, "OS_TRACING__SAMPLE": "1"},
+        **{"OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"},
+    }
+    with ZqServer("memory:", engine="granian", env=env) as served:
+        took = []
+        for _ in range(200):
+            began = time.monotonic()
+            assert ask(served.url, "GET", "/v2/queues").status == 200
+            took.append(time.monotonic() - began)
+        assert sorted(took)[100] < 0.1
+
+        def lost() -> bool:
+            page = httpx.get(f"{served.url}/metrics").text
+            return any(line.startswith("zq_spans_dropped_total") and line[-2:] != " 0" for line in page.splitlines())
+
+        wait_for(lost, 30, "spans are counted as dropped")
+        assert served.terminate() == 0
+        assert served.output.count("Spans are not sent, because their receiver fails") == 1

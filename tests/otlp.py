@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A receiver of OpenTelemetry spans over OTLP/HTTP, on this machine."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+
+class Received(NamedTuple):
+    """A span, with its ids in hexadecimal digits. ``links`` are the linked contexts: trace id and span id."""
+
+    name: str
+    kind: str
+    trace: str
+    id: str
+    parent: str
+    attributes: dict[str, Any]
+    links: list[tuple[str, str]]
+    seconds: float
+    failed: bool
+    service: str
+
+
+class Receiver:
+    """A server that keeps all spans that it receives."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spans: list[Received] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def spans(self) -> list[Received]:
+        """All spans so far, in the order of their ends."""
+        with self._lock:
+            return [*self._spans]
+
+    def named(self, name: str) -> list[Received]:
+        return [span for span in self.spans if span.name == name]
+
+    def _receive(self, path: str, body: bytes) -> int:
+        if path != "/v1/traces":
+            return 404
+        for group in ExportTraceServiceRequest.FromString(body).resource_spans:
+            service = next(each.value.string_value for each in group.resource.attributes if each.key == "service.name")
+            with self._lock:
+                self._spans += [_read(span, service) for scope in group.scope_spans for span in scope.spans]
+        return 200
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        receive = self._receive
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.send_response(receive(self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        return Handler
+
+
+def _read(span: Span, service: str) -> Received:
+    values = {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
+    return Received(
+        span.name,
+        Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_"),
+        span.trace_id.hex(),
+        span.span_id.hex(),
+        span.parent_span_id.hex(),
+        values,
+        [(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
+        (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9,
+        span.status.code == 2,
+        service,
+    )
