@@ -17,8 +17,9 @@ from tests.data.make import NOW
 from tests.data.make_attributes import IDS, STORED
 from tests.dictionary import Dictionary
 from zq.errors import StartRefused
-from zq.model import ClaimRequest, Lease, QueueRef
+from zq.model import ClaimRequest, Lease, QueueRef, levels
 from zq.model.attributes import NO_ATTRIBUTES, decode_attributes
+from zq.model.levels import StoreLevel
 from zq.storage import check, salvage
 from zq.storage import object as object_store
 from zq.storage.object import offline
@@ -85,6 +86,34 @@ def test_a_store_of_a_former_layout_is_refused_unchanged(
     assert digests(path) == before
     assert [file.name for file in tmp_path.iterdir()] == ["store"], "nothing else is left behind"
     assert bucket._values == {}
+
+
+def raise_level(path: Path) -> None:
+    with closing(connect(f"rocksdb://{path}", sync="never", max_clock_jump=0)) as storage:
+        assert storage.replace_level(None, levels.encode(StoreLevel(2, 2, "0.2.0")))
+
+
+@pytest.mark.parametrize("use", [open_for_writing, check_it, salvage_it, ship_it])
+def test_a_store_of_a_higher_level_is_refused_unchanged(
+    use: Callable[[Path], None], tmp_path: Path, bucket: Dictionary
+) -> None:
+    path = unpacked(TODAY, tmp_path)
+    raise_level(path)
+    before = digests(path)
+    with pytest.raises(StartRefused, match=r"upgraded to level 2 with zq 0\.2\.0"):
+        use(path)
+    assert digests(path) == before
+    assert bucket._values == {}
+
+
+def test_a_salvaged_store_keeps_its_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, an earlier version would open it."""
+    path = unpacked(TODAY, tmp_path)
+    raise_level(path)
+    monkeypatch.setattr(levels, "VERSIONS", ("0.1", "0.2"))
+    salvage_it(path)
+    with closing(connect(f"rocksdb://{path.with_name('new')}", sync="never", max_clock_jump=0)) as storage:
+        assert levels.check(storage.read_level()).level == 2
 
 
 def test_a_store_of_todays_layout_hands_out_its_messages(tmp_path: Path) -> None:

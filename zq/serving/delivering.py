@@ -17,6 +17,7 @@ from zq.errors import StartRefused
 from zq.model.identity import SignedUrlOptions
 from zq.serving.application import open_stores
 from zq.serving.commands import SignalFlags, parse_options, wait_until_ended
+from zq.serving.level_watch import LevelWatch
 from zq.serving.settings import Configuration, Settings
 from zq.serving.startup import reload, reload_files
 from zq.subscriptions.delivery.running import create_worker
@@ -41,6 +42,7 @@ def run(arguments: Sequence[str], flags: SignalFlags) -> None:
     _check(chosen)
     storage = open_stores(chosen)
     clock = StoreClock(storage.now, distrusted_lead=storage.clock_lead)
+    level = LevelWatch(storage, clock, "zq-deliver", chosen.shared_store)
     sealing = Sealing(DataKeys(storage.documents, clock, read_keys(chosen.transport.message_encryption_key_file)))
     keys = MasterKeys(chosen.transport.message_encryption_key_file, sealing.keys.replace)
     keystone = None
@@ -60,6 +62,7 @@ def run(arguments: Sequence[str], flags: SignalFlags) -> None:
         False,
         create_trusts(chosen.of(SECTION), keystone),
     )
+    level.start()
     deliverer.start()
     storage.listen(deliverer.notify)
     LOG.info("zq-deliver is running.")
@@ -67,6 +70,7 @@ def run(arguments: Sequence[str], flags: SignalFlags) -> None:
         wait_until_ended(flags, partial(reload, configuration, lambda _new: reload_files(keys)))
     finally:
         deliverer.stop()
+        level.stop()
         storage.close()
 
 

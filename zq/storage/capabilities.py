@@ -133,6 +133,19 @@ class Migratable(Protocol):
 
 
 @runtime_checkable
+class Levelled(Protocol):
+    """A ``Storage`` whose store has a level; see ``zq.model.levels``. Opening the store has checked the level."""
+
+    def read_level(self) -> bytes | None:
+        """Return the record of the level, or None if the store has none."""
+        ...
+
+    def replace_level(self, former: bytes | None, new: bytes) -> bool:
+        """Replace the record ``former`` durably, in one step. Return False if the store has another record."""
+        ...
+
+
+@runtime_checkable
 class LimitedSpace(Protocol):
     """A storage on a file system of the server's machine."""
 
