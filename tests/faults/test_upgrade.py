@@ -108,6 +108,14 @@ def test_a_server_that_starts_while_an_upgrade_is_finished_prevents_it(
     assert level_of(storage) == StoreLevel()
 
 
+def test_a_refused_command_withdraws_the_announcement_of_an_interrupted_one(storage: Storage, old: LevelWatch) -> None:
+    """Otherwise, the earlier servers could not be restarted."""
+    assert levelled(storage).replace_level(None, levels.encode(StoreLevel(1, 2, "0.2.0")))
+    with pytest.raises(StartRefused, match="Servers of earlier versions"):
+        apply(storage, finish=True)
+    assert level_of(storage) == StoreLevel()
+
+
 def test_a_server_ends_if_the_level_was_raised_without_it(storage: Storage, clock: Clock, old: LevelWatch) -> None:
     """A machine that stood still for longer than its record lived, for example."""
     ended, seen = list[int](), list[int]()

@@ -51,7 +51,8 @@ def test_replace_level_changes_only_the_expected_record(storage: Storage) -> Non
     store = levelled(storage)
     assert not store.replace_level(SECOND, ANNOUNCED)
     assert store.read_level() is None
-    assert store.replace_level(None, ANNOUNCED)
+    for _ in range(2):  # after a lost answer, the client of the driver repeats the command
+        assert store.replace_level(None, ANNOUNCED)
     assert not store.replace_level(None, SECOND)
     assert store.read_level() == ANNOUNCED
     assert store.replace_level(ANNOUNCED, SECOND)

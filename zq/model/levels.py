@@ -64,6 +64,12 @@ def initial() -> bytes | None:
     return encode(StoreLevel(supported(), supported(), __version__)) if supported() > 1 else None
 
 
+def former() -> StoreLevel:
+    """Return the level before the highest one of this version."""
+    level = supported() - 1
+    return StoreLevel(level, level, VERSIONS[level - 1])
+
+
 def check(stored: bytes | None) -> StoreLevel:
     """Return the level in the record of a store. Raises ``StartRefused`` if this version cannot open the store."""
     found = decode(stored)

@@ -83,6 +83,7 @@ class Application:
         self._events = Observers(self._metrics)
         documents = self._storage.documents
         level = LevelWatch(self._storage, self._clock, chosen.server.port, chosen.shared_store, self._metrics.set_level)
+        level.start()
         self._strategy = create_strategy(lambda: configuration.current.auth, documents, self._clock, configuration.path)
         storage = measure_verbs(self._storage, self._metrics, monitor)
         self.broker = make_broker(
@@ -127,7 +128,6 @@ class Application:
         watch = ModeWatch(self.broker.modes, has_low_space, self._metrics.set_mode)
         watch.start()
         atexit.register(watch.stop)  # must run before the store is closed
-        level.start()
         atexit.register(level.stop)  # must run before the store is closed
         lifecycle.register_exit(self.broker.trail.finish)  # must run before the store is closed
         for feature in self.features:

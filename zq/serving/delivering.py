@@ -43,6 +43,7 @@ def run(arguments: Sequence[str], flags: SignalFlags) -> None:
     storage = open_stores(chosen)
     clock = StoreClock(storage.now, distrusted_lead=storage.clock_lead)
     level = LevelWatch(storage, clock, "zq-deliver", chosen.shared_store)
+    level.start()
     sealing = Sealing(DataKeys(storage.documents, clock, read_keys(chosen.transport.message_encryption_key_file)))
     keys = MasterKeys(chosen.transport.message_encryption_key_file, sealing.keys.replace)
     keystone = None
@@ -62,7 +63,6 @@ def run(arguments: Sequence[str], flags: SignalFlags) -> None:
         False,
         create_trusts(chosen.of(SECTION), keystone),
     )
-    level.start()
     deliverer.start()
     storage.listen(deliverer.notify)
     LOG.info("zq-deliver is running.")

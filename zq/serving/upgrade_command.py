@@ -82,15 +82,19 @@ def apply(storage: Storage, finish: bool) -> UpgradeStatus:
     level has not changed, or the call can be repeated.
     """
     if finish and read_status(storage).level < levels.supported():
-        _check_processes(storage)
-        _announce(storage)
+        try:
+            _check_processes(storage)
+            _announce(storage)
+            _check_processes(storage)
+        except StartRefused:
+            _withdraw(storage)
+            raise
         for store in _stores(storage):
             record = store.read_level()
             level = levels.check(record)
-            if level.required < levels.supported():
+            if level.required < levels.supported():  # another command has withdrawn the announcement
                 raise StartRefused(CONFLICT)
-            if level.level < levels.supported():
-                _replace(store, record, replace(level, level=levels.supported()))
+            _replace(store, record, replace(level, level=levels.supported()))
     return read_status(storage)
 
 
@@ -106,24 +110,22 @@ def read_status(storage: Storage) -> UpgradeStatus:
 
 
 def _announce(storage: Storage) -> None:
-    """Announce the new level, so that no server of an older version starts, and look for such servers again.
+    """Announce the new level, so that no server of an earlier version starts."""
+    for store in _stores(storage):
+        record = store.read_level()
+        level = levels.check(record)
+        if level.required < levels.supported():
+            _replace(store, record, StoreLevel(level.level, levels.supported(), __version__))
 
-    Raises ``StartRefused`` and withdraws the announcement if there are any.
-    """
-    announced = list[tuple[Levelled, bytes, StoreLevel]]()
-    try:
-        for store in _stores(storage):
-            record = store.read_level()
-            level = levels.check(record)
-            if level.required < levels.supported():
-                new = StoreLevel(level.level, levels.supported(), __version__)
-                _replace(store, record, new)
-                announced.append((store, levels.encode(new), level))
-        _check_processes(storage)
-    except StartRefused:
-        for store, stored, former in announced:
-            store.replace_level(stored, levels.encode(former))
-        raise
+
+def _withdraw(storage: Storage) -> None:
+    """Withdraw the announcement, also that of an interrupted command, unless a store has the new level already."""
+    records = [(store, store.read_level()) for store in _stores(storage)]
+    found = [(store, record, levels.check(record)) for store, record in records]
+    if all(level.level < levels.supported() for _, _, level in found):
+        for store, record, level in found:
+            if level.required > level.level:
+                store.replace_level(record, levels.encode(levels.former()))
 
 
 def _replace(store: Levelled, former: bytes | None, new: StoreLevel) -> None:

@@ -141,7 +141,10 @@ class Levelled(Protocol):
         ...
 
     def replace_level(self, former: bytes | None, new: bytes) -> bool:
-        """Replace the record ``former`` durably, in one step. Return False if the store has another record."""
+        """Replace the record ``former`` durably, in one step.
+
+        Return False, and change nothing, if the store has neither the record ``former`` nor the record ``new``.
+        """
         ...
 
 

@@ -101,7 +101,6 @@ class MongoStorage(Defaults):
         return found[0].get("level") if found else None
 
     def replace_level(self, former: bytes | None, new: bytes) -> bool:
-        # A repeated attempt finds the new record, which the first attempt has stored.
         stored = {"query": {"_id": layout.LAYOUT, "level": {"$in": [former, new]}}, "update": {"$set": {"level": new}}}
         with self._client.verb():
             return self._client.modify(stored, collection=layout.CLOCK) is not None

@@ -143,7 +143,7 @@ class OrderedStorage:
 
     def replace_level(self, former: bytes | None, new: bytes) -> bool:
         with self._configuring, self._handle as (store, _):
-            if store.get("default", startup.LEVEL) != former:
+            if store.get("default", startup.LEVEL) not in (former, new):
                 return False
             store.write([("default", startup.LEVEL, new)])
             store.wait_durable(always=True)

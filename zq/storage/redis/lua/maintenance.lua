@@ -17,7 +17,7 @@ return now
 ---- script level: allow-oom
 
 -- Replaces the record of the store's level. KEYS: zq:level. ARGV: the former record or "", the new record. Returns 1, or
--- 0 if the store has another record. A repeated call finds the new record.
+-- 0 if the store has a third record.
 
 local found = redis.call('GET', KEYS[1]) or ''
 if found ~= ARGV[1] and found ~= ARGV[2] then return 0 end
