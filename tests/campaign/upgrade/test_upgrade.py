@@ -16,6 +16,7 @@ from tests.campaign.histories.targets import HttpTarget
 from tests.campaign.upgrade.versions import Version, VersionedServer
 from tests.servers import NotStarted, ZqServer, ask, every_message
 from tests.stores import MongoServer, RedisServer
+from zq.model import QueueRef
 
 QUEUE = "/v2/queues/jobs/messages"
 
@@ -27,6 +28,20 @@ def shared(request: pytest.FixtureRequest) -> Iterator[str]:
     """The URI of an empty store that several servers share."""
     with MongoServer() if request.param == "mongodb" else RedisServer(None, *LASTING) as server:
         yield server.uri
+
+
+class FailureCounter(HttpTarget):
+    """Servers whose answers with status 5xx are recorded in ``failures``."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        super().__init__(urls)
+        self.failures: list[tuple[str, int, bytes]] = []
+
+    def _exchange(self, queue: QueueRef, method: str, path: str, document: object) -> tuple[int, bytes]:
+        status, body = super()._exchange(queue, method, path, document)
+        if status >= 500:
+            self.failures.append((f"{method} {path}", status, body))
+        return status, body
 
 
 def start(stack: ExitStack, uri: str, version: Version) -> Deployment:
@@ -49,9 +64,14 @@ def roll(deployment: Deployment, version: Version) -> None:
 
 
 def serve_through(deployment: Deployment, change: Callable[[Deployment], None]) -> None:
-    """Let clients work during the change, and check that no acknowledged message is lost or delivered twice."""
-    with logs_told(deployment.servers), HttpTarget(deployment.urls) as target:
+    """Let clients work during the change, and check that no acknowledged message is lost or delivered twice.
+
+    Clients choose a server at random. A server that restarts may refuse the connection, but answers every request that
+    it accepts without an error.
+    """
+    with logs_told(deployment.servers), FailureCounter(deployment.urls) as target:
         checked_round(deployment, target, {"change": change}, SECONDS)
+        assert target.failures == []
 
 
 def post(server: ZqServer, body: str) -> None:
