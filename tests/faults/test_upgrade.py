@@ -2,6 +2,7 @@
 """``zq-server upgrade``: the level of a store rises once no server of an earlier version uses the store."""
 
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -106,6 +107,23 @@ def test_a_server_that_starts_while_an_upgrade_is_finished_prevents_it(
     with pytest.raises(StartRefused, match="Servers of earlier versions"):
         apply(storage, finish=True)
     assert level_of(storage) == StoreLevel()
+
+
+def test_a_server_that_starts_after_an_announcement_ends(
+    storage: Storage, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It publishes its record before it checks the level, and does not leave the record behind."""
+    put = storage.documents.put
+
+    def put_and_announce(*arguments: Any, **terms: Any) -> bool:
+        stored = put(*arguments, **terms)
+        assert levelled(storage).replace_level(None, levels.encode(StoreLevel(1, 2, "0.2.0")))
+        return stored
+
+    monkeypatch.setattr(storage.documents, "put", put_and_announce)
+    with pytest.raises(StartRefused, match="upgraded to level 2"):
+        LevelWatch(storage, clock, 8888, True)
+    assert read_processes(storage.documents, clock.now()) == []
 
 
 def test_a_refused_command_withdraws_the_announcement_of_an_interrupted_one(storage: Storage, old: LevelWatch) -> None:

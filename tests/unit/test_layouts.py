@@ -160,6 +160,16 @@ def test_the_store_of_the_released_version_has_all_its_contents(tmp_path: Path) 
     assert (report.contradictions, report.damage) == (0, []), report.examples
 
 
+def test_stored_arrays_only_grow_at_their_end() -> None:
+    """Servers of the released version and of this one read what the other writes."""
+    current = make_released.find_arrays()
+    for name, released in json.loads((DATA / "released.json").read_text()).items():
+        assert name in current, f"{name} is missing. If it was renamed, rename it in released.json."
+        fields = structs.fields(current[name])
+        assert [field.name for field in fields[: len(released)]] == released, name
+        assert not [field.name for field in fields[len(released) :] if field.required], name
+
+
 def test_attributes_that_earlier_code_stored_are_read_as_they_were(tmp_path: Path) -> None:
     """Of messages that are claimed, buried, deleted and ready."""
     path, jobs = extracted(DATA / "attributes.tar.xz", tmp_path), QueueRef("acme", "jobs")

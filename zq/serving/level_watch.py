@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from zq import __version__
 from zq.clock import Clock
-from zq.errors import Unavailable
+from zq.errors import StartRefused, Unavailable
 from zq.model import Seconds, levels
 from zq.model.documents import DocumentRef
 from zq.serving import lifecycle
@@ -107,7 +107,11 @@ class LevelWatch:
         if is_shared:
             self._publish()
             self._thread = threading.Thread(target=self._run, name="zq-level", daemon=True)
-        report(levels.check(self._read()).level)
+        try:
+            report(levels.check(self._read()).level)
+        except StartRefused:
+            self.stop()
+            raise
 
     def start(self) -> None:
         if self._thread is not None:
