@@ -8,10 +8,11 @@ import pytest
 
 from tests.commands import run, run_apart
 from tests.servers import ZqServer, ask, wait_for
+from tests.stores import pooled
 from zq.clock import Clock
 from zq.conformance.builders import OpenStore
 from zq.conformance.test_levels import levelled, support
-from zq.errors import StartRefused
+from zq.errors import StartRefused, Unavailable
 from zq.model import levels
 from zq.model.levels import StoreLevel
 from zq.serving import upgrade_command
@@ -143,6 +144,21 @@ def test_a_server_ends_if_the_level_was_raised_without_it(storage: Storage, cloc
     levelled(storage).replace_level(None, levels.encode(StoreLevel(3, 3, "0.3.0")))
     watch.refresh()
     assert (seen, ended) == ([1, 1, 3], [1])
+
+
+def test_finish_raises_the_level_of_each_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the store of a pool is unavailable, nothing changes."""
+    with closing(pooled()) as storage:
+        pool = storage.pools()["other"]
+        assert pool is not None
+        support(monkeypatch, *NEW)
+        with monkeypatch.context() as patched:
+            patched.setattr(storage, "pools", lambda: {"other": None})
+            with pytest.raises(Unavailable, match="The store of the pool other is unavailable"):
+                apply(storage, finish=True)
+            assert level_of(storage.catalogue) == StoreLevel()
+        assert apply(storage, finish=True).level == 2
+        assert (level_of(storage.catalogue).level, level_of(pool).level) == (2, 2)
 
 
 def test_finish_of_another_command_is_refused() -> None:
