@@ -33,7 +33,7 @@ class Part(NamedTuple):
 
 
 PARTS: Final = {
-    "histories": Part(["tests/campaign/histories", "tests/model"]),
+    "histories": Part(["tests/campaign/histories", "tests/campaign/upgrade", "tests/model"]),
     "faults": Part(["tests/campaign/faults", "tests/faults"]),
     "fuzz": Part(["tests/campaign/fuzz", "tests/http", "--deselect", "tests/campaign/fuzz/test_schemathesis.py"]),
     "schemathesis": Part(["tests/campaign/fuzz/test_schemathesis.py"]),

@@ -4,6 +4,7 @@
 import hashlib
 import json
 import tarfile
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -13,12 +14,19 @@ import pytest
 from msgspec import msgpack, structs
 from rocksdict import Options, Rdict
 
+from tests.data import make_released
 from tests.data.make import NOW
 from tests.data.make_attributes import IDS, STORED
 from tests.dictionary import Dictionary
+from zq import __version__
+from zq.clock import ManualClock
+from zq.conformance.builders import Scene
+from zq.conformance.test_parcels import contents
 from zq.errors import StartRefused
-from zq.model import ClaimRequest, Lease, QueueRef
+from zq.model import ClaimRequest, Lease, QueueRef, levels
 from zq.model.attributes import NO_ATTRIBUTES, decode_attributes
+from zq.model.expiry import Expiry
+from zq.model.levels import StoreLevel
 from zq.storage import check, salvage
 from zq.storage import object as object_store
 from zq.storage.object import offline
@@ -87,6 +95,40 @@ def test_a_store_of_a_former_layout_is_refused_unchanged(
     assert bucket._values == {}
 
 
+def test_no_level_belongs_to_a_later_version() -> None:
+    """Messages name the versions of levels, so that users install them."""
+    numbers = [tuple(map(int, version.split("."))) for version in (*levels.VERSIONS, __version__)]
+    assert numbers == sorted(set(numbers))
+
+
+def raise_level(path: Path) -> None:
+    with closing(connect(f"rocksdb://{path}", sync="never", max_clock_jump=0)) as storage:
+        assert storage.replace_level(None, levels.encode(StoreLevel(2, 2, "0.2.0")))
+
+
+@pytest.mark.parametrize("use", [open_for_writing, check_it, salvage_it, ship_it])
+def test_a_store_of_a_higher_level_is_refused_unchanged(
+    use: Callable[[Path], None], tmp_path: Path, bucket: Dictionary
+) -> None:
+    path = unpacked(TODAY, tmp_path)
+    raise_level(path)
+    before = digests(path)
+    with pytest.raises(StartRefused, match=r"upgraded to level 2 with zq 0\.2\.0"):
+        use(path)
+    assert digests(path) == before
+    assert bucket._values == {}
+
+
+def test_a_salvaged_store_keeps_its_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, an earlier version would open it."""
+    path = unpacked(TODAY, tmp_path)
+    raise_level(path)
+    monkeypatch.setattr(levels, "VERSIONS", ("0.1", "0.2"))
+    salvage_it(path)
+    with closing(connect(f"rocksdb://{path.with_name('new')}", sync="never", max_clock_jump=0)) as storage:
+        assert levels.check(storage.read_level()).level == 2
+
+
 def test_a_store_of_todays_layout_hands_out_its_messages(tmp_path: Path) -> None:
     """Version 0.1.0 wrote it."""
     storage = connect(f"rocksdb://{unpacked(TODAY, tmp_path)}", sync="never", max_clock_jump=0)
@@ -98,6 +140,34 @@ def test_a_store_of_todays_layout_hands_out_its_messages(tmp_path: Path) -> None
             assert bodies == [*(f"{number}" for number in range(9)), "x" * 2000]
     finally:
         storage.close()
+
+
+def test_the_store_of_the_released_version_has_all_its_contents(tmp_path: Path) -> None:
+    """Of every kind. The store is consistent after it has been used."""
+    uri = f"rocksdb://{extracted(DATA / 'released.tar.xz', tmp_path)}"
+    kept = Expiry(delete_on_read=False, compaction_filter=False)
+    with closing(connect(uri, kept, sync="never", max_clock_jump=0)) as storage:
+        scene = Scene(storage, ManualClock(make_released.NOW + 16), make_released.JOBS)
+        assert Counter(fact.kind for fact in contents(scene, storage.parcels)) == {
+            **{"queues": 6, "messages": 27, "history entries": 5, "idempotency keys": 8, "records": 2},
+            **{"fences": 1, "producers": 2, "topic logs": 1, "topic messages": 11},
+        }
+        assert scene.fence("job").epoch == 3
+        posted = scene.post(1)
+        assert posted[0] in scene.claimable()
+    report = check(uri)
+    assert report is not None
+    assert (report.contradictions, report.damage) == (0, []), report.examples
+
+
+def test_stored_arrays_only_grow_at_their_end() -> None:
+    """Servers of the released version and of this one read what the other writes."""
+    current = make_released.find_arrays()
+    for name, released in json.loads((DATA / "released.json").read_text()).items():
+        assert name in current, f"{name} is missing. If it was renamed, rename it in released.json."
+        fields = structs.fields(current[name])
+        assert [field.name for field in fields[: len(released)]] == released, name
+        assert not [field.name for field in fields[len(released) :] if field.required], name
 
 
 def test_attributes_that_earlier_code_stored_are_read_as_they_were(tmp_path: Path) -> None:

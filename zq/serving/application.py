@@ -33,6 +33,7 @@ from zq.model.stats import Snapshot
 from zq.serving import lifecycle, migration_record, probes
 from zq.serving.draining import Drain
 from zq.serving.features import EXTENSIONS, create_features, create_followers
+from zq.serving.level_watch import LevelWatch
 from zq.serving.listening import format_authority, overlap
 from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
@@ -41,6 +42,7 @@ from zq.serving.mode_watch import ModeWatch
 from zq.serving.settings import Configuration, Settings
 from zq.serving.startup import reload_files
 from zq.serving.tls import ServerTls
+from zq.serving.upgrade_command import UpgradeControl
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.capabilities import LimitedSpace, Snapshots
@@ -71,6 +73,8 @@ class Application:
         self._metrics = _metrics(chosen, self._storage, self._clock)
         self._events = Observers(self._metrics)
         documents = self._storage.documents
+        level = LevelWatch(self._storage, self._clock, chosen.server.port, chosen.shared_store, self._metrics.set_level)
+        level.start()
         self._strategy = create_strategy(lambda: configuration.current.auth, documents, self._clock, configuration.path)
         storage = measure_verbs(self._storage, self._metrics, monitor)
         self.broker = make_broker(
@@ -115,6 +119,7 @@ class Application:
         watch = ModeWatch(self.broker.modes, has_low_space, self._metrics.set_mode)
         watch.start()
         atexit.register(watch.stop)  # must run before the store is closed
+        atexit.register(level.stop)  # must run before the store is closed
         lifecycle.register_exit(self.broker.trail.finish)  # must run before the store is closed
         for feature in self.features:
             feature.start()
@@ -171,6 +176,10 @@ class Application:
         certificates = getattr(self._strategy, "certificates", None)
         files = [file for feature in self.features for file in feature.files]
         reload_files(self._proxy, certificates, self._keys, *files, self._tls)
+
+    def upgrade(self) -> UpgradeControl:
+        """Return the operation of the control socket for upgrades of the store."""
+        return UpgradeControl(self._storage, self._metrics.set_level)
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
         """Take a snapshot of the store; a context manager. Raises ``NotBuilt`` if the store does not support it."""

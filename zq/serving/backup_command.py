@@ -60,6 +60,7 @@ def check(given: argparse.Namespace) -> None:
         ("--check", given.check and given.command),
         ("--wait", given.wait is not None and given.command != "drain"),
         ("--undo", given.undo and given.command != "drain"),
+        ("--status or --finish", (given.status or given.finish) and given.command != "upgrade"),
         ("--to, --at or --position", of_backup and (given.to or given.at or given.position is not None)),
     ):
         if unused:

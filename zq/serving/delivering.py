@@ -17,6 +17,7 @@ from zq.errors import StartRefused
 from zq.model.identity import SignedUrlOptions
 from zq.serving.application import open_stores
 from zq.serving.commands import SignalFlags, parse_options, wait_until_ended
+from zq.serving.level_watch import LevelWatch
 from zq.serving.settings import Configuration, Settings
 from zq.serving.startup import reload, reload_files
 from zq.subscriptions.delivery.running import create_worker
@@ -38,6 +39,8 @@ def run(arguments: Sequence[str], flags: SignalFlags) -> None:
     _check(chosen)
     storage = open_stores(chosen)
     clock = StoreClock(storage.now, distrusted_lead=storage.clock_lead)
+    level = LevelWatch(storage, clock, "zq-deliver", chosen.shared_store)
+    level.start()
     sealing = Sealing(DataKeys(storage.documents, clock, read_keys(chosen.transport.message_encryption_key_file)))
     keys = MasterKeys(chosen.transport.message_encryption_key_file, sealing.keys.replace)
     keystone = None
@@ -64,6 +67,7 @@ def run(arguments: Sequence[str], flags: SignalFlags) -> None:
         wait_until_ended(flags, partial(reload, configuration, lambda _new: reload_files(keys)))
     finally:
         deliverer.stop()
+        level.stop()
         storage.close()
 
 

@@ -30,6 +30,7 @@ from zq.model import Seconds
 from zq.model.limits import Limits
 from zq.pools.catalogue import Pools
 from zq.pools.feature import PoolsFeature
+from zq.serving.level_watch import KIND as PROCESS_RECORD
 from zq.serving.settings import Configuration, Settings
 from zq.sqs.extension import EXTENSION as SQS_EXTENSION
 from zq.sqs.feature import sqs_feature
@@ -58,6 +59,7 @@ EXTENSIONS: Final[list[Extension]] = [
 ]
 # Kinds of the deployment's documents in which running servers report their state.
 SERVER_RECORDS: Final[list[str]] = [
+    PROCESS_RECORD,
     FIGURES_RECORD,
 ]
 # Commands of ``zq-server`` that administer features' credentials.

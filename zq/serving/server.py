@@ -39,8 +39,9 @@ from zq.serving import (
     settings,
     startup,
     systemd,
+    upgrade_command,
 )
-from zq.serving.application import Application, make_broker, open_store
+from zq.serving.application import Application, make_broker, open_store, open_stores
 from zq.serving.draining import Drain, DrainControl
 from zq.serving.features import COMMANDS as FEATURE_COMMANDS
 from zq.serving.features import command_features, create_followers
@@ -90,6 +91,7 @@ def _open(configuration: Configuration, tls: ServerTls | None, drain: Drain) -> 
         operations: dict[str, control.Operation] = {
             draining.PATH: DrainControl(drain, chosen.server.engine == "granian"),
             mode_command.PATH: ModeControl(made.broker.modes),
+            upgrade_command.PATH: made.upgrade(),
         }
         control.serve(chosen.server.control, made.app, made.snapshot, operations)
     return made
@@ -151,6 +153,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return draining.run(given, chosen.server.control)
         if given.command == "mode":
             return mode_command.run(given, chosen.server.control, partial(_open_modes, chosen))
+        if given.command == "upgrade":
+            socket = "" if chosen.shared_store else chosen.server.control
+            return upgrade_command.run(given, socket, lambda: closing(open_stores(chosen)))
         if given.command in OFFLINE:
             return OFFLINE[given.command](chosen.storage.uri, given)
         if given.command == "rekey":
@@ -265,7 +270,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "command",
         nargs="?",
-        choices=sorted([*OFFLINE, *COMMANDS, "backup", "doctor", "drain", "migrate", "mode", "rekey"]),
+        choices=sorted([*OFFLINE, *COMMANDS, "backup", "doctor", "drain", "migrate", "mode", "rekey", "upgrade"]),
         help="".join(f"{name}: {command.summary}: zq-server {name} --help; " for name, command in COMMANDS.items())
         + "backup: create a backup of an embedded store in the directory NAME through its running server; "
         "backup verify: check that the backup NAME is complete and unchanged; "
@@ -280,7 +285,9 @@ def _parser() -> argparse.ArgumentParser:
         "salvage: copy the readable data of a damaged embedded store to a new store, and list the losses; "
         "restore: create a new embedded store from the backup NAME or, without NAME, from a store in an object store; "
         "ship: copy an embedded store to an object store; "
-        "owner: print which server owns a store in an object store",
+        "owner: print which server owns a store in an object store; "
+        "upgrade: print the level of the store and the versions of its servers, or raise the level after all servers "
+        "were upgraded",
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="backup directory, backup name, store URIs, or mode")
     parser.add_argument(
@@ -305,6 +312,13 @@ def _parser() -> argparse.ArgumentParser:
         help=f"drain: maximum seconds until the command returns (default {draining.DEFAULT_WAIT})",
     )
     parser.add_argument("--undo", action="store_true", help="drain: report that the server is ready again")
+    upgrade = parser.add_mutually_exclusive_group()
+    upgrade.add_argument("--status", action="store_true", help="upgrade: change nothing (default)")
+    upgrade.add_argument(
+        "--finish",
+        action="store_true",
+        help="upgrade: raise the level of the store; earlier versions of zq then cannot use it",
+    )
     parser.add_argument("--to", metavar="URI", help="URI of the new store for salvage, restore and ship")
     parser.add_argument("--at", metavar="TIME", help="restore: time to restore to, such as 2026-11-25T10:00:00Z")
     parser.add_argument("--position", metavar="N", type=int, help="restore: log position to restore to")

@@ -117,6 +117,22 @@ class Migratable(Protocol):
 
 
 @runtime_checkable
+class Levelled(Protocol):
+    """A ``Storage`` whose store has a level; see ``zq.model.levels``. Opening the store has checked the level."""
+
+    def read_level(self) -> bytes | None:
+        """Return the record of the level, or None if the store has none."""
+        ...
+
+    def replace_level(self, former: bytes | None, new: bytes) -> bool:
+        """Replace the record ``former`` durably, in one step.
+
+        Return False, and change nothing, if the store has neither the record ``former`` nor the record ``new``.
+        """
+        ...
+
+
+@runtime_checkable
 class LimitedSpace(Protocol):
     """A storage on a file system of the server's machine."""
 

@@ -254,6 +254,9 @@ class Metrics(Events):
         self._metrics["sweep_latency_ratio"].set(ratio)
         self._metrics["sweep_share"].set(share)
 
+    def set_level(self, level: int) -> None:
+        self._metrics["store_level"].set(level)
+
     def set_mode(self, mode: Mode) -> None:
         self._metrics["mode"].set(MODES.index(mode))
 

@@ -95,6 +95,7 @@ COUNTED: Final[dict[str, Definition]] = {
     ),
     "sweep_share": _gauge("Fraction of time that a sweep works while requests are served.", several="livemax"),
     "mode": _gauge("Mode of the service: 0 = normal, 1 = no_posts, 2 = read_only.", several="livemax"),
+    "store_level": _gauge("Level of the store, which an upgrade raises.", several="livemax"),
     "queue_expired_removed_total": _counter("Expired messages removed by sweeps, by queue.", "project", "queue"),
 }
 # Totals that the driver counts in each process since it opened the store.

@@ -95,6 +95,16 @@ class MongoStorage(Defaults):
             raise Unavailable
         return int(clock["t"]) / 1000
 
+    def read_level(self) -> bytes | None:
+        with self._client.verb():
+            found = self._client.read({"find": layout.CLOCK, "filter": {"_id": layout.LAYOUT}})
+        return found[0].get("level") if found else None
+
+    def replace_level(self, former: bytes | None, new: bytes) -> bool:
+        stored = {"query": {"_id": layout.LAYOUT, "level": {"$in": [former, new]}}, "update": {"$set": {"level": new}}}
+        with self._client.verb():
+            return self._client.modify(stored, collection=layout.CLOCK) is not None
+
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
         self._expiry = expiry or self._expiry
         removed = self._active_expiry.sweep(layout.ms(now), pace or Steps(), expired=self._expiry.sweep)

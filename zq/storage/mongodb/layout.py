@@ -95,7 +95,8 @@ from msgspec import Struct
 from zq.model import Claim, ClaimRequest, Draft, Grouping, Holder, Lease, Message, QueueRef, Seconds
 
 BsonDocument = dict[str, Any]
-# Layout version, stored in the field ``n`` of the document ``LAYOUT`` in the collection ``CLOCK``.
+# Layout version, stored in the field ``n`` of the document ``LAYOUT`` in the collection ``CLOCK``. The field ``level``
+# of the document has the record of the store's level; see ``zq.model.levels``.
 VERSION: Final = 1
 LAYOUT: Final = "layout"
 MESSAGES: Final = "messages"

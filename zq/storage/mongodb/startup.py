@@ -27,6 +27,7 @@ from pymongo.uri_parser import parse_uri
 from pymongo.write_concern import WriteConcern
 
 from zq.errors import StartRefused, Unavailable
+from zq.model import levels
 from zq.storage.mongodb.client import Client
 from zq.storage.mongodb.layout import CLOCK, FEED, INDEXES, LAYOUT, MESSAGES, SHARD_KEY, VERSION, BsonDocument
 
@@ -199,21 +200,29 @@ INDEX_TIMEOUT_MS: Final = 600_000
 
 
 def check_layout(client: Client, database: str) -> None:
-    """Raise ``StartRefused`` unless the store has the layout ``VERSION``. A store without a version has layout 1."""
+    """Check the layout version and the level of the store, without writing. A store without a version has layout 1.
+
+    Raises ``StartRefused`` if this version of zq cannot use the store, and ``Unavailable`` if they cannot be read.
+    """
     try:
         found = client.get_database(database)[CLOCK].find_one({"_id": LAYOUT})
     except PyMongoError as error:
         raise _unprepared() from error
-    _compare(found or {"n": 1}, database)
+    _compare(found or {"n": 1, "level": levels.initial()}, database)
 
 
 def store_layout(client: Client, database: str) -> None:
-    """Write the layout version into a store that has none. Raises ``StartRefused`` if the store has another version."""
+    """Write the layout version and the level into a store that has none.
+
+    Raises ``StartRefused`` if this version of zq cannot use the store, and ``Unavailable`` if the command fails.
+    """
+    new: BsonDocument = {"n": VERSION} | ({"level": level} if (level := levels.initial()) else {})
     try:
-        # The write waits for the primary only: if a failover undoes it, the next start repeats it.
-        collection = client.get_database(database)[CLOCK].with_options(write_concern=WriteConcern(w=1))
+        # A layout version waits for the primary only: if a failover undoes the write, the next start repeats it.
+        concern = WriteConcern(w="majority" if "level" in new else 1)
+        collection = client.get_database(database)[CLOCK].with_options(write_concern=concern)
         with contextlib.suppress(DuplicateKeyError):  # another server has written it at the same time
-            collection.update_one({"_id": LAYOUT}, {"$setOnInsert": {"n": VERSION}}, upsert=True)
+            collection.update_one({"_id": LAYOUT}, {"$setOnInsert": new}, upsert=True)
         found = collection.find_one({"_id": LAYOUT})
     except PyMongoError as error:
         raise _unprepared() from error
@@ -226,6 +235,7 @@ def _compare(found: BsonDocument, database: str) -> None:
             f"The store in the database {database} has layout {found.get('n')}, but this version of zq "
             f"requires {VERSION}. Use the version of zq that wrote the store, or another database."
         )
+    levels.check(found.get("level"))
 
 
 def ensure_indexes(client: Client, database: str) -> None:

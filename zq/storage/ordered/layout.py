@@ -5,6 +5,7 @@
 family    key                                  value
 ========= ==================================== ======================================================================
 default   "version" "clock" "numbers" "starts" schema version; largest time seen; last number issued; start count
+default   "level"                              StoreLevel; absent: level 1
 default   "boot"                               id of the machine's current boot, and its trusted time
 default   "doomed" q                           key in ``queues``: the data of the former queue q is to be removed
 default   "dropped" n                          empty: the data of the history or stage n is to be removed

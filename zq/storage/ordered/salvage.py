@@ -7,10 +7,13 @@ data of purged and deleted queues. Counters never decrease.
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from msgspec import structs
 
+from zq.errors import StoreDamaged
+from zq.model import levels
 from zq.storage.ordered import layout, logs, startup
 from zq.storage.ordered.entries import record_entries
 from zq.storage.ordered.logs import LogRecord
@@ -45,12 +48,19 @@ class Salvage(SalvageState):
         given = numbers if numbers is not None else self.top + LOST_NUMBERS
         for key, value in (
             (b"version", layout.VERSION),
+            (startup.LEVEL, self._find_level()),
             (b"starts", layout.number.pack(self.starts)),
             (b"numbers", layout.number.pack(max(given, self.top))),
             (b"clock", layout.number.pack(self.now if clock is None else clock)),
         ):
             self.write([("default", key, value)])
         self.flush()
+
+    def _find_level(self) -> bytes | None:
+        """Return the record of the level. A store whose record is damaged may have the highest level."""
+        with suppress(StoreDamaged):
+            return self.source.get("default", startup.LEVEL)
+        return levels.initial()
 
 
 def _latest_start(source: DamagedStore) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from zq.errors import StartRefused, StoreDamaged
-from zq.model import Seconds
+from zq.model import Seconds, levels
 from zq.storage.ordered import layout
 from zq.storage.ordered.store import Readable, Store
 
@@ -31,6 +31,8 @@ STEP_BACK_MS = 60_000
 LEAP: Final = 60.0
 # Seconds after which a larger jump is trusted.
 LASTING: Final = 300.0
+# Key of the record of the store's level.
+LEVEL: Final = b"level"
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -94,25 +96,37 @@ WENT_BACK: Final = "This machine's clock had jumped ahead by %.0f seconds and is
 
 
 def check_version(store: Store) -> None:
-    """Check the store's layout version, or record it in a new store. Raises ``StartRefused`` for another version."""
+    """Check the store's layout version and level, or record them in a new store.
+
+    Raises ``StartRefused`` if this version cannot use the store.
+    """
     found = store.get("default", b"version")
     if found is None:
-        store.write([("default", b"version", layout.VERSION)])
+        store.write([("default", b"version", layout.VERSION), ("default", LEVEL, levels.initial())])
     else:
         _check_layout(found)
+        levels.check(store.get("default", LEVEL))
 
 
 def check_readable(store: Readable) -> None:
-    """Raise ``StartRefused`` if the store has another layout version. A missing or damaged version is accepted."""
+    """Raise ``StartRefused`` if this version cannot read the store. A missing or damaged version is accepted."""
     with suppress(StoreDamaged):
         _check_layout(store.get("default", b"version"))
+    with suppress(StoreDamaged):
+        levels.check(store.get("default", LEVEL))
 
 
 def check_layout(families: Collection[str], read: Callable[[bytes], bytes | None]) -> None:
-    """Raise ``StartRefused`` if a database has another layout version or belongs to another program.
+    """Check that a database is a store that this version can use, before it is opened for writing.
 
-    A database without a layout version may be a new store whose first start was interrupted. ``read`` returns a value
-    of the family ``default``.
+    A database without a layout version may be a new store whose first start was interrupted.
+
+    Args:
+        families: The column families of the database.
+        read: Returns the value of a key in the family ``default``.
+
+    Raises:
+        StartRefused: The store has another layout version or level, or the database belongs to another program.
     """
     found = read(b"version")
     if found is None and (foreign := sorted(set(families) - {*layout.FAMILIES})):
@@ -121,6 +135,7 @@ def check_layout(families: Collection[str], read: Callable[[bytes], bytes | None
             f"{', '.join(foreign)}. Use another directory for the store."
         )
     _check_layout(found)
+    levels.check(read(LEVEL))
 
 
 def _check_layout(found: bytes | None) -> None:

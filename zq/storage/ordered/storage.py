@@ -131,6 +131,18 @@ class OrderedStorage:
     def measures(self, now: Seconds) -> Sequence[Measure]:
         return self._metrics.measures(layout.ms(now))
 
+    def read_level(self) -> bytes | None:
+        with self._handle as (store, _):
+            return store.get("default", startup.LEVEL)
+
+    def replace_level(self, former: bytes | None, new: bytes) -> bool:
+        with self._configuring, self._handle as (store, _):
+            if store.get("default", startup.LEVEL) not in (former, new):
+                return False
+            store.write([("default", startup.LEVEL, new)])
+            store.wait_durable(always=True)
+            return True
+
     def has_low_space(self) -> bool:
         return self._housekeeping.has_low_space()
 

@@ -44,7 +44,7 @@ class PooledStorage:
     def __init__(
         self, catalogue: Storage, connect: Connect, virtual: bool = False, bindings: Bindings | None = None
     ) -> None:
-        self._catalogue = catalogue
+        self.catalogue = catalogue
         self._bindings = bindings = bindings or Bindings(catalogue, virtual)
         self._stores = stores = Stores(catalogue, bindings, connect)
         parts = (catalogue, bindings, stores)
@@ -65,14 +65,14 @@ class PooledStorage:
         return self._stores.by_name()
 
     def now(self) -> Seconds:
-        return self._catalogue.now()
+        return self.catalogue.now()
 
     def clock_lead(self) -> Seconds:
-        return self._catalogue.clock_lead()
+        return self.catalogue.clock_lead()
 
     def ping(self) -> None:
         """Check only the catalogue, because the server can serve the catalogue's queues without the other stores."""
-        self._catalogue.ping()
+        self.catalogue.ping()
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
         self._stores.expiry = expiry or self._stores.expiry
@@ -81,7 +81,7 @@ class PooledStorage:
             try:
                 removed += store.maintain(now, expiry, pace)
             except Unavailable as error:
-                if store is self._catalogue:
+                if store is self.catalogue:
                     raise
                 LOG.warning("A pool cannot be maintained: %s", error)
         self._bindings.sweep(self._stores.get)
@@ -110,7 +110,7 @@ class PooledStorage:
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         """Return the live message with its queue or, if it is in no queue, its latest history entry in any store."""
         found, absent = list[LocatedMessage](), False
-        for store in (self._catalogue, *self._stores.by_name().values()):
+        for store in (self.catalogue, *self._stores.by_name().values()):
             try:
                 located = None if store is None else store.locate(project, message, now)
             except Unavailable:

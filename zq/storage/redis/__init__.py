@@ -64,6 +64,13 @@ class RedisStorage(Defaults):
     def ping(self) -> None:
         self._clock(scripts.PING)
 
+    def read_level(self) -> bytes | None:
+        level: bytes | None = self._client.command(layout.LEVEL_KEY, b"GET", layout.LEVEL_KEY)
+        return level
+
+    def replace_level(self, former: bytes | None, new: bytes) -> bool:
+        return bool(self._client.run(scripts.LEVEL, (layout.LEVEL_KEY,), former or b"", new))
+
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
         self._expiry = expiry or self._expiry
         return self._active_expiry.sweep(layout.ms(now), pace or Steps()) if self._expiry.sweep else 0

@@ -7,6 +7,7 @@
 key                     type         content
 ======================= ============ ==========================================================================
 zq:version              string       version of this layout
+zq:level                string       StoreLevel; absent: level 1
 zq:clock                string       largest time seen, in microseconds
 zq:{0}:due … {63}:due   sorted set   expiry schedule in buckets: time, project and queue, by time; projects that have
                                      queues, by ``FAR``
@@ -111,6 +112,7 @@ from zq.model import Draft, Outcome, QueueRef, Seconds
 
 VERSION: Final = 4
 VERSION_KEY: Final = b"zq:version"
+LEVEL_KEY: Final = b"zq:level"
 CLOCK_KEY: Final = b"zq:clock"
 OPEN_KEY: Final = b"zq:open"
 # Channel on which scripts publish the full names of queues with new messages.

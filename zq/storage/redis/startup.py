@@ -19,7 +19,8 @@ from redis.exceptions import (
 )
 
 from zq.errors import StartRefused, Unavailable
-from zq.storage.redis import layout
+from zq.model import levels
+from zq.storage.redis import layout, scripts
 from zq.storage.redis.address import Address
 from zq.storage.redis.client import Client, lacks_replicas
 from zq.storage.redis.connections import Reply
@@ -41,11 +42,17 @@ TRIALS: Final = (
 
 
 def check(client: Client, address: Address, wait_replicas: int = 0) -> None:
-    """Check the server, and store the layout number in an empty store."""
+    """Check the server, and store the layout number and the level in an empty store.
+
+    Raises ``StartRefused`` if the server cannot be used, and ``Unavailable`` if it does not reply.
+    """
     facts = inspect(client, address)
     if address.master and not wait_replicas and BOUND not in facts:
         LOG.warning(UNBOUND, address.name)
-    number = b"%d" % layout.VERSION
+    number, level = b"%d" % layout.VERSION, levels.initial()
+    # The level comes first, so that a store with a number has its level.
+    if level and _answer(lambda: client.command(layout.VERSION_KEY, b"GET", layout.VERSION_KEY), address) is None:
+        _answer(lambda: client.run(scripts.LEVEL, (layout.LEVEL_KEY,), b"", level), address)
     _answer(lambda: client.command(layout.VERSION_KEY, b"SET", layout.VERSION_KEY, number, b"NX"), address)
     _check_layout(client, address)
 
@@ -69,12 +76,15 @@ def parse_info(reply: bytes) -> dict[str, str]:
 
 
 def _check_layout(client: Client, address: Address) -> None:
+    """Raise ``StartRefused`` if the store has an unsupported layout or level. An empty store has no layout number."""
     found = _answer(lambda: client.command(layout.VERSION_KEY, b"GET", layout.VERSION_KEY), address)
     if found not in (None, b"%d" % layout.VERSION):
         raise StartRefused(
             f"The store at {address.name} has layout {found.decode(errors='replace')}, but this version of "
             f"zq requires {layout.VERSION}. Use the version of zq that wrote the store, or another database."
         )
+    if found is not None:
+        levels.check(_answer(lambda: client.command(layout.LEVEL_KEY, b"GET", layout.LEVEL_KEY), address))
 
 
 def _check_server(facts: dict[str, str], address: Address) -> None:

@@ -14,6 +14,16 @@ if seen > now and seen <= now + tonumber(ARGV[1]) then return seen end
 redis.call('SET', KEYS[1], now)
 return now
 
+---- script level: allow-oom
+
+-- Replaces the record of the store's level. KEYS: zq:level. ARGV: the former record or "", the new record. Returns 1, or
+-- 0 if the store has a third record.
+
+local found = redis.call('GET', KEYS[1]) or ''
+if found ~= ARGV[1] and found ~= ARGV[2] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2])
+return 1
+
 ---- script schedule: allow-oom
 
 -- Adds an entry to a bucket of the expiry schedule, and removes another one. KEYS: the bucket. ARGV: time or 0, its

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq-server upgrade``: the level of a store rises once no server of an earlier version uses the store."""
+
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.commands import run, run_apart
+from tests.servers import ZqServer, ask, wait_for
+from tests.stores import pooled
+from zq.clock import Clock
+from zq.conformance.builders import OpenStore
+from zq.conformance.test_levels import levelled, support
+from zq.errors import StartRefused, Unavailable
+from zq.model import levels
+from zq.model.levels import StoreLevel
+from zq.serving import upgrade_command
+from zq.serving.level_watch import TTL, LevelWatch, read_processes
+from zq.serving.upgrade_command import apply, describe
+from zq.storage.api import Storage
+
+OLD, NEW = ("0.1",), ("0.1", "0.2")
+
+
+@pytest.fixture
+def old(storage: Storage, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> LevelWatch:
+    """A process of the earlier version. From now on, this process is of the new version."""
+    support(monkeypatch, *OLD)
+    watch = LevelWatch(storage, clock, 8888, True)
+    support(monkeypatch, *NEW)
+    return watch
+
+
+def level_of(storage: Storage) -> StoreLevel:
+    return levels.decode(levelled(storage).read_level())
+
+
+def test_finish_raises_the_level_after_the_last_earlier_server_stops(
+    storage: Storage, clock: Clock, old: LevelWatch
+) -> None:
+    """The refusal names the server and changes nothing. A repeated command has no effect."""
+    new = LevelWatch(storage, clock, 8889, True)
+    assert [one.level for one in read_processes(storage.documents, clock.now())] == [1, 2]
+    with pytest.raises(StartRefused, match=r"Servers of earlier versions use the store: .*:8888 \(zq 0"):
+        apply(storage, finish=True)
+    assert levelled(storage).read_level() is None
+    assert list(describe(apply(storage, finish=False)))[-1].startswith("Restart the servers of earlier versions")
+    old.stop()
+    assert "To finish the upgrade, run" in list(describe(apply(storage, finish=False)))[-1]
+    for _ in range(2):
+        assert apply(storage, finish=True).level == 2
+    assert level_of(storage).level == 2
+    assert list(describe(apply(storage, finish=False)))[-1] == "There is no upgrade to finish."
+    new.stop()
+    assert read_processes(storage.documents, clock.now()) == []
+
+
+def test_the_record_of_a_killed_server_expires(storage: Storage, old: LevelWatch) -> None:
+    assert read_processes(storage.documents, storage.now() + TTL - 1) != []
+    assert read_processes(storage.documents, storage.now() + TTL + 1) == []
+
+
+def test_finish_is_repeated_after_a_kill(
+    storage: Storage, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two writes, the earlier version does not start, and nothing is written at the new level."""
+    support(monkeypatch, *NEW)
+    replace = upgrade_command._replace
+
+    def die(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    def replace_once(*arguments: object) -> None:
+        replace(*arguments)
+        monkeypatch.setattr(upgrade_command, "_replace", die)
+
+    monkeypatch.setattr(upgrade_command, "_replace", replace_once)
+    with pytest.raises(KeyboardInterrupt):
+        apply(storage, finish=True)
+    monkeypatch.setattr(upgrade_command, "_replace", replace)
+    assert (level_of(storage).level, level_of(storage).required) == (1, 2)
+    assert "The upgrade is not complete: run" in list(describe(apply(storage, finish=False)))[-1]
+    storage.close()
+    support(monkeypatch, *OLD)
+    with pytest.raises(StartRefused, match="upgraded to level 2"):
+        open_store()
+    support(monkeypatch, *NEW)
+    with closing(open_store()) as again:
+        assert apply(again, finish=True).level == 2
+
+
+def test_a_server_that_starts_while_an_upgrade_is_finished_prevents_it(
+    storage: Storage, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is found after the announcement, which the command withdraws."""
+    support(monkeypatch, *NEW)
+    check = upgrade_command._check_processes
+
+    def check_and_start(given: Storage) -> None:
+        monkeypatch.setattr(upgrade_command, "_check_processes", check)
+        check(given)
+        support(monkeypatch, *OLD)
+        LevelWatch(storage, clock, 8888, True)
+        support(monkeypatch, *NEW)
+
+    monkeypatch.setattr(upgrade_command, "_check_processes", check_and_start)
+    with pytest.raises(StartRefused, match="Servers of earlier versions"):
+        apply(storage, finish=True)
+    assert level_of(storage) == StoreLevel()
+
+
+def test_a_server_that_starts_after_an_announcement_ends(
+    storage: Storage, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It publishes its record before it checks the level, and does not leave the record behind."""
+    put = storage.documents.put
+
+    def put_and_announce(*arguments: Any, **terms: Any) -> bool:
+        stored = put(*arguments, **terms)
+        assert levelled(storage).replace_level(None, levels.encode(StoreLevel(1, 2, "0.2.0")))
+        return stored
+
+    monkeypatch.setattr(storage.documents, "put", put_and_announce)
+    with pytest.raises(StartRefused, match="upgraded to level 2"):
+        LevelWatch(storage, clock, 8888, True)
+    assert read_processes(storage.documents, clock.now()) == []
+
+
+def test_a_refused_command_withdraws_the_announcement_of_an_interrupted_one(storage: Storage, old: LevelWatch) -> None:
+    """Otherwise, the earlier servers could not be restarted."""
+    assert levelled(storage).replace_level(None, levels.encode(StoreLevel(1, 2, "0.2.0")))
+    with pytest.raises(StartRefused, match="Servers of earlier versions"):
+        apply(storage, finish=True)
+    assert level_of(storage) == StoreLevel()
+
+
+def test_a_server_ends_if_the_level_was_raised_without_it(storage: Storage, clock: Clock, old: LevelWatch) -> None:
+    """A machine that stood still for longer than its record lived, for example."""
+    ended, seen = list[int](), list[int]()
+    watch = LevelWatch(storage, clock, 8888, True, seen.append, lambda: ended.append(1))
+    watch.refresh()
+    old.stop()
+    levelled(storage).replace_level(None, levels.encode(StoreLevel(3, 3, "0.3.0")))
+    watch.refresh()
+    assert (seen, ended) == ([1, 1, 3], [1])
+
+
+def test_finish_raises_the_level_of_each_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the store of a pool is unavailable, nothing changes."""
+    with closing(pooled()) as storage:
+        pool = storage.pools()["other"]
+        assert pool is not None
+        support(monkeypatch, *NEW)
+        with monkeypatch.context() as patched:
+            patched.setattr(storage, "pools", lambda: {"other": None})
+            with pytest.raises(Unavailable, match="The store of the pool other is unavailable"):
+                apply(storage, finish=True)
+            assert level_of(storage.catalogue) == StoreLevel()
+        assert apply(storage, finish=True).level == 2
+        assert (level_of(storage.catalogue).level, level_of(pool).level) == (2, 2)
+
+
+def test_finish_of_another_command_is_refused() -> None:
+    """A forgotten name of the command does not start a server."""
+    done = run("--finish", "--store", "memory:")
+    assert done.code == 2
+    assert "--status or --finish does not apply to this command" in done.error
+
+
+def test_the_command_lists_the_servers(store_uri: str) -> None:
+    """An embedded store is asked through its server, and before its server starts."""
+    first = "The store has level 1. zq 0.1.0 supports level 1.\n"
+    last = "There is no upgrade to finish.\n"
+    done = run_apart("upgrade", "--store", store_uri)
+    assert (done.code, done.said) == (0, first + last), done
+    with ZqServer(store_uri) as server:
+        assert b"zq_store_level 1.0" in ask(server.url, "GET", "/metrics").body
+        done = run_apart("upgrade", "--finish", "--store", store_uri)
+        listed = "" if store_uri.startswith("rocksdb") else f":{server.port} runs zq 0.1.0 in 1 process.\n"
+        assert done.code == 0, done
+        assert done.said.startswith(first)
+        assert done.said.endswith(listed + last)
+        assert server.terminate() == 0
+    wait_for(lambda: "runs zq" not in run_apart("upgrade", "--store", store_uri).said, 5, "its record is gone")

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records of running processes in a store that they share, and their watch over the level of the store.
+
+``zq-server upgrade --finish`` raises the level only if the version of every recorded process supports the new level. A
+process publishes its record before it checks the level again, and the command reads the records after it has announced
+the new level. Therefore, either the process does not start, or the command finds its record.
+"""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+from msgspec import Struct
+
+from zq import __version__
+from zq.clock import Clock
+from zq.errors import StartRefused, Unavailable
+from zq.model import Seconds, levels
+from zq.model.documents import DocumentRef
+from zq.serving import lifecycle
+from zq.storage.api import DocumentController, Storage
+from zq.storage.capabilities import Levelled
+from zq.storage.pooling import PooledStorage
+
+LOG = logging.getLogger(__name__)
+# Project and kind of the documents.
+DEPLOYMENT: Final = ""
+KIND: Final = "process"
+# Seconds between two publications of a record, and seconds after which it expires.
+INTERVAL: Final = 5.0
+TTL: Final = 15.0
+# Number of records in one page.
+PAGE: Final = 256
+
+
+class ProcessRecord(Struct, frozen=True):
+    """The record of a process.
+
+    Attributes:
+        server: Host and port, which are the same for all processes of a server.
+        level: The highest level that the process supports.
+    """
+
+    server: str
+    process: int
+    version: str
+    level: int
+
+
+_decoder: Final = msgspec.json.Decoder(ProcessRecord)
+
+
+def read_processes(documents: DocumentController, now: Seconds) -> list[ProcessRecord]:
+    """Return the records of all processes. Raises ``Unavailable`` if the store is unavailable."""
+    found, after = list[ProcessRecord](), ""
+    while True:
+        page = documents.list(DEPLOYMENT, KIND, "", after, PAGE, now)
+        found += [_decoder.decode(document.value) for document in page.items]
+        if len(page.items) < PAGE:
+            return sorted(found, key=lambda one: (one.server, one.process))
+        after = page.items[-1].ref.name
+
+
+def catalogue_of(storage: Storage) -> Storage:
+    """Return the store with the documents."""
+    return storage.catalogue if isinstance(storage, PooledStorage) else storage
+
+
+class LevelWatch:
+    """The record of this process, and the thread that keeps it up to date and reads the level of the store.
+
+    Args:
+        server: The port of the server, or the name of the program.
+        is_shared: Whether other processes may use the store. If not, there is no record and no thread.
+        report: Called with the level after each read.
+
+    Raises:
+        StartRefused: This version does not support the level of the store.
+        Unavailable: The store is unavailable.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        server: int | str,
+        is_shared: bool,
+        report: Callable[[int], object] = int,
+        give_up: Callable[[], object] = lifecycle.give_up,
+    ) -> None:
+        self._store = catalogue_of(storage)
+        self._clock = clock
+        self._ref = DocumentRef(DEPLOYMENT, KIND, uuid4().hex)
+        name = f"{socket.gethostname()}:{server}"
+        self._record = msgspec.json.encode(ProcessRecord(name, os.getpid(), __version__, levels.supported()))
+        self._report = report
+        self._give_up = give_up
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_published = False
+        if is_shared:
+            self._publish()
+            self._thread = threading.Thread(target=self._run, name="zq-level", daemon=True)
+        try:
+            report(levels.check(self._read()).level)
+        except StartRefused:
+            self.stop()
+            raise
+
+    def start(self) -> None:
+        if self._thread is not None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and delete the record, so that an upgrade need not wait until the record expires."""
+        self._stopping.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join()
+        if self._is_published:
+            with suppress(Unavailable):
+                self._store.documents.delete(self._ref, self._clock.now())
+
+    def _run(self) -> None:
+        while not self._stopping.wait(INTERVAL):
+            try:
+                self.refresh()
+            except Unavailable as error:
+                LOG.warning("The level of the store cannot be read: %s", error)
+            except Exception:  # the thread must survive every failure
+                LOG.critical("Unexpected error while reading the level of the store.", exc_info=True)
+
+    def refresh(self) -> None:
+        """Publish the record and read the level. If this version does not support the level, end the process."""
+        self._publish()
+        level = levels.decode(self._read()).level
+        self._report(level)
+        if level > levels.supported():
+            LOG.critical("The process ends: the store has level %d, and zq %s does not support it.", level, __version__)
+            self._give_up()
+
+    def _read(self) -> bytes | None:
+        return self._store.read_level() if isinstance(self._store, Levelled) else None
+
+    def _publish(self) -> None:
+        self._is_published = False
+        now = self._clock.now()
+        self._store.documents.put(self._ref, self._record, now, expires=now + TTL)
+        self._is_published = True

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq-server upgrade``: show the level of a store and the versions of its servers, or raise the level.
+
+The command opens a shared store itself. If a server has an embedded store open, the command uses the server's control
+socket. The version that opens the store determines the highest level.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from zq import __version__, wire
+from zq.errors import StartRefused, Unavailable
+from zq.model import levels
+from zq.model.levels import StoreLevel
+from zq.serving import control
+from zq.serving.level_watch import TTL, ProcessRecord, catalogue_of, read_processes
+from zq.storage.api import Storage
+from zq.storage.capabilities import Levelled
+from zq.storage.pooling import PooledStorage
+
+# Path of the operation of the control socket.
+PATH: Final = "/upgrade"
+CONFLICT: Final = "Another command changed the level at the same time. Repeat the command."
+
+
+class UpgradeRequest(Struct, forbid_unknown_fields=True):
+    """The body of the operation."""
+
+    finish: bool
+
+
+class UpgradeStatus(Struct, frozen=True):
+    """The state of an upgrade.
+
+    Attributes:
+        version: The version of zq that has opened the store.
+        supported: The highest level that this version supports.
+        level: The lowest level of the store and its pools.
+        is_begun: Whether a command that was to raise the level was interrupted.
+        processes: The processes that use a shared store.
+    """
+
+    version: str
+    supported: int
+    level: int
+    is_begun: bool
+    processes: list[ProcessRecord]
+
+    @property
+    def older(self) -> list[ProcessRecord]:
+        """The processes that do not support the highest level."""
+        return [one for one in self.processes if one.level < self.supported]
+
+
+_decoder: Final = msgspec.json.Decoder(UpgradeRequest)
+
+
+class UpgradeControl:
+    """The operation of the control socket that shows the status or finishes the upgrade."""
+
+    def __init__(self, storage: Storage, report: Callable[[int], object]) -> None:
+        self._storage = storage
+        self._report = report
+
+    def __call__(self, body: bytes) -> object:
+        status = apply(self._storage, wire.decode(_decoder, body).finish)
+        self._report(status.level)
+        return msgspec.to_builtins(status)
+
+
+def apply(storage: Storage, finish: bool) -> UpgradeStatus:
+    """Return the status, after the upgrade was finished if ``finish`` is true.
+
+    Raises ``StartRefused`` if the upgrade cannot be finished, and ``Unavailable`` if a store is unavailable. Then the
+    level has not changed, or the call can be repeated.
+    """
+    if finish and read_status(storage).level < levels.supported():
+        try:
+            _check_processes(storage)
+            _announce(storage)
+            _check_processes(storage)
+        except StartRefused:
+            _withdraw(storage)
+            raise
+        for store in _stores(storage):
+            record = store.read_level()
+            level = levels.check(record)
+            if level.required < levels.supported():  # another command has withdrawn the announcement
+                raise StartRefused(CONFLICT)
+            _replace(store, record, replace(level, level=levels.supported()))
+    return read_status(storage)
+
+
+def read_status(storage: Storage) -> UpgradeStatus:
+    found = [levels.check(store.read_level()) for store in _stores(storage)]
+    return UpgradeStatus(
+        __version__,
+        levels.supported(),
+        min(each.level for each in found),
+        any(each.required > each.level for each in found),
+        read_processes(storage.documents, storage.now()),
+    )
+
+
+def _announce(storage: Storage) -> None:
+    """Announce the new level, so that no server of an earlier version starts."""
+    for store in _stores(storage):
+        record = store.read_level()
+        level = levels.check(record)
+        if level.required < levels.supported():
+            _replace(store, record, StoreLevel(level.level, levels.supported(), __version__))
+
+
+def _withdraw(storage: Storage) -> None:
+    """Withdraw the announcement, also that of an interrupted command, unless a store has the new level already."""
+    records = [(store, store.read_level()) for store in _stores(storage)]
+    found = [(store, record, levels.check(record)) for store, record in records]
+    if all(level.level < levels.supported() for _, _, level in found):
+        for store, record, level in found:
+            if level.required > level.level:
+                store.replace_level(record, levels.encode(levels.former()))
+
+
+def _replace(store: Levelled, former: bytes | None, new: StoreLevel) -> None:
+    if not store.replace_level(former, levels.encode(new)):
+        raise StartRefused(CONFLICT)
+
+
+def _check_processes(storage: Storage) -> None:
+    """Raise ``StartRefused`` if a process that uses the store does not support the new level."""
+    older = read_status(storage).older
+    if older:
+        names = ", ".join(dict.fromkeys(f"{one.server} (zq {one.version})" for one in older))
+        raise StartRefused(
+            f"Servers of earlier versions use the store: {names}. Restart them with zq {__version__}. If a server was "
+            f"killed, wait {TTL:.0f} seconds."
+        )
+
+
+def _stores(storage: Storage) -> Iterator[Levelled]:
+    """Yield the stores of the pools, and last the catalogue, which all servers check."""
+    pools = storage.pools() if isinstance(storage, PooledStorage) else {}
+    for name, pool in pools.items():
+        if pool is None:
+            raise Unavailable(f"The store of the pool {name} is unavailable.")
+        if isinstance(pool, Levelled):
+            yield pool
+    store: object = catalogue_of(storage)
+    if not isinstance(store, Levelled):
+        raise StartRefused("The driver of the store does not support upgrade.")
+    yield store
+
+
+def run(given: argparse.Namespace, socket: str, open_storage: Callable[[], AbstractContextManager[Storage]]) -> int:
+    """Run ``zq-server upgrade`` and return its exit code.
+
+    Args:
+        socket: Path of the control socket of the server that may have the store open, or "" for a shared store.
+        open_storage: Opens the store. Called if no server answers at the socket.
+
+    Raises ``StartRefused`` if the upgrade cannot be finished, and ``Unavailable`` if the store is unavailable.
+    """
+    status = _ask(socket, given.finish, open_storage)
+    for line in describe(status):
+        print(line)  # noqa: T201
+    return 0
+
+
+def _ask(socket: str, finish: bool, open_storage: Callable[[], AbstractContextManager[Storage]]) -> UpgradeStatus:
+    if socket:
+        try:
+            return msgspec.convert(control.operate(socket, PATH, {"finish": finish}), UpgradeStatus)
+        except Unavailable:
+            pass  # no server has the store open
+    with open_storage() as storage:
+        return apply(storage, finish)
+
+
+def describe(status: UpgradeStatus) -> Iterator[str]:
+    """Yield the lines that the command prints."""
+    yield f"The store has level {status.level}. zq {status.version} supports level {status.supported}."
+    counts = Counter((one.server, one.version) for one in status.processes)
+    for (server, version), count in counts.items():
+        yield f"{server} runs zq {version} in {count} process{'es' * (count > 1)}."
+    if status.level == status.supported:
+        yield "There is no upgrade to finish."
+    elif status.older:
+        yield f"Restart the servers of earlier versions with zq {status.version}."
+    else:
+        former = levels.VERSIONS[status.level - 1]
+        begun = "The upgrade is not complete: run" if status.is_begun else "To finish the upgrade, run"
+        yield f"{begun} zq-server upgrade --finish. After that, zq {former} cannot use the store."
