@@ -39,9 +39,11 @@ def bodies(messages: list) -> list[str]:
 
 @pytest.mark.parametrize("scheme", ["mongodb", "redis"])
 def test_a_store_that_does_not_answer_is_told_at_start(scheme: str, engine: str) -> None:
-    """One sentence with the address, without the password, and an exit code."""
+    """One sentence with the address, without the password, and an exit code after which systemd starts it again."""
     address = f"127.0.0.1:{free_port()}"
-    sentence = sentence_of(ZqServer(f"{scheme}://joe:hush@{address}/0", engine=engine, config=CONFIG))
+    server = ZqServer(f"{scheme}://joe:hush@{address}/0", engine=engine, config=CONFIG)
+    sentence = sentence_of(server)
+    assert server.wait(1) == 1
     assert address in sentence
     assert "hush" not in sentence
 
