@@ -2,6 +2,7 @@
 """A store that cannot be opened: a sentence that names it and an exit code, never a traceback."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -54,12 +55,18 @@ def test_a_folder_without_write_permission_is_refused(tmp_path: Path) -> None:
     assert str(folder) in sentence_of(ZqServer(f"rocksdb://{folder}", prefix=unprivileged))
 
 
-def test_a_store_below_a_folder_that_the_user_cannot_enter_fails_the_check(tmp_path: Path) -> None:
-    """``--check`` names the folder."""
+def test_a_store_below_a_folder_that_the_user_cannot_enter_is_refused(tmp_path: Path) -> None:
+    """By ``--check``, by a server, and as a target of ``migrate``."""
     folder = tmp_path / "private"
     folder.mkdir(mode=0)
+    uri = f"rocksdb://{folder}/store"
     unprivileged = (sys.executable, "-c", WITHOUT_OVERRIDE) if os.geteuid() == 0 else ()
-    assert f"{folder} is not" in sentence_of(ZqServer(f"rocksdb://{folder}/store", "--check", prefix=unprivileged))
+    assert f"{folder} is not" in sentence_of(ZqServer(uri, "--check", prefix=unprivileged))
+    assert f"{folder}/store cannot be opened" in sentence_of(ZqServer(uri, engine="granian", prefix=unprivileged))
+    connect(f"rocksdb://{tmp_path}/source").close()
+    migrate = [*unprivileged, sys.executable, "-m", "zq.serving.server", "migrate", f"rocksdb://{tmp_path}/source", uri]
+    done = subprocess.run(migrate, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, f"{folder}/store cannot be opened" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.every_engine
