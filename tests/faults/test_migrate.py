@@ -399,8 +399,9 @@ def test_a_store_that_cannot_be_moved_is_refused_unchanged(embedded: Pair, obsta
     Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs")).post(2)
     sentence = obstacle(embedded)
     before = embedded.target.documents.get(TARGET, embedded.target.now())
-    with pytest.raises(StartRefused, match=sentence):
+    with pytest.raises(StartRefused, match=sentence) as refusal:
         moved(embedded, resume=obstacle is of_another)
+    assert ("--release" in str(refusal.value)) == (obstacle in (of_another, incomplete, moved_before))
     assert embedded.target.documents.get(TARGET, embedded.target.now()) == before
 
 
