@@ -24,7 +24,7 @@ from tests.faults.job import Job
 from tests.reader import SHELL, succeed
 from tests.rotation import SEED
 from tests.servers import ZqServer, ask, free_port, wait_for
-from tests.stores import Stores
+from tests.stores import RedisServer, Stores
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, make_key
 from zq.conformance.test_groups import send
@@ -556,6 +556,27 @@ def test_a_failing_store_is_named(embedded: Pair, monkeypatch: pytest.MonkeyPatc
         code, lines = moved(embedded)
     assert (code, lines[-1].startswith(f"The {which} has failed: ")) == (1, True), lines
     assert "--resume" in lines[-1]
+
+
+def test_a_full_redis_is_named_and_can_be_released(tmp_path: Path) -> None:
+    """The migration continues when the server may use more memory."""
+    with (
+        RedisServer() as server,
+        redis.Redis(port=server.port) as admin,
+        closing(connect(server.uri)) as source,
+        closing(connect(f"rocksdb://{tmp_path}/b")) as target,
+    ):
+        pair = Pair(source, target)
+        Scene(source, ManualClock(source.now()), QueueRef("acme", "jobs")).post(2)
+        admin.config_set("maxmemory", 1)
+        code, lines = moved(pair)
+        assert (code, "The source has failed: The store is full" in lines[-1]) == (1, True), lines
+        assert "maxmemory" in lines[-1]
+        admin.config_set("maxmemory", 0)
+        assert moved(pair, resume=True)[0] == 0
+        admin.config_set("maxmemory", 1)
+        assert run("migrate", "--release", server.uri).code == 0
+        check_served(source.documents, source.now())
 
 
 def test_the_command_of_the_page_works(tmp_path: Path) -> None:
