@@ -6,8 +6,8 @@ observe. It has no claims: a claimed message becomes available when its claim wo
 a parcel; without it, a migration loses the data.
 """
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -17,6 +17,10 @@ from zq.model.topics import Batch
 
 # Owner of the idempotency keys of the project's topic log. No queue has this name.
 LOG: Final = ""
+# The result of the first request with an idempotency key: the ids of a post, the result of a settlement, or the first
+# sequence of a publish operation.
+Answer = list[str] | SettleResult | int
+T = TypeVar("T")
 
 
 class Counters(NamedTuple):
@@ -61,17 +65,14 @@ class HistoryParcel(Struct, frozen=True):
 class KeyParcel(Struct, frozen=True):
     """An idempotency key of a queue or, if ``queue`` is ``LOG``, of the topic log.
 
-    Attributes:
-        answer: The result of the first request: the ids of a post, the result of a settlement, or the first sequence
-            of a publish operation.
-        last: For a post, the sequence of its last message; otherwise 0.
+    ``last`` is the sequence of the last message of a post; otherwise 0.
     """
 
     queue: str
     key: str
     digest: bytes
     expires: Seconds
-    answer: list[str] | SettleResult | int
+    answer: Answer
     last: int = 0
 
 
@@ -184,6 +185,11 @@ KINDS: Final[dict[type[Parcel], str]] = {
     FenceParcel: "fences",
     ProducerParcel: "producers",
 }
+
+
+def only(kind: type[T], parcels: Sequence[Parcel]) -> list[T]:
+    """Return the parcels of one kind."""
+    return [one for one in parcels if isinstance(one, kind)]
 
 
 def size_of(parcel: Parcel) -> int:
