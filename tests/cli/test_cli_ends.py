@@ -192,7 +192,7 @@ def test_a_terminal_is_shown_how_far_it_is(zq: Zq, options: list[str], tmp_path:
     with zq.start("consume", "jobs", *options, "--concurrency", "1", stderr=there, stdout=target) as process:
         seen = ""
         deadline = time.monotonic() + 60
-        while "given back, " not in seen and time.monotonic() < deadline:
+        while "done, 0 released, " not in seen and time.monotonic() < deadline:
             if select.select([here], [], [], 1)[0]:
                 seen += os.read(here, 10_000).decode()
         assert "done, 0 released, " in seen

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zq-server migrate``: a store moves to a store of another kind with all that clients can see, also through kills."""
 
-import itertools
 import os
 import random
 import signal
@@ -22,9 +21,9 @@ from tests.blocks import ROOT, blocks
 from tests.commands import run, run_apart
 from tests.faults.job import Job
 from tests.reader import SHELL, succeed
-from tests.rotation import SEED
+from tests.rotation import SEED, rotated
 from tests.servers import ZqServer, ask, free_port, wait_for
-from tests.stores import Stores
+from tests.stores import RedisServer, Stores
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, make_key
 from zq.conformance.test_groups import send
@@ -48,7 +47,8 @@ pytestmark = pytest.mark.one_store
 
 T = TypeVar("T")
 KINDS = ("rocksdb", "redis", "mongodb")
-PAIRS = list(itertools.permutations(KINDS, 2))
+# Each store is a source and a target once a day.
+PAIRS = [pair for at in rotated((1, 2), 1) for pair in zip(KINDS, KINDS[at:] + KINDS[:at], strict=True)]
 PROJECTS = ("acme", "\u00e4.b", "c")
 EVERYTHING = ListFilter(claimed=True, delayed=True)
 
@@ -399,8 +399,9 @@ def test_a_store_that_cannot_be_moved_is_refused_unchanged(embedded: Pair, obsta
     Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs")).post(2)
     sentence = obstacle(embedded)
     before = embedded.target.documents.get(TARGET, embedded.target.now())
-    with pytest.raises(StartRefused, match=sentence):
+    with pytest.raises(StartRefused, match=sentence) as refusal:
         moved(embedded, resume=obstacle is of_another)
+    assert ("--release" in str(refusal.value)) == (obstacle in (of_another, incomplete, moved_before))
     assert embedded.target.documents.get(TARGET, embedded.target.now()) == before
 
 
@@ -555,6 +556,27 @@ def test_a_failing_store_is_named(embedded: Pair, monkeypatch: pytest.MonkeyPatc
         code, lines = moved(embedded)
     assert (code, lines[-1].startswith(f"The {which} has failed: ")) == (1, True), lines
     assert "--resume" in lines[-1]
+
+
+def test_a_full_redis_is_named_and_can_be_released(tmp_path: Path) -> None:
+    """The migration continues when the server may use more memory."""
+    with (
+        RedisServer() as server,
+        redis.Redis(port=server.port) as admin,
+        closing(connect(server.uri)) as source,
+        closing(connect(f"rocksdb://{tmp_path}/b")) as target,
+    ):
+        pair = Pair(source, target)
+        Scene(source, ManualClock(source.now()), QueueRef("acme", "jobs")).post(2)
+        admin.config_set("maxmemory", 1)
+        code, lines = moved(pair)
+        assert (code, "The source has failed: The store is full" in lines[-1]) == (1, True), lines
+        assert "maxmemory" in lines[-1]
+        admin.config_set("maxmemory", 0)
+        assert moved(pair, resume=True)[0] == 0
+        admin.config_set("maxmemory", 1)
+        assert run("migrate", "--release", server.uri).code == 0
+        check_served(source.documents, source.now())
 
 
 def test_the_command_of_the_page_works(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modes of a service: all servers of a store refuse posts or changes within seconds (operations 9)."""
 
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from tests.commands import run, run_apart
 from tests.faults.disks import SmallFileSystem
+from tests.faults.refusal import sentence_of
 from tests.servers import Answer, ZqServer, ask, every_message, wait_for
 from tests.stores import MongoServer, RedisServer
 from zq.core.modes import LOW_SPACE
@@ -145,6 +147,30 @@ def test_posts_are_refused_before_the_disk_is_full_and_accepted_when_there_is_sp
         wait_for(lambda: post() == 201, WITHIN, "it accepts posts")
         left = [message["body"] for message in every_message(server.url, "jobs")]
         assert [popped[0]["body"], *left] == accepted
+
+
+@pytest.mark.ability("unshare")
+def test_a_start_on_a_full_disk_says_how_much_space_it_needs(tmp_path: Path) -> None:
+    """With that much space, the server starts, and consumers can empty the store."""
+    disk = SmallFileSystem(tmp_path, min_free_space=16 << 20)
+    with closing(disk):
+        with disk.server as server:
+            for body in range(60):
+                messages = {"messages": [{"body": f"{body}{disk.filling}", "ttl": 600}]}
+                assert status(server, "POST", f"{QUEUE}/messages", messages) == 201
+            disk.fill()
+            server.kill()
+        disk.fill()
+        found = re.search(r"Free at least (\d+) MiB, and start again", sentence_of(server))
+        assert found is not None, server.output
+        assert server.wait(1) == 2
+        disk.free()
+        disk.fill(leave=int(found[1]) << 20)
+        server.start()
+        assert refusal(ask(server.url, *POSTS[0])) == (503, "No posts", "5")
+        assert len(every_message(server.url, "jobs")) == 60
+        assert status(server, "DELETE", f"{QUEUE}/messages?pop=20") == 200
+        server.close()
 
 
 def test_a_server_with_little_free_space_refuses_posts_by_itself(engine: str, tmp_path: Path) -> None:

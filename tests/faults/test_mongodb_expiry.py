@@ -21,7 +21,7 @@ def test_the_ttl_monitor_removes_what_has_expired():
     A round a minute is MongoDB's default, which would make this the longest test of all.
     """
     within = 60.0
-    with MongoServer(ttl_seconds=10) as server, server.client() as client:
+    with MongoServer(ttl_seconds=2) as server, server.client() as client:
         storage = connect(server.uri)
         scene = Scene(storage, ManualClock(storage.now()), QueueRef("acme", "jobs"))
         extended = scene.post(1, ttl=5)

@@ -129,13 +129,13 @@ def test_who_does_not_take_the_answer_is_hung_up_on(begin: Callable[..., ZqServe
 
 def test_who_takes_the_answer_slowly_gets_all_of_it(begin: Callable[..., ZqServer]) -> None:
     """The deadline is for progress: 5 MB in one and a half times the time that nothing at all may take."""
-    server = begin({**QUICK, "OS_SERVER__SEND_TIMEOUT": "5", "OS_TRANSPORT__MAX_ANSWER_BYTES": str(10**7)})
+    server = begin({**QUICK, "OS_SERVER__SEND_TIMEOUT": "2", "OS_TRANSPORT__MAX_ANSWER_BYTES": str(10**7)})
     fill(server, "large")
     with connect(server, page_of("large").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")) as connection:
         got = b""
         while piece := connection.recv(200_000):
             got += piece
-            time.sleep(7.5 / 25)
+            time.sleep(3 / 25)
     head, _, body = got.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ")
     assert len(json.loads(body)["messages"]) == 20

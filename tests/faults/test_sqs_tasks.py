@@ -9,7 +9,7 @@ from tests.stores import RedisServer
 from zq.sqs.move_tasks import LEASE
 
 CONFIG = "[sqs]\nenabled = true\nauth = none\n"
-MESSAGES = 100
+MESSAGES = 40
 
 
 def test_another_server_goes_on_with_a_task(store: RedisServer) -> None:

@@ -2,6 +2,7 @@
 """A store that cannot be opened: a sentence that names it and an exit code, never a traceback."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,11 +24,15 @@ os.execvp(sys.argv[1], sys.argv[1:])
 POST = {"messages": [{"body": "kept", "ttl": 600}]}
 
 
-def test_a_store_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    """The file stays as it is."""
+@pytest.mark.every_engine
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+def test_a_store_path_that_is_a_file_is_refused(tmp_path: Path, engine: str) -> None:
+    """The file stays as it is. systemd does not start the server again."""
     file = tmp_path / "store"
     file.write_text("not a store\n")
-    assert str(file) in sentence_of(ZqServer(f"rocksdb://{file}"))
+    server = ZqServer(f"rocksdb://{file}", engine=engine)
+    assert str(file) in sentence_of(server)
+    assert server.wait(1) == 2
     assert file.read_text() == "not a store\n"
 
 
@@ -50,12 +55,28 @@ def test_a_folder_without_write_permission_is_refused(tmp_path: Path) -> None:
     assert str(folder) in sentence_of(ZqServer(f"rocksdb://{folder}", prefix=unprivileged))
 
 
-def test_a_store_below_a_folder_that_the_user_cannot_enter_fails_the_check(tmp_path: Path) -> None:
-    """``--check`` names the folder."""
+def test_a_store_below_a_folder_that_the_user_cannot_enter_is_refused(tmp_path: Path) -> None:
+    """By ``--check``, by a server, and as a target of ``migrate``."""
     folder = tmp_path / "private"
     folder.mkdir(mode=0)
+    uri = f"rocksdb://{folder}/store"
     unprivileged = (sys.executable, "-c", WITHOUT_OVERRIDE) if os.geteuid() == 0 else ()
-    assert f"{folder} is not" in sentence_of(ZqServer(f"rocksdb://{folder}/store", "--check", prefix=unprivileged))
+    assert f"{folder} is not" in sentence_of(ZqServer(uri, "--check", prefix=unprivileged))
+    assert f"{folder}/store cannot be opened" in sentence_of(ZqServer(uri, engine="granian", prefix=unprivileged))
+    connect(f"rocksdb://{tmp_path}/source").close()
+    migrate = [*unprivileged, sys.executable, "-m", "zq.serving.server", "migrate", f"rocksdb://{tmp_path}/source", uri]
+    done = subprocess.run(migrate, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, f"{folder}/store cannot be opened" in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.every_engine
+@pytest.mark.parametrize(("engine", "code"), [("gunicorn", 75), ("granian", 1)])
+def test_an_object_store_that_does_not_answer_is_no_refusal(engine: str, code: int) -> None:
+    """systemd starts the server again."""
+    env = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+    server = ZqServer("s3://bucket/prefix?endpoint=http://127.0.0.1:9", engine=engine, env=env)
+    assert "unavailable" in sentence_of(server)
+    assert server.wait(1) == code
 
 
 @pytest.mark.parametrize("damage", ["CURRENT", "MANIFEST-*"])

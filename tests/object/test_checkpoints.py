@@ -4,6 +4,7 @@
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.object.conftest import Open
 from tests.object.work import bodies, post
 from tests.servers import wait_for
 from zq.errors import StartRefused, StoreDamaged
+from zq.serving.migration_record import SourceRecord, check_served, write
 from zq.storage import check, connect
 from zq.storage.api import Storage
 from zq.storage.object import checkpoints
@@ -202,6 +204,22 @@ def test_an_embedded_store_moves_into_an_object_store(machine: Open, uri: str, t
     storage.close()
     assert bodies(machine("second")) == numbers(25)
     assert embedded(path) == numbers(20)
+
+
+def test_a_store_that_a_migration_has_marked_is_not_moved_into_an_object_store(
+    machine: Open, uri: str, tmp_path: Path
+) -> None:
+    """Servers would refuse the copy, and ``--release`` does not apply there. After the release, the copy is served."""
+    source = f"rocksdb://{tmp_path}/plain"
+    with closing(connect(source)) as plain:
+        posted(plain, 0, 3)
+        write(plain.documents, SourceRecord("redis:target", 1.0), plain.now())
+    done = run("ship", "--store", source, "--to", uri)
+    assert (done.code, "was moved to redis:target" in done.error, "--release" in done.error) == (2, True, True), done
+    assert run("migrate", "--release", source).code == 0
+    assert run("ship", "--store", source, "--to", uri).code == 0
+    storage = machine("first")
+    check_served(storage.documents, storage.now())
 
 
 def test_the_owner_is_told(machine: Open, uri: str) -> None:

@@ -72,7 +72,7 @@ def salvage_it(path: Path) -> None:
 
 
 def ship_it(path: Path) -> None:
-    object_store.ship(f"rocksdb://{path}", "")
+    object_store.ship(f"rocksdb://{path}", "", str)
 
 
 def test_there_is_a_store_of_each_layout() -> None:

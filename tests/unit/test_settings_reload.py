@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zq.errors import StartRefused
-from zq.serving import settings
+from zq.serving import settings, startup, systemd
 from zq.serving.settings import Configuration
 
 FIRST = "[expiry]\nsweep_interval = 2\nqueue_ttl = mqtt-*: 86400\nqueue_ttl = *: 600\n"
@@ -128,3 +128,20 @@ def test_a_log_level_that_does_not_exist_is_refused(file: Path) -> None:
     file.write_text("[log]\nlevel = LOUD\n")
     with pytest.raises(StartRefused, match="LOUD"):
         configuration.reload()
+
+
+def test_systemd_is_notified_of_the_end_of_a_reload_that_fails(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, it would wait for the end of the reload."""
+    states: list[str] = []
+    monkeypatch.setattr(systemd, "notify", states.append)
+
+    def fail(*_: object) -> None:
+        raise ValueError("unexpected")
+
+    configuration = Configuration(str(file))
+    with pytest.raises(ValueError, match="unexpected"):
+        startup.reload(configuration, fail)
+    monkeypatch.setattr(configuration, "reload", fail)
+    with pytest.raises(ValueError, match="unexpected"):
+        startup.reload(configuration)
+    assert states == [systemd.READY, systemd.RELOADING, systemd.READY]

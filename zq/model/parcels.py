@@ -6,8 +6,8 @@ claimed message becomes available when its claim would have ended. Each new kind
 otherwise, a migration loses the data.
 """
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -17,6 +17,10 @@ from zq.model.topics import Batch
 
 # Value of ``KeyParcel.queue`` for the idempotency keys of the topic log. No queue has this name.
 LOG: Final = ""
+# The result of the first request with an idempotency key: the ids of a post, the result of a settlement, or the first
+# sequence of a publish operation.
+Answer = list[str] | SettleResult | int
+T = TypeVar("T")
 
 
 class Counters(NamedTuple):
@@ -60,16 +64,14 @@ class HistoryParcel(Struct, frozen=True):
 class KeyParcel(Struct, frozen=True):
     """The exported form of an idempotency key. ``queue`` is its queue, or ``LOG`` for the topic log.
 
-    Attributes:
-        answer: The result of the first request.
-        last: For a post, the sequence of its last message; otherwise 0.
+    ``last`` is the sequence of the last message of a post; otherwise 0.
     """
 
     queue: str
     key: str
     digest: bytes
     expires: Seconds
-    answer: list[str] | SettleResult | int
+    answer: Answer
     last: int = 0
 
 
@@ -172,6 +174,11 @@ KINDS: Final[dict[type[Parcel], str]] = {
     FenceParcel: "fences",
     ProducerParcel: "producers",
 }
+
+
+def only(kind: type[T], parcels: Sequence[Parcel]) -> list[T]:
+    """Return the parcels of one kind."""
+    return [one for one in parcels if isinstance(one, kind)]
 
 
 def size_of(parcel: Parcel) -> int:

@@ -105,8 +105,11 @@ def run(
             sys.setswitchinterval(turns.SWITCH)
             try:
                 app = load()
-            except (StartRefused, Unavailable) as refusal:
+            except StartRefused as refusal:
                 raise AppImportError(f"zq-server: {refusal}") from None
+            except Unavailable as outage:
+                print(f"zq-server: {outage}", file=sys.stderr)  # noqa: T201
+                sys.exit(lifecycle.GIVEN_UP)
             return app if tls is None else _with_certificates(app)
 
     _master(reload, alone=not chosen.shared_store)(Application()).run()
@@ -130,8 +133,8 @@ def _master(reload: Callable[[], bool], alone: bool) -> Any:
     class Master(Arbiter):  # type: ignore[misc]
         """A master that reloads options without replacing workers."""
 
-        # If a worker exits with this code, the master exits too.
-        WORKER_BOOT_ERROR = lifecycle.GIVEN_UP
+        # If a worker exits with one of these codes, the master exits with it too.
+        APP_LOAD_ERROR, WORKER_BOOT_ERROR = lifecycle.REFUSED, lifecycle.GIVEN_UP
 
         def spawn_worker(self) -> int:
             lifecycle.defer_reload()  # until the worker can reload

@@ -30,6 +30,8 @@ LOG = logging.getLogger(__name__)
 ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 # Signal that reloads the options.
 RELOAD: Final = signal.SIGHUP
+# Exit code of a start that would be refused again; see etc/zq.service.
+REFUSED: Final = 2
 # Exit code of a process that lost the store. Its parent exits with the same code and starts no other worker.
 GIVEN_UP: Final = 75
 # Seconds for which a process that lost the store continues to send responses.

@@ -57,6 +57,7 @@ NAMED: Final = 5
 # Prefix of an argument that names a file with the URI.
 FILE: Final = "@"
 EMBEDDED: Final = "rocksdb"
+RELEASE: Final = "zq-server migrate --release, with its URI."
 AGAIN: Final = "Do not serve the target. Repeat the command with --resume."
 NOT_MOVED: Final = {
     "memory": "A store in memory cannot be migrated: its data is lost when the server stops.",
@@ -267,13 +268,16 @@ class Migration:
             raise StartRefused(f"The clocks of the two stores differ by {abs(now - there):,.0f} seconds. Correct them.")
         former = migration_record.read_target(self._source.documents, now)
         if former is not None and former.finished is None:
-            raise StartRefused(f"The source has only a part of the data of {former.source}. Complete that migration.")
+            raise StartRefused(
+                f"The source has only a part of the data of {former.source}. Complete that migration, or release the "
+                f"source: {RELEASE}"
+            )
         moved = migration_record.read_source(self._source.documents, now)
         is_moved = moved is not None and moved.finished is not None
         if moved and is_moved and (moved.target != self._names[1] or self._options.projects is not None):
             raise StartRefused(
                 f"The data of the source was moved to {moved.target}. Use that store, or release the source first: "
-                "zq-server migrate --release, with its URI."
+                f"{RELEASE}"
             )
         record = self._find_record(there)
         if record.finished is None:
@@ -373,7 +377,10 @@ class Migration:
             if is_same and self._options.resume and (stored.finished is None or self._is_moved()):
                 return stored
             if stored.finished is None and not is_same:
-                raise StartRefused(f"The target belongs to another migration, of {stored.source}. Use another target.")
+                raise StartRefused(
+                    f"The target belongs to another migration, of {stored.source}. Use another target, or empty the "
+                    f"target and release it: {RELEASE}"
+                )
             if stored.finished is None:
                 raise StartRefused(
                     "The target has a part of this migration, which was interrupted: add --resume to continue."

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from zq.errors import StartRefused
 from zq.model.stats import Report
+from zq.serving.migration_record import check_served
 from zq.storage import check, owner, restore, salvage, ship
 
 OBJECT_STORE = "swift://container/prefix"
@@ -57,8 +58,11 @@ def restore_store(uri: str, to: str | None, at: str | None, position: int | None
 
 
 def ship_store(uri: str, to: str | None) -> int:
-    """Copy an embedded store to an object store. Return 0."""
-    shipped = ship(uri, to) if to else None
+    """Copy an embedded store to an object store. Return 0.
+
+    A store that a migration has marked is refused, because servers would refuse its copy.
+    """
+    shipped = ship(uri, to, lambda storage: check_served(storage.documents, storage.now())) if to else None
     if shipped is None:
         raise StartRefused(f"Name the target: zq-server ship --store rocksdb:///var/lib/zq --to {OBJECT_STORE}")
     print(f"{to} contains all of {uri}, in {shipped} files. From now on, serve only one of the two.")  # noqa: T201

@@ -166,7 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         return _serve(configuration)
     except (StartRefused, Unavailable) as refusal:
-        return _reject(refusal)
+        code = _reject(refusal)
+        return lifecycle.REFUSED if given.command else code
 
 
 def _serve(configuration: Configuration) -> int:
@@ -393,8 +394,9 @@ def _export_options(given: argparse.Namespace) -> None:
 
 
 def _reject(refusal: Exception) -> int:
+    """Print an error. Return the exit code: 1 if the store is unavailable, so that systemd starts the server again."""
     print(f"zq-server: {logs.without_secrets(str(refusal))}", file=sys.stderr)  # noqa: T201
-    return 2
+    return 1 if isinstance(refusal, Unavailable) else lifecycle.REFUSED
 
 
 def __getattr__(name: str) -> object:

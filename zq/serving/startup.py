@@ -73,9 +73,12 @@ def reload(configuration: Configuration, apply: Callable[[Settings], None] | Non
     """
     if apply is None:
         systemd.notify(systemd.RELOADING)
-    reloaded = _reload(configuration, apply)
-    if apply is not None or not reloaded:
-        systemd.notify(systemd.READY)
+    reloaded = False
+    try:
+        reloaded = _reload(configuration, apply)
+    finally:
+        if apply is not None or not reloaded:
+            systemd.notify(systemd.READY)
     return reloaded
 
 

@@ -139,13 +139,16 @@ def backups(uri: str) -> Backups | None:
     return found
 
 
-def ship(uri: str, to: str) -> int | None:
+def ship(uri: str, to: str, check: Callable[[Storage], object]) -> int | None:
     """Upload an embedded store to the object store at ``to``. No server may have the embedded store open.
 
-    Return the number of files, or None if the driver of ``to`` does not support this. Raises the errors of ``connect``.
+    ``check`` is called with the open store before the upload, and may raise an error.
+
+    Return the number of files in the embedded store, or None if the driver of ``to`` does not support this. Raises the
+    errors of ``connect``.
     """
     driver = _drivers("zq.storage.ship").get(_scheme(to))
-    shipped: int | None = _load(driver)(uri, to) if driver else None
+    shipped: int | None = _load(driver)(uri, to, check) if driver else None
     return shipped
 
 

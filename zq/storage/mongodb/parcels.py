@@ -8,7 +8,7 @@ log, the field ``f`` of the batches is shifted, so that ``k1`` counts the messag
 import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
-from typing import Final, TypeVar
+from typing import Final
 from uuid import uuid4
 
 import msgspec
@@ -16,9 +16,10 @@ from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 
 from zq.errors import Invalid
-from zq.model import Grouping, Message, Page, QueueRef, Seconds, SettleResult
+from zq.model import Grouping, Message, Page, QueueRef, Seconds
 from zq.model.parcels import (
     LOG,
+    Answer,
     BatchParcel,
     Counters,
     DocumentParcel,
@@ -31,11 +32,12 @@ from zq.model.parcels import (
     ProducerParcel,
     QueueParcel,
     expiry_of,
+    only,
 )
 from zq.model.quotas import OVERHEAD
 from zq.storage.api import Storage
 from zq.storage.capabilities import UndecidedCommit
-from zq.storage.exporting import Exporter
+from zq.storage.exporting import PAGE_BYTES, Exporter
 from zq.storage.mongodb import documents, groups, layout, producers, topic_log, usage
 from zq.storage.mongodb.changes import fence_identity
 from zq.storage.mongodb.client import Session, StoreClient
@@ -44,14 +46,10 @@ from zq.storage.mongodb.floors import floor_of, history_floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey, encode_text
 from zq.storage.mongodb.topic_log import LogPosition
 
-T = TypeVar("T")
 # First letters of ``_id`` that precede a project's prefix: queues, fences, producers, documents, topic logs, stages.
 OF_PROJECTS: Final = "qfprls"
-# Maximum size in bytes of the batches in one result.
-BATCH_BYTES: Final = 4 << 20
 # Number of queue names that one search looks up.
 NAMES_AT_ONCE: Final = 100
-ANSWER: Final = list[str] | SettleResult | int
 
 
 class ParcelController:
@@ -88,12 +86,12 @@ class ParcelController:
             its, key = list(group), layout.key(QueueRef(project, owner))
             with self._client.verb():
                 if kind is MessageParcel:
-                    self._adopt_messages(key, [one.message for one in _only(MessageParcel, its)])
+                    self._adopt_messages(key, [one.message for one in only(MessageParcel, its)])
                 elif kind is HistoryParcel:
-                    self._insert([_history_document(key, one) for one in _only(HistoryParcel, its)])
+                    self._insert([_history_document(key, one) for one in only(HistoryParcel, its)])
                 elif kind is BatchParcel:
-                    self._adopt_batches(topic_log.key(project), _only(BatchParcel, its))
-                elif kind is QueueParcel and (name := self._find_deleted(project, _only(QueueParcel, its))):
+                    self._adopt_batches(topic_log.key(project), only(BatchParcel, its))
+                elif kind is QueueParcel and (name := self._find_deleted(project, only(QueueParcel, its))):
                     raise Invalid(f"The queue {name!r} was deleted in this store, which would hide its items.")
                 elif statements := [one for parcel in its for one in self._statements(project, parcel)]:
                     self._client.update(statements)
@@ -197,10 +195,6 @@ class ParcelController:
 
 def _run_of(parcel: Parcel) -> tuple[type[Parcel], str]:
     return type(parcel), parcel.queue if isinstance(parcel, MessageParcel | HistoryParcel) else ""
-
-
-def _only(kind: type[T], parcels: Sequence[Parcel]) -> list[T]:
-    return [one for one in parcels if isinstance(one, kind)]
 
 
 def _upsert(where: BsonDocument, change: BsonDocument) -> BsonDocument:
@@ -328,7 +322,7 @@ class ParcelReader:
             while not parcels:
                 where = self._client.where(key, k={"$gt": position})
                 found = self._client.find(
-                    where, limit=limit, sort={"k": 1}, hint=layout.OBSERVERS, max_bytes=BATCH_BYTES
+                    where, limit=limit, sort={"k": 1}, hint=layout.OBSERVERS, max_bytes=PAGE_BYTES
                 )
                 if not found:
                     break
@@ -357,6 +351,6 @@ class ParcelReader:
 
 
 def _key_parcel(queue: str, key: str, found: BsonDocument) -> KeyParcel:
-    answer = msgspec.convert(json.loads(found["b"]), ANSWER)
+    answer = msgspec.convert(json.loads(found["b"]), Answer)
     last = int(found["k"]) if isinstance(answer, list) else 0
     return KeyParcel(queue, key, bytes(found["h"]), int(found["e"]) / 1000, answer, max(0, last))

@@ -7,7 +7,8 @@ One server owns the store. Another server with an empty disk can take it over.
 import hashlib
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,7 @@ from zq.model import store_uri
 from zq.model.expiry import Expiry
 from zq.model.stats import Report
 from zq.storage import rocksdb
+from zq.storage.api import Storage
 from zq.storage.object import offline
 from zq.storage.object.checkpoints import CheckpointRules
 from zq.storage.object.objects import Objects
@@ -109,10 +111,20 @@ def restore(uri: str, to: str, at: float | None = None, position: int | None = N
     return restored.position, restored.moment / 1000
 
 
-def ship(uri: str, to: str) -> int:
-    """Upload the embedded store at ``uri`` to the unused object store ``to``, and return the number of files."""
+def ship(uri: str, to: str, check: Callable[[Storage], object]) -> int:
+    """Upload the embedded store at ``uri`` to the object store at ``to``, and return the store's number of files.
+
+    ``check`` is called with the open store before the upload. Raises its errors, and ``StartRefused`` if there is no
+    store at ``uri``, or if there is already a store at ``to``.
+    """
+
+    def admit(path: Path) -> None:
+        rocksdb.admit(path)
+        with closing(rocksdb.connect(uri, Expiry(compaction_filter=False), max_clock_jump=0)) as storage:
+            check(storage)
+
     moment = layout.ms(StorageClock().now())
-    return offline.ship(rocksdb.parse_path(uri), objects_of(to), SHAPE, moment)
+    return offline.ship(rocksdb.parse_path(uri), objects_of(to), SHAPE._replace(admit=admit), moment)
 
 
 def owner(uri: str) -> Mapping[str, str | int]:

@@ -7,13 +7,14 @@ their sequences.
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
-from typing import Final, TypeVar
+from typing import Final
 
 from msgspec import msgpack
 
-from zq.model import HistoryEntry, Message, Page, QueueRef, Seconds, SettleResult
+from zq.model import HistoryEntry, Message, Page, QueueRef, Seconds
 from zq.model.parcels import (
     LOG,
+    Answer,
     BatchParcel,
     Counters,
     DocumentParcel,
@@ -25,12 +26,13 @@ from zq.model.parcels import (
     Parcel,
     ProducerParcel,
     QueueParcel,
+    only,
 )
 from zq.model.quotas import OVERHEAD
 from zq.storage.api import Storage
 from zq.storage.capabilities import UndecidedCommit
 from zq.storage.concurrency import StripedLocks
-from zq.storage.exporting import Exporter
+from zq.storage.exporting import PAGE_BYTES, Exporter
 from zq.storage.ordered import documents, due, layout, logs
 from zq.storage.ordered.changes import Change
 from zq.storage.ordered.handle import Session, StoreHandle
@@ -39,10 +41,8 @@ from zq.storage.ordered.layout import ADVANCED, Batch, StoredEntry, StoredKey, S
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
-T = TypeVar("T")
 # Families whose keys begin with a project.
 OF_PROJECTS: Final = ("queues", "hidden", "fences", "stages", "producers", "logs", "records")
-ANSWER: Final = list[str] | SettleResult | int
 
 
 class ParcelController:
@@ -63,7 +63,7 @@ class ParcelController:
     def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds) -> None:
         moment = layout.ms(now)
         with self._handle as session:
-            for document in _only(DocumentParcel, parcels):
+            for document in only(DocumentParcel, parcels):
                 documents.adopt(session.store, self._stripes, document.of(project))
             for (kind, owner), group in groupby(parcels, lambda one: (type(one), getattr(one, "queue", ""))):
                 _adopt(session, kind, QueueRef(project, owner), list(group), moment)
@@ -79,24 +79,24 @@ class ParcelController:
 def _adopt(session: Session, kind: type[Parcel], queue: QueueRef, parcels: Sequence[Parcel], now: int) -> None:
     store, registry = session
     if kind is QueueParcel:
-        for one in _only(QueueParcel, parcels):
+        for one in only(QueueParcel, parcels):
             _adopt_queue(session, queue, one, now)
     elif kind is LogParcel or kind is BatchParcel or (kind is KeyParcel and queue.name == LOG):
         log = registry.logs.ensure(queue.project)
         with log.lock:
             if kind is LogParcel and store.get("logs", log.key) is None:
-                for one_log in _only(LogParcel, parcels):
+                for one_log in only(LogParcel, parcels):
                     log.adopt(store, one_log)
             elif kind is BatchParcel:
-                log.adopt_batches(store, _only(BatchParcel, parcels))
+                log.adopt_batches(store, only(BatchParcel, parcels))
             elif kind is KeyParcel:
-                keys = _new_keys(store, log, _only(KeyParcel, parcels), counts=False)
+                keys = _new_keys(store, log, only(KeyParcel, parcels), counts=False)
                 store.write([write for writes, _ in keys for write in writes])
     elif kind is FenceParcel:
-        fences = _only(FenceParcel, parcels)
+        fences = only(FenceParcel, parcels)
         store.write([write for one in fences for write in _fence_writes(store, queue.project, one)])
     elif kind is ProducerParcel:
-        made = _only(ProducerParcel, parcels)
+        made = only(ProducerParcel, parcels)
         store.write([write for one in made for write in _producer_writes(store, queue.project, one)])
     elif kind is not DocumentParcel:
         with registry.locked_or_hidden(queue) as state:
@@ -121,7 +121,8 @@ def _adopt_queue(session: Session, queue: QueueRef, parcel: QueueParcel, now: in
 
 
 def _adopt_content(store: Store, change: Change, state: QueueState, parcels: Sequence[Parcel]) -> None:
-    messages, history = _only(MessageParcel, parcels), _only(HistoryParcel, parcels)
+    """Add the messages, history entries and idempotency keys that the queue does not have to the change."""
+    messages, history = only(MessageParcel, parcels), only(HistoryParcel, parcels)
     places = [layout.id_key(state.project, one.message.id) for one in messages]
     for parcel, place in zip(messages, store.get_many("ids", places), strict=True):
         if place is None:
@@ -131,7 +132,7 @@ def _adopt_content(store: Store, change: Change, state: QueueState, parcels: Seq
     for past, value in zip(history, store.get_many("history", positions), strict=True):
         if value is None:
             change.adopt_history(state, past.entry.position, _stored_entry(past.entry))
-    for writes, size in _new_keys(store, state, _only(KeyParcel, parcels)):
+    for writes, size in _new_keys(store, state, only(KeyParcel, parcels)):
         change.adopt_key(state, writes, size)
 
 
@@ -195,10 +196,6 @@ def _producer_writes(store: Store, project: str, parcel: ProducerParcel) -> list
     decided = 0 if parcel.decided is None else layout.ms(parcel.decided)
     batch = Batch(parcel.batch, parcel.published, parcel.deleted, decided)
     return [*former, *due.writes("producers", key, layout.encode(batch), expires)]
-
-
-def _only(kind: type[T], parcels: Sequence[Parcel]) -> list[T]:
-    return [one for one in parcels if isinstance(one, kind)]
 
 
 def _scan_projects(store: Store, family: str) -> Iterator[str]:
@@ -272,7 +269,7 @@ class ParcelReader:
                 if alive and batch.last > floors.get(batch.topic, 0):
                     before = stored.messages - record.gone_messages, stored.size - record.gone_size
                     found.append(BatchParcel(batch, *before))
-                if len(found) == limit or sum(one.batch.size for one in found) > BATCH_BYTES:
+                if len(found) == limit or sum(one.batch.size for one in found) > PAGE_BYTES:
                     break
         return found
 
@@ -292,12 +289,8 @@ class ParcelReader:
         return Page(parcels, found[-1][0].hex() if len(found) == limit else None)
 
 
-# Total size of the batches in one result after which it ends.
-BATCH_BYTES: Final = 4 << 20
-
-
 def _key_parcel(queue: str, name: bytes, expires: int, value: bytes) -> KeyParcel:
     stored = layout.decode_known(value)
-    answer = msgpack.decode(stored.answer, type=ANSWER)
+    answer = msgpack.decode(stored.answer, type=Answer)
     last = stored.last if isinstance(answer, list) else 0
     return KeyParcel(queue, name.decode("utf-8", "surrogatepass"), stored.digest, expires / 1000, answer, last)

@@ -52,7 +52,10 @@ FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05
 # Number of keys that one command of a search examines.
 SCANNED: Final = 1000
-STORE_FULL_ERROR: Final = "The store is full. Consumers can still claim messages, but no messages can be posted."
+STORE_FULL_ERROR: Final = (
+    "The store is full: its Redis server has reached maxmemory. Consumers can still claim messages, but nothing can be "
+    "added."
+)
 TOO_FEW_REPLICAS_ERROR: Final = (
     "Too few replicas of the store are connected, so it rejects changes. Nothing was changed."
 )

@@ -8,7 +8,7 @@ sequences. All scripts are in ``parcels.lua``.
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -17,6 +17,7 @@ from zq.model import Message, Page, QueueRef, Seconds, SettleResult
 from zq.model.documents import DocumentRef
 from zq.model.parcels import (
     LOG,
+    Answer,
     BatchParcel,
     Counters,
     DocumentParcel,
@@ -29,6 +30,7 @@ from zq.model.parcels import (
     ProducerParcel,
     QueueParcel,
     expiry_of,
+    only,
 )
 from zq.storage.api import Storage
 from zq.storage.capabilities import UndecidedCommit
@@ -40,7 +42,6 @@ from zq.storage.redis.queues import KINDS
 from zq.storage.redis.store import KNOWN, NUMBER, PAIR, SETTLED, Store, decode_posted, decode_settled
 from zq.storage.redis.transactions import PRODUCER
 
-T = TypeVar("T")
 # Field of the usage hash with the bytes of a queue's remembered results: this prefix and the queue's name.
 ANSWERS: Final = b"answers:"
 # First byte of every result of a post, which is a MessagePack array. Counts of settlements are lower.
@@ -88,17 +89,17 @@ class ParcelController:
             if soonest < layout.MAX_MOMENT:
                 self._store.schedule_expiry(queue, layout.ms(soonest), moment)
             if kind is QueueParcel:
-                for one in _only(QueueParcel, its):
+                for one in only(QueueParcel, its):
                     self._adopt_queue(queue, one, moment)
             elif kind is MessageParcel:
-                messages = [_message_terms(one.message) for one in _only(MessageParcel, its)]
+                messages = [_message_terms(one.message) for one in only(MessageParcel, its)]
                 terms = [b"%d" % moment, layout.full(queue), *(term for terms in messages for term in terms)]
                 self._store.run(scripts.ADOPT_MESSAGES, queue, *terms)
             elif kind is HistoryParcel:
-                history = [term for one in _only(HistoryParcel, its) for term in _history_terms(one)]
+                history = [term for one in only(HistoryParcel, its) for term in _history_terms(one)]
                 self._store.run(scripts.ADOPT_HISTORY, queue, *history, more=[layout.keys(queue).history])
             elif kind is KeyParcel:
-                known = [term for one in _only(KeyParcel, its) for term in _key_terms(one)]
+                known = [term for one in only(KeyParcel, its) for term in _key_terms(one)]
                 terms = [b"%d" % moment, layout.text(owner), *known]
                 self._store.run(scripts.ADOPT_KEYS, queue, *terms, more=[layout.keys(queue).answers])
             else:
@@ -121,28 +122,24 @@ class ParcelController:
 
     def _adopt_rest(self, project: str, parcels: Sequence[Parcel], now: int) -> None:
         client, whole = self._store.client, layout.whole(project)
-        for log in _only(LogParcel, parcels):
+        for log in only(LogParcel, parcels):
             numbers = log.last, log.messages, log.bytes, log.dropped
             client.run(scripts.ADOPT_LOG, batches.keys(project), *(b"%d" % number for number in numbers))
-        published = [term for one in _only(BatchParcel, parcels) for term in _batch_terms(one)]
+        published = [term for one in only(BatchParcel, parcels) for term in _batch_terms(one)]
         if published:
             client.run(scripts.ADOPT_BATCHES, batches.keys(project), *published)
         work = [
-            *(term for fence in _only(FenceParcel, parcels) for term in _fence_terms(fence)),
-            *(term for producer in _only(ProducerParcel, parcels) for term in _producer_terms(producer)),
+            *(term for fence in only(FenceParcel, parcels) for term in _fence_terms(fence)),
+            *(term for producer in only(ProducerParcel, parcels) for term in _producer_terms(producer)),
         ]
         if work:
             self._store.run(scripts.ADOPT_WORK, whole, *work, more=[layout.keys(whole).transactions])
-        for one in _only(DocumentParcel, parcels):
+        for one in only(DocumentParcel, parcels):
             ends = 0 if one.expires is None else max(1, layout.ms(one.expires))
             packed = documents.packed(ends, layout.text(one.version), one.value)
             title = documents.title(DocumentRef(project, one.kind, one.name))
             terms = b"%d" % now, title, b"*", b"%d" % ends, packed
             client.run(scripts.DOCUMENT_PUT, batches.documents(project), *terms)
-
-
-def _only(kind: type[T], parcels: Sequence[Parcel]) -> list[T]:
-    return [one for one in parcels if isinstance(one, kind)]
 
 
 def _tag(project: str) -> bytes:
@@ -305,7 +302,7 @@ def _key_parcel(queue: str, key: bytes, kept: bytes) -> KeyParcel:
     expires, length = KNOWN.unpack_from(kept)
     end = KNOWN.size + length
     digest, packed, last = kept[KNOWN.size : end], kept[end:], 0
-    answer: list[str] | SettleResult | int
+    answer: Answer
     if queue == LOG:
         answer = int(packed)
     elif packed[0] >= ARRAY:

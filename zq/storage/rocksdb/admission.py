@@ -47,12 +47,17 @@ def admit(path: Path, check: Check) -> None:
 
     ``check`` receives the names of the column families, and a function that reads a value of the family ``default``.
 
-    Raises ``StartRefused`` if ``check`` fails, a log file is missing, or the log is damaged before complete writes.
+    Raises:
+        StartRefused: ``check`` fails, the directory is unreadable, a log file is missing, or complete writes follow
+            damage in the log.
     """
-    if not (path / "CURRENT").exists():
-        if any(file.stat().st_size for file in (*path.glob("*.sst"), *path.glob("*.log"))):
-            raise StartRefused(NO_LIST.format(path=path))
-        return
+    try:
+        if not (path / "CURRENT").exists():
+            if any(file.stat().st_size for file in (*path.glob("*.sst"), *path.glob("*.log"))):
+                raise StartRefused(NO_LIST.format(path=path))
+            return
+    except OSError as error:
+        raise open_error(path, error) from error
     with hold_lock(path):
         try:
             families = frozenset(Rdict.list_cf(str(path)))

@@ -31,6 +31,10 @@ TABLE: Final = re.compile(r"([0-9]+)\.sst")
 OFFSET: Final = re.compile(r"\boffset ([0-9]+)")
 # Parts of RocksDB's error messages about a missing or unreadable table file.
 MISSING: Final = ("No such file", "Input/output error")
+# Parts of RocksDB's error messages about a full file system.
+FULL: Final = ("No space left", "Disk quota exceeded")
+# Bytes that an opening writes besides the contents of the log files.
+OPENING_BYTES: Final = 1 << 20
 # The mode of new directories. The mode of the files in them depends on the umask of the process.
 OWNER_ONLY: Final = 0o700
 # Seconds between two attempts to lock a directory that another process has open.
@@ -230,6 +234,12 @@ def unavailable_error() -> Unavailable:
 def open_error(path: Path, error: BaseException) -> StartRefused:
     if is_locked(error):
         return in_use_error(path)
+    if any(words in str(error) for words in FULL):
+        needed = sum(file.stat().st_size for file in write_ahead.log_files(path)) + OPENING_BYTES
+        return StartRefused(
+            f"The file system of the store {path} is full. Free at least {-(-needed >> 20)} MiB, and start again: "
+            "messages can then be read and deleted."
+        )
     sentence = f"The store {path} cannot be opened: {str(error).splitlines()[0].strip(' .')}."
     if is_damage(error):
         sentence += " Run zq-server check-store to find the damage, and zq-server salvage to save the readable data."
