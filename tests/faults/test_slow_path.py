@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two servers on one store, of which one gets the store's answers a second late: its time is as good as the other's."""
+"""Two servers on one store, of which one gets the answers of the store late: its time is as good as the other's."""
 
 import time
 from collections.abc import Iterator
