@@ -108,7 +108,6 @@ HELD_BY = [
     ("api-ref/policy.md", "yaml", "", "tests/unit/test_policy_file.py::test_the_file_of_the_page_is_read"),
     ("api-ref/internals.md", "text", "", "tests/test_docs.py::test_the_files_that_the_tour_names_are_there"),
     ("api-ref/metrics.md", "yaml", "", "tests/test_blocks.py::test_prometheus_is_told_where_the_alerts_are"),
-    ("api-ref/headers-and-paging.md", "sh", "python -m zq.serving.features > api-ref/openapi.json\n", OPENAPI),
     ("api-ref/headers-and-paging.md", "sh", "openapi-python-client generate", GENERATOR),
     ("api-ref/headers-and-paging.md", "yaml", "", GENERATOR),
     ("api-ref/migration-from-zaqar.md", "sh", "export OS_AUTH_TYPE", OPENSTACK),
