@@ -40,7 +40,6 @@ CLIENT = "tests/client/test_client_docs.py::test_the_samples_of_the_client_work"
 CLI = "tests/cli/test_cli_docs.py::test_the_samples_of_the_command_line_work"
 STARTED = f"{CLIENTS}/test_getting_started.py::test_each_line_is_worked_on_and_counted_once_though_a_worker_is_killed"
 MOVED = "tests/client/test_migration_docs.py::test_the_samples_of_a_page_work"
-OPENAPI = "tests/http/test_openapi.py::test_the_file_is_the_generated_one"
 GENERATOR = "tests/test_blocks.py::test_a_client_can_be_generated"
 FROM_SQS = "tests/client/test_from_sqs.py::test_the_tutorial_works_from_top_to_bottom"
 SDK = "tests/client/test_openstacksdk.py::test_the_program_of_the_page_works"
@@ -108,7 +107,6 @@ HELD_BY = [
     ("api-ref/policy.md", "yaml", "", "tests/unit/test_policy_file.py::test_the_file_of_the_page_is_read"),
     ("api-ref/internals.md", "text", "", "tests/test_docs.py::test_the_files_that_the_tour_names_are_there"),
     ("api-ref/metrics.md", "yaml", "", "tests/test_blocks.py::test_prometheus_is_told_where_the_alerts_are"),
-    ("api-ref/headers-and-paging.md", "sh", "python -m zq.serving.features > api-ref/openapi.json\n", OPENAPI),
     ("api-ref/headers-and-paging.md", "sh", "openapi-python-client generate", GENERATOR),
     ("api-ref/headers-and-paging.md", "yaml", "", GENERATOR),
     ("api-ref/migration-from-zaqar.md", "sh", "export OS_AUTH_TYPE", OPENSTACK),
@@ -183,7 +181,6 @@ NOT_RUN = {
     r"(OS_\w+=\S+ )?devstack/run\n": "it makes an environment in this clone; a server of the same options is started",
     r"devstack/test\n": "it runs this test",
     r"pip install ": "run with --dry-run, from this clone and a wheel of it, by tests/campaign/packages",
-    r"python -m zq\.serving\.features > ": "it overwrites a file of this clone, with which its output is compared",
     r"export ZQ_URL=\S+ ZQ_PROJECT=acme\n(python -m zq\.jobs|.*\nzq pipeline run)": "a Java for each line takes "
     "minutes: tests/spark runs the same words, and the variables, in the session that it has",
     r"# job\.py\n": "it is the file that the line above runs",

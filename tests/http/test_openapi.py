@@ -145,6 +145,6 @@ def test_bounds_are_those_in_force() -> None:
 
 
 def test_the_file_is_the_generated_one() -> None:
-    """``python -m zq.serving.features > api-ref/openapi.json`` brings it up to date (headers-and-paging.md)."""
+    """``python -m zq.serving.features > api-ref/openapi.json`` brings it up to date (CONTRIBUTING.md)."""
     command = [sys.executable, "-m", "zq.serving.features"]
     assert FILE.read_text() == subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
