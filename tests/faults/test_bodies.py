@@ -110,6 +110,15 @@ def test_a_purge_that_names_subscriptions_leaves_the_messages(target: Target) ->
     assert target.total("q") == 0
 
 
+def test_a_settlement_moves_a_message_with_the_largest_body(target: Target) -> None:
+    ids = target.post("q", 1)
+    moved = {"id": ids[0], "queue": "done", "body": "x" * 262_000}
+    padding = {f"unknown{n}": "y" * 1_000 for n in range(60)}
+    settled = target.ask("POST", target.claim("q") + "/settle", {"move": [moved], **padding})
+    assert settled.status == 200
+    assert target.total("done") == 1
+
+
 def test_a_redrive_obeys_its_limit(target: Target) -> None:
     """S2: one of five is moved, not all."""
     target.ask("PUT", "/v2/queues/q", {"_dead_letter_queue": "dead"})

@@ -18,7 +18,7 @@ from zq.http.pending import respond
 from zq.http.waiting import long_poll
 from zq.model import Holder
 from zq.model.allowance import Allowance
-from zq.model.limits import MAX_AGENT, MAX_CONTROL_BODY, Limits
+from zq.model.limits import MAX_AGENT, Limits
 from zq.model.scopes import Kind, Verb
 from zq.wire import encoding, extensions
 
@@ -143,7 +143,7 @@ class ClaimSettle:
 
     def __init__(self, settling: Settling, limits: Limits) -> None:
         self._settling = settling
-        self._max_body = limits.max_messages_post_size + MAX_CONTROL_BODY
+        self._max_body = limits.max_settle_body
         self._window = limits.idempotency_window
 
     def on_post(self, req: Request, resp: falcon.Response, queue: str, claim: str) -> None:

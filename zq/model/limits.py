@@ -174,6 +174,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     idempotency_window: Annotated[int, Option(MIN_TTL, MAX_WINDOW)] = 86_400
     """Seconds for which an Idempotency-Key is remembered."""
 
+    @property
+    def max_settle_body(self) -> int:
+        """Maximum body size of a settlement in bytes: a moved message can have a new body."""
+        return self.max_messages_post_size + MAX_CONTROL_BODY
+
 
 def check_range(field: str, value: int, low: int, high: int, error: type[Invalid] = Invalid) -> int:
     """Return ``value`` if ``low`` <= ``value`` <= ``high``, else raise ``error`` with the field and its bounds."""

@@ -24,7 +24,7 @@ from zq.logs import without_secrets
 from zq.model import store_uri
 from zq.model.expiry import Expiry
 from zq.model.identity import AuthOptions, SignedUrlOptions
-from zq.model.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MIN_TTL, Limits
+from zq.model.limits import MAX_COMMIT_BODY, MIN_TTL, Limits
 from zq.model.options import PORT
 from zq.model.quotas import UNBOUNDED, Quota
 from zq.serving.sections import SECTIONS
@@ -123,8 +123,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     def max_body(self) -> int:
         """Maximum body size in bytes over all routes."""
         return max(
-            *(self.limits.max_messages_post_size, self.limits.max_queue_metadata),
-            *(MAX_COMMIT_BODY, MAX_CONTROL_BODY),
+            *(self.limits.max_settle_body, self.limits.max_queue_metadata, MAX_COMMIT_BODY),
             *(section.max_body(self.of(section)) for section in SECTIONS),
         )
 
