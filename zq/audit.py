@@ -73,7 +73,7 @@ class Audit:
         LOGGER.info(entry)
 
     def log_unauthenticated(self, env: Mapping[str, Any], peer: str) -> None:
-        """Log a request that Keystone's middleware has rejected. The application never receives such a request."""
+        """Log a request that Keystone's middleware rejected before it reached the application."""
         if self.is_enabled:
             why = "The Keystone middleware rejected the request."
             self.log_refusal(
@@ -113,7 +113,7 @@ class AuditFormatter(logging.Formatter):
 
 
 def configure(target: str) -> None:
-    """Send the audit log to ``stderr``, ``off``, or a file with mode 0600. Raises ``StartRefused``."""
+    """Send the audit log to "stderr" or a file with mode 0600; "off" disables it. Raises ``StartRefused``."""
     for former in LOGGER.handlers[:]:
         LOGGER.removeHandler(former)
         former.close()

@@ -61,7 +61,7 @@ class Clock(Protocol):
 
 
 class Offset(NamedTuple):
-    """Bounds on the difference between the store's time and this machine's monotonic time when ``received``."""
+    """Bounds on the difference between the store's time and this machine's monotonic time, as of ``received``."""
 
     low: float
     high: float

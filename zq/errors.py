@@ -120,7 +120,7 @@ class StageNotFound(NotFound):
 
 
 class ProducerNotFound(NotFound):
-    """The producer has not committed yet, or its last commit is not remembered any more."""
+    """The producer has not committed yet, or the record of its last commit has expired."""
 
     sentence = "The producer has not committed yet, or its last commit has expired."
 
@@ -229,7 +229,7 @@ class MetadataConflict(ZqError):
 
 
 class MessageClaimed(ZqError):
-    """The message belongs to a live claim, which the request did not name."""
+    """The message belongs to a live claim that the request did not name."""
 
     sentence = "The message is claimed: to delete it, send the id of its claim as claim_id."
 
@@ -289,7 +289,7 @@ class Deposed(Unavailable):
 
 
 class StoreDamaged(Unavailable):
-    """The request reads corrupt data of the store, so retries do not help."""
+    """The request reads corrupt data in the store, so retries do not help."""
 
 
 class MessageUnreadable(StoreDamaged):

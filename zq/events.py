@@ -11,7 +11,7 @@ from zq.model.topics import Entry, TopicRef
 
 
 class Events:
-    """Base class of observers, which ignores all events of a server. Subclasses override methods.
+    """Base class of observers of server events. Each method ignores its event unless a subclass overrides it.
 
     Each method is called after its event, on any thread. It must return at once and must not raise an error.
     """

@@ -60,7 +60,7 @@ class _Work(threading.local):
 
 
 class _Process:
-    """The number of threads with large work in this process, and the switch interval to restore after it."""
+    """The number of threads with large work in this process, and the switch interval to restore afterwards."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -96,7 +96,7 @@ def end() -> None:
 
 
 def has_large_work() -> bool:
-    """Return whether any thread is doing large work, for which it may hold a queue's lock."""
+    """Return whether any thread is doing large work. Such a thread may hold a queue's lock."""
     return _process.count > 0
 
 

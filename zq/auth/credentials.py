@@ -88,7 +88,7 @@ class BearerStrategy:
     If several verifiers match a credential's format, the first one verifies the credential.
 
     Args:
-        bare: Whether to accept a credential also in the header ``X-Auth-Token``, as OpenStack clients send it.
+        bare: Whether the header ``X-Auth-Token`` may also contain the credential, as sent by OpenStack clients.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class BearerStrategy:
         return identity
 
     def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Return whether the cached credential is valid; ``None`` = not cached. Not counted as an attempt."""
+        """Return whether the cached credential is valid; ``None`` = not cached. Does not count as an attempt."""
         value: str | None = env.get("HTTP_AUTHORIZATION") or (env.get("HTTP_X_AUTH_TOKEN") if self._bare else None)
         if not value:
             return self.certificates is not None and self.certificates.identity(env) is not None

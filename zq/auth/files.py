@@ -14,7 +14,7 @@ MAX_SIZE: Final = 65536
 
 
 def read_private(option: str, path: str) -> bytes:
-    """Read the secret file of ``option``. Raises ``StartRefused``, also if other users can access it."""
+    """Read the secret file of ``option``. Raises ``StartRefused`` if it is unreadable or its mode is too open."""
     try:
         with open(path, "rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

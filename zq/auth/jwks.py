@@ -76,7 +76,7 @@ def _key(given: dict[str, Any]) -> Key | None:
 
 
 def _reading_algorithm(given: dict[str, Any]) -> str:
-    """Return any algorithm with which PyJWT can parse a key of this type."""
+    """Return an algorithm with which PyJWT can parse the key."""
     fitting = [name for name, (kind, curves) in KEY_REQUIREMENTS.items() if kind == given["kty"]]
     return next((name for name in fitting if given.get("crv") in KEY_REQUIREMENTS[name][1]), fitting[0])
 
@@ -114,7 +114,7 @@ class KeySet:
         threading.Thread(target=self._run, name="zq-jwks", daemon=True).start()
 
     def find(self, id: str, algorithm: str) -> list[Key]:
-        """Return the keys for this key id ("" = any) and algorithm. Raises ``Unavailable`` without fresh keys."""
+        """Return the keys for this key id ("" = any) and algorithm. Raises ``Unavailable`` if the keys are stale."""
         if self._had is None or self._monotonic() - self._had > REFRESH_INTERVAL + self._max_stale:
             self._wanted.set()
             raise Unavailable("The keys of the issuer are temporarily unavailable. Try again later.")
@@ -202,7 +202,10 @@ def _read_body(reply: Any, connection: HTTPSConnection, deadline: float) -> byte
 
 
 class _PinnedConnection(HTTPSConnection):
-    """An HTTPS connection to a public address, resolved once, so DNS cannot change it after the check."""
+    """An HTTPS connection to a public address.
+
+    The host name is resolved only once, so DNS cannot change the address after the check.
+    """
 
     def connect(self) -> None:
         addresses = [each[4][0] for each in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)]

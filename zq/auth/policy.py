@@ -98,7 +98,7 @@ Decide = Callable[[str, frozenset[str], str, str], bool]
 
 
 class Policy:
-    """The current policy: whether an identity's roles permit a rule. Raises ``StartRefused`` for a bad file."""
+    """The current policy, which decides whether roles permit a rule. Raises ``StartRefused`` for a bad file."""
 
     def __init__(self, path: str = "") -> None:
         self._texts: dict[str, str] | None = None
@@ -110,7 +110,10 @@ class Policy:
         self._listeners.append(changed)
 
     def load(self, path: str) -> bool:
-        """Load the rules, and return whether they differ. If ``StartRefused`` is raised, the rules are kept."""
+        """Load the rules and return whether they have changed.
+
+        If the file is not valid, raise ``StartRefused`` and keep the old rules.
+        """
         texts = _read(path) if path else None
         decide = _by_table if texts is None else _by_file(path, texts)
         self._decide: Decide = lru_cache(maxsize=CACHE_SIZE)(decide)
@@ -161,7 +164,7 @@ def _missing_library() -> StartRefused:
 
 
 def _checks(path: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """Return all rules' checks, each from ``given`` or built in. Raises ``StartRefused``."""
+    """Return the check of each rule, from ``given`` or else the built-in one. Raises ``StartRefused``."""
     texts = {name: rule.check for name, rule in RULES.items()} | dict(given)
     try:
         from oslo_policy.policy import RuleDefault

@@ -68,7 +68,7 @@ def make_scope(queue: str, methods: Iterable[str]) -> str:
 
 
 def parse_time(text: str) -> Seconds:
-    """Parse ISO 8601, by default in UTC. Raises ``ValueError``, also for years that cannot be formatted."""
+    """Parse ISO 8601, by default in UTC. Raises ``ValueError`` for invalid text or a year that cannot be formatted."""
     if _MOMENT.fullmatch(text) is None:
         raise ValueError("not a date and time")
     parsed = datetime.fromisoformat(text.replace(",", "."))
@@ -108,7 +108,7 @@ class CachedSignature(Struct, frozen=True):
     until: float
 
     def covers(self, method: str, path: str) -> bool:
-        """Return whether method and path are signed. A path includes all paths below it except confirmations."""
+        """Return whether method and path are signed. A signed path includes all paths below it except confirmations."""
         return (
             method in self.methods
             and any(path == each or path.startswith(f"{each}/") for each in self.paths)
@@ -137,7 +137,7 @@ class Signatures:
         self._epochs = ReadThroughCache(self._read_epoch, CACHE_SIZE, CACHE_TTL, monotonic)
 
     def sign(self, project: str, paths: Iterable[str], methods: Iterable[str], expires: Seconds) -> str:
-        """Return a signature made with the first configured secret. Raises ``Invalid`` without a secret."""
+        """Return a signature made with the first configured secret. Raises ``Invalid`` if no secret is configured."""
         secrets = self.options().secrets
         if not secrets:
             raise Invalid("This server cannot sign URLs: [signed_url] secret_key is not set.")
@@ -167,7 +167,7 @@ class Signatures:
         return share.identity
 
     def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Return whether the cached signature is valid; ``None`` = not cached. Not counted as an attempt."""
+        """Return whether the cached signature is valid; ``None`` = not cached. Does not count as an attempt."""
         values = (project, *[env.get(name, "") for name in FIELDS])
         share = self._get_cached(values)
         if share is not None:

@@ -195,7 +195,7 @@ class Tokens:
         return NewToken(Token(id, stored), format_token(id, secret))
 
     def get(self, id: str, project: str | None = None) -> Token:
-        """Return a token of the project; ``None`` = of any project. Raises ``NotFound``."""
+        """Return a token of the project, or of any project if ``project`` is ``None``. Raises ``NotFound``."""
         now = self._clock.now()
         stored = self._read(id, now)
         if stored is None or not _belongs_to(stored, project):

@@ -54,7 +54,7 @@ class InputFormat(Struct, frozen=True):
 
 
 class Item(NamedTuple):
-    """A line or CSV row, with its end. ``body`` is ``None`` for a blank line or a header."""
+    """A line or CSV row, with the position of its end. ``body`` is ``None`` for a blank line or a header."""
 
     body: Raw | None
     line: int
@@ -132,7 +132,7 @@ def split_lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
 def read_items(
     pieces: Iterable[bytes | None], form: InputFormat, line: int = 0, offset: int = 0, header: list[str] | None = None
 ) -> Iterator[Item | None]:
-    """Parse the input into items. ``line`` and ``offset`` count what precedes it. Raises ``InvalidInput``."""
+    """Parse the rest of the input, after ``line`` lines and ``offset`` bytes. Raises ``InvalidInput``."""
     if form.delimiter:
         yield from CsvRows(split_lines(pieces), form.delimiter, line, offset, header)
         return
@@ -150,7 +150,7 @@ def strip_bom(found: bytes, line: int) -> bytes:
 
 
 def parse_line(line: bytes, number: int, text: bool) -> Raw | None:
-    """Parse a line into a message body, ``None`` if blank. Raises ``InvalidInput`` unless it is UTF-8 and JSON."""
+    """Parse a line into a message body; ``None`` = blank line. Raises ``InvalidInput`` for invalid UTF-8 or JSON."""
     line = line.strip() if not text else line.rstrip(b"\r\n")
     if not line:
         return None
@@ -254,7 +254,7 @@ def read_stdin_bodies(
 
 
 def read_stdin(stopped: Callable[[], bool], is_requested: bool) -> Iterator[bytes | None]:
-    """Yield chunks, and ``None`` without input for a while. Raises ``ReadingStopped`` if ``stopped()``."""
+    """Yield chunks; ``None`` = no input for a while. Raises ``ReadingStopped`` if ``stopped`` returns ``True``."""
     source, empty = sys.stdin.buffer, 0
     while not stopped():
         if not is_stdin_ready():

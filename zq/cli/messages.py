@@ -29,7 +29,7 @@ Ids = tuple[str, ...]
 
 
 def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
-    """Return a decorator that adds ``--limit``. With ``more``, an addition to the help text, 0 is accepted."""
+    """Return a decorator that adds ``--limit``. If ``more`` is set, the help text includes it, and 0 is accepted."""
     text = f"Maximum number of results{more} (default {default})."
     return click.option("--limit", type=Count(0) if more else BATCH, default=default, help=text)
 

@@ -16,7 +16,7 @@ MAX_OFFERED: Final = 200
 
 
 def name_completer(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a shell completion function for queue or topic names. If the server is down, it offers no names."""
+    """Return a shell completion function for queue or topic names. It offers no names if the server is down."""
 
     def complete(context: click.Context, _parameter: click.Parameter, prefix: str) -> list[str]:
         session = Session({**option_values(context), "retry": 0.0})

@@ -56,7 +56,7 @@ class Output:
     def rows(
         self, columns: Sequence[str], items: Iterable[T], cells: Callable[[T], Sequence[object]], full: bool = False
     ) -> None:
-        """Show a list. Without a table or query, each item is written as soon as it is available."""
+        """Show a list. Except for tables and queries, each item is written as soon as it is available."""
         if self.uses_tables:
             self._table(columns, [cells(item) for item in items], full or self.full)
         else:
@@ -261,7 +261,7 @@ def show(drawn: "Table") -> None:
 
 
 def replace_controls(text: str) -> str:
-    """Replace control characters by U+FFFD."""
+    """Replace control characters with U+FFFD."""
     return text.translate(CONTROLS)
 
 

@@ -125,7 +125,7 @@ def connection(given: Mapping[str, Any], profile: str | None, file: Path | None,
 
 
 def profile_additions(given: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
-    """Return the profile's members that ``given`` does not override, without the token for a different URL."""
+    """Return the profile's members that ``given`` does not override. If ``given`` has another URL, omit the token."""
     elsewhere = "url" in own and (given.get("url") or own["url"]).rstrip("/") != own["url"].rstrip("/")
     left = {name: value for name, value in own.items() if not given.get(name)}
     return {name: value for name, value in left.items() if not (name == "token" and elsewhere)}
@@ -162,7 +162,7 @@ def _warn_of_readers(path: Path) -> None:
 
 
 def read_profile(profile: str | None, file: Path | None) -> dict[str, str]:
-    """Return the members of ``profile``, else of the file's default profile, else of ``default``."""
+    """Return the members of ``profile``, or of the default profile if ``profile`` is not set."""
     path = file or config_file()
     document = read_profiles(path)
     if document is None:

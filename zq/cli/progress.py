@@ -57,7 +57,7 @@ def progress_bar(what: str, total: float | None) -> Generator[Callable[[float, i
 
 
 class Stopwatch:
-    """A context manager that shows the stored messages and their rate. It yields a function that sets them."""
+    """A context manager that yields a function to set the message count, and shows the rate at the end."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
@@ -85,7 +85,7 @@ class Progress:
         self._name = name
         self._unit = unit
         self.tasks: Callable[[], str] = str
-        """Returns a description of Spark's current tasks, or ""."""
+        """A function that returns a description of Spark's current tasks, or ""."""
         self._begin()
 
     def _begin(self) -> None:
@@ -154,7 +154,7 @@ def _print_lines(progress: Progress, ended: threading.Event) -> None:
 
 
 class WorkCounts:
-    """The message counts of ``zq consume``. Thread-safe. If ``wanted``, keep the ids of failed messages."""
+    """The message counts of ``zq consume``. Thread-safe. Keeps the ids of failed messages if ``wanted``."""
 
     def __init__(self, wanted: bool, max_failures: int = 0) -> None:
         self.done = 0

@@ -288,7 +288,7 @@ def list_all(
 
 
 def with_counts(resources: ResourceAccess, found: Iterator[Listed], unread: UnreadableResources) -> Iterator[Row]:
-    """Yield table rows with counts, requested concurrently, in listing order; ``None`` = unreadable."""
+    """Yield table rows in listing order, with counts that are requested concurrently; ``None`` = unreadable."""
     queues = resources.kind == "queues"
     with ThreadPoolExecutor(COUNT_REQUESTS, "zq-list") as pool:
 
@@ -323,7 +323,7 @@ def dead_letter_queue(one: Listed) -> str:
 
 
 def format_metadata(metadata: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """Format the metadata that differ from ``defaults`` as arguments of ``zq queue create``."""
+    """Format the metadata that differs from ``defaults`` as arguments of ``zq queue create``."""
     own = {key: value for key, value in metadata.items() if key not in defaults or defaults[key] != value}
     return " ".join(f"{key}={as_text(value)}" for key, value in own.items())
 

@@ -126,7 +126,7 @@ class Session:
     """The settings, client and output of one run of ``zq``."""
 
     def __init__(self, chosen: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> None:
-        """Create the session. The parser still adds options after the command's name to ``chosen``."""
+        """Create the session. The parser later adds the options that follow the command's name to ``chosen``."""
         self.chosen = chosen
         self.origins = origins or {}
         self._patient = False
@@ -226,7 +226,7 @@ class Session:
 
 
 class NoteHandler(logging.Handler):
-    """A log handler that prints records as notes, and pauses for rate limits only once."""
+    """A log handler that prints records as notes. It prints only the first pause for a rate limit."""
 
     def __init__(self) -> None:
         super().__init__()

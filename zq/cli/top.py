@@ -91,7 +91,7 @@ class Sampler:
         self.unread = UnreadableResources()
 
     def sample(self) -> list[QueueMetrics]:
-        """Return the metrics of each queue, with rates since its last sample."""
+        """Return the metrics of each queue, with rates since the queue's last sample."""
         listed = [*islice(self._client.queues(name=self._part, detailed=True), self._limit + 1)]
         self.more = len(listed) > self._limit
         chosen = {one.name: (one.metadata or {}).get("_paused") for one in listed[: self._limit]}
@@ -204,7 +204,7 @@ def keyboard() -> Generator[ReadKey, None, None]:
 
 
 def sleep_without_key(seconds: float) -> str:
-    """Sleep and return "", for terminals from which no key can be read."""
+    """Sleep and return "". Used if the keys of the terminal cannot be read."""
     time.sleep(seconds)
     return ""
 

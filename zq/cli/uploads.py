@@ -157,7 +157,7 @@ class Upload(Struct, frozen=True):
     messages: int = 0
     batch_messages: int = MAX_BATCH
     before: str = ""
-    """Digest of the content before the offset. If set, no later content was sent, so the user may change it."""
+    """Digest of the content before the offset. If set, later content was never sent, so the user may edit it."""
     resumed: bool = False
     """Whether an earlier run may have sent batches after the offset."""
 
@@ -292,7 +292,7 @@ def is_certainly_not_stored(sent: Future[object]) -> bool:
 
 
 def split_batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
-    """Split the lines reproducibly. Batches before an invalid line are yielded before ``InvalidInput``."""
+    """Split the lines reproducibly. At an invalid line, yield the lines before it, then raise ``InvalidInput``."""
     form, header, overhead = upload.terms.form, None, upload.terms.overhead
     if form.delimiter and upload.line:
         header = read_csv_header(file, form.delimiter)

@@ -20,7 +20,10 @@ from zq.errors import TooManyRequests
 
 
 class AsyncConsumer(ConsumerBase):
-    """An asynchronous iterable over messages. ``async with`` settles finished messages and releases the rest."""
+    """An asynchronous iterable over messages.
+
+    On exit, an ``async with`` block settles finished messages and releases all others.
+    """
 
     def __init__(self, transport: AsyncTransport, options: ConsumerOptions, on_lost: OnLost | None) -> None:
         super().__init__(options, on_lost, contextlib.nullcontext())
@@ -47,7 +50,10 @@ class AsyncConsumer(ConsumerBase):
             await self._messages.aclose()
 
     async def work(self, handler: Callable[[Delivery], Awaitable[object]], concurrency: int) -> Worked:
-        """Await ``handler`` for each message, in up to ``concurrency`` tasks. If it raises, the message is released."""
+        """Await ``handler`` for each message, in up to ``concurrency`` tasks. Return the message counts.
+
+        If the handler raises, the message is released.
+        """
         slots, running = asyncio.Semaphore(check_concurrency(concurrency)), set[asyncio.Future[object]]()
         async with self._open():
             try:
@@ -113,7 +119,10 @@ class AsyncConsumer(ConsumerBase):
         return None
 
     async def _claim(self) -> float:
-        """Claim messages, and return the pause in seconds. If this coroutine is cancelled, claims can be lost."""
+        """Claim messages, and return the seconds to sleep before the next claim.
+
+        If this coroutine is cancelled, a claim can be lost.
+        """
         sent_at = time.monotonic()
         try:
             claimed = await self._transport.run(self._claim_call())

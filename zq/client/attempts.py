@@ -123,7 +123,7 @@ def make_settings(
 
 
 class Retry(Exception):
-    """A failed attempt that may be retried after ``pause`` seconds. ``error`` is the final error."""
+    """A failed attempt that may be retried after ``pause`` seconds. If there is no retry, ``error`` is raised."""
 
     def __init__(self, error: ZqError, pause: float = 0.0) -> None:
         super().__init__(str(error))
@@ -214,7 +214,7 @@ class Attempts:
         raise error
 
     def split_pause(self, pause: float) -> Iterator[float]:
-        """Yield short sleeps that add up to ``pause``. If the call's patience ends, raise the last error."""
+        """Yield short sleeps that add up to ``pause``. If the time for retries runs out, raise the last error."""
         yield from split_sleep(pause, self._is_out_of_patience)
         failure = self._rate_limit_failure or self._failed
         if failure is not None and self._is_out_of_patience():

@@ -123,7 +123,7 @@ class ConsumerBase:
 
 
 class Consumer(ConsumerBase):
-    """An iterable over messages. A ``with`` block settles finished messages and releases all others."""
+    """An iterable over messages. On exit, a ``with`` block settles finished messages and releases all others."""
 
     def __init__(self, transport: Transport, options: ConsumerOptions, on_lost: OnLost | None) -> None:
         self._changed = threading.Condition()

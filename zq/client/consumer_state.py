@@ -134,7 +134,7 @@ class ConsumerState:
         self.failures: list[Exception] = []
         self.closing = False
         self.unstarted = 0
-        """Number of messages that were released without a call of the handler."""
+        """Number of messages that were released without calling the handler."""
         self._empty = False
         self._left: float = inf if options.count is None else options.count
         self._idle = 0.0
@@ -191,7 +191,10 @@ class ConsumerState:
         return sum(not claim.has_work for claim in self._claims) >= MAX_UNSETTLED
 
     def finish(self, delivery: Delivery, otherwise: Decision, now: float) -> bool:
-        """Record the handler's decision on a message, or ``otherwise``. Return whether a request may be due earlier."""
+        """Record the handler's decision on a message; if there is none, record ``otherwise``.
+
+        Return ``True`` if the next request may now be due earlier.
+        """
         claim = self._claim_of.pop(id(delivery), None)
         if claim is None:
             return False  # ``close`` has already released the message

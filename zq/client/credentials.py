@@ -18,7 +18,7 @@ MAX_FILE: Final = 65_536
 
 
 class Token:
-    """An access token whose ``repr`` does not disclose it."""
+    """An access token that ``repr`` does not disclose."""
 
     __slots__ = ("_text",)
 
@@ -40,13 +40,13 @@ class Token:
 
 
 def resolve_token(given: str | None, *, otherwise: bool) -> Token | None:
-    """Return the given token ("" = none). If it is None, read the environment, unless ``otherwise``."""
+    """Return the given token ("" = no token). ``None`` reads the environment unless ``otherwise`` is true."""
     text = given if given is not None else "" if otherwise else os.environ.get(VARIABLE, "")
     return Token(text) if text else None
 
 
 def read_token_file(path: Path) -> str:
-    """Read a token from a private file. Raises ``Invalid``, also if other users can access the file."""
+    """Read a token from a private file. Raises ``Invalid`` if it is not valid or other users can access it."""
     try:
         with path.open("rb") as file:
             check_private(path, os.fstat(file.fileno()).st_mode)

@@ -58,7 +58,7 @@ class TopicOperations(SubscriptionOperations):
     ) -> Call[str]:
         """Publish a message and return its id. Retries by the client create no duplicates.
 
-        The id is the message's sequence in the project's log.
+        The id is the message's sequence number in the project's log.
 
         Args:
             body: Any value that msgspec encodes as JSON. ``msgspec.Raw`` is sent unchanged.
@@ -79,14 +79,14 @@ class TopicOperations(SubscriptionOperations):
         """List the topic's messages in the order of the log, without reporting gaps; ``stream`` reports them.
 
         Args:
-            after: Sequence after which to start. Default: the start of the log.
+            after: Sequence number after which to start. Default: the start of the log.
         """
         params = {"marker": after, "limit": page, "detailed": True}
         return message_pages(MESSAGES, self._path("messages"), params)
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
-        """Return a page of messages after the sequence ``after``, with the page's end position.
+        """Return a page of messages after the sequence number ``after``, with the page's end position.
 
         If messages before the page were trimmed, the result has a gap.
         """
@@ -207,7 +207,7 @@ class Topic(TopicOperations, Blocking):
         If the connection breaks, the stream resumes after the last message.
 
         Args:
-            after: Sequence after which to start; 0 = the start of the log, ``None`` = its end.
+            after: Sequence number after which to start; 0 = the start of the log, ``None`` = its end.
         """
         return stream(self.transport, EventReader(self._path("stream"), {}, after))
 

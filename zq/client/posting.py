@@ -309,7 +309,7 @@ Send = Callable[[Batch], Call[None]]
 
 
 def post_all(transport: Transport, send: Send, source: Iterator[Batch], result: PostResult, concurrency: int) -> int:
-    """Post all batches and return the number of stored messages. The next batch is packed in the meantime."""
+    """Post all batches and return the number of stored messages. Batches are packed while others are being sent."""
     running: dict[Future[None], Batch] = {}
 
     def await_below(most: int) -> None:

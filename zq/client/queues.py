@@ -374,11 +374,11 @@ class QueueOperations(SubscriptionOperations):
         bodies: Bodies = "whole",
         page: int | None = None,
     ) -> Call[Page[Message]]:
-        """List messages in the order of posting.
+        """List messages, by default in the order of posting.
 
         Args:
             own: Include messages that this client posted.
-            state: List only messages in this state. Ready and delayed messages are listed in claim order.
+            state: List only messages in this state; ready or delayed messages are then listed in claim order.
             bodies: "start" = return only the start of each body and its size (``body_start``, ``body_bytes``).
         """
         if state is not None and (claimed or delayed or not own):
@@ -390,7 +390,7 @@ class QueueOperations(SubscriptionOperations):
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
-        """Return a page of live messages after the sequence ``after``, with the page's end position."""
+        """Return a page of live messages after the sequence number ``after``, with the page's end position."""
         flags: Params = {"echo": True, "include_claimed": True, "include_delayed": True}
         return stretch_call(
             MESSAGES, self._path("messages"), {**flags, "marker": after, "limit": page, "detailed": True}

@@ -57,7 +57,7 @@ def _restore_handlers() -> None:
 def _on_signal(number: int, _frame: object) -> None:
     """Stop all running loops on the first signal. Pass the second signal to the previous handlers.
 
-    Pass the first signal on, too, if no loop is running.
+    If no loop is running, pass the first signal to the previous handlers, too.
     """
     first = bool(_first_awaited)
     _first_awaited.clear()

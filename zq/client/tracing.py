@@ -32,7 +32,7 @@ def trace_headers() -> Mapping[str, str]:
 def link_to(attributes: Mapping[str, Any]) -> "Link | None":
     """Return a link to the span that posted a message with these attributes; ``None`` if they have no valid context.
 
-    Raises ``ModuleNotFoundError`` if they have one and the package ``opentelemetry-api`` is not installed.
+    Raises ``ModuleNotFoundError`` for a valid context if the package ``opentelemetry-api`` is not installed.
     """
     parent, state = attributes.get(PARENT), attributes.get(STATE)
     if not isinstance(parent, str) or not trace_context(parent, ""):

@@ -137,8 +137,8 @@ class Event(Message, kw_only=True, frozen=True, dict=True, omit_defaults=True, g
 class Gap(Struct, frozen=True):
     """A gap in a stream. The messages between ``after`` and ``resumes`` were trimmed before they were read.
 
-    Both sequences are ``None`` if the connection broke before the server sent a position, or if the log was lost. After
-    a loss, all messages of the new log follow.
+    Both sequence numbers are ``None`` if the connection broke before the server sent a position, or if the log was
+    lost. After a loss, all messages of the new log follow.
     """
 
     after: int | None
@@ -196,7 +196,7 @@ class Listed(Struct, frozen=True):
 
 
 class Worked(Struct, frozen=True):
-    """The message counts of ``work``. ``unstarted`` messages were released without a call of the handler."""
+    """The message counts of ``work``. ``unstarted`` messages were released without calling the handler."""
 
     done: int
     failed: int

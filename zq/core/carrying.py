@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Execution of commits, which publish staged messages and delete claimed messages in one transaction.
 
-The store first records the commit in one atomic step. A recorded commit is *decided*: it cannot fail any more. The
+The store first records the commit in one atomic step. A recorded commit is *decided*: it can no longer fail. The
 store applies a small commit in the same step. The server applies a large commit afterwards, in slices of limited size.
 A slice is idempotent. After each slice the server pauses for twice the duration of the slice, so that other requests
 make progress.
@@ -78,7 +78,7 @@ class CommitExecutor:
         self._damaged: set[UnfinishedCommit] = set()
 
     def commit(self, commit: Commit, admitted: Admission = NO_ADMISSION) -> CommitResult:
-        """Record and apply a commit. If this takes longer than ``patience`` seconds, set ``open`` in the result.
+        """Record and apply a commit. If this takes longer than ``patience`` seconds, return a result with ``open`` set.
 
         If the producer's previous commit is unfinished, apply the previous commit first. If that takes longer than
         ``patience`` seconds, raise ``CommitRunning``. Also raises ``QuotaExceeded`` and the errors of

@@ -58,7 +58,7 @@ _decoder: Final = msgspec.msgpack.Decoder(ProjectKeys)
 
 
 class DataKeys:
-    """The data keys of all projects. Thread-safe. The first of the 32-byte ``masters`` wraps new keys."""
+    """The data keys of all projects. Thread-safe. ``masters`` are 32-byte master keys; the first one wraps new keys."""
 
     def __init__(self, documents: DocumentController, clock: Clock, masters: Mapping[str, bytes]) -> None:
         self._documents = documents
@@ -95,7 +95,7 @@ class DataKeys:
         return ciphers.get(number)
 
     def rekey(self) -> RekeyResult:
-        """Rewrap all data keys, and create a new one for each project. Raises ``Invalid`` without a master key."""
+        """Rewrap all data keys, and create a new one for each project. Raises ``Invalid`` if there is no master key."""
         if not self._masters:
             raise Invalid("message_encryption_key_file is not set on this server.")
         projects = left = 0

@@ -3,7 +3,7 @@
 
 An encrypted body has this layout:
 
-- the byte ``MARK``, with which no JSON text begins, so clients cannot post a body that looks encrypted;
+- the byte ``MARK``, which cannot begin a JSON text, so clients cannot post a body that looks encrypted;
 - the length of the data key's id (one byte), and the id;
 - a nonce of 12 random bytes;
 - the AES-256-GCM ciphertext with its 16-byte tag.

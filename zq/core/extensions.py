@@ -27,7 +27,8 @@ class ProtocolKey(Struct, frozen=True):
 class OwnedDocuments(Struct, frozen=True):
     """Documents that are deleted with their project.
 
-    The deployment-wide documents of the ``deployment_kinds`` are deleted with the project's document of the same name.
+    ``deployment_kinds``: kinds of deployment-wide documents that are deleted with the project's document of the same
+    name.
     """
 
     kind: str

@@ -25,7 +25,7 @@ class Followers:
     def copies(
         self, _queue: QueueRef, _drafts: Sequence[Draft], _rules: Rules, _now: Seconds, _hops: int
     ) -> Copies | None:
-        """Return the copies to store with a post, or ``None``. ``_hops`` counts the zq subscriptions passed before."""
+        """Return the copies to store with a post, or ``None``. ``_hops``: number of zq subscriptions passed before."""
         return None
 
     def end(self, _kind: str, _project: str, _name: str) -> None:

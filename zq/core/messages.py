@@ -53,7 +53,7 @@ from zq.storage.api import Storage
 from zq.turns import SLICE, slices
 from zq.wire.attributes import attribute_values
 
-# A message id. It is never mistaken for a marker, because sequences have fewer digits.
+# A message id. It is never mistaken for a marker, because sequence numbers have fewer digits.
 MESSAGE_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 # Metadata that no queue has. A post that expects this metadata stores nothing and only looks up its idempotency key.
 NO_METADATA: Final = b"none"
@@ -289,7 +289,7 @@ class Messages:
         raise MessageNotFound("There is no such message in the queue.")
 
     def get_many(self, queue: QueueRef, ids: Sequence[str]) -> ReadResult[MessageList]:
-        """Return the readable messages with these ids. If there is none, raises the errors of ``get``."""
+        """Return the readable messages with these ids. If there are none, raise the error that ``get`` raises."""
         check_count("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = self._messages.get(queue, ids, now)
@@ -332,7 +332,7 @@ class Messages:
         self._events.finished(queue, Outcome.DELETED, len(ids))
 
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> ReadResult[MessageList]:
-        """Delete and return up to ``limit`` ready messages. Pop fewer if the response would be too large.
+        """Delete and return up to ``limit`` ready messages. Return fewer if the response would be too large.
 
         A popped message that cannot be decrypted is posted again, unless the queue keeps a history, from which the
         message can be replayed. Raises ``Invalid`` if ``claims`` is not empty and the server requires claim ids for

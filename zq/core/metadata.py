@@ -52,7 +52,7 @@ class MetadataSchema:
         self._validator = Draft4Validator(metadata_schema(limits, protocol_keys))
 
     def shown(self, name: str, metadata: Metadata) -> Metadata:
-        """Return the metadata as shown to clients: unset and falsy reserved keys have their defaults."""
+        """Return the metadata as shown to clients: reserved keys that are unset or falsy get their defaults."""
         defaults = self._shown | {"_default_message_ttl": self._ttl(name)}
         return metadata | {key: metadata.get(key) or default for key, default in defaults.items()}
 

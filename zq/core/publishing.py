@@ -116,9 +116,9 @@ class Publishing:
     ) -> "PollResult[TopicPage] | TopicPoll":
         """Return a page of messages, or a ``TopicPoll`` if the caller must wait for messages.
 
-        The caller waits with the ``TopicPoll`` and then passes it to another call. When this method returns a page or
+        The caller waits with the ``TopicPoll`` and then passes it to the next call. When this method returns a page or
         raises an error, it closes the ``TopicPoll``. ``wait`` is in seconds. Raises ``Invalid`` if the log has not
-        assigned the sequence ``marker`` yet.
+        assigned the sequence number ``marker`` yet.
         """
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         seconds = check_range("wait", wait or 0, 0, self._limits.max_wait)
@@ -242,7 +242,7 @@ class TopicPoll:
         return max(0.0, min(self._deadline - time.monotonic(), RECHECK_INTERVAL))
 
     def poll(self, ask: Callable[[], TopicPage]) -> TopicPage:
-        """Read a page with ``ask``. If the page is empty but messages have arrived since, read once more."""
+        """Read a page with ``ask``. If the page is empty but messages have arrived in the meantime, read once more."""
         page = ask()
         self.position = page.position
         if not _has_news(page, self._after) and self._has_new():

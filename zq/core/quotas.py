@@ -149,9 +149,9 @@ class Quotas:
         self._allotments.clear()
 
     def _load_allotment(self, project: str) -> Allotment:
-        """Read the project's allotment. If the store is unavailable, return the last allotment.
+        """Read the project's allotment. If the store is unavailable, return the cached allotment, even an expired one.
 
-        Without a last allotment, raise ``Unavailable``, because the project may be suspended.
+        If there is no cached allotment, raise ``Unavailable``, because the project may be suspended.
         """
         began = self.now()
         try:
@@ -362,7 +362,7 @@ def _dead_letter_ref(queue: QueueRef, name: object) -> list[QueueRef]:
 
 
 def check_state(state: State, changes: bool) -> None:
-    """Raise ``NotAuthorized`` if the project's state forbids the request. ``changes`` = the request is a write."""
+    """Raise ``NotAuthorized`` if the project's state forbids the request. ``changes``: whether the request writes."""
     if state is State.SUSPENDED:
         raise NotAuthorized("The project is suspended.")
     if state is State.READ_ONLY and changes:

@@ -85,7 +85,7 @@ class RecentProjects:
         return now - self._other_at < RECENT_SECONDS
 
     def contention(self, account: "Account", now: float) -> Contention:
-        """Return how likely a heavy request of ``account`` delays other requests.
+        """Return how likely it is that a heavy request of ``account`` delays other requests.
 
         ``NOW``: light requests are in progress. ``RECENT``: another project sent a request within the last
         ``CONTENTION_SECONDS``.
@@ -224,7 +224,7 @@ class Account:
             self._charge(now, messages, size)
 
     def owes(self, now: float) -> float:
-        """Return the seconds until the project has paid off its debt of messages and bytes; negative without a debt."""
+        """Return the seconds until the project has paid off its debt of messages and bytes; negative = no debt."""
         return max(self._messages, self._bytes) - now - ALLOWED
 
     def scarcest_rate(self, now: float) -> RemainingRate | None:
@@ -271,7 +271,7 @@ class Account:
         full = [self._policy | _text(name, int(rate), 1) for name, rate in zip(RATES, rates, strict=True)]
         bounded = [pairs for pairs, rate in zip(full, rates, strict=True) if rate]
         self._full = [pairs if rate else (*bounded, {})[0] for pairs, rate in zip(full, rates, strict=True)]
-        """Rate-limit headers while a rate is fully available. An unlimited rate has the headers of a limited rate."""
+        """Rate-limit headers for each rate that is fully available. An unlimited rate has those of a limited rate."""
 
     def _update_busy(self) -> None:
         if self._running > self._heavy:

@@ -152,7 +152,7 @@ class MetadataResource(Generic[R, T]):
         filters: Mapping[str, object] | None = None,
         visible: Callable[[str], bool] | None = None,
     ) -> Listing:
-        """Return a page of the resources whose names contain ``name`` and whose metadata has the values ``filters``.
+        """Return a page of the resources whose names contain ``name`` and whose metadata matches ``filters``.
 
         The resources are ordered by name. A filtered page may be short or empty although more resources follow. The
         marker of the next page reveals no name for which ``visible`` is false. Raises ``InvalidParameter`` if the
@@ -233,7 +233,7 @@ class MetadataResource(Generic[R, T]):
     ) -> Metadata:
         """Replace the metadata atomically with the result of ``edit``. Return the new metadata as clients see it.
 
-        If other clients change the metadata concurrently, ``edit`` is called again. ``named`` has the dead-letter
+        If other clients change the metadata concurrently, ``edit`` is called again. ``named`` are the dead-letter
         queues that ``edit`` may set; permission and quota are checked for them. Raises the errors of ``patch`` and of
         ``edit``.
         """

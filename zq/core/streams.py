@@ -59,7 +59,7 @@ NO_EVENTS: Final = EventData()
 
 
 class Stream:
-    """A reader's stream. The reader has received all messages up to the sequence ``position``."""
+    """A reader's stream. The reader has received all messages up to the sequence number ``position``."""
 
     def __init__(
         self,
@@ -295,7 +295,7 @@ def lost_end(marker: int, reading: LogSlice) -> Gap | None:
     """Return the gap from the last message of the log to the marker; ``None`` if the marker is not after that message.
 
     The gap shows that the store has lost messages. Raises ``Invalid`` if the log has not assigned the marker's sequence
-    yet, because a reader with this marker would miss the next messages.
+    number yet, because a reader with this marker would miss the next messages.
     """
     if marker <= reading.last:
         return None

@@ -43,7 +43,7 @@ FETCH_SIZE: Final = 1000
 RECHECK_INTERVAL: Final = 5.0
 # Seconds after which a failed read is repeated.
 RETRY_INTERVAL: Final = 0.5
-# A sequence greater than all assigned ones.
+# A sequence number greater than all assigned ones.
 BEYOND: Final = 2**62
 ALL: Final = Pattern(EVERYTHING)
 Callback = Callable[[], object]
@@ -113,7 +113,7 @@ class Tail:
         self._fetched_at = time.monotonic()
         self.closed = False
         self.lost: tuple[int, int] | None = None
-        """The last data loss at the end of the log: the sequence numbers before and at the end of the lost range."""
+        """The last lost range at the end of the log: the sequence numbers just before the range and at its end."""
         self.start = self.position = -1
         self.begun = threading.Event()
         """Set when ``start`` is known; ``start`` is -1 if the end of the log could not be read."""

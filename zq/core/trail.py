@@ -115,7 +115,7 @@ class Trail:
             self._dropped += 1
 
     def _append_counts(self, second: int | None) -> None:
-        """If the second has changed, append the number of changes beyond ``MAX_PER_SECOND`` of each project."""
+        """When a new second begins, append each project's number of changes beyond ``MAX_PER_SECOND``."""
         if second == self._second:
             return
         counts, self._counts, self._second = self._counts, {}, second
@@ -175,7 +175,7 @@ def _truncate(entry: Entry) -> Entry:
 
 
 def _since(given: str) -> str:
-    """Return an upper bound of the names of all entries since a time in ISO 8601. Newer entries have smaller names."""
+    """Return an upper bound for the names of entries since an ISO 8601 time. Newer entries have smaller names."""
     if not given:
         return "~"
     since = parse_time(given)

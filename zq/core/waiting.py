@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Long polls: requests that wait until a message is available (extensions 2).
 
-Each queue has a wait queue. The store notifies every server of queues that received messages. A timer covers lost
+Each queue has a wait queue. When a queue receives messages, the store notifies every server. A timer covers lost
 notifications and messages that become ready later. A waiting request reads the store only after it was woken.
 
 A notification wakes one of the requests that claim or pop. After a request has found a message, the next request is
@@ -193,7 +193,7 @@ class Waiters:
                 wait_queue.notify_taker()
 
     def schedule(self, queue: QueueRef, asked: Seconds) -> None:
-        """Set the queue's timer to the time at which the next message becomes ready, but at most to the next poll time.
+        """Set the queue's timer to when the next message becomes ready, or to the next regular poll if that is earlier.
 
         When the timer fires, waiting requests poll the queue. A timer that is set to an earlier time is kept. ``asked``
         is the start time of the poll that found no message. If a message has become ready since ``asked``, the timer
@@ -302,7 +302,7 @@ class QueuePoll:
         return self._deadline - time.monotonic()
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Register a function to call when the request should poll again. If it was already woken, call at once."""
+        """Register a function to call when the request should poll again. If that is already due, call it at once."""
         self._owner.events.waiting(1)
         if self._waiter is not None:
             self._waiter.wakeup.set_callback(notify)

@@ -120,7 +120,7 @@ class Exchange:
 
 
 def encode_record(server: Server[Seconds], spans: Mapping[int, Span]) -> bytes:
-    """Encode at most ``MAX_RECORD_SIZE`` bytes: drop old intervals, then merge all but the busiest queues."""
+    """Encode a record. If it exceeds ``MAX_RECORD_SIZE``, drop old intervals, then merge all but the busiest queues."""
     kept, max_names = dict(spans), MAX_NAMES
     while len(value := msgspec.json.encode(Record(server, kept))) > MAX_RECORD_SIZE and (len(kept) > 1 or max_names):
         if len(kept) > 1:

@@ -5,7 +5,8 @@ The process caches the order of rows for a minute. The marker contains the id of
 skip nor repeat a queue, even if metrics change.
 
 The marker also contains the last row's metric and name. If the order is not cached, the next page starts after this row
-in a new order, and may skip or repeat queues whose rank has changed. A ranking by name never does.
+in a new order, and may skip or repeat queues whose rank has changed. A ranking by name never skips
+or repeats a queue.
 """
 
 import base64

@@ -106,7 +106,6 @@ class Sampler:
         max_counted: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create the sampler."""
         self._storage, self.clock, self._counts, self._monotonic, self.max_counted = (
             storage,
             clock,
@@ -117,7 +116,7 @@ class Sampler:
         began = clock.now()
         self.exchange = Exchange(storage.documents, about, began)
         self._published_slot = self._read_slot = int(began // FINE.step)
-        """The slots of the last published and of the last read interval."""
+        """The slots of the last interval published and the last interval read."""
         self.snapshot = self.former = self._newer = NO_SNAPSHOT
         """Snapshots: the latest, one that is one to two minutes older, and the next value of ``former``."""
         self.failing = False
@@ -153,7 +152,7 @@ class Sampler:
             self._thread.join()
 
     def register_viewer(self, project: str) -> None:
-        """Register a viewer. The first one waits briefly for a sweep. Raises ``Unavailable`` without a snapshot."""
+        """Register a viewer. The first one waits briefly for a sweep. Raises ``Unavailable`` if no snapshot exists."""
         now = self._monotonic()
         awake, self._viewed_at = now - self._viewed_at < VIEWER_TTL, now
         with self._lock:

@@ -78,7 +78,7 @@ class Ring:
         return found
 
     def _index(self, slot: int) -> int | None:
-        """Return a slot's index, or None if it is too old. Clear a newer slot and the skipped ones first."""
+        """Return a slot's index, or None if the slot is too old. If it is new, first clear it and all skipped slots."""
         last = self._last
         if last is None or slot > last:
             for passed in range(slot if last is None else max(last + 1, slot - self._size + 1), slot + 1):
@@ -105,7 +105,7 @@ class KnownCounts:
                 del counts[min(counts)]
 
     def count(self, slot: int, window: Window, began: int) -> int:
-        """Return how many ten-second slots with known rates, from ``began`` on, a slot of ``window`` contains."""
+        """Return the number of ten-second slots with known rates, from ``began`` on, in one slot of ``window``."""
         each = window.step // FINE.step
         return min(self._counts[window].get(slot, 0), max(0, (slot + 1) * each - began))
 
@@ -143,7 +143,7 @@ class Series:
         return DepthSeries(*map(_round, columns))
 
     def rates(self, window: Window, now: Seconds, known: frozenset[int], counts: KnownCounts) -> RateSeries:
-        """Return the rates per second and point. ``known`` are the ten-second slots with known rates."""
+        """Return the rates per second, for each point. ``known`` are the ten-second slots with known rates."""
         kept = FINE if window is CLOSE else window
         end = int(now // kept.step)
         began = int(self.began // FINE.step) - SLOTS_BEFORE_START

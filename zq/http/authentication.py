@@ -37,7 +37,7 @@ class Strategy(Protocol):
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity: ...
 
     def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Return whether the cached credential is valid; ``None`` = not cached. Not counted as an attempt."""
+        """Return whether the cached credential is valid; ``None`` = not cached. Does not count as an attempt."""
         ...
 
     def look_up(self, env: Mapping[str, Any], peer: str) -> bool | None:

@@ -45,7 +45,7 @@ ACTIVE: Final = State.ACTIVE
 
 
 class Response(falcon.Response):
-    """A response to which constant headers can be added without Falcon's checks."""
+    """A response that accepts constant headers without Falcon's checks."""
 
     __slots__ = ()
 

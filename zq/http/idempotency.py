@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``Idempotency-Key`` header, with which a repeated request takes effect only once (extensions 6)."""
+"""The ``Idempotency-Key`` header, which makes a repeated request take effect only once (extensions 6)."""
 
 import re
 from hashlib import sha256
@@ -21,7 +21,7 @@ _KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY}}}", re.ASCII)
 def read_key(req: Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey:
     """Read the idempotency key from the header, which must be present.
 
-    The key has a digest of the body, the query and ``more``, so the store detects its reuse for a different request.
+    The key includes a digest of body, query and ``more``, so the store detects its reuse for a different request.
     Equal keys for different operations (``verb``) are independent. Raises ``InvalidHeader``.
     """
     key = req.env[HEADER]

@@ -128,7 +128,8 @@ def next_page_query(marker: str | None, **given: Any) -> dict[str, str] | None:
 def body(req: Request, bound: int = limits.MAX_CONTROL_BODY, *, required: bool = False, form: bool = False) -> bytes:
     """Read and return the body, ``b""`` if there is none.
 
-    Raises ``Invalid`` above ``bound`` bytes, and ``InvalidBody`` if the body is incomplete or missing but required.
+    Raises ``Invalid`` if the body exceeds ``bound`` bytes. Raises ``InvalidBody`` if it is incomplete, or missing
+    although required.
 
     Args:
         form: Whether the media type of HTML forms is accepted.

@@ -93,7 +93,7 @@ class ProjectStream(_StreamResource):
 
 
 class EventStream:
-    """The response body of a stream. Not a generator: closing one before its first step would have no effect."""
+    """The response body of a stream. Not a generator, because closing an unstarted generator does nothing."""
 
     def __init__(
         self,

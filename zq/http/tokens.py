@@ -74,7 +74,7 @@ class _TokenResource:
 
 
 class _AdminTokenResource(_TokenResource):
-    """Base class of resources with which administrators manage tokens, in the project of the parameter ``project``."""
+    """Base class of resources for the tokens of the project in the parameter ``project``. For administrators only."""
 
     path = "/v2/admin/tokens"
     audience = Audience.OPERATOR

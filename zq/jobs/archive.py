@@ -80,7 +80,7 @@ def queues_with_history(client: Client) -> list[str]:
 
 
 def archive_queue(spark: SparkSession, path: str, given: Mapping[str, str], strict: str, progress: Progress) -> Counts:
-    """Archive new entries. Return row counts by table. ``strict``: "true" = fail if entries may have expired."""
+    """Archive new entries. Return row counts by table. If ``strict`` is "true", fail if entries may have expired."""
     counts = {"posted": run_stream(spark, path, "posted", {**given, "failOnDataLoss": "false"}, progress)}
     [begun] = spark.sql("select unix_micros(current_timestamp()) at").collect()
     counts["finished"] = run_stream(spark, path, "finished", {**given, "failOnDataLoss": strict}, progress)

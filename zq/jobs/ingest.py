@@ -116,7 +116,7 @@ def published_count(client: Client, producer: str) -> int | None:
 def read_rows(
     spark: SparkSession, file: str, kind: str, column: str | None = None, parse: bool = False, multiline: bool = False
 ) -> DataFrame:
-    """Parse a file to rows with ``body`` or, if they do not parse, ``reason`` and ``raw``. Raises ``Invalid``."""
+    """Parse a file into rows with ``body``, or with ``reason`` and ``raw`` if they do not parse. Raises ``Invalid``."""
     path = re.sub(r"([\\{}\[\]*?])", r"\\\1", file)  # Spark would expand glob characters
     if kind == "json":
         return parse_lines(spark.read.text(path), column)
@@ -127,7 +127,7 @@ def read_rows(
 
 
 def read_csv(spark: SparkSession, path: str, multiline: bool) -> DataFrame:
-    """Read a CSV file of strings. ``INVALID_ROW`` has the text of rows with a wrong number of fields."""
+    """Read a CSV file of strings. Column ``INVALID_ROW`` has the text of rows with a wrong number of fields."""
     options = {"header": "true", "escape": '"', "mode": "PERMISSIVE", "columnNameOfCorruptRecord": INVALID_ROW}
     reader = spark.read.options(**options).option("multiLine", multiline)
     named = reader.csv(path).columns
@@ -145,7 +145,7 @@ def parse_lines(frame: DataFrame, member: str | None = None) -> DataFrame:
 
 
 def to_bodies(frame: DataFrame, column: str | None = None, parse: bool = False, file: str = "the data") -> DataFrame:
-    """Convert a column, or an object of all columns, to bodies. Raises ``Invalid`` without ``column``."""
+    """Convert a column, by default an object of all columns, to bodies. Raises ``Invalid`` if ``column`` is missing."""
     columns = [name for name in frame.columns if name != INVALID_ROW]
     if column is not None and column not in columns:
         raise Invalid(f"There is no column {column} in {file}: it has {', '.join(columns)}.")

@@ -33,7 +33,7 @@ def column_names(table: str) -> list[str]:
 
 
 def write(rows: DataFrame, path: str, table: str) -> None:
-    """Write rows and replace the partitions to which they belong, so that a repeated batch is stored once."""
+    """Write rows and replace their partitions, so that a repeated batch is stored once."""
     parts = [name for name in ("project", "queue", "day", "batch") if name in column_names(table)]
     writer = rows.select(column_names(table)).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.partitionBy(*parts).parquet(f"{path}/{table}")

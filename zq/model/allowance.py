@@ -57,7 +57,7 @@ class Allowance:
         return self.visible(verb, kind) if scopes is not None and not scopes.covers(verb, kind, glob) else None
 
     def visible(self, verb: Verb, kind: Kind) -> Callable[[str], bool] | None:
-        """Return a predicate for the names on which the scopes permit the verb; ``None`` = all names."""
+        """Return a predicate for the names for which the scopes permit the verb; ``None`` = all names."""
         scopes = self.scopes
         if scopes is None or scopes.covers(verb, kind, "**"):
             return None

@@ -21,7 +21,8 @@ class Lease(Struct, frozen=True):
     """The lease of a claim, which reserves messages for ``ttl`` seconds.
 
     Attributes:
-        prolong: Whether a message that would expire during the claim instead expires ``grace`` seconds after its end.
+        prolong: Whether a message that would expire during the claim is kept until ``grace`` seconds after the end of
+            the claim.
     """
 
     claim: str
@@ -107,7 +108,7 @@ class SettleResult(Struct, frozen=True):
     """The result of a settlement.
 
     Attributes:
-        lost: Requested ids of messages that the claim did not hold any more, in request order.
+        lost: Requested ids of messages that the claim no longer held, in request order.
     """
 
     deleted: int = 0

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The level of a store, on which depends what servers of different versions may write (operations 8).
+"""The level of a store, which determines what servers of different versions may write (operations 8).
 
-A version of zq that writes something that earlier versions cannot read adds a level to ``VERSIONS``. It opens stores of
-this level and of the level before, and writes only what the level of the store permits. The administrator raises the
-level with ``zq-server upgrade --finish`` when all servers run the new version.
+A version of zq that writes something that earlier versions cannot read adds a level to ``VERSIONS``. The version opens
+stores of the new level and of the level before, and writes only what the store's level permits. The administrator
+raises the level with ``zq-server upgrade --finish`` when all servers run the new version.
 
 Every driver keeps the level beside the layout number, and checks it before it changes the store.
 """

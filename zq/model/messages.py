@@ -91,7 +91,7 @@ class Message(Struct, frozen=True):
     attributes: bytes = b""
     """Stored form of the attributes. A move keeps them."""
     first_claimed: Seconds = 0.0
-    """Time of the first claim; 0 = never claimed since the last move. A dead letter keeps the time of its origin."""
+    """Time of the first claim; 0 = not claimed since the last move. A dead letter keeps the time from its origin."""
     group: str = ""
     """The message's group. A move keeps it."""
 
@@ -138,7 +138,7 @@ class Move(Struct, frozen=True):
 
 
 class Outcome(StrEnum):
-    """The way in which a message was finished."""
+    """The way a message was finished."""
 
     DELETED = "deleted"
     POPPED = "popped"
@@ -167,8 +167,8 @@ class Position(NamedTuple):
 
     Attributes:
         available: Available-at time of the last listed message in milliseconds. Not used for claimed messages.
-        lane: Sequence of the last listed message that was posted without a delay and never claimed, for drivers that
-            store these messages separately.
+        lane: Sequence number of the last listed message that was posted without a delay and never claimed, for drivers
+            that store these messages separately.
     """
 
     available: int = 0

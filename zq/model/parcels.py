@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parcels: the stored data of a project as a sequence of records that do not depend on the driver.
 
-``zq-server migrate`` copies parcels between stores. Parcels contain all that a client can observe, except claims: a
-claimed message becomes available when its claim would have ended. Each new kind of stored data needs a parcel;
-otherwise, a migration loses the data.
+``zq-server migrate`` copies parcels between stores. Parcels contain everything that a client can observe, except
+claims: a claimed message becomes available when its claim would have ended. Each new kind of stored data needs a
+parcel; otherwise, a migration loses the data.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from zq.model.topics import Batch
 # Value of ``KeyParcel.queue`` for the idempotency keys of the topic log. No queue has this name.
 LOG: Final = ""
 # The result of the first request with an idempotency key: the ids of a post, the result of a settlement, or the first
-# sequence of a publish operation.
+# sequence number of a publish operation.
 Answer = list[str] | SettleResult | int
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class HistoryParcel(Struct, frozen=True):
 class KeyParcel(Struct, frozen=True):
     """The exported form of an idempotency key. ``queue`` is its queue, or ``LOG`` for the topic log.
 
-    ``last`` is the sequence of the last message of a post; otherwise 0.
+    ``last`` is the sequence number of the last message of a post; otherwise 0.
     """
 
     queue: str
@@ -79,7 +79,7 @@ class LogParcel(Struct, frozen=True):
     """The exported state of the project's topic log.
 
     Attributes:
-        dropped: The last sequence that was trimmed.
+        dropped: Sequence number of the last trimmed message.
         messages: Number of messages that were published and not trimmed.
     """
 
@@ -144,7 +144,7 @@ Parcel = (
 
 
 class Fact(NamedTuple):
-    """One item that a project stores. ``content`` is all that a client can observe of the item."""
+    """One item that a project stores. ``content`` is everything that a client can observe of the item."""
 
     kind: str
     content: object
@@ -152,7 +152,7 @@ class Fact(NamedTuple):
 
 
 def facts(parcel: Parcel, now: Seconds) -> Iterator[Fact]:
-    """Yield a parcel's unexpired items. Counters are left out, because a store may skip sequences at any time."""
+    """Yield a parcel's unexpired items. Counters are left out, because a store may skip sequence numbers."""
     match parcel:
         case QueueParcel(queue=queue, metadata=metadata, grouping=grouping):
             if metadata is not None:

@@ -26,7 +26,7 @@ def split(uri: str) -> SplitResult:
 
 
 def mask_uri(uri: str) -> str:
-    """Replace the credential and the options in a URI by ``HIDDEN``. Raises ``ValueError`` for unbalanced brackets."""
+    """Replace credential and options in a URI with ``HIDDEN``. Raises ``ValueError`` for unbalanced brackets."""
     parts = split(uri)
     _, at, hosts = parts.netloc.rpartition("@")
     hosts = ("//" if "://" in uri else "") + (f"{HIDDEN}@" if at else "") + hosts

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topics: batches of published messages, retention, log slices, and name patterns (extensions 8).
 
-The topics of a project share one log, so sequences are unique in the project.
+The topics of a project share one log, so sequence numbers are unique in the project.
 """
 
 import re
@@ -47,7 +47,7 @@ class Entry(Struct, frozen=True, array_like=True):
 
 
 class PublishedMessage(Struct, frozen=True):
-    """A message in a topic's log. Its id is its sequence."""
+    """A message in a topic's log. Its id is its sequence number."""
 
     topic: str
     sequence: int
@@ -56,7 +56,7 @@ class PublishedMessage(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """Consecutive messages of one topic in the log. ``sequence`` is the sequence of the first message."""
+    """Consecutive messages of one topic in the log. ``sequence`` is the sequence number of the first message."""
 
     topic: str
     sequence: int
@@ -65,7 +65,7 @@ class Batch(Struct, frozen=True):
 
     @property
     def last(self) -> int:
-        """Sequence of the last message."""
+        """Sequence number of the last message."""
         return self.sequence + len(self.entries) - 1
 
     @property
@@ -74,7 +74,7 @@ class Batch(Struct, frozen=True):
         return sum(entry.size for entry in self.entries)
 
     def messages(self, after: int, now: Seconds) -> Iterator[PublishedMessage]:
-        """Yield the unexpired messages with a sequence above ``after``."""
+        """Yield the unexpired messages with a sequence number above ``after``."""
         for sequence, entry in enumerate(self.entries, self.sequence):
             if sequence > after and self.created + entry.ttl > now:
                 yield PublishedMessage(self.topic, sequence, self.created, entry)
@@ -95,11 +95,11 @@ class LogSlice(Struct, frozen=True):
     """The result of a read from a log.
 
     Attributes:
-        position: Sequence up to which the log was read.
+        position: Sequence number up to which the log was read.
         more: Whether the read ended before the end of the log.
-        dropped: Sequence of the last trimmed message of any topic.
-        given: Upper bound of all assigned sequences. Set only for reads that start beyond ``last``. A value above
-            ``last`` shows that the log may have lost its newest messages.
+        dropped: Sequence number of the last trimmed message of any topic.
+        given: Upper bound of all assigned sequence numbers. Set only for reads that start beyond ``last``. A value
+            above ``last`` shows that the log may have lost its newest messages.
     """
 
     batches: list[Batch]
@@ -113,9 +113,9 @@ class LogSlice(Struct, frozen=True):
 Listener = Callable[[Batch | None, int], None]
 """A function that receives notifications of a log. It is called on any thread and must not block.
 
-- (batch, before): ``batch`` was published directly after the message with sequence ``before``. Batches arrive in order,
-  but may be lost or repeated.
-- (``None``, last): messages up to at least sequence ``last`` were published.
+- (batch, before): ``batch`` was published directly after the message with sequence number ``before``. Batches arrive in
+  order, but may be lost or repeated.
+- (``None``, last): messages up to at least sequence number ``last`` were published.
 - (``None``, 0): the log changed in another way, or notifications were lost. Cached data is invalid.
 """
 
@@ -152,7 +152,7 @@ class Pattern:
         return self.ends(state)
 
     def step(self, state: int, letter: str) -> int:
-        """Return the state of a match after one more letter of the name; 0 = no match is possible any more.
+        """Return the state of a match after one more letter of the name; 0 = a match is no longer possible.
 
         A state is the set of possible positions in the pattern, one bit each, so a match takes linear time.
         """

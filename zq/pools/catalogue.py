@@ -207,7 +207,7 @@ class Pools:
         return _make_flavor(name, self._all())
 
     def put_flavor(self, project: str, name: str, raw: bytes) -> None:
-        """Add pools to the flavor, created if missing. Raises ``InvalidBody`` and ``FlavorRefused``."""
+        """Add pools to a flavor. Create the flavor if it is missing. Raises ``InvalidBody`` and ``FlavorRefused``."""
         check_name("flavor", name)
         names = _decode_body(raw, _new_flavor)["pool_list"]
         self._check_pools([*self._of(name), *names], f"Flavor {name} could not be created, error:", FlavorRefused)
@@ -371,7 +371,7 @@ def _split_uri(uri: str) -> SplitResult:
 
 
 def _check_options(parts: SplitResult) -> None:
-    """Raise ``PoolRefused`` for a fragment or a forbidden option, also if it is percent-encoded."""
+    """Raise ``PoolRefused`` for a fragment or a forbidden option, even if it is percent-encoded."""
     if parts.fragment:
         raise PoolRefused("uri must not contain #: options follow a question mark.")
     known = _BY_SCHEME.get(parts.scheme, frozenset())

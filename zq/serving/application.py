@@ -178,7 +178,7 @@ class Application:
         reload_files(self._proxy, certificates, self._keys, *files, self._tls)
 
     def upgrade(self) -> UpgradeControl:
-        """Return the operation of the control socket for upgrades of the store."""
+        """Return the control socket operation for upgrades of the store."""
         return UpgradeControl(self._storage, self._metrics.set_level)
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:

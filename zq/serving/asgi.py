@@ -74,14 +74,14 @@ class Response(Struct):
 
 
 class LongResponse(Struct):
-    """A long response in progress. At ``last_progress`` (monotonic time), the client last accepted data."""
+    """A long response in progress. ``last_progress`` is the monotonic time at which the client last accepted data."""
 
     size: int
     last_progress: float
 
 
 class ClientDisconnect(Exception):
-    """The error for a client that has disconnected, or for a response that the server aborted."""
+    """Raised if the client has disconnected, or the server has aborted the response."""
 
 
 class Edge:

@@ -104,7 +104,7 @@ def send(path: str, method: str, target: str, document: object = None, within: f
 
 
 def operate(path: str, operation: str, document: object, within: float = TIMEOUT) -> Any:
-    """Perform an operation of the server's process, and return its result. Raises ``StartRefused`` on rejection."""
+    """Run an operation in the server's process, and return its result. Raises ``StartRefused`` if it is rejected."""
     status, answer = send(path, "POST", operation, document, within)
     if status != HTTPStatus.OK:
         raise StartRefused(answer["description"])
@@ -192,7 +192,7 @@ class _Operations:
 
 
 class _Snapshots:
-    """WSGI middleware that serves one snapshot at a time, which exists until the client's connection closes."""
+    """WSGI middleware that serves one snapshot at a time, and drops it when the client's connection closes."""
 
     def __init__(self, app: Application, snapshot: Snapshots) -> None:
         self._app = app

@@ -73,7 +73,8 @@ class Drain:
     def _requests(self) -> tuple[int, int]:
         """Return the number of requests begun so far, and the number of requests in progress.
 
-        The ended requests are read first, so that a request that begins and ends during this call is in progress.
+        The ended requests are read first, so that a request that begins and ends during this call counts as in
+        progress.
         """
         ended = sum(self._numbers[2::2])
         begun = sum(self._numbers[1::2])
@@ -106,7 +107,7 @@ _decoder: Final = Decoder(DrainRequest)
 
 
 class DrainControl:
-    """The operation of the control socket that begins or ends draining."""
+    """The control socket operation that begins or ends draining."""
 
     def __init__(self, drain: Drain, counts: bool) -> None:
         self._drain = drain

@@ -130,7 +130,7 @@ def create_features(
 
 
 def command_features(core: Broker, chosen: Settings | None = None) -> list[Feature]:
-    """Create the features whose routes the ``zq-server`` commands call. By default, they have default settings."""
+    """Create the features whose routes the ``zq-server`` commands call. Without ``chosen``, they use the defaults."""
     behind_proxy = chosen is not None and chosen.server.behind_proxy
     return [
         AdministrationFeature(core.quotas, core.removal, core.sealing.keys),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of running processes in a store that they share, and their watch over the level of the store.
+"""Records of the processes that share a store, and a thread in each process that watches the store's level.
 
 ``zq-server upgrade --finish`` raises the level only if the version of every recorded process supports the new level. A
 process publishes its record before it checks the level again, and the command reads the records after it has announced
@@ -68,7 +68,7 @@ def read_processes(documents: DocumentController, now: Seconds) -> list[ProcessR
 
 
 def catalogue_of(storage: Storage) -> Storage:
-    """Return the store with the documents."""
+    """Return the store that contains the documents: the catalogue of a pooled store, or the store itself."""
     return storage.catalogue if isinstance(storage, PooledStorage) else storage
 
 

@@ -52,7 +52,7 @@ def give_up() -> NoReturn:
 def exit_at_once() -> Iterator[None]:
     """Let signals end the process immediately while the store is being opened; a context manager.
 
-    Opening may take long. Until the store is open, an exit needs no cleanup.
+    Opening may take a long time. Until the store is open, an exit needs no cleanup.
     """
     former = {}
     if threading.current_thread() is threading.main_thread():

@@ -89,7 +89,7 @@ def _family(address: str) -> socket.AddressFamily:
 def divert_new_connections(address: str, port: int, listeners: int) -> socket.socket | None:
     """Divert new connections, so that closing the server's ``listeners`` listening sockets resets no connection.
 
-    The function returns a further listening socket on the address. The kernel assigns all new connections to this
+    The function returns an additional listening socket on the address. The kernel assigns all new connections to this
     socket and drops their handshakes. After a second, a client repeats the handshake, which another server on the
     address can then accept. Return ``None`` if the kernel does not support this.
     """

@@ -70,7 +70,7 @@ NOT_MOVED: Final = {
 
 
 class Incomplete(ZqError):
-    """The error for a migration that has ended early, after it changed the target."""
+    """Raised if a migration ends early, after it has changed the target."""
 
 
 class Store(NamedTuple):
@@ -399,7 +399,7 @@ class Migration:
         return source is not None and source.finished is not None
 
     def _check_deployment(self, now: Seconds) -> None:
-        """Raise ``StartRefused`` if the source has records of the deployment that are not among the data to move."""
+        """Raise ``StartRefused`` if the migration would leave deployment-wide records behind in the source."""
         if DEPLOYMENT in self._projects or not _movable("", self._from.export(DEPLOYMENT, "", PAGE, now).items):
             return
         raise StartRefused(

@@ -32,7 +32,7 @@ _decoder: Final = Decoder(ModeChange)
 
 
 class ModeControl:
-    """The operation of the control socket that shows or sets the mode."""
+    """The control socket operation that shows or sets the mode."""
 
     def __init__(self, modes: Modes) -> None:
         self._modes = modes

@@ -61,7 +61,7 @@ PRIVATE = 0o077
 """The umask of the server. Its files are private, because an embedded store contains the messages of all tenants."""
 
 CLOSE_TIMEOUT: Final = 10.0
-"""Seconds that a worker gets after the graceful timeout to close its store."""
+"""Seconds that a worker gets to close its store after the graceful timeout."""
 
 OFFLINE: Final[dict[str, Callable[[str, argparse.Namespace], int]]] = {
     "check-store": lambda uri, _: offline.check_store(uri),

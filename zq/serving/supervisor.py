@@ -107,7 +107,7 @@ class Supervisor:
                 os.kill(pid, number)
 
     def _stop(self, code: int) -> int:
-        """Stop the workers gracefully and return ``code``. A further SIGINT or SIGQUIT stops the workers at once."""
+        """Stop the workers gracefully and return ``code``. A SIGINT or SIGQUIT in the meantime stops them at once."""
         self._signal(signal.SIGTERM)
         deadline = time.monotonic() + self._patience
         while True:

@@ -31,7 +31,7 @@ CONFLICT: Final = "Another command changed the level at the same time. Repeat th
 
 
 class UpgradeRequest(Struct, forbid_unknown_fields=True):
-    """The body of the operation."""
+    """The body of an upgrade request."""
 
     finish: bool
 
@@ -43,7 +43,7 @@ class UpgradeStatus(Struct, frozen=True):
         version: The version of zq that has opened the store.
         supported: The highest level that this version supports.
         level: The lowest level of the store and its pools.
-        is_begun: Whether a command that was to raise the level was interrupted.
+        is_begun: Whether a higher level has been announced, but not every store has this level yet.
         processes: The processes that use a shared store.
     """
 
@@ -63,7 +63,7 @@ _decoder: Final = msgspec.json.Decoder(UpgradeRequest)
 
 
 class UpgradeControl:
-    """The operation of the control socket that shows the status or finishes the upgrade."""
+    """The control socket operation that shows the status or finishes the upgrade."""
 
     def __init__(self, storage: Storage, report: Callable[[int], object]) -> None:
         self._storage = storage
@@ -76,10 +76,10 @@ class UpgradeControl:
 
 
 def apply(storage: Storage, finish: bool) -> UpgradeStatus:
-    """Return the status, after the upgrade was finished if ``finish`` is true.
+    """Finish the upgrade if ``finish`` is true, and return the status.
 
-    Raises ``StartRefused`` if the upgrade cannot be finished, and ``Unavailable`` if a store is unavailable. Then the
-    level has not changed, or the call can be repeated.
+    Raises ``StartRefused`` if the upgrade cannot be finished, and ``Unavailable`` if a store is unavailable. After an
+    error, the level is unchanged, or another call can complete the change.
     """
     if finish and read_status(storage).level < levels.supported():
         try:
@@ -119,7 +119,7 @@ def _announce(storage: Storage) -> None:
 
 
 def _withdraw(storage: Storage) -> None:
-    """Withdraw the announcement, also that of an interrupted command, unless a store has the new level already."""
+    """Withdraw the announcement, even one of an interrupted command, unless a store already has the new level."""
     records = [(store, store.read_level()) for store in _stores(storage)]
     found = [(store, record, levels.check(record)) for store, record in records]
     if all(level.level < levels.supported() for _, _, level in found):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The batch source, which reads a queue, its history or a topic without claiming messages.
 
-The position of a message is its sequence. In a history, the position is the message's number in the order of finishing.
-Positions increase and may have gaps. Repeated reads of a range return identical messages.
+The position of a message is its sequence number. In a history, the position is the message's number in the order of
+finishing. Positions increase and may have gaps. Repeated reads of a range return identical messages.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -81,7 +81,7 @@ class Log:
         return self.after(position, 1).end
 
     def find_first(self, position: int) -> int | None:
-        """Return the position of the first message after ``position``; ``None`` also beyond the end of the log."""
+        """Return ``first(position)``, or ``None`` if ``position`` is beyond the end of the log."""
         try:
             return self.first(position)
         except TrimmedMessages:

@@ -56,7 +56,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Offset of the last batch whose claims are settled."""
 
     def initialOffset(self) -> Offset:
-        """Return the initial offset. Spark calls the method twice, so the result must always be equal."""
+        """Return the initial offset. Spark calls the method twice and must get the same result."""
         return {"consumer": self.options.consumer, "run": 0, "batch": 0, "claims": 0, "before": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -87,7 +87,7 @@ class Bisection:
         self.found: dict[str, str] = {}
 
     def search(self, ids: Sequence[str], known: bool) -> bool:
-        """Add each message that fails alone to ``found``. ``known``: all of them together have failed."""
+        """Add each message that fails alone to ``found``. ``known``: the messages are known to fail together."""
         if self._runs >= MAX_RUNS or len(self.found) > self._most:
             return False
         if len(ids) == 1 or not known:

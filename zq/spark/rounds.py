@@ -42,7 +42,7 @@ _messages: Final = msgspec.json.Decoder(list[Message])
 
 
 class Round(Struct, frozen=True):
-    """The claims to process in a round, with message ids (``None`` = all), and the number of its batch."""
+    """The claims of a round, with the ids of the messages to process (``None`` = all), and the batch number."""
 
     name: str
     epoch: int
@@ -86,7 +86,7 @@ class RoundPartition(InputPartition):
 
 
 class RoundReader(DataSourceReader):
-    """The reader of the claimed messages of a round."""
+    """The reader for a round's claimed messages."""
 
     def __init__(self, place: Connection, body: str, of: Round) -> None:
         self.place = place

@@ -79,7 +79,10 @@ class Runner:
         """Whether the token has permission for the target queue of another message."""
 
     def begin(self, dead_letters: str | None) -> None:
-        """Advance the fencing token, which stops other runs. Raises ``Invalid`` for another dead-letter queue."""
+        """Advance the fencing token, which stops other runs.
+
+        Raises ``Invalid`` if the queue has a dead-letter queue other than ``dead_letters``.
+        """
         if not self._queue.exists():
             warnings.warn(f"There is no queue {self._queue.name} yet.", stacklevel=3)
         self._fence = self._client.fence(self.name)
@@ -146,7 +149,7 @@ class Runner:
         self._prefetch.start(following, lambda: self._claimer.fill(following, most, 0))
 
     def _batch(self, number: int) -> ClaimedBatch:
-        """Return a batch without claims. ``number`` 1 follows the last committed batch, 2 is prefetched."""
+        """Return a batch without claims. ``number`` 1 follows the last committed batch; 2 is the batch to prefetch."""
         return ClaimedBatch(self._prefix(number), room=INLINED_BYTES)
 
     def _prefix(self, number: int) -> str:
@@ -176,7 +179,7 @@ class Runner:
                 return
 
     def _committed(self) -> bool:
-        """Return whether the round is committed. Raises ``Fenced`` if so and another run has started."""
+        """Return whether the round is committed. Raises ``Fenced`` if it is, but another run has started."""
         try:
             last = self._client.committed(self.name)
         except ProducerNotFound:
@@ -192,7 +195,8 @@ class Runner:
     def _bury_poison(self, batch: ClaimedBatch, error: Exception, again: bool) -> bool:
         """Find and bury poison messages after a failed round. Raises ``RoundFailed`` for any other cause.
 
-        Return whether messages were buried. If there are none and not ``again``, raise ``RoundFailed``, too.
+        Return ``True`` if messages were buried. If none are found, return ``False``, or raise ``RoundFailed`` if
+        ``again`` is false.
         """
         if isinstance(extract_error(error), StageNotFound):
             raise self._failure(

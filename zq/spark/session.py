@@ -51,7 +51,7 @@ def start_session(name: str, master: str = MASTER, settings: Mapping[str, str] |
 
 
 def _prepend(variable: str, text: str, between: str) -> None:
-    """Prepend text to a variable: Java applies the last of equal options, which is the user's own."""
+    """Prepend options to a variable. The user's own options take precedence, because Java applies the last one."""
     os.environ[variable] = between.join(filter(None, [text, os.environ.get(variable)]))
 
 

@@ -69,7 +69,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Position up to which the topic was searched without finding further messages."""
 
     def initialOffset(self) -> Offset:
-        """Return the initial offset. Spark calls the method twice, so the result must always be equal."""
+        """Return the initial offset. Spark calls the method twice and must get the same result."""
         if self.begin is None:
             start = self.options.start
             self.begin = make_offset(self._newest() if start is None else start)
@@ -87,7 +87,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"after": self._newest() if self._is_due("report") else self.newest}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return the end of the next batch; wait for messages. Raises ``MessagesLost`` if some expired unread."""
+        """Wait for messages. Return the end of the next batch. Raises ``MessagesLost`` if messages expired unread."""
         most = min(self.options.most, limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.most)
         ends = time.monotonic() + self.options.wait
         self._check_queue(start)
@@ -184,7 +184,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _check_queue(self, start: Offset) -> None:
-        """Check that the queue keeps a history, if due. Raises ``Invalid`` or ``MessagesLost``."""
+        """If the check is due, check that the queue keeps a history. Raises ``Invalid`` or ``MessagesLost``."""
         if self.is_topic or not self.options.strict or not self._is_due("queue"):
             return
         self.kept = self.options.connection.client().queue(self.options.name).metadata().get("_history_ttl") or 0
@@ -209,7 +209,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return f"Queue {self.options.name} keeps records for {self.kept} seconds"
 
     def _now(self, start: Offset) -> int:
-        """Return the server's Unix time in seconds from a recent message, or the local time without one."""
+        """Return the server's Unix time in seconds from a recent message, or the local time if there is none."""
         if self.known is None and not self.is_topic and start["after"]:
             for message in self.lenient_log.after(start["after"] - 1, 1).messages:
                 self._server_time(message)

@@ -125,7 +125,10 @@ def _translate_refusals() -> Iterator[None]:
 
 
 class UnauthenticatedCallers:
-    """Selection of the project by the access key id if authentication is off. Default: ``[sqs] project``."""
+    """A replacement for ``SignedCallers`` when authentication is off.
+
+    The access key id selects the project. Default: ``[sqs] project``.
+    """
 
     def __init__(self, options: SqsOptions) -> None:
         self._options = options

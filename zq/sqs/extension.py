@@ -90,7 +90,7 @@ class QueueAttributes(Struct, frozen=True, omit_defaults=True):
     scope: str = DEDUPLICATION_SCOPES[0]
     limit: str = THROUGHPUT_LIMITS[0]
     purged: int = 0
-    """The number of purges. It is part of each idempotency key, so messages before a purge never cause duplicates."""
+    """The number of purges. It is part of each idempotency key, so no new message is a duplicate of a purged one."""
     created: int = 0
     modified: int = 0
     tags: dict[str, str] = {}

@@ -16,7 +16,7 @@ from zq.sqs.recognition import request_id
 
 
 def add_handlers(app: "falcon.App[Any, Any]") -> None:
-    """Register error handlers for SQS requests. All other requests keep the handlers that are registered now."""
+    """Register error handlers for SQS requests. Other requests keep the handlers that are already registered."""
     app.add_error_handler(errors.SqsError, _write_error)
     for kind, native in faults.HANDLERS.items():
         app.add_error_handler(kind, partial(_handle, native))

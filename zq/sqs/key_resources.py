@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources with which administrators manage access keys: ``/v2/admin/sqs-keys`` and below.
+"""HTTP resources for the administration of access keys: ``/v2/admin/sqs-keys`` and below.
 
 A secret is returned only when its key is created.
 """

@@ -72,7 +72,7 @@ class SendResult(Struct, frozen=True):
 
     Args:
         ids: The message ids, in order. The id of a message that exceeds ``max_size`` is None.
-        sequences: The sequences of a FIFO queue's messages, by id. A duplicate may have no sequence.
+        sequences: The sequence numbers of a FIFO queue's messages, by id. A duplicate may have none.
     """
 
     ids: list[str | None]
@@ -110,8 +110,8 @@ class Messaging:
     def send(self, queue: QueueRef, sender: str, outgoing: Sequence[OutgoingMessage]) -> SendResult:
         """Store the messages in one atomic change, and notify subscribers and waiting consumers.
 
-        Skip messages that exceed the queue's maximum size, and duplicates in a FIFO queue. Raises ``QueuePaused``,
-        ``QuotaExceeded``.
+        Skip messages that exceed the queue's maximum size, and duplicates in a FIFO queue. Raises ``QueuePaused``
+        or ``QuotaExceeded``.
         """
         rules = self._get_rules(queue)
         if rules.posts_paused or max([each.size for each in outgoing]) > read_attributes(rules.metadata).max_size:
@@ -160,9 +160,10 @@ class Messaging:
         return SendResult([id and next(stored_ids) for id in ids], read_attributes(rules.metadata).max_size, sequences)
 
     def _get_sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
-        """Return the sequences of messages that were just posted, by message id.
+        """Return the sequence numbers of messages that were just posted, by message id.
 
-        If a consumer has deleted a message, post it again: the store's error for the duplicate contains the sequence.
+        If a consumer has deleted a message, post it again: the store's error for the duplicate contains the sequence
+        number.
         """
         now = self._clock.now()
         found = self._storage.messages.get(queue, [draft.id for draft in posted], now) if posted else ()
@@ -221,7 +222,7 @@ class Messaging:
         return handled
 
     def _get_rules(self, queue: QueueRef) -> Rules:
-        """Return the queue's rules. Cached rules without metadata may belong to a missing queue, so read the store."""
+        """Return the queue's rules. If the cached rules have no metadata, check the store: the queue may be missing."""
         rules = self._rules_cache.remembered(queue)
         return self._read_rules(queue) if rules is None or rules.metadata == NO_METADATA else rules
 

@@ -83,7 +83,7 @@ class MoveTask(Struct, frozen=True, omit_defaults=True):
         destination: The target queue; "" = each message returns to its origin.
         rate: The maximum number of messages per second; 0 = unlimited.
         to_move: The number of ready messages when the task started. Counting may have stopped at a limit.
-        marker: The sequence of the last listed message of the source queue. The next step continues after it.
+        marker: The sequence number of the last listed message of the source queue. The next step continues after it.
     """
 
     id: str
@@ -239,7 +239,7 @@ class MoveTasks:
     def _change(
         self, queue: QueueRef, id: str, edit: Callable[[MoveTask], MoveTask], runner: str | None = None
     ) -> MoveTask | None:
-        """Atomically replace the queue's running task by the result of ``edit``, and return the new task.
+        """Atomically replace the queue's running task with the result of ``edit``, and return the new task.
 
         ``edit`` may be called several times. Return None if the queue's running task has another id, has ended, or runs
         on a server other than ``runner``. Raises ``Conflict`` after ``MAX_TRIES`` attempts.

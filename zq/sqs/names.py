@@ -73,6 +73,6 @@ def get_queue(call: Call, url: str) -> Queue:
 
 
 def parse_arn(call: Call, arn: str) -> QueueRef | None:
-    """Parse a queue ARN. Return None if it is invalid or of another account. The queue need not exist."""
+    """Parse a queue ARN. Return None if it is not valid or belongs to another account. The queue need not exist."""
     found = ARN.fullmatch(arn)
     return QueueRef(call.project, found[2]) if found and found[1] == call.account else None

@@ -59,7 +59,7 @@ def parse_boolean(text: str) -> bool | None:
 
 
 def check_names(attributes: Iterable[str], fifo: bool) -> None:
-    """Check that a FIFO queue (``fifo``) or a standard queue can have each attribute. Raises ``SqsError`` if not."""
+    """Raise ``SqsError`` if a queue of this type (``fifo`` or standard) cannot have one of the attributes."""
     for name in attributes:
         if name in FIFO_ONLY_WITH_ERROR and not fifo:
             raise errors.only_of_fifo(name)

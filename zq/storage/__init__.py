@@ -82,7 +82,7 @@ def find_driver(uri: str) -> Callable[..., Any]:
 
 
 def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
-    """Create the store's tables and indexes with administrator rights. Return whether the driver has this step."""
+    """Create the store's tables and indexes with administrator rights. Return False if the driver has no such step."""
     driver = _drivers("zq.storage.prepare").get(_scheme(uri))
     if driver is None:
         return False
@@ -123,9 +123,9 @@ def salvage(uri: str, to: str) -> SalvageResult | None:
 def restore(uri: str, to: str, at: Seconds | None, position: int | None) -> tuple[int, Seconds] | None:
     """Restore a store from an object store to a new embedded store at ``to``.
 
-    The result is the state at the Unix time ``at`` in seconds, at the log position ``position``, or the latest state. A
-    server may continue to use the store in the object store. Return the log position and the Unix time of the restored
-    state, or None if the driver has no restore. Raises the errors of ``connect``.
+    By default, the latest state is restored; the Unix time ``at`` or the log position ``position`` selects an earlier
+    state. A server may continue to use the store in the object store. Return the log position and the Unix time of the
+    restored state, or None if the driver has no restore. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.restore").get(_scheme(uri))
     restored: tuple[int, Seconds] | None = _load(driver)(uri, to, at, position) if driver else None
@@ -153,7 +153,7 @@ def ship(uri: str, to: str, check: Callable[[Storage], object]) -> int | None:
 
 
 def owner(uri: str) -> Mapping[str, str | int] | None:
-    """Describe the owner of a store in an object store, as values by label. Return None without an owner."""
+    """Describe the owner of a store in an object store, as values by label. Return None if unsupported."""
     driver = _drivers("zq.storage.owner").get(_scheme(uri))
     known: Mapping[str, str | int] | None = _load(driver)(uri) if driver else None
     return known

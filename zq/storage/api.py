@@ -100,7 +100,7 @@ class QueueController(Protocol):
         """Remove all messages and claims as ``delete`` does, but keep metadata and history. Ignore a missing queue."""
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
-        """Return the counts of unexpired messages, and the oldest and newest message; 0 and None without messages."""
+        """Return the counts of unexpired messages, and the oldest and newest message (None in an empty queue)."""
 
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
         """Return the number of ready messages, counted up to ``most``, and the time when the next one becomes ready.
@@ -138,7 +138,7 @@ class MessageController(Protocol):
             create: Whether to create a missing queue, without metadata, in the same step.
 
         Raises ``QueueNotFound`` if the queue is missing and ``create`` is False. Raises ``DraftsRepeated`` or
-        ``KeyReused`` if the queue has already stored the key of a draft. Nothing is stored then.
+        ``KeyReused`` if the queue has already stored the key of a draft. In these cases, nothing is stored.
         """
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
@@ -156,8 +156,8 @@ class MessageController(Protocol):
     ) -> Page[Message]:
         """Return up to ``limit`` messages that match the filter and have sequences above ``marker``, in order.
 
-        ``next`` is the last sequence. If the queue's metadata differs from ``expected`` (None = any), the page has no
-        messages, and ``Page.metadata`` is the queue's metadata.
+        ``next`` is the sequence of the page's last message. If the queue's metadata differs from ``expected`` (None =
+        any), the page has no messages, and ``Page.metadata`` is the queue's metadata.
         """
 
     def browse(
@@ -236,10 +236,10 @@ class ClaimController(Protocol):
         return capabilities.NO_CLAIM_LISTS.list()
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
-        """Let the claim end ``lease.ttl`` seconds after ``now``. Raises ``ClaimNotFound`` if it holds no message."""
+        """Renew the claim for ``lease.ttl`` seconds from ``now``. Raises ``ClaimNotFound`` if it holds no message."""
 
     def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
-        """Release all messages of the claim, to become available after ``delay`` seconds. Ignore an unknown claim.
+        """Release all messages of the claim; they become available after ``delay`` seconds. Ignore an unknown claim.
 
         If ``delay`` is None, the redelivery delay of the claim applies; if that is 0, the messages return to their
         previous positions.
@@ -298,7 +298,7 @@ class DocumentController(Protocol):
     def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
         """Return up to ``limit`` documents of a kind, in ascending byte order of names.
 
-        The names begin with ``prefix`` and are greater than ``after``. ``next`` is the last name.
+        The names begin with ``prefix`` and are greater than ``after``. ``next`` is the last name on the page.
         """
 
     def delete(self, ref: DocumentRef, now: Seconds, expected: str | None = None) -> bool:
@@ -380,10 +380,10 @@ class Storage(Protocol):
         """Return the project's message with this id and its queue, or else its latest history entry, or else None."""
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
-        """Return the metrics of the store, except queue metrics; see ``api-ref/metrics.md``. The cost must be low."""
+        """Return the metrics of the store, except queue metrics; see ``api-ref/metrics.md``. The call must be cheap."""
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
-        """Notify the listener, within milliseconds, of each queue to which any process of the store adds a message.
+        """Notify the listener, within milliseconds, of each queue that receives a message from any process.
 
         Each post, release, move and publish notifies the listener, even if the message is delayed. When a delay or a
         claim ends, the listener is not notified; see ``QueueController.ready``. Notifications may be lost or

@@ -77,7 +77,7 @@ def browse(
 
 
 def position_of(message: Message, state: State, now: Seconds) -> Position:
-    """Return the message's position in a listing of ``state``. For another state, return the lowest position."""
+    """Return the message's position in a listing of ``state``, or the lowest position if it is in another state."""
     if message.state(now) != state:
         return Position()
     return Position(0 if state is State.CLAIMED else round(message.available * 1000), message.sequence)
@@ -112,7 +112,7 @@ def find_latest(storage: SearchableStorage, project: str, message: str, now: Sec
 
 
 def select_latest(records: Sequence[LocatedMessage]) -> LocatedMessage | None:
-    """Return the entry whose message finished last. In a tie, a deleted or popped message precedes a moved one."""
+    """Return the entry whose message finished last. In a tie, prefer a deleted or popped message to a moved one."""
     return max(
         records, key=lambda record: (record.entry.finished, record.entry.outcome in FINAL_OUTCOMES), default=None
     )

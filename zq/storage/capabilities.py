@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The optional parts of the storage interface: history, transactions, topics and migration.
 
-A driver without one of these parts inherits ``api.Defaults``.
+A driver that lacks one of these parts inherits ``api.Defaults``.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,12 +53,12 @@ class Snapshots(Protocol):
     """A storage whose files can be backed up while it is open."""
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """Provide a snapshot of the store's files for a backup; a context manager that removes it at the end."""
+        """Provide a snapshot of the store's files for a backup; a context manager that removes it on exit."""
         ...
 
 
 class UndecidedCommit(NamedTuple):
-    """A commit that may still fail, because a server is preparing or aborting it, with the seconds it has left."""
+    """A commit that a server is still preparing or aborting, with the seconds until its time limit."""
 
     project: str
     producer: str
@@ -72,7 +72,10 @@ class ParcelController(Protocol):
     """
 
     def projects(self) -> Sequence[str]:
-        """Return all projects with data, and "" for the deployment. Raises ``StartRefused`` if a name is not stored."""
+        """Return all projects with data, including "" for the data of the deployment.
+
+        Raises ``StartRefused`` if the store does not record the name of a project.
+        """
         ...
 
     def export(self, project: str, after: str, limit: int, now: Seconds) -> Page[Parcel]:
@@ -89,7 +92,7 @@ class ParcelController(Protocol):
         Parcels must be adopted in the order of the export. Items that already exist are ignored. Items that have
         expired at ``now`` may be omitted. Counters never decrease, so later messages get higher sequences. Items of one
         kind and one queue are stored atomically if they are from one page. Raises ``Invalid`` if the store cannot store
-        an item, or would hide the item because a queue of its name was deleted.
+        an item, or would hide it because a queue of the same name was deleted.
         """
         ...
 
@@ -118,7 +121,7 @@ class Migratable(Protocol):
 
 @runtime_checkable
 class Levelled(Protocol):
-    """A ``Storage`` whose store has a level; see ``zq.model.levels``. Opening the store has checked the level."""
+    """A ``Storage`` whose store has a level (see ``zq.model.levels``). Opening the store checks the level."""
 
     def read_level(self) -> bytes | None:
         """Return the record of the level, or None if the store has none."""
@@ -142,7 +145,7 @@ class LimitedSpace(Protocol):
 
 
 class HistoryController(Protocol):
-    """The operations on the history of finished messages. Entries expire. They survive a purge, but no deletion."""
+    """The operations on the history of finished messages. Entries expire, and survive a purge but not a deletion."""
 
     def list(
         self,
@@ -156,8 +159,8 @@ class HistoryController(Protocol):
     ) -> Page[HistoryEntry]:
         """Return a page of the queue's history.
 
-        - If ``span`` is given, the page has the entries of messages that finished within this time span, in order of
-          finishing. Their positions are above ``marker``, and ``next`` is the last position.
+        - If ``span`` is given, the page has the entries of messages that finished within this time span, in the order
+          in which they finished. Their positions are above ``marker``, and ``next`` is the last position.
         - If ``newest_first`` is true too, the order is reversed. The positions are below ``marker``; 0 = begin with the
           newest entry.
         - If ``span`` is None, the page has history entries and live messages in any state, in order of sequence. Their
@@ -184,7 +187,10 @@ class TransactionController(Protocol):
     """The smallest useful size of a ``carry_on`` slice, in messages. A smaller slice is not noticeably faster."""
 
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:
-        """Issue and return the next epoch of a fence, from 1. Operations with another epoch now raise ``Fenced``."""
+        """Issue and return the next epoch of a fence. The first epoch is 1.
+
+        Operations with any other epoch then raise ``Fenced``.
+        """
         ...
 
     def stage(
@@ -253,7 +259,10 @@ class TransactionController(Protocol):
         ...
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
-        """Count the project's live stages, fences or producers (``work``), and check whether ``name`` is among them."""
+        """Count the project's live stages, fences or producers, and look for ``name`` among them.
+
+        ``work`` selects stages, fences or producers.
+        """
         ...
 
     def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:

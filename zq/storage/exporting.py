@@ -43,7 +43,7 @@ class ParcelReader(Protocol):
     def counters(self, queue: QueueRef) -> Counters: ...
 
     def missing(self, project: str, after: str, limit: int) -> Sequence[str]:
-        """Return up to ``limit`` missing queues that still have idempotency keys. The driver defines the order."""
+        """Return up to ``limit`` nonexistent queues that still have idempotency keys, in the driver's own order."""
         ...
 
     def keys(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[KeyParcel]:

@@ -31,7 +31,7 @@ SOURCES_READ: Final = 20
 
 # Kind of the documents with a project's fan-out cursor.
 CURSOR: Final = "following"
-# A sequence beyond the end of every log.
+# A sequence number beyond the end of every log.
 MAX_SEQUENCE: Final = 2**62
 
 _decoder: Final = msgspec.msgpack.Decoder(SubscriptionSet)
@@ -48,7 +48,7 @@ class Cursors:
         self._clock = clock
 
     def get_last_sequence(self, project: str) -> int:
-        """Return the last sequence in the project's log."""
+        """Return the last sequence number in the project's log."""
         return self._storage.topics.read(project, MAX_SEQUENCE, 1, Pattern(EVERYTHING)).last
 
     def get(self, project: str) -> Document | None:
@@ -151,7 +151,7 @@ class SubscriptionDocuments:
         """Return a copy of the subscription that receives only messages posted from now on.
 
         If the subscription is not active, return it unchanged. Otherwise, ``confirmed`` is the next generation of a
-        queue's subscription set, or the next sequence of the topic log.
+        queue's subscription set, or the next sequence number of the topic log.
         """
         if subscription.confirmed is None:
             return subscription
@@ -205,7 +205,7 @@ class SubscriptionDocuments:
         return self._documents.put(ref, msgspec.msgpack.encode(new), now, expected=version, expires=expires)
 
     def _follow(self, source: Source) -> None:
-        """Renew the topic's fan-out cursor. A new one points before the first undelivered message."""
+        """Renew the fan-out cursor of the topic's project. A new cursor starts before the first undelivered message."""
         if items := self.get(source).items:
             agreed = [each.confirmed - 1 for each in items if each.confirmed is not None]
             self._cursors.renew(
@@ -228,7 +228,7 @@ def postpone(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
 
 
 def _decode_unexpired(stored: bytes | None, now: Seconds) -> SubscriptionSet:
-    """Decode a subscription set without expired ones. The generation is at least the time, so it never repeats."""
+    """Decode a set and drop expired subscriptions. Its generation is at least the time, so that none repeats."""
     found = _decoder.decode(stored).without_expired(now) if stored else SubscriptionSet()
     return msgspec.structs.replace(found, generation=max(found.generation, int(now * 1000)))
 

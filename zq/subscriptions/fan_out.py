@@ -135,7 +135,10 @@ class FanOut:
         return list(pending)
 
     def follow(self, project: str) -> FollowResult | None:
-        """Copy the next topic messages to delivery queues, and move the cursor. Return None without subscribers."""
+        """Copy the next topic messages to delivery queues, and move the cursor.
+
+        Return None if the project's topics have no subscribers.
+        """
         now, cursor = self._clock.now(), self._cursors.get(project)
         if cursor is None:
             return None

@@ -69,7 +69,8 @@ class Notice(Struct, frozen=True, array_like=True):
     """A message to deliver, or a confirmation request.
 
     Args:
-        generation: For a queue, the version of its subscription set at the time of the post. For a topic, the sequence.
+        generation: For a queue, the version of its subscription set at the time of the post. For a topic, the
+            message's sequence number.
         confirmation: The type of a confirmation request; "" for a message.
         delay: The delay of the message in seconds. None = the queue has no default delay, so delays are ignored.
         hops: The number of subscriptions through which the message has already passed, for loop detection.
@@ -94,8 +95,8 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
 
     Args:
         started: The start of ``ttl``, as Unix time in seconds.
-        confirmed: The generation (topics: sequence) of the first message to deliver; None = the subscription is not
-            active.
+        confirmed: The generation (topics: sequence number) of the first message to deliver; None = the subscription is
+            not active.
         former: The encrypted previous secret, and the time until which it also signs deliveries.
         agreed: The subscriber's response: True = confirmed; False = declined, or activated without a confirmation;
             None = no response yet. In documents of earlier versions of zq, None means "confirmed" if ``confirmed`` is
@@ -143,7 +144,7 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
 class SubscriptionSet(Struct, frozen=True):
     """All subscriptions of one source, sorted by id.
 
-    ``generation`` increases with each change and is never below the time of the change in milliseconds.
+    ``generation`` increases with each change. It is at least the Unix time of the last change, in milliseconds.
     """
 
     generation: int = 0

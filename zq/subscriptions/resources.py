@@ -141,7 +141,7 @@ class SubscriptionConfirmation(_Resource):
 
 
 def _is_owner(req: Request) -> bool:
-    """Return whether the caller acts as the source's owner: not by a signed URL or as an administrator."""
+    """Return whether the caller acts as the source's owner: neither by a signed URL nor as an administrator."""
     identity: Identity = req.context.identity
     return bool(identity.credential) and SIGNATURE not in req.env and ADMIN not in identity.roles
 

@@ -80,7 +80,7 @@ class Terms(Struct):
 
 
 class CreatedSubscription(Struct, frozen=True):
-    """A created or existing subscription. ``secret`` is "" if it existed or its deliveries are not signed."""
+    """A new or existing subscription. ``secret`` is "" for an existing or unsigned subscription."""
 
     id: str
     secret: str = ""

@@ -55,7 +55,7 @@ class Clock:
             return self._last
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock; waiting requests poll again. Raises ``ValueError`` for a negative number."""
+        """Advance the clock, and let waiting requests poll again. Raises ``ValueError`` for a negative number."""
         if not 0 <= seconds < float("inf"):
             raise ValueError(f"A clock moves only forward, by a number of seconds; not by {seconds}.")
         with self._lock:
@@ -90,7 +90,7 @@ class Server:
         return self._tokens.create(grant).text
 
     def revoke(self, token: str) -> None:
-        """Revoke a token, if it exists. The server rejects it after at most five seconds."""
+        """Revoke a token, if it exists. The server rejects it within five seconds."""
         if parsed := parse_token(token):
             self._tokens.revoke(parsed[0], None)
 

@@ -66,7 +66,7 @@ class BoundedExporter(SpanExporter):
         self._exporter.shutdown()
 
     def _log_change(self, is_failing: bool) -> None:
-        """Log the begin or the end of an outage of the receiver.
+        """Log the start or the end of an outage of the receiver.
 
         During the outage, the exporter logs no details. Otherwise it would log several lines for each attempt.
         """

@@ -182,7 +182,7 @@ class Connection:
         await self.send({"type": "websocket.send", kind: frame})
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Send an event. Raises ``ClientDisconnect``, also if the client does not read for ``SEND_TIMEOUT`` seconds."""
+        """Send an event. Raises ``ClientDisconnect`` if the client has disconnected or does not read in time."""
         until = self._loop.time() + SEND_TIMEOUT
         try:
             await self._edge.bound(self._send(message), lambda: until)

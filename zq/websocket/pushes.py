@@ -104,7 +104,7 @@ class Pusher:
                 else:  # the subscription has expired or was deleted
                     self._forget(queue, id)
         except Restricted:
-            pass  # the messages stay until the mode of the service allows to delete them
+            pass  # the messages stay until the mode of the service allows their deletion
         except ZqError as failure:
             LOG.warning("Cannot read the messages for a WebSocket connection; retrying: %s", failure)
 

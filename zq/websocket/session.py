@@ -91,8 +91,8 @@ class CloseConnection(Exception):
 def call(app: Application, peer: str, headers: Mapping[str, str], request: Request, connection: str) -> Reply:
     """Execute a request within this process and return the response. Blocks.
 
-    ``connection`` becomes the subscriber of a new subscription without one. Raises ``Invalid`` if a text cannot be
-    encoded as UTF-8.
+    If a new subscription has no subscriber, ``connection`` becomes the subscriber. Raises ``Invalid`` if a text cannot
+    be encoded as UTF-8.
     """
     try:
         raw = b"" if request.document is None else msgspec.json.encode(request.document)
@@ -152,7 +152,7 @@ class Session:
         return self._open or bool(self._credential)
 
     def check(self) -> None:
-        """Check the authentication deadline and the expiry, every second. Raises ``CloseConnection``."""
+        """Check the authentication deadline and the credential's expiry. Raises ``CloseConnection``."""
         if self._credential:
             if self._expires is not None and self._service.clock.now() >= self._expires:
                 raise CloseConnection(CLOSE_EXPIRED, "The credential has expired.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoding of responses by the server: from values of the model to structs of ``answers``, and then to JSON."""
+"""Encoding of the server's responses: model values are converted to structs of ``answers``, then to JSON."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -49,7 +49,7 @@ def page(
     """Encode a page of a topic's messages.
 
     Args:
-        gap: The last sequence before the gap, and the first sequence after it.
+        gap: The sequence numbers of the last message before the gap and the first message after it.
         position: Log position up to which the server searched; ``None`` = encode the page without details.
     """
     shown = [_format_message(message, now, position is not None) for part in slices(messages) for message in part]
@@ -86,7 +86,7 @@ def events(messages: Sequence[PublishedMessage], now: Seconds) -> list[bytes]:
 
 
 def gap_event(after: int, resumes: int) -> bytes:
-    """Render the event for a gap. Its id is the last missing sequence, after which clients resume."""
+    """Render the event for a gap. Its id is the last missing sequence number, after which clients resume."""
     return b"id: %d\nevent: gap\ndata: %b\n\n" % (resumes - 1, encode(answers.Gap(after, resumes)))
 
 

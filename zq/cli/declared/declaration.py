@@ -33,7 +33,7 @@ class Resource(Struct, omit_defaults=True, frozen=True):
 
 
 class Subscription(Struct, omit_defaults=True, frozen=True):
-    """The declaration of a subscription to a queue or a topic. The name of the unused source is ""."""
+    """The declaration of a subscription to a queue or a topic. Either ``queue`` or ``topic`` is empty."""
 
     queue: str = ""
     topic: str = ""

@@ -78,7 +78,7 @@ class Kind(ABC, Generic[D, A]):
 
     @abstractmethod
     def fields(self, entry: D, actual: A | None) -> list[Field]:
-        """Return the properties in which the declaration differs from the server's object (``None`` = a new object)."""
+        """Return the properties that differ between the declaration and the object (``None`` = a new object)."""
 
     @abstractmethod
     def create(self, name: str) -> Json:
@@ -92,14 +92,14 @@ class Kind(ABC, Generic[D, A]):
 
     @abstractmethod
     def export(self, actual: dict[str, A]) -> Any:
-        """Convert objects of the server to a section of a declaration file."""
+        """Convert objects on the server to a section of a declaration file."""
 
     def creation_order(self) -> list[str]:
-        """Return the declared names in the order in which to create the objects."""
+        """Return the declared names in order of creation."""
         return [*self.declared]
 
     def deletion_order(self, actual: dict[str, A]) -> list[str]:
-        """Return the names of the objects to prune in the order in which to delete them."""
+        """Return the names of the objects to prune, in order of deletion."""
         return [name for name in actual if name not in self.declared]
 
     def prune(self, name: str, actual: A) -> None:
@@ -236,7 +236,7 @@ class Queues(_Resources):
 
 
 def targets_first(queues: Mapping[str, Resource], names: Iterable[str]) -> list[str]:
-    """Return the known names and dead-letter queues, each dead-letter queue before its sources."""
+    """Return the names and dead-letter queues that ``queues`` contains, each dead-letter queue before its sources."""
     ordered: dict[str, None] = {}
     for name in names:
         chain: dict[str, None] = {}
@@ -254,7 +254,7 @@ class Topics(_Resources):
 
 
 class ActualSubscription(Struct, frozen=True):
-    """A subscription on the server, with masked headers. ``age`` is the seconds since the ttl was last set."""
+    """A subscription on the server, with masked headers. ``age``: seconds since the ttl was last set."""
 
     id: str
     entry: Subscription
@@ -537,7 +537,7 @@ COMMON_KINDS: Final = (Queues, Topics, Subscriptions)
 
 
 def declared_kinds(declared: Declaration, client: Client, limits: Limits, mode: Mode) -> list[Kind[Any, Any]]:
-    """Return a ``Kind`` for each section of the file, in the order in which to create the objects."""
+    """Return a ``Kind`` for each section of the file, in order of creation."""
     made = []
     for kind in KINDS:
         entries = getattr(declared, kind.section)

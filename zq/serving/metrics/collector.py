@@ -108,7 +108,7 @@ class StoreCollector(Collector):
         return Depths(rows, now, frozenset(self._dead_letter_queues(rows)))
 
     def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
-        """Yield the dead-letter queues that the metadata of the queues in ``rows`` names.
+        """Yield the dead-letter queues that are named in the metadata of the queues in ``rows``.
 
         The rows of a project must be its first queues, because the listing is read from the beginning.
         """

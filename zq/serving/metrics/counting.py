@@ -70,7 +70,7 @@ class Buffer:
 
 
 def sum_into(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that adds the sum of its values to ``counter``, and the number of values to ``number``."""
+    """Return a function that adds the sum of a list to ``counter``, and the length of the list to ``number``."""
 
     def add(values: list[float]) -> None:
         counter.inc(sum(values))
@@ -81,7 +81,7 @@ def sum_into(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
 
 
 def observe_into(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that adds each of its values to ``histogram``, and the number of values to ``number``."""
+    """Return a function that adds the values of a list to ``histogram``, and the length of the list to ``number``."""
     bounds, buckets, total = histogram._upper_bounds, histogram._buckets, histogram._sum
 
     def add(values: list[float]) -> None:
@@ -292,7 +292,7 @@ class Metrics(Events):
             self._flush()
 
     def _tally(self) -> None:
-        """Update the counters from the store's totals. A total that has decreased was restarted at 0."""
+        """Update the counters from the store's totals. If a total has decreased, it was reset since the last update."""
         with self._tallying:  # concurrent scrapes must add their increases in order
             measures = self._store.measures.get() or ()
             for measure in [measure for measure in measures if measure.name in self._totals]:

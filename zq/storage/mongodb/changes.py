@@ -112,8 +112,8 @@ def finish(
 ) -> None:
     """Finish the messages with these distinct ``_id`` values, in the given order.
 
-    Raises ``Aborted`` if a message is not in the queue or does not match ``conditions``, which are required if the
-    transaction has not read the messages.
+    Raises ``Aborted`` if a message is not in the queue or does not match ``conditions``. If the transaction has not
+    read the messages, ``conditions`` is required.
     """
     where = [
         client.where(key, _id={"$in": list(doc_ids[start : start + MESSAGES_AT_ONCE])}, **(conditions or {}))

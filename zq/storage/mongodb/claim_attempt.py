@@ -27,7 +27,7 @@ class ClaimOutcome(NamedTuple):
     """The outcome of an attempt at the time ``now``, in milliseconds.
 
     ``lapsed`` counts claimed messages whose previous claim had expired. ``spent`` messages have reached the maximum
-    claim count. ``metadata`` is the queue's metadata if the caller expects other metadata.
+    claim count. ``metadata`` is the queue's metadata if it differs from the metadata that the caller expects.
     """
 
     now: int

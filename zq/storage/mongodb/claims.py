@@ -169,8 +169,8 @@ class SettleRequest(Struct, frozen=True):
     def is_plain(self) -> bool:
         """Whether the settlement only deletes and releases messages, without history, idempotency key or fence.
 
-        The counts in MongoDB's reply are then sufficient to build the result. They do not distinguish named messages
-        from the rest.
+        The counts in MongoDB's reply are then sufficient to build the result. The counts do not distinguish named
+        messages from the rest, so a settlement with both is not plain.
         """
         settlement = self.settlement
         return not (

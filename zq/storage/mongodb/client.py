@@ -137,7 +137,7 @@ class StoreClient:
             raise Unavailable from error
 
     def where(self, key: QueueKey, **conditions: object) -> BsonDocument:
-        """Return a filter on the queue's messages with the further ``conditions``."""
+        """Return a filter for the queue's messages that meet ``conditions``."""
         return {"s": key.shard, "q": key.messages, **conditions} if self.sharded else {"q": key.messages, **conditions}
 
     def shards(self, shards: Iterable[str]) -> BsonDocument:
@@ -165,8 +165,8 @@ class StoreClient:
             max_bytes: Total size of messages, in bytes, at which to stop reading. The last document may exceed it.
             committed: Read majority-committed data, which no failover can undo. If the write concern is weaker than
                 ``majority``, read local data. A ``Timestamp`` selects data of this time or later.
-            snapshot: Read a majority-committed snapshot. A ``Timestamp`` selects the snapshot of this time; otherwise,
-                ``committed`` may select the earliest time.
+            snapshot: Read a majority-committed snapshot. A ``Timestamp`` selects the snapshot of exactly this time. If
+                ``snapshot`` is True and ``committed`` is a ``Timestamp``, the snapshot is of that time or later.
         """
         command: BsonDocument = {"find": MESSAGES, "filter": conditions}
         if sort:
@@ -197,9 +197,9 @@ class StoreClient:
     ) -> list[BsonDocument]:
         """Run a read command and return the documents of its cursor.
 
-        If ``is_single``, the method creates no cursor object, which would take a fifth of the call's processor time,
-        and may return documents beyond ``max_bytes``. The first batch must contain all documents, unless these exceed
-        the size of a reply. The other options are those of ``find``.
+        If ``is_single``, the method saves the cost of a cursor object, a fifth of the call's CPU time, but may return
+        documents beyond ``max_bytes``. The first batch must contain all documents, unless these exceed the size of a
+        reply. The other options are those of ``find``.
         """
         later = {"afterClusterTime": committed} if isinstance(committed, Timestamp) else {}
         if committed:

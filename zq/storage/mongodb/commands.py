@@ -46,7 +46,7 @@ def read_up_to(cursor: CommandCursor[BsonDocument], max_bytes: int) -> list[Bson
 
 
 def split(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[Sequence[S]]:
-    """Split statements into lists whose documents have at most ``LARGEST`` bytes, or that have one statement."""
+    """Split statements into lists with at most ``LARGEST`` bytes of documents. A larger statement gets its own list."""
     start = weight = 0
     for at, statement in enumerate(statements):
         document = document_of(statement)

@@ -65,7 +65,7 @@ class CommitStart(NamedTuple):
 
 
 class Commits:
-    """The execution of commits of transactional producers."""
+    """The executor of transactional producers' commits."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Commits:
         - If the producer has an undecided commit whose deadline has passed, abort it first.
 
         Raises ``CommitRunning`` if another server is preparing or aborting a commit of the producer, or if the attempts
-        take too long, and the errors of ``TransactionController.commit``.
+        take too long. Also raises the errors of ``TransactionController.commit``.
         """
         clock = RunningClock(now)
         while True:
@@ -242,7 +242,7 @@ class Commits:
         return record
 
     def _extend_stages(self, record: BsonDocument, clock: RunningClock) -> BsonDocument:
-        """Make the stages' drafts permanent, with a pause after each step to spare MongoDB."""
+        """Make the stages' drafts permanent, with a pause after each step to limit the load on MongoDB."""
         for stage in record["publish"]:
             began = time.monotonic()
             for _ in self._stages.remove_expiry(stage):
@@ -303,7 +303,7 @@ class Commits:
         return {"$set": {"at": at, "due": clock.now()}}
 
     def _clean(self, record: BsonDocument, most: int) -> bool:
-        """Remove published stages without a transaction, because the stages are already invisible."""
+        """Remove published stages. No transaction is needed, because the stages are already invisible."""
         most = max(most, CLEANED_AT_ONCE)
         removed, order, drafts = record["removed"], record.get("order", 0), 0
         while removed < len(record["publish"]) and drafts < most:

@@ -97,7 +97,8 @@ PENDING_FIELDS: Final = {"s": 1, "g": 1, "g1": 1, "d": 1}
 class PendingDeletes:
     """The executor of queue purges and deletions, which hide documents immediately and delete them later.
 
-    After the last document of a purged topic, a notice in the feed makes every process drop its cached batches.
+    After the last document of a purged topic is deleted, a notice in the feed makes every process drop its cached
+    batches.
     """
 
     def __init__(self, client: StoreClient, feed: Feed, open_posts: OpenPosts) -> None:
@@ -131,7 +132,8 @@ class PendingDeletes:
     def _decide(self, key: QueueKey, step: list[BsonDocument], conditions: BsonDocument, session: Session) -> bool:
         """Apply ``step`` to the queue's document if the document matches, and return whether it matched.
 
-        The update conflicts with concurrent transactions that finish or move messages of the queue.
+        If another transaction that calls ``conflict_with_removals`` runs at the same time, MongoDB aborts one of the
+        two.
         """
         statement = {"q": {"_id": key.counter, "s": key.shard, **conditions}, "u": step, "hint": "_id_"}
         is_decided = self._client.update([statement], session) > 0

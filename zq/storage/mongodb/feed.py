@@ -71,7 +71,8 @@ class Notice(NamedTuple):
 class Subscription:
     """The subscription of one listener to the topics of a project.
 
-    A purge raises ``floor``, because notices of earlier batches may arrive after the notice of the purge.
+    Batches up to the sequence ``floor`` are ignored. A purge raises ``floor``: notices of batches that were published
+    before the purge may arrive after it.
     """
 
     def __init__(self, listener: Listener, floor: int) -> None:

@@ -39,17 +39,17 @@ FEW_SEQUENCES: Final = 1000
 
 
 def floor_of(counter: Mapping[str, Any]) -> int:
-    """Return the last removed sequence of the queue's messages: ``m0``, or ``g`` in documents of version 0.1.0."""
+    """Return the sequence up to which messages are removed: ``m0``, or ``g`` in documents of version 0.1.0."""
     return max(int(counter.get("m0", 0)), int(counter.get("g", 0)))
 
 
 def history_floor_of(counter: Mapping[str, Any]) -> int:
-    """Return the last removed sequence of the queue's history entries and idempotency keys."""
+    """Return the sequence up to which the queue's history entries and idempotency keys are removed."""
     return max(int(counter.get("h0", 0)), int(counter.get("g1", 0)))
 
 
 def above(conditions: Mapping[str, Any], floor: int) -> BsonDocument:
-    """Return ``conditions`` with the further condition that a document's sequence is above ``floor``."""
+    """Return ``conditions`` with the additional condition that a document's sequence is above ``floor``."""
     if not floor:
         return dict(conditions)
     bounds = dict(conditions.get("k", {}))
@@ -70,7 +70,7 @@ def _guard(key: QueueKey) -> BsonDocument:
 
 
 def find_pending(client: StoreClient, project: str | None = None) -> Mapping[str, BsonDocument]:
-    """Return the documents of the queues with pending deletes, by shard key; None = the queues of all projects."""
+    """Return the documents of queues with pending deletes, by shard key. ``project`` None = all projects."""
     prefix = "q" if project is None else "q" + layout.project_prefix(project)
     end = "r" if project is None else layout.after(prefix)
     noted = {"g": {"$exists": True}, "_id": {"$gt": prefix, "$lt": end}}
@@ -78,7 +78,7 @@ def find_pending(client: StoreClient, project: str | None = None) -> Mapping[str
 
 
 def below(kind: str, counters: Mapping[str, BsonDocument]) -> list[BsonDocument]:
-    """Return one filter per queue on documents that a purge or deletion has removed but not yet deleted.
+    """Return, for each queue, a filter that matches the documents that are invisible but not yet deleted.
 
     ``kind`` is "m" for messages, "h" for history entries, or "o" for idempotency keys.
     """

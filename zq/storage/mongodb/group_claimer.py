@@ -38,8 +38,8 @@ MAX_EXPIRED_SCAN: Final = 1024
 class GroupSlice(NamedTuple):
     """The first messages of a message group, as a transaction has read them.
 
-    ``ready`` are the ready messages at the beginning of ``living``. ``last`` is the last message that was read, if
-    further messages may follow, else None.
+    ``ready`` are the ready messages at the beginning of ``living``. ``last`` is the last message that was read, or None
+    if no more messages follow.
     """
 
     group: str
@@ -214,7 +214,7 @@ class GroupClaimer:
 
 
 class GroupMessages(NamedTuple):
-    """The documents of a group's first messages. ``is_cut``: whether further messages may follow."""
+    """The documents of a group's first messages. ``is_cut`` is true if more messages may follow."""
 
     found: list[BsonDocument]
     is_cut: bool

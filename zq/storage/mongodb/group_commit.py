@@ -122,9 +122,9 @@ def select_admitted(requests: Iterable[Item], refusals: Iterable[Exception | Non
 
 
 def find_refusal(request: KeyedRequest, known: Mapping[str, Repeated | KeyReused]) -> Repeated | KeyReused | None:
-    """Return the error for a request whose idempotency key is stored, or None if the key is new.
+    """Return the error for a request whose idempotency key is stored, or None if the key is new or there is no key.
 
-    A request without a key has no error either. ``known`` is the result of ``recall``.
+    ``known`` is the result of ``recall``.
     """
     return next((known[key_id] for key_id in key_ids(request) if key_id in known), None)
 
@@ -160,7 +160,7 @@ def remember(client: StoreClient, session: Session, answers: Sequence[tuple[Keye
     """Store the results of requests that have an idempotency key.
 
     Each item of ``answers`` has a request, its result, and a sequence of the queue. For a post, this is the sequence of
-    its last message. A later deletion of the queue reserves a higher sequence, and thereby also removes the key.
+    its last message. A later deletion of the queue reserves a higher sequence, so it also removes the key.
     """
     statements: list[BsonDocument] = []
     for request, answer, sequence in answers:

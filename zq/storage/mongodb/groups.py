@@ -59,8 +59,7 @@ def add_to_entries(
 ) -> None:
     """Update the entries of the message groups to which new messages belong.
 
-    Call this function before the messages are inserted: in this order, the transaction conflicts less often with
-    claims.
+    Call this function before the messages are inserted: this order makes conflicts with claims less frequent.
     """
     by_group: defaultdict[tuple[str, str], list[Head]] = defaultdict(list)
     for one in documents:
@@ -178,8 +177,8 @@ def _head(client: StoreClient, session: Session, key: QueueKey, group: str, now:
 def first_unexpired(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
     """Return the first unexpired message of a group.
 
-    If all of ``heads`` have expired but the group has further messages (not ``is_all``), return the last of ``heads``
-    as if it were ready, so that the next claim reads on.
+    If all of ``heads`` have expired but the group has more messages (not ``is_all``), return the last of ``heads`` as
+    if it were ready, so that the next claim reads on.
     """
     living = next((head for head in heads if head.expires > now), None)
     if living is None and not is_all:
@@ -194,7 +193,7 @@ def _entry(shard: str, group: str) -> BsonDocument:
 def _addition_statement(shard: str, group: str, joined: Sequence[Head], floor: int) -> BsonDocument:
     """Return the statement that updates the entry of the group for the added messages ``joined``.
 
-    An entry keeps its message, unless the message was removed or a fair group gets an earlier message.
+    The entry keeps its message, unless this message was removed or, in a fair group, an added message is earlier.
     """
     is_fair = index_of(group) == FAIR
     first = min(joined) if is_fair else min(joined, key=lambda one: one.sequence)

@@ -37,7 +37,7 @@ class HandleRequest(NamedTuple):
 
 
 class HandleResult(NamedTuple):
-    """The outcome for each ``MessageHandle``, and whether a message became available earlier."""
+    """The outcome for each ``MessageHandle``, and whether the available-at of any message became earlier."""
 
     handled: Sequence[HandleOutcome]
     is_earlier: bool

@@ -34,9 +34,10 @@ class HeadHint:
         self._skip_until = 0.0
 
     def get_start(self, want: int) -> tuple[int, int, int]:
-        """Return the start of a search for ``want`` messages: available-at, number to skip, and a token for ``update``.
+        """Return the start of a search for ``want`` messages.
 
-        The available-at is in milliseconds; 0 = the beginning.
+        The start is an available-at in milliseconds (0 = the beginning), a number of messages to skip, and a token for
+        ``update``.
         """
         with self._lock:
             head = self._head if time.monotonic() < self._until else 0

@@ -75,7 +75,7 @@ class HistoryController:
         return [_to_entry(key, latest[doc_id], moment) for doc_id in doc_ids if doc_id in latest]
 
     def _list_all(self, key: QueueKey, marker: int, limit: int, now: int, max_bytes: int, limits: PageLimits) -> Found:
-        """Return up to ``limit`` live messages and history entries after the sequence ``marker``, and the queue.
+        """Return up to ``limit`` messages and history entries after the sequence ``marker``, and the queue's document.
 
         The search reads a snapshot, so a message that finishes during the search is included exactly once.
         """

@@ -186,7 +186,7 @@ def decode_text(stored: str) -> str:
 
 
 def project_prefix(project: str) -> str:
-    """Return the prefix of a project's names and ids, which is not the beginning of another project's prefix."""
+    """Return the prefix of a project's names and ids. No other project's prefix begins with it."""
     stored = encode_text(project)
     return f"{len(stored)}:{stored}/"
 

@@ -115,7 +115,7 @@ class PostResult(NamedTuple):
     documents: Sequence[BsonDocument]
 
     def trace(self) -> BsonDocument:
-        """Return a filter on the first stored message, or an empty filter if no messages were stored."""
+        """Return a filter that matches the first stored message, or an empty filter if no messages were stored."""
         return {field: one[field] for one in self.documents[:1] for field in ("_id", "s")}
 
 

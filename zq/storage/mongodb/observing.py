@@ -129,7 +129,7 @@ def list_claims(client: StoreClient, project: str, after: str, limit: int, now: 
 
 
 def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapping[str, int]:
-    """Return the last removed sequence of each queue in ``groups`` that has removed messages, by shard key."""
+    """Return the floor (last removed sequence) of each queue with removed messages in ``groups``, by shard key."""
     first: dict[str, int] = {}
     for group in groups:
         shard = group["_id"]["q"][1:]

@@ -42,7 +42,7 @@ DECIDED: Final = "decided"
 
 
 class Step(StrEnum):
-    """The steps of a commit, after each of which tests can kill the process."""
+    """The steps of a commit. Tests can kill the process after each step."""
 
     # The commit is stored, and its stages are reserved.
     BEGUN = "begun"

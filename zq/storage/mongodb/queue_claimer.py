@@ -123,7 +123,7 @@ class QueueClaimer:
         return SearchResult(ready, metadata)
 
     def claim_statement(self, request: ClaimRequest, candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
-        """Return the update statement that claims the candidates that have not changed since the search."""
+        """Return the update statement that claims the candidates, except those that have changed since the search."""
         ids = [found["_id"] for found in candidates]
         unchanged = self._client.where(self._key, _id={"$in": ids}, **_unchanged(candidates, now))
         return {"q": unchanged, "u": layout.claim_update(request, now), "multi": True, "hint": "_id_"}

@@ -248,7 +248,7 @@ class Figures:
         ]
 
     def _sizes(self) -> list[Measure]:
-        """Return the size metrics of the collection, or an empty list without permission to read them."""
+        """Return the size metrics of the collection, or an empty list if the user has no permission to read them."""
         try:
             reply = self._client.database.command({"collStats": layout.MESSAGES})
         except OperationFailure as error:

@@ -4,8 +4,8 @@
 A large commit reserves the messages of its claims. Until the commit is complete or aborted, these claims do not lapse
 and these messages do not expire.
 
-A reserved message is under a special claim: ``c.i`` is binary, so that no caller can name the claim, and ``c.e``, ``d``
-and ``e`` are in the far future. All operations therefore treat the message as claimed. Only a purge, a deletion of the
+A reserved message has a special claim: ``c.i`` is binary, so that no caller can name the claim, and ``c.e``, ``d`` and
+``e`` are in the far future. All operations therefore treat the message as claimed. Only a purge, a deletion of the
 queue or a deletion regardless of claims can remove it. The field ``y`` stores the former values of ``c``, ``d`` and
 ``e``, the ``_id`` of the producer (``p``), and the attempt of its commit (``i``).
 """
@@ -80,7 +80,7 @@ class Reservations:
     def finish_small(self, holdings: Holdings, now: int, session: Session) -> None:
         """Delete the messages of a small commit, or turn them into history entries.
 
-        The transaction conflicts with concurrent purges and deletions of the queues.
+        If a queue is purged or deleted at the same time, MongoDB aborts one of the two transactions.
         """
         together: defaultdict[tuple[QueueKey, int], list[BsonDocument]] = defaultdict(list)
         for claim, found in holdings.items():
@@ -130,7 +130,7 @@ class Reservations:
     def check_removals(self, holdings: Holdings, session: Session) -> None:
         """Raise ``ClaimLapsed`` if a purge or deletion of a queue has removed one of the messages.
 
-        The transaction conflicts with concurrent purges and deletions.
+        If a queue is purged or deleted at the same time, MongoDB aborts one of the two transactions.
         """
         keys = list(dict.fromkeys(layout.key(claim.queue) for claim in holdings))
         if not keys:
@@ -157,8 +157,8 @@ class Reservations:
     def finish(self, claims: Sequence[ClaimRef], attempt: str, most: int, now: int, session: Session) -> int:
         """Finish up to ``most`` messages of the commit attempt, and return the number of completed claims.
 
-        One call handles only claims at the beginning of the list with equal queue and history retention. At its limit,
-        it returns 0, and the next call continues with these claims.
+        One call handles only the first claims in the list, as long as they have the same queue and history retention.
+        If the call reaches ``most`` messages, it returns 0, and the next call continues with the same claims.
         """
         first = claims[0]
         group = list(

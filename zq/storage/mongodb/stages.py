@@ -82,7 +82,7 @@ class StageResult(NamedTuple):
     expired: BsonDocument | None
 
     def trace(self) -> BsonDocument:
-        """Return a filter on the first stored draft, or an empty filter if no drafts were stored.
+        """Return a filter that matches the first stored draft, or an empty filter if no drafts were stored.
 
         The filter includes the message id, because another request's draft may have the same ``_id``.
         """

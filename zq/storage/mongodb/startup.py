@@ -185,7 +185,7 @@ def _set_name(address: Address) -> str | None:
 
 
 def _reason(error: Exception, uri: str) -> str:
-    """Return PyMongo's error message, or a general message if PyMongo's message might contain a secret."""
+    """Return PyMongo's error message, or a generic message if PyMongo's message might contain a secret."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     secret = uri.rpartition("@")[0].rpartition("/")[2]
     parts = [part for part in (secret, secret.partition(":")[2]) if part]
@@ -202,7 +202,8 @@ INDEX_TIMEOUT_MS: Final = 600_000
 def check_layout(client: Client, database: str) -> None:
     """Check the layout version and the level of the store, without writing. A store without a version has layout 1.
 
-    Raises ``StartRefused`` if this version of zq cannot use the store, and ``Unavailable`` if they cannot be read.
+    Raises ``StartRefused`` if this version of zq cannot use the store, and ``Unavailable`` if the version or the level
+    cannot be read.
     """
     try:
         found = client.get_database(database)[CLOCK].find_one({"_id": LAYOUT})

@@ -81,7 +81,7 @@ def project_of(shard: str) -> str:
 
 
 def purge_note(key: QueueKey, topic: str) -> BsonDocument:
-    """Return a filter on the purge record of a topic; an upsert with this filter creates a missing record."""
+    """Return a filter that matches a topic's purge record; an upsert with this filter creates a missing record."""
     return {"_id": PURGE + key.project + encode_text(topic), "s": key.shard}
 
 
@@ -227,7 +227,7 @@ class Floors(NamedTuple):
     purged: Mapping[str, int]
 
     def merge(self, later: "Floors") -> "Floors":
-        """Return the last sequence of ``later``, and the highest trimmed and purged sequences of both states."""
+        """Combine two states: the last sequence of ``later``, and the higher trimmed and purged sequences."""
         topics = {*self.purged, *later.purged}
         purged = {topic: max(self.purged.get(topic, 0), later.purged.get(topic, 0)) for topic in topics}
         return Floors(later.last, max(self.trimmed, later.trimmed), purged)

@@ -62,7 +62,7 @@ class PublishResult(NamedTuple):
     documents: Sequence[BsonDocument]
 
     def trace(self) -> BsonDocument:
-        """Return a filter on the first stored document, or an empty filter if no documents were stored."""
+        """Return a filter that matches the first stored document, or an empty filter if no documents were stored."""
         return {field: one[field] for one in self.documents[:1] for field in ("_id", "s", "w")}
 
 
@@ -142,7 +142,7 @@ class LogTrimmer:
         )
 
     def _find_last(self, floors: BsonDocument, end: int) -> int:
-        """Return the last sequence to trim, at most ``end``, or 0 if no batch is to be trimmed."""
+        """Return the last sequence to trim, at most ``end``, or 0 if nothing needs to be trimmed."""
         start, trimmed = self._counter.get("x", 0) + 1, 0
         while start <= end:
             middle = (start + end) // 2

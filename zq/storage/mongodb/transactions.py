@@ -38,7 +38,7 @@ class TransactionController:
     """The MongoDB implementation of ``zq.storage.capabilities.TransactionController``."""
 
     min_slice = 100
-    """Smallest useful number of messages per slice of a commit, because each slice costs 6 ms by itself."""
+    """The smallest useful number of messages per slice of a commit. Each slice has a fixed cost of 6 ms."""
 
     def __init__(self, client: StoreClient, stage_store: Stages, commits: Commits) -> None:
         self._client = client

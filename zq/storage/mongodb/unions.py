@@ -64,8 +64,8 @@ def aggregate_with(
     """Return the results of a pipeline over ``messages``, and the queue documents that ``queue_filter`` selects.
 
     MongoDB does not support unions in transactions. With a session, the queue documents may have only the fields
-    ``FLOORS``, and the second list may be empty if the pipeline has no results. It may also be empty after
-    ``max_bytes``.
+    ``FLOORS``, and the second list may be empty if the pipeline has no results. It may also be empty if ``max_bytes``
+    was reached.
     """
     if client.sharded:
         return client.aggregate(stages, hint, session), client.find(queue_filter, session=session)

@@ -53,7 +53,7 @@ MIN_SAMPLE: Final = 100
 
 
 class Totals(Struct, frozen=True):
-    """A message count, and the total size in bytes, with ``OVERHEAD`` for each message."""
+    """A message count, and the total size in bytes, including ``OVERHEAD`` for each message."""
 
     messages: int = 0
     bytes: int = 0
@@ -69,8 +69,8 @@ class Totals(Struct, frozen=True):
 class Count(Struct, frozen=True):
     """The last count of a project, as stored in its document.
 
-    ``moment`` is the start of the count; after a future start (wrong clock), the project is counted again. ``until`` is
-    the expiry of the lease. ``entered`` has the messages and bytes ever posted, at the start of the count.
+    ``moment`` is the start of the count. If it is in the future because a clock was wrong, the project is counted
+    again. ``until`` is the expiry of the lease. ``entered`` has the totals ever posted before the start of the count.
     """
 
     moment: Seconds = 0.0

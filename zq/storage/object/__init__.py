@@ -101,8 +101,8 @@ def default_cache(uri: str) -> Path:
 def restore(uri: str, to: str, at: float | None = None, position: int | None = None) -> tuple[int, float]:
     """Restore the data in the object store at ``uri`` to a new embedded store at ``to``.
 
-    Return the log position and the time of the restored state: the latest state, or the state at the time ``at`` or the
-    log position ``position``. Times are in seconds since the Unix epoch.
+    By default, the latest state is restored; the time ``at`` or the log position ``position`` selects an earlier state.
+    Return the log position and the time of the restored state. Times are in seconds since the Unix epoch.
 
     Raises ``StartRefused`` if the state is not available or ``to`` exists, and ``Unavailable`` if the object store does
     not respond.
@@ -114,8 +114,8 @@ def restore(uri: str, to: str, at: float | None = None, position: int | None = N
 def ship(uri: str, to: str, check: Callable[[Storage], object]) -> int:
     """Upload the embedded store at ``uri`` to the object store at ``to``, and return the store's number of files.
 
-    ``check`` is called with the open store before the upload. Raises its errors, and ``StartRefused`` if there is no
-    store at ``uri``, or if there is already a store at ``to``.
+    ``check`` is called with the open store before the upload. Raises the errors of ``check``, and ``StartRefused`` if
+    there is no store at ``uri`` or already a store at ``to``.
     """
 
     def admit(path: Path) -> None:

@@ -97,7 +97,7 @@ class Head(RestorePoints, frozen=True, kw_only=True):
 
 
 def log_name(epoch: int, position: int, by_position: bool = False) -> str:
-    """Return the object name of a log record, which contains no epoch if the epoch is fenced by position."""
+    """Return the object name of a log record. The name has no epoch if the epoch is fenced by position."""
     return f"log/{position}" if by_position else f"log/{epoch}/{position}"
 
 
@@ -246,7 +246,10 @@ class Proof:
         return not self.fenced and self._clock() < self._until
 
     def extend(self, moment: float) -> None:
-        """Extend the proof to one lease after ``moment``, a time by ``now`` at which this server owned the store."""
+        """Extend the proof to one lease after ``moment``, when this server owned the store.
+
+        ``moment`` is a time of the clock ``now``.
+        """
         self._until = max(self._until, moment + self._lease * (1 - MARGIN))
 
     def mark_deposed(self) -> None:

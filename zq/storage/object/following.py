@@ -88,7 +88,7 @@ def is_confirmed(head: Head | None) -> bool:
 
 
 def yield_acknowledged(records: Iterable[Entry], known: int) -> Iterator[Entry]:
-    """Yield the records up to the position ``known``, and the records that a later record states as acknowledged."""
+    """Yield the records up to the position ``known``, and records that a later record reports as acknowledged."""
     held: deque[Entry] = deque()
     for record in records:
         known = max(known, record.acknowledged)
@@ -114,7 +114,7 @@ class Standby:
         self._manifest: Manifest | None = None
         self._tail = Tail(objects, 0)
         self._base = self._failed = -1
-        """Checkpoint positions, -1 at first: ``_base`` of the current copy, ``_failed`` of the last damaged copy."""
+        """Checkpoint positions of the current copy (``_base``) and the last damaged copy (``_failed``); -1 = none."""
         self._again = 0.0
         """The earliest monotonic time of the next attempt to create the copy."""
 

@@ -13,7 +13,7 @@ from zq.errors import Unavailable
 
 
 class ObjectStoreRejection(Unavailable):
-    """Raised if the object store rejects a request for a lasting cause, such as permissions or a quota."""
+    """Raised if the object store rejects a request for a lasting reason, such as missing permissions or a quota."""
 
 
 class Requests:

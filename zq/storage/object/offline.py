@@ -146,7 +146,7 @@ def _is_beyond(bound: int | None, value: int) -> bool:
 
 
 def _find_checkpoint(kept: RestorePoints, latest: int | None, position: int | None) -> CheckpointRef | None:
-    """Return the newest checkpoint that is not after the requested time or position."""
+    """Return the newest checkpoint at or before the requested time or position."""
     fitting = [
         mark
         for mark in kept.checkpoints

@@ -171,7 +171,7 @@ class Owner(Directory):
         return Standby(self._objects, self._path, lambda: ShippedStore(self._path, self._families, "", Damage()))
 
     def _fall_behind(self, cause: Exception | None = None) -> None:
-        """Log that another server has taken over the store, or raise ``Deposed``."""
+        """Handle a takeover by another server: log a warning if this server may wait again, else raise ``Deposed``."""
         if self._terms.takeover != "wait" or self._proof is not None:
             raise Deposed(TAKEN) from cause
         LOG.warning(OVERTAKEN)
@@ -194,7 +194,7 @@ class Owner(Directory):
             self._fall_behind()
 
     def _is_served(self, epoch: int, patience: float) -> bool:
-        """Return whether an epoch is opened within ``patience`` seconds."""
+        """Wait up to ``patience`` seconds for the epoch to open, and return whether it has opened."""
         deadline = uptime() + patience
         while uptime() < deadline:
             try:
@@ -299,7 +299,7 @@ class Owner(Directory):
         return isinstance(head, Head) and head.released >= 0
 
     def _choose_copy(self, copy: StandbyCopy | None, kept: RestorePoints) -> StandbyCopy:
-        """Return the newer one of the standby copy and the newest checkpoint in ``kept``, which is then downloaded.
+        """Return the standby copy, or download the newest checkpoint in ``kept`` if it is newer than the copy.
 
         The log may no longer have the records that follow an older copy. Without a copy and a checkpoint, the result is
         at position 0.

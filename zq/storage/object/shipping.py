@@ -292,7 +292,7 @@ class Shipper:
             self._cuts.popleft().position = position
 
     def _pause(self) -> float:
-        """Return the seconds until the next upload may begin or must be considered again; 0 or less = now."""
+        """Return the seconds until the next upload may begin or the next check is due; 0 or less = now."""
         if not self._waiting or self._last - self._acknowledged >= self._ahead:
             return UNHURRIED / 2
         now, oldest = time.monotonic(), self._waiting[0].since

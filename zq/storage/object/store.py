@@ -28,7 +28,7 @@ class ShippedStore(Store):
     def __init__(self, path: Path, families: Sequence[str], filtered: str, damage: Damage) -> None:
         super().__init__(path, families, "never", 0, filtered, damage, logged=False)
         self._order = threading.Lock()
-        """Held while a batch is written and appended to the log, so that the log has the order of the writes."""
+        """Held while a batch is written and appended to the log, so that the log has the same order as the writes."""
         self._proof: Proof | None = None
         self._shipper: Shipper | None = None
         self._checkpointer: Checkpointer | None = None
@@ -42,7 +42,7 @@ class ShippedStore(Store):
     def serve(
         self, proof: Proof, shipper: Shipper, checkpointer: Checkpointer, closed: Callable[[], object] = bool
     ) -> None:
-        """Start to upload all new writes. ``closed`` is called when the store has been closed."""
+        """Start uploading all new writes. ``closed`` is called when the store has been closed."""
         self._proof, self._shipper, self._checkpointer, self._closed = proof, shipper, checkpointer, closed
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:

@@ -41,7 +41,7 @@ class Match(NamedTuple):
 def page(
     store: Store, state: QueueState, wanted: State, after: Position, limit: int, now: int, max_bytes: int
 ) -> BrowsePage:
-    """Return up to ``limit`` messages in the state ``wanted`` after ``after``, at least one if any exists."""
+    """Return up to ``limit`` messages in the state ``wanted`` after a position, at least one if any exists."""
     matches = (
         _claimed(store, state, after, now) if wanted is State.CLAIMED else _unclaimed(store, state, wanted, after, now)
     )
@@ -106,7 +106,7 @@ def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now:
 
 
 def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> list[Candidate]:
-    """Return the fresh messages after ``after`` that are not available yet because the clock was set back."""
+    """Return fresh messages, above a position, that are not available yet because the clock was set back."""
     first, last = max(state.tally.fresh_head, after.lane) + 1, state.tally.fresh_tail + 1
     found: list[Candidate] = []
     if first < last:

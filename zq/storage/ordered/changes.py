@@ -98,7 +98,7 @@ class Change:
         self._store_new(state, sequence, record, body)
 
     def adopt(self, state: QueueState, sequence: int, record: StoredMessage, body: bytes) -> None:
-        """Insert another store's message with its sequence and available-at. Add the body to ``record.size``."""
+        """Insert a message from another store, with its sequence and available-at. Add the body to ``record.size``."""
         tally = self._tally(state)
         record.size += len(body) + OVERHEAD
         record.indexed = not state.grouping
@@ -109,7 +109,7 @@ class Change:
         self.invalidate_visibility(state, sequence)
 
     def adopt_history(self, state: QueueState, position: int, kept: StoredEntry) -> None:
-        """Insert a history entry of another store with its position."""
+        """Insert a history entry from another store, with its position."""
         tally = self._tally(state)
         tally.position = max(tally.position, position)
         tally.finished = max(tally.finished, kept.finished)
@@ -117,12 +117,12 @@ class Change:
         self._writes += due.history_writes(state.history, position, kept)
 
     def adopt_key(self, state: QueueState, writes: Sequence[Write], size: int) -> None:
-        """Insert an idempotency key of another store. ``size`` is the size of its stored result in bytes."""
+        """Insert an idempotency key from another store. ``size`` is the size of its stored result in bytes."""
         self._tally(state).kept += size
         self._writes += writes
 
     def raise_counters(self, state: QueueState, lowest: Tally) -> None:
-        """Raise each counter of the queue at least to its value in ``lowest``."""
+        """Raise each counter of the queue to at least its value in ``lowest``."""
         tally = self._tally(state)
         for field in ("sequence", "fresh", "position", "finished"):
             setattr(tally, field, max(getattr(tally, field), getattr(lowest, field)))
@@ -199,7 +199,7 @@ class Change:
             self.invalidate_visibility(state, sequence)
 
     def invalidate_visibility(self, state: QueueState, sequence: int) -> None:
-        """Let listings read the message again, because it may become visible earlier."""
+        """Make listings read the message again, because it may become visible earlier than the index has recorded."""
         self._lowered.setdefault(state, set()).add(sequence)
 
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
@@ -230,7 +230,7 @@ class Change:
     def commit(self) -> None:
         """Apply all writes in one batch, update the queue states in memory, and notify the listener.
 
-        Raises ``Unavailable`` if the store cannot write. Nothing has changed then.
+        Raises ``Unavailable`` if the store cannot write. In this case, nothing has changed.
         """
         for state, writes, entry in self._group_indexes.writes(self._now) if self._group_indexes else ():
             self._writes += writes

@@ -232,8 +232,8 @@ def claim_message(
 def release_message(change: Change, state: QueueState, found: Found, delay: int | None, now: int) -> None:
     """Release a message from its claim. It becomes available ``delay`` seconds after ``now``.
 
-    If ``delay`` is None, the redelivery delay of the claim applies. If the redelivery delay is 0, the message gets back
-    the available-at that it had before the claim.
+    If ``delay`` is None, the redelivery delay of the claim applies. If that is 0, the message's available-at before the
+    claim is restored.
     """
     sequence, record = found
     place = record.index_fields()

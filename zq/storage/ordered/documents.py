@@ -74,7 +74,7 @@ class DocumentController:
 
 
 def adopt(store: Store, stripes: StripedLocks, document: Document) -> None:
-    """Store a document of another store with its version."""
+    """Import a document from another store, and keep its version."""
     key, expires = _key(document.ref), None if document.expires is None else layout.ms(document.expires)
     with stripes.locked(lock_name(key)):
         new = StoredDocument(document.value, document.version, expires)

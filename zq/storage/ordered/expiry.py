@@ -56,8 +56,8 @@ class ActiveExpiry:
         self._due_position = b""
         """The key in ``due`` from which the next round scans. ``position`` is the corresponding key in ``expiry``.
 
-        Only an entry that is written after its own expiry is below these keys. A scan from the beginning finds it
-        later.
+        Only entries that were written after their own expiry are below these keys. A later scan from the beginning
+        finds them.
         """
         self._rescan_at = 0.0
         self._first = 0
@@ -160,7 +160,10 @@ class ActiveExpiry:
 
 
 def _counter_writes(store: Store, removed: Counter[bytes]) -> list[Write]:
-    """Return the writes that add to the counters of removed bytes. Only active expiry writes them, without a lock."""
+    """Return the writes that add to the counters of removed bytes.
+
+    No lock is needed, because only active expiry writes these counters.
+    """
     keys = [layout.REMOVED + number for number, size in removed.items() if size]
     before = store.get_many("default", keys)
     sizes = (int.from_bytes(value or b"") + removed[key[-8:]] for key, value in zip(keys, before, strict=True))

@@ -61,7 +61,7 @@ class ScannedRecords:
         self.is_all = False
 
     def extend(self, records: Iterable[tuple[bytes, StoredMessage | None]], is_all: bool) -> None:
-        """Add (slot, record) of the next messages of the group. ``is_all``: whether the group has no more messages."""
+        """Add (slot, record) of the next messages of the group. ``is_all`` is true if no more messages follow."""
         self.records.update(records)
         self.is_all = is_all
 
@@ -105,7 +105,7 @@ class GroupIndexChanges:
         index.slots[encode_slot(grouping, record.available, sequence)] = record
 
     def add_scanned(self, state: QueueState, key: bytes, scanned: ScannedRecords) -> None:
-        """Add the records that a claim has read in the group, among which this change finds the next first message."""
+        """Add the records that a claim has read in the group. This change finds the next first message among them."""
         self._indexes.setdefault(key, _GroupIndexChange(state, key)).scanned = scanned
 
     def writes(self, now: int) -> Iterator[tuple[QueueState, list[Write], bytes]]:

@@ -23,8 +23,8 @@ def take(
 ) -> list[ReadyMessage]:
     """Return up to ``limit`` ready messages. The caller must claim or remove all of them in ``change``.
 
-    The search takes as many messages as possible from a group before it proceeds to the next group. If all messages
-    found are unreadable, raises ``StoreDamaged``.
+    The search takes as many messages as possible from a group before it proceeds to the next group. Raises
+    ``StoreDamaged`` if all messages found are unreadable.
     """
     taken: list[ReadyMessage] = []
     scan = GroupScan(store, state, now)

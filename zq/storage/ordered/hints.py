@@ -202,7 +202,7 @@ class VisibilityIndex:
                     del blocks[block]
 
     def invalidate(self, sequences: Iterable[int]) -> None:
-        """Discard the recorded times of all blocks with these sequences, which may become visible earlier."""
+        """Discard the times of blocks with these sequences: the messages may become visible earlier than recorded."""
         self.invalidations += 1
         for levels in self._kinds.values():
             for size, blocks in zip(SIZES, levels, strict=True):

@@ -22,7 +22,7 @@ STRETCH: Final = 256
 
 
 class HistoryController:
-    """The implementation of ``zq.storage.api.HistoryController`` over an ordered store."""
+    """The implementation of ``zq.storage.capabilities.HistoryController`` over an ordered store."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle

@@ -27,7 +27,8 @@ class Owner(Protocol):
 def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
     """Raise an error if the idempotency key of a request is already in use in the queue or log ``owner``.
 
-    ``Repeated`` contains the stored result of type ``answer``. ``KeyReused``: the key belongs to a different request.
+    ``Repeated`` contains the stored result of type ``answer``. ``KeyReused`` means that the key belongs to a different
+    request.
     """
     if idempotency_key is None or owner is None:
         return
@@ -45,7 +46,8 @@ def check_keys(
 ) -> None:
     """Raise an error if an idempotency key of a post or its drafts is already in use in the queue or log ``owner``.
 
-    ``Repeated`` and ``DraftsRepeated`` contain the stored results. ``KeyReused``: a key belongs to a different request.
+    ``Repeated`` and ``DraftsRepeated`` contain the stored results. ``KeyReused`` means that a key belongs to a
+    different request.
     """
     check_key(store, owner, idempotency_key, list[str], now)
     first: dict[str, Repeated] = {}

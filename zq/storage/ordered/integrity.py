@@ -42,7 +42,7 @@ class GroupIndexIntegrity:
         return Grouping.NONE if record is None else record.grouping
 
     def check(self) -> None:
-        """Check that each entry in ``lines`` has a message, and each group a head and an entry in ``available``."""
+        """Check that each entry in ``lines`` has a message, and each group has a head and an ``available`` entry."""
         group = head = b""
         for key, value in self._findings.entries("lines"):
             if not self.grouping(key[: layout.number.size]):
@@ -116,7 +116,7 @@ class Integrity(Findings):
         self._group_indexes = GroupIndexIntegrity(self, self._records)
         self._histories: set[bytes] = set()
         self._keepers: dict[bytes, bytes] = {}
-        """The numbers of the queues whose counters include a history, by history number."""
+        """The number of the queue whose counters include a history, by history number."""
         self._kept: Counter[bytes] = Counter()
         """Bytes of history entries and idempotency results, by history number."""
         self._pending_queues = self.read_numbers(layout.PENDING_QUEUE)

@@ -45,7 +45,7 @@ class Findings:
         self._examples: list[str] = []
 
     def contradict(self, sentence: str) -> None:
-        """Report a contradiction, unless it may be caused by a damaged entry."""
+        """Report a contradiction, unless a damaged entry may have caused it."""
         if self.store.missed:
             self.store.missed = False
             self.counted["comparisons that are impossible because of damage"] += 1
@@ -68,7 +68,7 @@ class Findings:
             return None
 
     def check_wanted(self, family: str, key: bytes, wanted: Sequence[Write]) -> None:
-        """Report each entry that the record ``key`` must have (``wanted``) and that is missing or different."""
+        """Report each entry in ``wanted`` that is missing or different. The record ``key`` must have these entries."""
         for other, place, value in wanted:
             stored = self.store.get(other, place)
             if stored is None:

@@ -233,7 +233,7 @@ class Log:
         self.view = self.view._replace(record=record)
 
     def adopt_batches(self, store: Store, batches: Sequence[BatchParcel]) -> None:
-        """Store batches of another store's log. Ignore batches that already exist."""
+        """Store batches from another store's log. Ignore batches that already exist."""
         keys = [layout.pair.pack(self.history, one.batch.last) for one in batches]
         known = store.get_many("batches", keys)
         before = [LogRecord(self.history, size=one.bytes, messages=one.messages) for one in batches]
@@ -241,9 +241,10 @@ class Log:
         store.write([write for batch, its in new for write in batch_writes(batch, its)])
 
     def trimmed(self) -> Range | None:
-        """Return a key range of trimmed batches for the caller to compact, after the last range. Not thread-safe.
+        """Return the key range trimmed since the last returned range, for the caller to compact. Not thread-safe.
 
-        Return None if the range is small, or if trims continue: the store then compacts by itself.
+        Return None if the range is small, or if batches were trimmed since the last call: while trims continue, the
+        store compacts by itself.
         """
         record, seen, former = self.view.record, self._seen, self._compacted
         self._seen = record
@@ -266,7 +267,8 @@ class Log:
     def discard_floor(self, topic: str) -> None:
         """Discard the floor (last purged sequence) of a topic whose purged batches are removed.
 
-        Readers share the mapping of floors, so discarded floors stay in it until one copy removes many of them.
+        Readers share the mapping of floors. Discarded floors stay in it until they are half of all floors. Then a copy
+        without them replaces the mapping.
         """
         self._forgotten.add(topic)
         floors = self.view.floors
@@ -288,7 +290,7 @@ class Logs:
 
     @property
     def origin(self) -> int:
-        """The last sequence before the first sequence of a new log; see ``startup.initial_value``."""
+        """The sequence before the first sequence of a new log; see ``startup.initial_value``."""
         return startup.initial_value(self._start)
 
     def find(self, project: str) -> Log | None:

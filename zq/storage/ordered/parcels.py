@@ -121,7 +121,7 @@ def _adopt_queue(session: Session, queue: QueueRef, parcel: QueueParcel, now: in
 
 
 def _adopt_content(store: Store, change: Change, state: QueueState, parcels: Sequence[Parcel]) -> None:
-    """Add the messages, history entries and idempotency keys that the queue does not have to the change."""
+    """Add to the change the messages, history entries and idempotency keys that the queue does not have yet."""
     messages, history = only(MessageParcel, parcels), only(HistoryParcel, parcels)
     places = [layout.id_key(state.project, one.message.id) for one in messages]
     for parcel, place in zip(messages, store.get_many("ids", places), strict=True):
@@ -167,7 +167,7 @@ def _stored_entry(entry: HistoryEntry) -> StoredEntry:
 def _new_keys(
     store: Store, owner: Owner, parcels: Sequence[KeyParcel], counts: bool = True
 ) -> Iterator[tuple[list[Write], int]]:
-    """Yield (writes, size) for each idempotency key that the queue or log does not have."""
+    """Yield (writes, size) for each idempotency key that the queue or log does not have yet."""
     for parcel in parcels:
         expires = layout.ms(parcel.expires)
         key = layout.name_prefix(layout.number.pack(owner.history), parcel.key) + layout.number.pack(expires)

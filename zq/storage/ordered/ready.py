@@ -48,8 +48,8 @@ def take(
     """Return up to ``limit`` ready messages in claim order. The caller must claim or remove all of them in ``change``.
 
     A bounded number of expired messages is skipped and offered to lazy expiry (law L10). Unreadable messages are
-    skipped, so that a damaged block does not stop the queue. If all messages found are unreadable, raises
-    ``StoreDamaged``.
+    skipped, so that a damaged block does not stop the queue. Raises ``StoreDamaged`` if all messages found are
+    unreadable.
     """
     if state.grouping:
         return groups.take(store, state, limit, now, change, max_bytes)

@@ -2,7 +2,7 @@
 """The removal of data that is invisible to all operations.
 
 - Pending deletes: the data of purged and deleted queues, of their histories, and of removed stages.
-- Entries in ``topics`` and ``due`` of trimmed batches.
+- The index entries of trimmed batches, in the families ``topics`` and ``due``.
 - The batches of purged topics.
 
 The data is removed in steps. Each step begins at the key where the last one ended. A scan from the beginning would read

@@ -159,7 +159,7 @@ class Registry:
         self.logs = Logs(store, self.new_number, start)
         self._last_number = int.from_bytes(store.get("default", b"numbers") or b"")
         self._reserved = stages.find_reserved(store)
-        """Sequences of messages that open commits will delete, by number of each queue that is not loaded yet."""
+        """Sequences of messages that open commits will delete, by queue number, for queues that are not loaded yet."""
         for key, value in store.scan("hidden", b"", layout.END, spare=True):
             ref = layout.decode_queue_key(key)
             record = layout.decode_queue(value)

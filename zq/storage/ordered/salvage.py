@@ -57,7 +57,7 @@ class Salvage(SalvageState):
         self.flush()
 
     def _find_level(self) -> bytes | None:
-        """Return the record of the level. A store whose record is damaged may have the highest level."""
+        """Return the record of the level. If it is damaged, return the highest level, which the store may have."""
         with suppress(StoreDamaged):
             return self.source.get("default", startup.LEVEL)
         return levels.initial()
@@ -71,7 +71,7 @@ def _latest_start(source: DamagedStore) -> int:
 
 
 class LogSalvage:
-    """The part of a damaged store's salvage that copies topic logs. ``numbers``: the logs in the new store."""
+    """The salvage of topic logs from a damaged store. ``numbers`` has the numbers of the logs in the new store."""
 
     def __init__(self, salvage: SalvageState) -> None:
         self._salvage = salvage

@@ -46,7 +46,7 @@ def find_or_create(
 
 
 def append_writes(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
-    """Return the writes that append drafts to the stage. Raises ``StageFull`` beyond ``most`` (bytes, messages)."""
+    """Return the writes that append drafts to the stage. Raises ``StageFull`` above ``most`` (bytes, messages)."""
     size = stage.size + sum(draft.size for draft in drafts)
     grown = Stage(stage.number, stage.count + len(drafts), size)
     if size > most[0] or grown.count > most[1]:
@@ -164,7 +164,7 @@ def build_result(store: Store, producer: bytes, batch: Batch) -> CommitResult:
 
 
 def list_work(store: Store, project: str, work: Work, after: str, now: int) -> Iterator[KnownWork]:
-    """Yield the project's fences, live stages or live producers after ``after``, sorted by name."""
+    """Yield the project's fences, live stages or live producers with names above ``after``, sorted by name."""
     prefix = layout.project_prefix(project)
     ends = work is not Work.FENCE
     behind = (

@@ -42,7 +42,7 @@ def uptime() -> float:
 
 
 class StorageClock:
-    """The machine's clock, but at least ``seen``. ``now`` ignores a jump ahead until the jump is trusted."""
+    """The machine's clock, but never less than ``seen``. ``now`` ignores a jump ahead until the jump is trusted."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -308,6 +308,6 @@ def _count_delayed(store: Store, state: QueueState, now: int, most: int) -> int:
 
 
 def _count_live(entries: Iterator[tuple[bytes, bytes]], now: int, most: int) -> tuple[int, bool]:
-    """Count the unexpired messages among the first ``most`` entries. Also return whether there are fewer entries."""
+    """Count unexpired messages among the first ``most`` entries. Also return whether there are fewer than ``most``."""
     ends = [layout.number.unpack(value)[0] > now for _, value in islice(entries, most)]
     return sum(ends), len(ends) < most

@@ -86,16 +86,16 @@ class Store(Protocol):
         ...
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
-        """Apply the writes and remove the key ranges ``gone``, atomically. After ``Unavailable``, nothing is applied.
+        """Apply the writes and remove the key ranges ``gone``, atomically. On ``Unavailable``, nothing was applied.
 
         When the method returns, the change is visible to all threads. Unless the store is volatile, the change survives
-        a kill of the process; after ``wait_durable``, it also survives a power failure. The ranges must not contain any
-        of the written keys. If several writes have the same key, the last one counts.
+        if the process is killed; after ``wait_durable``, it also survives a power failure. The ranges must not contain
+        any of the written keys. If several writes have the same key, the last one counts.
         """
         ...
 
     def wait_durable(self, always: bool = False) -> None:
-        """Wait until this thread's writes are as durable as the sync mode requires; with ``always``, on disk."""
+        """Wait until this thread's writes are as durable as the sync mode requires or, with ``always``, are on disk."""
         ...
 
     def prove(self) -> None:
@@ -158,7 +158,7 @@ class Housekeeping:
         return iter(())
 
     def has_low_space(self) -> bool:
-        """Return whether the file system has too little free space for posts. Called at any time."""
+        """Return whether the file system has too little free space for posts. May be called at any time."""
         return False
 
     def check(self) -> None:

@@ -20,7 +20,7 @@ from zq.storage.ordered.store import Store, Write
 
 
 class TopicController:
-    """The implementation of ``zq.storage.api.TopicController`` over an ordered store."""
+    """The implementation of ``zq.storage.capabilities.TopicController`` over an ordered store."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
@@ -234,7 +234,10 @@ def _scan_log(store: Store, log: Log, view: LogView, after: int, pattern: Patter
 def _scan_entries(
     store: Store, log: Log, view: LogView, topic: str | None, after: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the entries after ``after`` in ``topics``, or in ``batches`` if ``topic`` is None, except removed ones."""
+    """Yield the entries above the sequence ``after`` that are not removed.
+
+    The entries are those of ``topics`` or, if ``topic`` is None, of ``batches``.
+    """
     number = layout.number.pack(log.history)
     family, prefix = ("batches", number) if topic is None else ("topics", logs.topic_key(log.history, topic))
     head, last = _known_head(log, view, topic), view.record.last

@@ -45,7 +45,7 @@ from zq.storage.ordered.store import Store, Write
 
 
 class TransactionController:
-    """The implementation of ``zq.storage.api.TransactionController`` over an ordered store."""
+    """The implementation of ``zq.storage.capabilities.TransactionController`` over an ordered store."""
 
     min_slice = 40
 

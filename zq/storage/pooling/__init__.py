@@ -71,7 +71,7 @@ class PooledStorage:
         return self.catalogue.clock_lead()
 
     def ping(self) -> None:
-        """Check only the catalogue, because the server can serve the catalogue's queues without the other stores."""
+        """Check only the catalogue, because an unavailable pool affects only its own queues."""
         self.catalogue.ping()
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
@@ -135,7 +135,7 @@ class PooledStorage:
         return [Measure(name, value, labels) for (name, labels), value in found.items()]
 
     def has_low_space(self) -> bool:
-        """Return whether the catalogue or an open pool has little free space. Each readable store is checked."""
+        """Return whether any open store has little free space. Raises ``OSError`` if every check fails."""
         low, failures = [], []
         for store in self._stores.opened():
             if isinstance(store, LimitedSpace):

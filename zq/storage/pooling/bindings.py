@@ -132,7 +132,7 @@ class Bindings:
             )
 
     def check_flavor(self, queue: QueueRef, pool: str, flavor: str) -> None:
-        """Raise ``Conflict`` if the pool is not of the flavor. The default pool belongs to flavors without pools."""
+        """Raise ``Conflict`` if the pool is not of the flavor. The default pool matches a flavor without pools."""
         known = self.pools().get(pool) or self.pools(fresh=True).get(pool)
         if (known is None or known.flavor != flavor) and (pool or self._weights(flavor)):
             raise Conflict(
@@ -145,7 +145,7 @@ class Bindings:
         return self._documents.get(flavor_ref(project, flavor), self._catalogue.now()) is not None
 
     def release(self, queue: QueueRef) -> None:
-        """Schedule the removal of a queue's binding in ``BINDING_RETENTION`` seconds. Call before deletion."""
+        """Schedule the removal of a queue's binding after ``BINDING_RETENTION`` seconds. Call before the deletion."""
         while (document := self._read(queue)) is not None:
             now, binding = self._catalogue.now(), read_binding(document)
             note = msgspec.json.encode(Unbound(queue.project, queue.name))
@@ -180,8 +180,8 @@ class Bindings:
     def _bind(self, queue: QueueRef, flavor: str | None, beside: str | None) -> str | None:
         """Bind the queue as ``bind`` does, and return the pool's name.
 
-        Return None if another server has bound the queue first, or if the chosen pool was removed. The caller then
-        tries again.
+        Return None if another server has bound the queue in the meantime, or if the chosen pool was removed. The caller
+        then tries again.
         """
         now = self._catalogue.now()
         beside = self._required_pool(queue) if beside is None else beside

@@ -112,7 +112,7 @@ class RedisStorage(Defaults):
 
 
 def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
-    """Open the store at a URI, in a form that ``zq.storage.redis.address`` lists.
+    """Open the store at a ``redis:``, ``rediss:`` or ``unix:`` URI; see ``zq.storage.redis.address``.
 
     Raises ``StartRefused`` if the URI or the server is unsuitable, and ``Unavailable`` if the server is unavailable.
     """

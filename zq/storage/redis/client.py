@@ -131,7 +131,7 @@ class Client:
         return replies
 
     def pick_per_server(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Return the first key of each server among ``keys``."""
+        """Return one of ``keys`` for each server that has any of them."""
         with translate_errors():
             return [keys[places[0]] for _, places in self._servers(keys).values()]
 
@@ -246,7 +246,7 @@ class Client:
 
 
 def _repeat(ask: Callable[[float], T], deadline: float) -> T:
-    """Call ``ask`` until the cluster slot has moved or the deadline has passed.
+    """Call ``ask`` again until the cluster slot has finished moving or the deadline has passed.
 
     The repetition is safe, because a server rejects a request if some of the request's keys have moved to another
     server.

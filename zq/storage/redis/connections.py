@@ -157,7 +157,7 @@ def _timed_by_kernel(connected: socket.socket, timeout: float | None) -> socket.
 
 
 def _is_usable(connection: Any, released: float) -> bool:
-    """Return whether the connection is open. After a recent release, unexpected input is not checked."""
+    """Return whether the connection is open and, unless it was released recently, has no unexpected input."""
     try:
         return connection.is_connected and (time.monotonic() - released < FRESH or not connection.can_read())
     except VENDOR:

@@ -49,8 +49,8 @@ CHECK_INTERVAL: Final = 0.1
 class MasterReport(NamedTuple):
     """A Sentinel's report about the master.
 
-    The report with the largest ``epoch`` is the latest. ``failing_over``: the Sentinel leads a failover that has not
-    promoted a replica yet. ``peers`` are the addresses of the other Sentinels.
+    The report with the largest ``epoch`` is the latest. ``failing_over`` is true if the Sentinel leads a failover that
+    has not promoted a replica yet. ``peers`` are the addresses of the other Sentinels.
     """
 
     address: Host

@@ -65,7 +65,7 @@ class SweepRound:
         self.over = False
 
     def sweep_bucket(self, number: int) -> None:
-        """Remove expired data of the queues in bucket ``number`` that are due, unless another round has the lease."""
+        """Remove the expired data of all due queues in bucket ``number``, unless another round has the lease."""
         due = self._due(number, QUEUES)
         if not due:
             return

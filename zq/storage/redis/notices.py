@@ -67,8 +67,8 @@ class QueueSubscriber(Subscriber):
 class FollowedProject:
     """A project whose topic log has listeners in this process.
 
-    ``confirmed`` is set when the server has confirmed the subscription. ``late``: whether a caller of ``subscribe`` has
-    stopped waiting for the confirmation.
+    ``confirmed`` is set when the server has confirmed the subscription. ``late`` is true if a caller of ``subscribe``
+    has stopped waiting for the confirmation.
     """
 
     def __init__(self, reader: "LogReader") -> None:

@@ -111,7 +111,7 @@ def _check_eviction(facts: dict[str, str], address: Address) -> None:
 
 
 def _answer(ask: Callable[[], Reply], address: Address) -> Reply:
-    """Call ``ask`` and return the reply, or None if the server is out of memory. Other errors name the server."""
+    """Call ``ask`` and return the reply, or None if the server is out of memory. Name the server in other errors."""
     try:
         return ask()
     except Unavailable as unavailable:

@@ -48,7 +48,7 @@ MAX_KNOWN: Final = 100_000
 
 
 class Store:
-    """A Redis store, as a runner of queue scripts and as an expiry schedule. Times are in milliseconds.
+    """A Redis store, which runs scripts on queues and schedules their sweeps. Times are in milliseconds.
 
     A sweep removes a queue's expired data. A schedule entry contains a queue and the time of its next sweep. The entry
     and the queue are in different cluster slots, so the entry is created before the message that needs it. One entry is

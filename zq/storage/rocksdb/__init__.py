@@ -269,7 +269,7 @@ class Directory(Housekeeping):
         self._former: Counter[str] = Counter()
         self._store: Store | None = None
         self._pause = 0.0
-        """Seconds for which the last snapshot has blocked all threads."""
+        """Seconds for which the last snapshot blocked all threads."""
 
     def open(self) -> Store:
         """Open the store. Raises ``StartRefused`` if the store is in use or cannot be opened for writing."""

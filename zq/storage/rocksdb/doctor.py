@@ -50,7 +50,7 @@ def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[S
 
 
 def find_folder(path: Path) -> Path:
-    """Return the store's directory or the nearest existing parent. Raises ``StartRefused`` if not writable."""
+    """Return the store's directory or the nearest existing parent. Raises ``StartRefused`` if it is not writable."""
     folder = next(each for each in (path, *path.absolute().parents) if os.path.exists(each))
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise StartRefused(f"The store {path} cannot be opened: {folder} is not a directory that this user can write.")

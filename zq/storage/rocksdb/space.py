@@ -42,8 +42,8 @@ class SpaceGuard:
     def is_low(self) -> bool:
         """Return whether free disk space is low.
 
-        The state begins when free space falls below the minimum. It ends when free space reaches twice the minimum, or
-        the mean of the minimum and the total size if that is less.
+        Space becomes low when it falls below the minimum. It stays low until it reaches twice the minimum, or the mean
+        of the minimum and the total size if that is less.
         """
         usage = self._disk_usage(self._path)
         minimum = default_minimum(usage.total) if self._minimum is None else self._minimum

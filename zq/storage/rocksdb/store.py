@@ -222,7 +222,7 @@ class Store(ordered.Store):
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
         """Apply the writes and remove the key ranges ``gone`` atomically; see ``ordered.Store.write``.
 
-        During a write stall, the write is retried for some seconds, or more briefly on the event loop's thread. After
+        During a write stall, the write is retried for a few seconds, or more briefly on the event loop's thread. After
         any other error, the store accepts no further writes.
         """
         if self.failure is not None:

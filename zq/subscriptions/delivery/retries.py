@@ -32,7 +32,7 @@ class Outcome(Struct, frozen=True):
 def merge_policies(
     subscription_policy: Mapping[str, Any] | None, queue_policy: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
-    """Return the subscription's retry policy or, if it is missing or overridden, the queue's, with defaults."""
+    """Return the subscription's retry policy, or the queue's if that is missing or overridden, with defaults."""
     subscription_policy, queue_policy = subscription_policy or {}, queue_policy or {}
     overridden = subscription_policy.get("ignore_subscription_override") or queue_policy.get(
         "ignore_subscription_override"

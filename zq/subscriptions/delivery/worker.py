@@ -174,7 +174,7 @@ class DeliveryWorker:
         self._thread.start()
 
     def notify(self, queue: QueueRef) -> None:
-        """Schedule a check of a queue that can have new messages. Thread-safe."""
+        """Schedule a check of a queue that may have new messages. Thread-safe."""
         at = parse_delivery_queue(queue)
         if (at or is_notice_queue(queue) or is_log(queue)) and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._schedule, queue, 0.0)
