@@ -352,7 +352,7 @@ def test_a_full_target_is_said_and_left_as_it_was(zq: ZqServer, uri: str, target
 def test_a_store_without_a_server_or_without_backups_is_refused(uri: str, target: Path) -> None:
     """With the way that there is instead."""
     for store, sentence in (
-        (uri, "The server creates the backup, so start it"),
+        (uri, "Start the server, which creates the backup"),
         ("memory:", "A store in memory cannot be backed up"),
         ("s3://bucket/prefix", "zq-server restore --at"),
         ("swift://container/prefix", "zq-server restore --at"),

@@ -50,7 +50,7 @@ def complete(context: click.Context, _parameter: click.Parameter, begun: str) ->
 @context_group.command("list")
 @pass_session
 def list_contexts(session: Session) -> None:
-    """List the profiles of the configuration file."""
+    """List the profiles in the configuration file."""
     document = read_profiles(session.profiles) or ProfileFile()
     current = active_profile(session, document)
     found = {name: members(document, name, session.profiles) for name in document.profiles}

@@ -97,7 +97,7 @@ def dead_letter_counts(session: Session, unread: UnreadableResources) -> Iterato
 
 @dlq_group.command("redrive")
 @queue_argument
-@click.option("--to", "target", metavar="QUEUE", help="Target queue (default: the origin queue of each message).")
+@click.option("--to", "target", metavar="QUEUE", help="Target queue (default: each message's original queue).")
 @click.option("--limit", type=Count(1), help="Maximum number of messages (default: all that are present at the start).")
 @click.option("--id", "ids", multiple=True, metavar="ID", help="Id of a message to move; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only show how many messages would be moved, by origin queue.")

@@ -112,9 +112,7 @@ def pop(session: Session, queue: str, limit: int, wait: int) -> None:
 @queue_argument
 @limit_option(10)
 @click.option("--ttl", type=CLAIM_TTL, metavar="SECONDS", help="Claim TTL.")
-@click.option(
-    "--grace", type=GRACE, metavar="SECONDS", help="Minimum seconds for which claimed messages outlive the claim."
-)
+@click.option("--grace", type=GRACE, metavar="SECONDS", help="Minimum seconds that messages live after the claim ends.")
 @wait_option
 @click.option(
     "--name", metavar="NAME", help="Claim id, which must contain a dot. If the claim exists, it is returned again."

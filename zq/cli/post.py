@@ -78,7 +78,7 @@ attribute_option: Final = click.option(
 @delay_option
 @click.option("--text", is_flag=True, help="Post bodies as text, even if they look like JSON.")
 @click.option(
-    "--csv", "rows", is_flag=True, help="Read CSV. Each row becomes a JSON object, whose keys are in the first row."
+    "--csv", "rows", is_flag=True, help="Read CSV. The first row has the keys; each other row becomes a JSON object."
 )
 @click.option(
     "--delimiter", type=Delimiter(), metavar="CHAR", help='CSV field delimiter (default ","); "\\t" is a tab.'

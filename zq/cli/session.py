@@ -82,7 +82,7 @@ GLOBAL_OPTIONS: Final = (
         "--profile",
         envvar="ZQ_PROFILE",
         metavar="NAME",
-        help="Profile of the configuration file.",
+        help="Profile to use from the configuration file.",
     ),
     GlobalOption(
         "--config",

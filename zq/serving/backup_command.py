@@ -101,7 +101,7 @@ def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
             made = made_of.make(snapshot, target, given.keep)
     except Unavailable as absence:
         raise StartRefused(
-            f"{absence} The server creates the backup, so start it. If no server has the store open, copy the store "
+            f"{absence} Start the server, which creates the backup. If you do not want to start it, copy the store "
             "directory instead."
         ) from absence
     print(f"{made.folder} has {made.size:,} bytes, of which {made.copied:,} were copied.")  # noqa: T201

@@ -79,5 +79,5 @@ def _check(chosen: Settings) -> None:
         )
     if not chosen.share.secrets:
         raise StartRefused(
-            "zq-deliver needs [signed_url] secret_key, the same as on the servers, to sign notifications."
+            "zq-deliver signs notifications with [signed_url] secret_key. Set it to the same value as on the servers."
         )

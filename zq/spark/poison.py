@@ -64,9 +64,9 @@ def find_poison(
     if not found:
         raise InconclusiveSearch("no message fails by itself")
     if len(found) > most:
-        raise InconclusiveSearch(f"more than {most} messages fail, one by {next(iter(found.values()))}")
+        raise InconclusiveSearch(f"more than {most} messages fail, for example with {next(iter(found.values()))}")
     if len(found) == len(ids) > 1 and claim_count < MIN_FAILED_ROUNDS:
-        raise InconclusiveSearch(f"all of its messages fail, one by {next(iter(found.values()))}")
+        raise InconclusiveSearch(f"all of its messages fail, for example with {next(iter(found.values()))}")
     pause(RETRY_PAUSE)
     return {one: reason for one in found if (reason := fails([one], keep))}
 

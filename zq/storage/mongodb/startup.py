@@ -296,8 +296,8 @@ def shard(client: Client, database: str) -> None:
         client.admin.command({"shardCollection": f"{database}.{MESSAGES}", "key": SHARD_KEY})
     except OperationFailure as error:
         raise StartRefused(
-            f"The collection {database}.{MESSAGES} cannot be sharded by {{s: 'hashed'}}: the user requires the role "
-            "clusterAdmin, and a collection with another shard key must be dropped first."
+            f"The collection {database}.{MESSAGES} cannot be sharded by {{s: 'hashed'}}. Check that the user has the "
+            "role clusterAdmin, and that the collection is not sharded by another key."
         ) from error
     except PyMongoError as error:
         raise _unprepared() from error

@@ -131,7 +131,7 @@ def check_layout(families: Collection[str], read: Callable[[bytes], bytes | None
     found = read(b"version")
     if found is None and (foreign := sorted(set(families) - {*layout.FAMILIES})):
         raise StartRefused(
-            "The directory contains a RocksDB database of another program, with the column families "
+            "The directory contains a RocksDB database that belongs to another program, with the column families "
             f"{', '.join(foreign)}. Use another directory for the store."
         )
     _check_layout(found)

@@ -64,7 +64,7 @@ function Table({ route, found, more }) {
   const [, when] = ORDERS[sort];
   const rows = shown.claims.toSorted((one, other) => when(one) - when(other));
   if (!rows.length && !shown.more) {
-    return html`<${Empty} title="No claims"><p>No messages of this project are claimed now.</p></${Empty}>`;
+    return html`<${Empty} title="No claims"><p>No messages in this project are currently claimed.</p></${Empty}>`;
   }
   const again = () => {
     over.current = false; // what the reader did himself is shown at once

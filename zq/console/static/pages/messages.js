@@ -247,7 +247,7 @@ function More({ list }) {
 
 function Nothing({ route, state, depth }) {
   if (route.query.state === "dead") {
-    return html`<${Empty} title="No dead letters"><p>No messages were dead-lettered, or they were redriven or consumed.</p></${Empty}>`;
+    return html`<${Empty} title="No dead letters"><p>No dead letters are left: none arrived, or all were redriven or consumed.</p></${Empty}>`;
   }
   const others = Object.keys(STATES).filter((name) => name !== state && depth?.[name] > 0);
   if (state !== "ready" || others.length) {
