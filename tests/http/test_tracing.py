@@ -296,7 +296,9 @@ def test_an_outage_of_the_receiver_is_logged_once_with_its_end(caplog: pytest.Lo
         ({"endpoint": "http://"}, "[tracing] endpoint must be an http://"),
         ({"endpoint": "http://collector:99999"}, "[tracing] endpoint must be an http://"),
         ({"endpoint": "http://a b"}, "[tracing] endpoint must be an http://"),
-        ({"endpoint": "http://user:word@collector"}, "[tracing] endpoint must not have a user and a password."),
+        ({"endpoint": "http://user:word@collector"}, "[tracing] endpoint must not have a user, a password, a query"),
+        ({"endpoint": "http://collector/v1/traces?key=word"}, "[tracing] endpoint must not have a user, a password, a"),
+        ({"endpoint": "http://collector#word"}, "[tracing] endpoint must not have a user, a password, a query or a"),
     ],
 )
 def test_an_endpoint_that_is_no_url_is_refused(options: dict[str, Any], sentence: str) -> None:
@@ -319,6 +321,61 @@ def test_an_endpoint_without_a_path_gets_the_standard_path(endpoint: str, url: s
     assert SECTION.complete(TracingOptions(endpoint=endpoint), None).endpoint == url
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:word@collector"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector?key=word"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://collector/v1/traces#word"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "word"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
+        ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "-1"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4096"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "0"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "9" * 5000),
+        ("OTEL_SPAN_LINK_COUNT_LIMIT", "abc"),
+    ],
+)
+def test_an_environment_variable_that_the_sdk_cannot_use_is_refused_without_its_value(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """Only if tracing is on."""
+    monkeypatch.setenv(name, value)
+    SECTION.complete(TracingOptions(), None)
+    with pytest.raises(StartRefused, match=f"^{name} must ") as refused:
+        SECTION.complete(TracingOptions(enabled=True), None)
+    assert "word" not in str(refused.value).replace("password", "")
+
+
+@pytest.mark.parametrize(
+    ("variables", "url"),
+    [
+        ({}, "http://localhost:4318/v1/traces"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "https://collector/a/"}, "https://collector/a/v1/traces"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://collector/b"}, "https://collector/b"),
+    ],
+)
+def test_the_environment_has_the_endpoint_if_the_option_is_empty(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], url: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert SECTION.complete(TracingOptions(enabled=True), None).endpoint == url
+
+
+def test_a_variable_that_only_the_sdk_checks_refuses_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER", "none at all")
+    with pytest.raises(StartRefused, match=r"OpenTelemetry rejects an environment variable: .*none at all"):
+        tracing_feature(TracingOptions(enabled=True, endpoint=f"{NOWHERE}/v1/traces"), NO_EVENTS)
+
+
+def test_no_middleware_is_installed_if_the_sdk_is_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    options = SECTION.complete(TracingOptions(enabled=True), None)
+    assert tracing_feature(options, NO_EVENTS).middleware == ()
+
+
 def test_the_missing_extra_is_named_only_if_tracing_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "PACKAGES", ("opentelemetry.none.at_all",))
     SECTION.complete(TracingOptions(), None)
@@ -327,17 +384,21 @@ def test_the_missing_extra_is_named_only_if_tracing_is_on(monkeypatch: pytest.Mo
 
 
 @pytest.mark.one_store
+@pytest.mark.parametrize("arguments", [(), ("--check",)])
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"OS_TRACING__SAMPLE": "1.5"}, "section [tracing], set by OS_TRACING__SAMPLE, must be a number from 0 to 1"),
         ({"OS_TRACING__ENDPOINT": "collector:4318"}, "[tracing] endpoint must be"),
+        ({"OS_TRACING__ENABLED": "true", "OTEL_BSP_SCHEDULE_DELAY": "0"}, "OTEL_BSP_SCHEDULE_DELAY must be"),
     ],
 )
-def test_a_server_refuses_to_start_with_an_option_beyond_its_bound(options: dict[str, str], sentence: str) -> None:
-    with pytest.raises(AssertionError) as ended, ZqServer("memory:", env=options):
-        pass
-    assert sentence in str(ended.value)
+def test_a_server_refuses_to_start_with_an_option_beyond_its_bound(
+    options: dict[str, str], sentence: str, arguments: tuple[str, ...]
+) -> None:
+    server = ZqServer("memory:", *arguments, env=options)
+    assert server.launch().wait(20) == 2
+    assert sentence in server.output
 
 
 @pytest.mark.one_store

@@ -18,10 +18,9 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, S
 
 from zq import __version__
 from zq.events import Events
+from zq.tracing.settings import MAX_QUEUED
 
 LOG = logging.getLogger(__name__)
-# Maximum number of spans that wait for their export.
-MAX_QUEUED: Final = 2048
 # Seconds for which a stopping server waits for the export of the last spans.
 STOP_TIMEOUT: Final = 5.0
 # Nanoseconds per second.
@@ -166,7 +165,7 @@ def create_recorder(endpoint: str, events: Events) -> Recorder:
     """Create a recorder that sends spans to the OTLP/HTTP receiver at ``endpoint``.
 
     Args:
-        endpoint: URL; "" = the standard environment variables of OpenTelemetry.
+        endpoint: Complete URL.
         events: Observes dropped spans.
     """
-    return Recorder(OTLPSpanExporter(endpoint or None), events)
+    return Recorder(OTLPSpanExporter(endpoint), events)

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Sequence
 
+from zq.errors import StartRefused
 from zq.events import Events
 from zq.http.features import Feature
 from zq.tracing.settings import TracingOptions
@@ -24,11 +25,17 @@ class TracingFeature(Feature):
 
 
 def tracing_feature(options: TracingOptions, events: Events) -> TracingFeature:
-    """Create the feature. If tracing is off, the feature has no middleware and does not import OpenTelemetry."""
+    """Create the feature. If tracing is off, the feature has no middleware and does not import OpenTelemetry.
+
+    Raises ``StartRefused`` if OpenTelemetry rejects an environment variable.
+    """
     if not options.enabled:
         return TracingFeature()
-    from zq.tracing.exporting import create_recorder  # the SDK has 15 MB and takes 70 ms to import
-    from zq.tracing.requests import RequestTracing
+    try:
+        from zq.tracing.exporting import create_recorder  # the SDK has 15 MB and takes 70 ms to import
+        from zq.tracing.requests import RequestTracing
 
-    recorder = create_recorder(options.endpoint, events)
+        recorder = create_recorder(options.endpoint, events)
+    except (ValueError, RuntimeError) as error:
+        raise StartRefused(f"OpenTelemetry rejects an environment variable: {str(error).rstrip('.')}.") from error
     return TracingFeature([RequestTracing(options.sample, recorder)], recorder.stop)
