@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanKind
 from tests.http.api import Api
 from tests.otlp import Received, Receiver
 from tests.servers import ZqServer, ask, wait_for
-from zq.errors import StartRefused
+from zq.errors import StartRefused, TooManyRequests
 from zq.events import NO_EVENTS, Events
 from zq.tracing import exporting, settings
 from zq.tracing.exporting import BoundedExporter, Recorder, SpanRecord, create_recorder
@@ -202,6 +202,59 @@ def test_the_answers_are_the_same_without_tracing_and_with_it(compose: Callable[
 
     plain, with_spans = compose().fresh(), traced(1.0).fresh()
     assert answers(plain) == answers(with_spans)
+
+
+def test_a_context_that_the_server_made_leaves_the_base_representation_unchanged(
+    compose: Callable[..., Api], traced: Traced
+) -> None:
+    """Byte for byte, although the message has a new attribute."""
+
+    def answers(api: Api) -> tuple[bytes, bytes]:
+        api.post(f"{JOBS}/messages", 201, {"messages": [{"body": 1, "ttl": 300}]})
+        base, detailed = (api.get(f"{JOBS}/messages?echo=true{more}", 200) for more in ("", "&detailed=true"))
+        [id] = [message["id"] for message in base.json["messages"]]
+        return base.body.replace(id.encode(), b""), detailed.body
+
+    (plain, plain_details), (with_span, details) = answers(compose().fresh()), answers(traced(1.0).fresh())
+    assert plain == with_span
+    assert b"traceparent" not in plain_details
+    assert b"traceparent" in details
+
+
+def test_a_tracestate_without_a_parent_is_not_stored_with_the_servers_context(traced: Traced) -> None:
+    api = traced(1.0)
+    api.post(f"{JOBS}/messages", 201, ONE, {"tracestate": "other=1"})
+    [message] = api.get(f"{JOBS}/messages?echo=true&detailed=true", 200).json["messages"]
+    assert [*message["attributes"]] == ["traceparent"]
+
+
+def test_probes_have_no_spans(traced: Traced, sent: Callable[[], list[Received]]) -> None:
+    api = traced(1.0)
+    for path in ("/healthz", "/readyz", "/metrics"):
+        for headers in ({}, PARENT):
+            api.call("GET", path, None, headers=headers)
+    assert sent() == []
+
+
+def test_an_unknown_method_does_not_name_a_span(traced: Traced, sent: Callable[[], list[Received]]) -> None:
+    traced(1.0).unchecked().call("FOO", "/v2/queues", None)
+    [span] = sent()
+    assert span.name.split()[0] == span.attributes["http.request.method"] == "_OTHER"
+
+
+def test_a_rate_limit_that_a_zaqar_client_sees_as_503_is_no_error(
+    compose: Callable[..., Api], recorder: Recorder, sent: Callable[[], list[Received]]
+) -> None:
+    class Refusing:
+        def process_request(self, _req: Any, _resp: Any) -> None:
+            raise TooManyRequests("Too many requests.", 1, limit="requests")
+
+    feature = TracingFeature([RequestTracing(1.0, recorder), Refusing()])
+    api = compose(app={"features": [feature]})
+    api.get("/v2/queues", 503, {"User-Agent": "python-requests/2"})
+    [span] = sent()
+    assert (span.failed, span.attributes["http.response.status_code"]) == (False, 503)
+    assert "error.type" not in span.attributes
 
 
 def test_no_middleware_is_installed_while_tracing_is_off() -> None:
