@@ -2,6 +2,7 @@
 """Options of the configuration section [tracing]."""
 
 import os
+import re
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Annotated, Any, Final
@@ -44,6 +45,11 @@ INTEGERS: Final[Mapping[str, tuple[int, int]]] = {
 TIMEOUTS: Final = ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")
 # Variables with headers, as in "name=value,name=value".
 HEADERS: Final = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
+# A header that the SDK accepts. It logs all others, with their secrets.
+HEADER: Final = re.compile(
+    r"[\x21\x23-\x27\x2a\x2b\x2d\x2e\x30-\x39\x41-\x5a\x5e-\x7a\x7c\x7e]+[ \t]*="
+    r"[ \t]*[\x20\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*"
+)
 
 
 class TracingOptions(Struct, frozen=True):
@@ -86,8 +92,9 @@ def _check_variables(variables: Mapping[str, str]) -> None:
         if (value := variables.get(name, "")) and not _is_timeout(value):
             raise StartRefused(f"{name} must be a positive number of seconds up to {MAX_VALUE}.")
     for name in HEADERS:
-        if not all("=" in header for header in variables.get(name, "").split(",") if header.strip()):
-            raise StartRefused(f"{name} must have the form name=value,name=value.")
+        headers = map(str.strip, variables.get(name, "").split(","))
+        if not all(HEADER.fullmatch(header) for header in headers if header):
+            raise StartRefused(f"{name} must have the form name=value,name=value with URL-encoded values.")
 
 
 def _is_timeout(value: str) -> bool:
