@@ -3,6 +3,9 @@
 
 import json
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -47,7 +50,7 @@ def receiver() -> Iterator[Receiver]:
 def recorder(receiver: Receiver) -> Iterator[Recorder]:
     recorder = create_recorder(f"{receiver.url}/v1/traces", NO_EVENTS)
     yield recorder
-    recorder.stop()
+    recorder.finish()
 
 
 @pytest.fixture
@@ -65,7 +68,7 @@ def sent(receiver: Receiver, recorder: Recorder) -> Callable[[], list[Received]]
     """End the recorder, and return all spans."""
 
     def end() -> list[Received]:
-        recorder.stop()
+        recorder.finish()
         return receiver.spans
 
     return end
@@ -280,6 +283,11 @@ class Blocked(SpanExporter):
         return self.result
 
 
+def span_record() -> SpanRecord:
+    context = RequestSpan(None)
+    return SpanRecord("x", SpanKind.SERVER, context.trace_id, context.span_id, None, {}, (), time.time(), 0.1, False)
+
+
 class Dropped(Events):
     """A count of the dropped spans."""
 
@@ -296,7 +304,7 @@ def test_spans_beyond_the_queue_are_dropped_and_counted_while_the_receiver_hangs
     monkeypatch.setattr(exporting, "MAX_QUEUED", 20)
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "10")
     exporter, dropped = Blocked(SpanExportResult.FAILURE), Dropped()
-    recorder = Recorder(exporter, dropped)
+    recorder = Recorder(exporter, dropped, "collector:4318")
     api = compose(app={"features": [TracingFeature([RequestTracing(1.0, recorder)])]})
     began = time.monotonic()
     for _ in range(50):
@@ -304,39 +312,103 @@ def test_spans_beyond_the_queue_are_dropped_and_counted_while_the_receiver_hangs
     assert time.monotonic() - began < 30
     assert 50 - 20 - 10 <= dropped.count <= 50 - 20
     exporter.answer.set()
-    recorder.stop()
+    recorder.finish()
     assert dropped.count == 50
 
 
-def test_a_stop_does_not_wait_for_a_receiver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporting, "STOP_TIMEOUT", 0.2)
-    blocked = Blocked(SpanExportResult.SUCCESS)
-    recorder = Recorder(blocked, NO_EVENTS)
-    context = RequestSpan(None)
-    recorder.record(
-        SpanRecord("x", SpanKind.SERVER, context.trace_id, context.span_id, None, {}, (), time.time(), 0.1, False)
-    )
+@pytest.mark.parametrize(
+    ("has_failed", "slow_export", "timeout", "seconds"),
+    [(False, 30.0, 0.3, 0.3), (False, 0.05, 20.0, 0.1), (True, 30.0, 20.0, 0.1)],
+)
+def test_a_stop_waits_for_a_receiver_that_hangs_only_after_the_store_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    has_failed: bool,
+    slow_export: float,
+    timeout: float,
+    seconds: float,
+) -> None:
+    """For a shorter time if the receiver fails. The spans that it has not received are dropped."""
+    monkeypatch.setattr(exporting, "STOP_TIMEOUT", timeout)
+    monkeypatch.setattr(exporting, "FAILING_STOP_TIMEOUT", 0.1)
+    monkeypatch.setattr(exporting, "SLOW_EXPORT", slow_export)
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10" if has_failed else "60000")
+    blocked, dropped = Blocked(SpanExportResult.FAILURE), Dropped()
+    recorder = Recorder(blocked, dropped, "collector:4318")
+    if has_failed:
+        blocked.answer.set()
+        recorder.record(span_record())
+        wait_for(lambda: dropped.count, 20, "the first span is lost")
+        blocked.answer.clear()
+    feature = TracingFeature((), recorder)
+    recorder.record(span_record())
     began = time.monotonic()
-    recorder.stop()
-    assert 0.2 <= time.monotonic() - began < 20
+    feature.stop()
+    assert time.monotonic() - began < 0.1
+    feature.finish()
+    assert seconds <= time.monotonic() - began < 15
+    recorder.record(span_record())
+    assert dropped.count == 2 + has_failed
+    assert "before collector:4318 has received the last 1 spans" in caplog.text
     blocked.answer.set()
+
+
+@pytest.mark.one_store
+def test_a_server_closes_its_store_before_it_waits_for_the_receiver() -> None:
+    code = """
+from zq.serving.maintenance import Upkeep
+from zq.serving.server import open_app
+from zq.serving.settings import Configuration
+from zq.tracing.feature import TracingFeature
+
+for owner, name in ((TracingFeature, "finish"), (TracingFeature, "stop"), (Upkeep, "stop")):
+    def call(self, original=getattr(owner, name), label=f"{owner.__name__}.{name}"):
+        print(label, flush=True)
+        original(self)
+    setattr(owner, name, call)
+open_app(Configuration())
+"""
+    env = {**os.environ, "OS_STORAGE__URI": "memory:", "OS_METRICS__PORT": "0", "OS_SERVER__CONTROL": ""}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout.split() == ["TracingFeature.stop", "Upkeep.stop", "TracingFeature.finish"]
+
+
+def test_an_exporter_that_raises_an_error_has_failed(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(SpanExporter):
+        def export(self, _spans: Any) -> SpanExportResult:
+            raise RuntimeError
+
+    dropped = Dropped()
+    recorder = Recorder(Broken(), dropped, "collector:4318")
+    recorder.record(span_record())
+    recorder.finish()
+    assert dropped.count == 1
+    assert "Spans are not sent" in caplog.text
 
 
 def test_an_outage_of_the_receiver_is_logged_once_with_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    """Without the records of the SDK, and with the operator's log level."""
     caplog.set_level("INFO")
+    details = logging.getLogger(__name__)
+    details.setLevel("ERROR")
     blocked = Blocked(SpanExportResult.FAILURE)
     blocked.answer.set()
-    bounded = BoundedExporter(blocked, NO_EVENTS)
-    details = logging.getLogger(__name__)
+    bounded = BoundedExporter(blocked, NO_EVENTS, "collector:4318")
     for result in (SpanExportResult.FAILURE, SpanExportResult.FAILURE, SpanExportResult.SUCCESS):
+        details.error("Failed to export spans batch code: %d, reason: %s", 401, "http://collector/secret")
         blocked.result = result
         bounded.export([])
-        details.error("details of %s", result.name)
     assert [record.getMessage() for record in caplog.records] == [
-        "Spans are not sent, because their receiver fails; zq_spans_dropped_total counts them.",
+        "Spans are not sent, because their receiver collector:4318 fails with status 401; zq_spans_dropped_total "
+        "counts them.",
         "Spans are sent again.",
-        "details of SUCCESS",
     ]
+    assert details.level == logging.ERROR
+    details.setLevel(logging.NOTSET)
+    bounded.shutdown()
+    assert details.filters == []
 
 
 @pytest.mark.parametrize(
@@ -382,6 +454,7 @@ def test_an_endpoint_without_a_path_gets_the_standard_path(endpoint: str, url: s
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector?key=word"),
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://collector/v1/traces#word"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "word"),
+        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", 'a=b, authorization="word"'),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
         ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "-1"),
         ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4096"),
@@ -505,5 +578,8 @@ def test_a_dead_receiver_does_not_slow_requests_and_its_lost_spans_are_counted()
             return any(line.startswith("zq_spans_dropped_total") and line[-2:] != " 0" for line in page.splitlines())
 
         wait_for(lost, 30, "spans are counted as dropped")
+        began = time.monotonic()
         assert served.terminate() == 0
-        assert served.output.count("Spans are not sent, because their receiver fails") == 1
+        assert time.monotonic() - began < 5
+        assert served.output.count("Spans are not sent, because their receiver 127.0.0.1:9 fails") == 1
+        assert "url" not in served.output

@@ -1,27 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server feature that sends OpenTelemetry spans."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from zq.errors import StartRefused
 from zq.events import Events
 from zq.http.features import Feature
 from zq.tracing.settings import TracingOptions
 
+if TYPE_CHECKING:
+    from zq.tracing.exporting import Recorder
+
 
 class TracingFeature(Feature):
     """The middleware that records spans, and their export.
 
     Args:
-        stop: Called to send the last spans when the server stops.
+        recorder: ``None`` = tracing is off.
     """
 
-    def __init__(self, middleware: Sequence[object] = (), stop: Callable[[], object] = bool) -> None:
+    def __init__(self, middleware: Sequence[object] = (), recorder: "Recorder | None" = None) -> None:
         self.middleware = middleware
-        self._stop = stop
+        self._recorder = recorder
 
     def stop(self) -> None:
-        self._stop()
+        if self._recorder is not None:
+            self._recorder.stop()
+
+    def finish(self) -> None:
+        if self._recorder is not None:
+            self._recorder.finish()
 
 
 def tracing_feature(options: TracingOptions, events: Events) -> TracingFeature:
@@ -38,4 +47,4 @@ def tracing_feature(options: TracingOptions, events: Events) -> TracingFeature:
         recorder = create_recorder(options.endpoint, events)
     except (ValueError, RuntimeError) as error:
         raise StartRefused(f"OpenTelemetry rejects an environment variable: {str(error).rstrip('.')}.") from error
-    return TracingFeature([RequestTracing(options.sample, recorder)], recorder.stop)
+    return TracingFeature([RequestTracing(options.sample, recorder)], recorder)
