@@ -10,6 +10,7 @@ import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, use_span
 
 from zq.client import Draft
+from zq.client.tracing import trace_headers
 
 CONTEXT = SpanContext(
     0x4BF92F3577B34DA6A3CE929D0E0E4736, 0xF067AA0BA902B7, False, TraceFlags(1), TraceState([("rojo", "00f067aa")])
@@ -33,6 +34,12 @@ def test_a_post_within_a_span_carries_its_context_to_the_consumer(queue: Any) ->
     queue.post_many(["c", "d"], concurrency=2)
     links = [message.link() for message in queue.claim(10).messages]
     assert [link.context for link in links] == [REMOTE] * 4
+
+
+def test_a_tracestate_that_is_too_long_is_omitted() -> None:
+    state = TraceState([(f"k{number}", "v" * 250) for number in range(32)])
+    with use_span(NonRecordingSpan(SpanContext(CONTEXT.trace_id, CONTEXT.span_id, False, TraceFlags(1), state))):
+        assert trace_headers() == {"traceparent": PARENT}
 
 
 def test_a_post_outside_of_a_span_has_no_context(queue: Any) -> None:

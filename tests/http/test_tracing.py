@@ -3,6 +3,9 @@
 
 import json
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +19,7 @@ from opentelemetry.trace import SpanKind
 from tests.http.api import Api
 from tests.otlp import Received, Receiver
 from tests.servers import ZqServer, ask, wait_for
-from zq.errors import StartRefused
+from zq.errors import StartRefused, TooManyRequests
 from zq.events import NO_EVENTS, Events
 from zq.tracing import exporting, settings
 from zq.tracing.exporting import BoundedExporter, Recorder, SpanRecord, create_recorder
@@ -47,7 +50,7 @@ def receiver() -> Iterator[Receiver]:
 def recorder(receiver: Receiver) -> Iterator[Recorder]:
     recorder = create_recorder(f"{receiver.url}/v1/traces", NO_EVENTS)
     yield recorder
-    recorder.stop()
+    recorder.finish()
 
 
 @pytest.fixture
@@ -65,7 +68,7 @@ def sent(receiver: Receiver, recorder: Recorder) -> Callable[[], list[Received]]
     """End the recorder, and return all spans."""
 
     def end() -> list[Received]:
-        recorder.stop()
+        recorder.finish()
         return receiver.spans
 
     return end
@@ -204,6 +207,59 @@ def test_the_answers_are_the_same_without_tracing_and_with_it(compose: Callable[
     assert answers(plain) == answers(with_spans)
 
 
+def test_a_context_that_the_server_made_leaves_the_base_representation_unchanged(
+    compose: Callable[..., Api], traced: Traced
+) -> None:
+    """Byte for byte, although the message has a new attribute."""
+
+    def answers(api: Api) -> tuple[bytes, bytes]:
+        api.post(f"{JOBS}/messages", 201, {"messages": [{"body": 1, "ttl": 300}]})
+        base, detailed = (api.get(f"{JOBS}/messages?echo=true{more}", 200) for more in ("", "&detailed=true"))
+        [id] = [message["id"] for message in base.json["messages"]]
+        return base.body.replace(id.encode(), b""), detailed.body
+
+    (plain, plain_details), (with_span, details) = answers(compose().fresh()), answers(traced(1.0).fresh())
+    assert plain == with_span
+    assert b"traceparent" not in plain_details
+    assert b"traceparent" in details
+
+
+def test_a_tracestate_without_a_parent_is_not_stored_with_the_servers_context(traced: Traced) -> None:
+    api = traced(1.0)
+    api.post(f"{JOBS}/messages", 201, ONE, {"tracestate": "other=1"})
+    [message] = api.get(f"{JOBS}/messages?echo=true&detailed=true", 200).json["messages"]
+    assert [*message["attributes"]] == ["traceparent"]
+
+
+def test_probes_have_no_spans(traced: Traced, sent: Callable[[], list[Received]]) -> None:
+    api = traced(1.0)
+    for path in ("/healthz", "/readyz", "/metrics"):
+        for headers in ({}, PARENT):
+            api.call("GET", path, None, headers=headers)
+    assert sent() == []
+
+
+def test_an_unknown_method_does_not_name_a_span(traced: Traced, sent: Callable[[], list[Received]]) -> None:
+    traced(1.0).unchecked().call("FOO", "/v2/queues", None)
+    [span] = sent()
+    assert span.name.split()[0] == span.attributes["http.request.method"] == "_OTHER"
+
+
+def test_a_rate_limit_that_a_zaqar_client_sees_as_503_is_no_error(
+    compose: Callable[..., Api], recorder: Recorder, sent: Callable[[], list[Received]]
+) -> None:
+    class Refusing:
+        def process_request(self, _req: Any, _resp: Any) -> None:
+            raise TooManyRequests("Too many requests.", 1, limit="requests")
+
+    feature = TracingFeature([RequestTracing(1.0, recorder), Refusing()])
+    api = compose(app={"features": [feature]})
+    api.get("/v2/queues", 503, {"User-Agent": "python-requests/2"})
+    [span] = sent()
+    assert (span.failed, span.attributes["http.response.status_code"]) == (False, 503)
+    assert "error.type" not in span.attributes
+
+
 def test_no_middleware_is_installed_while_tracing_is_off() -> None:
     assert tracing_feature(TracingOptions(), NO_EVENTS).middleware == ()
 
@@ -227,6 +283,11 @@ class Blocked(SpanExporter):
         return self.result
 
 
+def span_record() -> SpanRecord:
+    context = RequestSpan(None)
+    return SpanRecord("x", SpanKind.SERVER, context.trace_id, context.span_id, None, {}, (), time.time(), 0.1, False)
+
+
 class Dropped(Events):
     """A count of the dropped spans."""
 
@@ -243,7 +304,7 @@ def test_spans_beyond_the_queue_are_dropped_and_counted_while_the_receiver_hangs
     monkeypatch.setattr(exporting, "MAX_QUEUED", 20)
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "10")
     exporter, dropped = Blocked(SpanExportResult.FAILURE), Dropped()
-    recorder = Recorder(exporter, dropped)
+    recorder = Recorder(exporter, dropped, "collector:4318")
     api = compose(app={"features": [TracingFeature([RequestTracing(1.0, recorder)])]})
     began = time.monotonic()
     for _ in range(50):
@@ -251,39 +312,103 @@ def test_spans_beyond_the_queue_are_dropped_and_counted_while_the_receiver_hangs
     assert time.monotonic() - began < 30
     assert 50 - 20 - 10 <= dropped.count <= 50 - 20
     exporter.answer.set()
-    recorder.stop()
+    recorder.finish()
     assert dropped.count == 50
 
 
-def test_a_stop_does_not_wait_for_a_receiver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporting, "STOP_TIMEOUT", 0.2)
-    blocked = Blocked(SpanExportResult.SUCCESS)
-    recorder = Recorder(blocked, NO_EVENTS)
-    context = RequestSpan(None)
-    recorder.record(
-        SpanRecord("x", SpanKind.SERVER, context.trace_id, context.span_id, None, {}, (), time.time(), 0.1, False)
-    )
+@pytest.mark.parametrize(
+    ("has_failed", "slow_export", "timeout", "seconds"),
+    [(False, 30.0, 0.3, 0.3), (False, 0.05, 20.0, 0.1), (True, 30.0, 20.0, 0.1)],
+)
+def test_a_stop_waits_for_a_receiver_that_hangs_only_after_the_store_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    has_failed: bool,
+    slow_export: float,
+    timeout: float,
+    seconds: float,
+) -> None:
+    """For a shorter time if the receiver fails. The spans that it has not received are dropped."""
+    monkeypatch.setattr(exporting, "STOP_TIMEOUT", timeout)
+    monkeypatch.setattr(exporting, "FAILING_STOP_TIMEOUT", 0.1)
+    monkeypatch.setattr(exporting, "SLOW_EXPORT", slow_export)
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10" if has_failed else "60000")
+    blocked, dropped = Blocked(SpanExportResult.FAILURE), Dropped()
+    recorder = Recorder(blocked, dropped, "collector:4318")
+    if has_failed:
+        blocked.answer.set()
+        recorder.record(span_record())
+        wait_for(lambda: dropped.count, 20, "the first span is lost")
+        blocked.answer.clear()
+    feature = TracingFeature((), recorder)
+    recorder.record(span_record())
     began = time.monotonic()
-    recorder.stop()
-    assert 0.2 <= time.monotonic() - began < 20
+    feature.stop()
+    assert time.monotonic() - began < 0.1
+    feature.finish()
+    assert seconds <= time.monotonic() - began < 15
+    recorder.record(span_record())
+    assert dropped.count == 2 + has_failed
+    assert "before collector:4318 has received the last 1 spans" in caplog.text
     blocked.answer.set()
+
+
+@pytest.mark.one_store
+def test_a_server_closes_its_store_before_it_waits_for_the_receiver() -> None:
+    code = """
+from zq.serving.maintenance import Upkeep
+from zq.serving.server import open_app
+from zq.serving.settings import Configuration
+from zq.tracing.feature import TracingFeature
+
+for owner, name in ((TracingFeature, "finish"), (TracingFeature, "stop"), (Upkeep, "stop")):
+    def call(self, original=getattr(owner, name), label=f"{owner.__name__}.{name}"):
+        print(label, flush=True)
+        original(self)
+    setattr(owner, name, call)
+open_app(Configuration())
+"""
+    env = {**os.environ, "OS_STORAGE__URI": "memory:", "OS_METRICS__PORT": "0", "OS_SERVER__CONTROL": ""}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout.split() == ["TracingFeature.stop", "Upkeep.stop", "TracingFeature.finish"]
+
+
+def test_an_exporter_that_raises_an_error_has_failed(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(SpanExporter):
+        def export(self, _spans: Any) -> SpanExportResult:
+            raise RuntimeError
+
+    dropped = Dropped()
+    recorder = Recorder(Broken(), dropped, "collector:4318")
+    recorder.record(span_record())
+    recorder.finish()
+    assert dropped.count == 1
+    assert "Spans are not sent" in caplog.text
 
 
 def test_an_outage_of_the_receiver_is_logged_once_with_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    """Without the records of the SDK, and with the operator's log level."""
     caplog.set_level("INFO")
+    details = logging.getLogger(__name__)
+    details.setLevel("ERROR")
     blocked = Blocked(SpanExportResult.FAILURE)
     blocked.answer.set()
-    bounded = BoundedExporter(blocked, NO_EVENTS)
-    details = logging.getLogger(__name__)
+    bounded = BoundedExporter(blocked, NO_EVENTS, "collector:4318")
     for result in (SpanExportResult.FAILURE, SpanExportResult.FAILURE, SpanExportResult.SUCCESS):
+        details.error("Failed to export spans batch code: %d, reason: %s", 401, "http://collector/secret")
         blocked.result = result
         bounded.export([])
-        details.error("details of %s", result.name)
     assert [record.getMessage() for record in caplog.records] == [
-        "Spans are not sent, because their receiver fails; zq_spans_dropped_total counts them.",
+        "Spans are not sent, because their receiver collector:4318 fails with status 401; zq_spans_dropped_total "
+        "counts them.",
         "Spans are sent again.",
-        "details of SUCCESS",
     ]
+    assert details.level == logging.ERROR
+    details.setLevel(logging.NOTSET)
+    bounded.shutdown()
+    assert details.filters == []
 
 
 @pytest.mark.parametrize(
@@ -296,7 +421,9 @@ def test_an_outage_of_the_receiver_is_logged_once_with_its_end(caplog: pytest.Lo
         ({"endpoint": "http://"}, "[tracing] endpoint must be an http://"),
         ({"endpoint": "http://collector:99999"}, "[tracing] endpoint must be an http://"),
         ({"endpoint": "http://a b"}, "[tracing] endpoint must be an http://"),
-        ({"endpoint": "http://user:word@collector"}, "[tracing] endpoint must not have a user and a password."),
+        ({"endpoint": "http://user:word@collector"}, "[tracing] endpoint must not have a user, a password, a query"),
+        ({"endpoint": "http://collector/v1/traces?key=word"}, "[tracing] endpoint must not have a user, a password, a"),
+        ({"endpoint": "http://collector#word"}, "[tracing] endpoint must not have a user, a password, a query or a"),
     ],
 )
 def test_an_endpoint_that_is_no_url_is_refused(options: dict[str, Any], sentence: str) -> None:
@@ -319,6 +446,62 @@ def test_an_endpoint_without_a_path_gets_the_standard_path(endpoint: str, url: s
     assert SECTION.complete(TracingOptions(endpoint=endpoint), None).endpoint == url
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:word@collector"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector?key=word"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://collector/v1/traces#word"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "word"),
+        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", 'a=b, authorization="word"'),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
+        ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "-1"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4096"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "0"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "9" * 5000),
+        ("OTEL_SPAN_LINK_COUNT_LIMIT", "abc"),
+    ],
+)
+def test_an_environment_variable_that_the_sdk_cannot_use_is_refused_without_its_value(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """Only if tracing is on."""
+    monkeypatch.setenv(name, value)
+    SECTION.complete(TracingOptions(), None)
+    with pytest.raises(StartRefused, match=f"^{name} must ") as refused:
+        SECTION.complete(TracingOptions(enabled=True), None)
+    assert "word" not in str(refused.value).replace("password", "")
+
+
+@pytest.mark.parametrize(
+    ("variables", "url"),
+    [
+        ({}, "http://localhost:4318/v1/traces"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "https://collector/a/"}, "https://collector/a/v1/traces"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://collector/b"}, "https://collector/b"),
+    ],
+)
+def test_the_environment_has_the_endpoint_if_the_option_is_empty(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], url: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert SECTION.complete(TracingOptions(enabled=True), None).endpoint == url
+
+
+def test_a_variable_that_only_the_sdk_checks_refuses_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER", "none at all")
+    with pytest.raises(StartRefused, match=r"OpenTelemetry rejects an environment variable: .*none at all"):
+        tracing_feature(TracingOptions(enabled=True, endpoint=f"{NOWHERE}/v1/traces"), NO_EVENTS)
+
+
+def test_no_middleware_is_installed_if_the_sdk_is_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    options = SECTION.complete(TracingOptions(enabled=True), None)
+    assert tracing_feature(options, NO_EVENTS).middleware == ()
+
+
 def test_the_missing_extra_is_named_only_if_tracing_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "PACKAGES", ("opentelemetry.none.at_all",))
     SECTION.complete(TracingOptions(), None)
@@ -327,17 +510,21 @@ def test_the_missing_extra_is_named_only_if_tracing_is_on(monkeypatch: pytest.Mo
 
 
 @pytest.mark.one_store
+@pytest.mark.parametrize("arguments", [(), ("--check",)])
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"OS_TRACING__SAMPLE": "1.5"}, "section [tracing], set by OS_TRACING__SAMPLE, must be a number from 0 to 1"),
         ({"OS_TRACING__ENDPOINT": "collector:4318"}, "[tracing] endpoint must be"),
+        ({"OS_TRACING__ENABLED": "true", "OTEL_BSP_SCHEDULE_DELAY": "0"}, "OTEL_BSP_SCHEDULE_DELAY must be"),
     ],
 )
-def test_a_server_refuses_to_start_with_an_option_beyond_its_bound(options: dict[str, str], sentence: str) -> None:
-    with pytest.raises(AssertionError) as ended, ZqServer("memory:", env=options):
-        pass
-    assert sentence in str(ended.value)
+def test_a_server_refuses_to_start_with_an_option_beyond_its_bound(
+    options: dict[str, str], sentence: str, arguments: tuple[str, ...]
+) -> None:
+    server = ZqServer("memory:", *arguments, env=options)
+    assert server.launch().wait(20) == 2
+    assert sentence in server.output
 
 
 @pytest.mark.one_store
@@ -391,5 +578,8 @@ def test_a_dead_receiver_does_not_slow_requests_and_its_lost_spans_are_counted()
             return any(line.startswith("zq_spans_dropped_total") and line[-2:] != " 0" for line in page.splitlines())
 
         wait_for(lost, 30, "spans are counted as dropped")
+        began = time.monotonic()
         assert served.terminate() == 0
-        assert served.output.count("Spans are not sent, because their receiver fails") == 1
+        assert time.monotonic() - began < 5
+        assert served.output.count("Spans are not sent, because their receiver 127.0.0.1:9 fails") == 1
+        assert "url" not in served.output

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from zq.model.attributes import TRACE_NAMES, trace_context
+from zq.model.attributes import MAX_STATE, TRACE_NAMES, trace_context
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link
@@ -17,7 +17,10 @@ NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 def trace_headers() -> Mapping[str, str]:
-    """Return the headers with the context of the current span; empty if no span is current."""
+    """Return the headers with the context of the current span; empty if no span is current.
+
+    The server ignores a tracestate of more than ``MAX_STATE`` characters, and rejects requests with longer headers.
+    """
     get_current_span = getattr(sys.modules.get(API), "get_current_span", None)
     if get_current_span is None:
         return NO_HEADERS
@@ -26,7 +29,7 @@ def trace_headers() -> Mapping[str, str]:
         return NO_HEADERS
     parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
     state = context.trace_state.to_header()
-    return {PARENT: parent, STATE: state} if state else {PARENT: parent}
+    return {PARENT: parent, STATE: state} if 0 < len(state) <= MAX_STATE else {PARENT: parent}
 
 
 def link_to(attributes: Mapping[str, Any]) -> "Link | None":

@@ -177,3 +177,6 @@ class Feature:
 
     def stop(self) -> None:
         """Stop background work."""
+
+    def finish(self) -> None:
+        """Complete the stop after the store has been closed. Must return within two seconds."""

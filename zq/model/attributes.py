@@ -26,7 +26,7 @@ _PARENT: Final = re.compile(
 _MEMBER: Final = re.compile(r"[ \t]*(?:[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~])?[ \t]*")
 # Maximum number of members of a tracestate, maximum length of a tracestate, and maximum length of a traceparent.
 _MAX_MEMBERS: Final = 32
-_MAX_STATE: Final = 512
+MAX_STATE: Final = 512
 _MAX_PARENT: Final = 256
 
 
@@ -71,7 +71,7 @@ def trace_context(parent: str, state: str) -> Mapping[str, AttributeValue]:
         return {}
     context = {"traceparent": AttributeValue("String", parent)}
     members = state.split(",")
-    if state and len(state) <= _MAX_STATE and len(members) <= _MAX_MEMBERS and all(map(_MEMBER.fullmatch, members)):
+    if state and len(state) <= MAX_STATE and len(members) <= _MAX_MEMBERS and all(map(_MEMBER.fullmatch, members)):
         context["tracestate"] = AttributeValue("String", state)
     return context
 

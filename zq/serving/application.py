@@ -114,6 +114,8 @@ class Application:
             lifecycle.give_up,
         )
         self._upkeep.start()
+        for feature in self.features:
+            atexit.register(feature.finish)  # must run after the store is closed
         atexit.register(self._upkeep.stop)
         has_low_space = self._storage.has_low_space if isinstance(self._storage, LimitedSpace) else bool
         watch = ModeWatch(self.broker.modes, has_low_space, self._metrics.set_mode)

@@ -1,34 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server feature that sends OpenTelemetry spans."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from zq.errors import StartRefused
 from zq.events import Events
 from zq.http.features import Feature
 from zq.tracing.settings import TracingOptions
+
+if TYPE_CHECKING:
+    from zq.tracing.exporting import Recorder
 
 
 class TracingFeature(Feature):
     """The middleware that records spans, and their export.
 
     Args:
-        stop: Called to send the last spans when the server stops.
+        recorder: ``None`` = tracing is off.
     """
 
-    def __init__(self, middleware: Sequence[object] = (), stop: Callable[[], object] = bool) -> None:
+    def __init__(self, middleware: Sequence[object] = (), recorder: "Recorder | None" = None) -> None:
         self.middleware = middleware
-        self._stop = stop
+        self._recorder = recorder
 
     def stop(self) -> None:
-        self._stop()
+        if self._recorder is not None:
+            self._recorder.stop()
+
+    def finish(self) -> None:
+        if self._recorder is not None:
+            self._recorder.finish()
 
 
 def tracing_feature(options: TracingOptions, events: Events) -> TracingFeature:
-    """Create the feature. If tracing is off, the feature has no middleware and does not import OpenTelemetry."""
+    """Create the feature. If tracing is off, the feature has no middleware and does not import OpenTelemetry.
+
+    Raises ``StartRefused`` if OpenTelemetry rejects an environment variable.
+    """
     if not options.enabled:
         return TracingFeature()
-    from zq.tracing.exporting import create_recorder  # the SDK has 15 MB and takes 70 ms to import
-    from zq.tracing.requests import RequestTracing
+    try:
+        from zq.tracing.exporting import create_recorder  # the SDK has 15 MB and takes 70 ms to import
+        from zq.tracing.requests import RequestTracing
 
-    recorder = create_recorder(options.endpoint, events)
-    return TracingFeature([RequestTracing(options.sample, recorder)], recorder.stop)
+        recorder = create_recorder(options.endpoint, events)
+    except (ValueError, RuntimeError) as error:
+        raise StartRefused(f"OpenTelemetry rejects an environment variable: {str(error).rstrip('.')}.") from error
+    return TracingFeature([RequestTracing(options.sample, recorder)], recorder)

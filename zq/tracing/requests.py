@@ -17,8 +17,14 @@ from zq.model import Message
 from zq.model.attributes import TRACE_NAMES, decode_attributes, trace_context
 from zq.tracing.exporting import Recorder, SpanRecord
 
-# Environment key of the parent's context.
+# Environment keys of the parent's context.
 PARENT: Final = "HTTP_TRACEPARENT"
+STATE: Final = "HTTP_TRACESTATE"
+# Paths without spans, because probes would outnumber all other requests.
+UNTRACED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+# Methods that have their own spans, and the name of all others.
+METHODS: Final = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
+OTHER: Final = "_OTHER"
 # Position of the last digit of the flags in a traceparent, and the digits with the flag "sampled".
 FLAGS: Final = slice(54, 55)
 SAMPLED: Final = frozenset("13579bdf")
@@ -112,20 +118,24 @@ class RequestTracing:
         self._recorder.record(_describe(req, resp, span, time.monotonic()))
 
     def _begin(self, req: Request, parent: SpanContext | None) -> None:
+        if req.path in UNTRACED:
+            return
         span = req.context.span = RequestSpan(parent)
         if parent is None:
             # The log lines take the trace id from this header, and the messages of a post take their context.
             req.env[PARENT] = span.traceparent
+            req.env.pop(STATE, None)  # it belongs to another trace
 
 
 def _describe(req: Request, resp: falcon.Response, span: RequestSpan, now: float) -> SpanRecord:
     context, route, status = req.context, req.uri_template or "", resp.status_code
+    method = req.method if req.method in METHODS else OTHER
     attributes: dict[str, str | int | float] = {
-        "http.request.method": req.method,
+        "http.request.method": method,
         "http.route": route,
         "http.response.status_code": status,
     }
-    name = context.operation or f"{req.method} {route}".rstrip()
+    name = context.operation or f"{method} {route}".rstrip()
     operation = OPERATIONS.get(name)
     if operation is SETTLE and "pop" in req.params:
         operation = RECEIVE
@@ -144,7 +154,7 @@ def _describe(req: Request, resp: falcon.Response, span: RequestSpan, now: float
             attributes["messaging.batch.message_count"] = context.messages
     if (waited := span.waited(now)) is not None:
         attributes["zq.waited"] = waited
-    failed = status >= 500
+    failed = (context.counted_as or status) >= 500
     if failed:
         attributes["error.type"] = str(status)
     return SpanRecord(
