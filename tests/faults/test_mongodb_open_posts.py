@@ -27,7 +27,7 @@ from zq.errors import Unavailable
 from zq.model import Copies, Grouping, Message, QueueRef
 from zq.storage.mongodb import connect, layout
 from zq.storage.mongodb.client import StoreClient
-from zq.storage.mongodb.counters import CounterCache
+from zq.storage.mongodb.counter_cache import CounterCache
 from zq.storage.mongodb.numbering import Beside
 from zq.storage.mongodb.open_posts import OpenPosts
 
@@ -437,7 +437,7 @@ def test_readers_beside_three_servers_miss_nothing_and_discard_nothing(servers: 
 def test_first_conflict_makes_two_servers_draw(servers: list[Scene]):
     here, there, _ = servers
     for scene in (here, there):
-        scene.storage.messages._poster._counters = CounterCache(shared_seconds=10)
+        scene.storage._client.counters = CounterCache(shared_seconds=10)
 
     def many(scene: Scene) -> None:
         for _ in range(30):
@@ -453,7 +453,7 @@ def test_first_conflict_makes_two_servers_draw(servers: list[Scene]):
 @pytest.mark.parametrize("lasts", [0.0, 0.3])
 def test_server_that_is_alone_again_stops_to_draw(servers: list[Scene], lasts: float):
     here, there, _ = servers
-    here.storage.messages._poster._counters = counters = CounterCache(shared_seconds=lasts)
+    here.storage._client.counters = counters = CounterCache(shared_seconds=lasts)
     key = layout.key(here.queue)
     here.post(1)
     there.post(1)

@@ -34,6 +34,7 @@ from zq.model import UNBOUNDED, QueueRef
 from zq.model.stats import Tally, removals
 from zq.storage.concurrency import StripedLocks
 from zq.storage.mongodb.commands import PORTION, TRANSIENT, check_reply, is_conflict, is_transient, read_up_to, split
+from zq.storage.mongodb.counter_cache import SHARED_SECONDS, UNCACHED_SECONDS, CounterCache
 from zq.storage.mongodb.layout import CODEC, MESSAGES, BsonDocument, QueueKey, size_of
 
 T = TypeVar("T")
@@ -118,6 +119,7 @@ class StoreClient:
         # A reader's marker must not depend on a write that a failover may undo. If the write concern permits this
         # anyway, a majority read would have no benefit.
         self._read_concern = {"level": "majority" if durable.document.get("w") == "majority" else "local"}
+        self.counters = CounterCache(SHARED_SECONDS if self.can_draw else UNCACHED_SECONDS)
 
     @property
     def can_draw(self) -> bool:

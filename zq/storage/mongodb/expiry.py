@@ -114,7 +114,7 @@ class PendingDeletes:
         """Make all messages of the queue invisible atomically. They are deleted later. Ignore a missing queue."""
         last: BsonDocument = {"$ifNull": ["$k1", 0]}
         there = {"n": {"$exists": True}}
-        self._client.transaction(partial(self._decide, key, [{"$set": {"g": last, "m0": last}}], there))
+        self._client.transaction(partial(self._decide, key, [{"$set": {"g": last, "m0": last}}], there, 0))
         self._open_posts.settle(key)
 
     def delete(self, key: QueueKey) -> None:
@@ -129,24 +129,29 @@ class PendingDeletes:
             {"$set": {**floors, "e": {"$add": ["$$NOW", COUNTER_RETENTION]}}},
             {"$unset": ["n", "b", "h", "n1", "w1"]},
         ]
-        if self._client.transaction(partial(self._decide, key, step, {})):
+        if self._client.transaction(partial(self._decide, key, step, {}, 1)):
             self._open_posts.settle(key)
             return
         # A queue without a document may have idempotency keys of requests that staged drafts for it.
         known = {"q": key.idempotency_keys, "k": {"$lte": BEFORE_ALL}, **self._client.shards([key.shard])}
         self._client.delete_all(known, hint=layout.OBSERVERS)
 
-    def _decide(self, key: QueueKey, step: list[BsonDocument], conditions: BsonDocument, session: Session) -> bool:
+    def _decide(
+        self, key: QueueKey, step: list[BsonDocument], conditions: BsonDocument, reserved: int, session: Session
+    ) -> bool:
         """Apply the update ``step`` to the queue's document if the document exists and matches the conditions.
 
         Return whether the document was updated. The update conflicts with concurrent transactions that finish or move
-        messages of the queue.
+        messages of the queue. ``reserved`` is the number of sequences that the step reserves.
         """
-        statement = {"q": {"_id": key.counter, "s": key.shard, **conditions}, "u": step, "hint": "_id_"}
-        is_decided = self._client.update([statement], session) > 0
-        if is_decided:
-            self._client.update([conflict_with_removals(key)], session)
-        return is_decided
+        where = {"_id": key.counter, "s": key.shard, **conditions}
+        decided = self._client.modify({"query": where, "update": step, "new": True, "fields": {"k1": 1}}, session)
+        if decided is None:
+            return False
+        last = int(decided.get("k1", 0))
+        self._client.counters.record(key.counter, last - reserved, last)
+        self._client.update([conflict_with_removals(key)], session)
+        return True
 
     def resume(self, pace: Pace) -> None:
         """Delete documents that purges, deletions and trims have left behind.
