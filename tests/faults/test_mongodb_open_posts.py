@@ -9,13 +9,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
-from pymongo.errors import NetworkTimeout
+from pymongo import MongoClient, WriteConcern
+from pymongo.errors import NetworkTimeout, OperationFailure
+from pymongo.monitoring import CommandListener, CommandStartedEvent
 
 from tests.faults.test_mongodb_counters import draws, outcomes
 from tests.rotation import CAMPAIGN, rotated
@@ -127,6 +129,65 @@ def test_listing_beside_an_open_post_waits_for_it_and_has_its_messages(
         assert listed == [*before, *posted.result(10), *after]
 
 
+@contextmanager
+def held_next(mongodb: MongoServer, lane: str) -> Iterator[threading.Event]:
+    """Hold a lane from the end of its transaction on, as the next slow transaction of its server does."""
+    is_held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with mongodb.client() as client, client.start_session() as session:
+            while not is_held.is_set():
+                session.start_transaction()
+                with suppress(OperationFailure):
+                    client[DATABASE]["messages"].update_one({"_id": "j" + lane}, {"$inc": {"t": 1}}, session=session)
+                    is_held.set()
+                    over.wait(60)
+                session.abort_transaction()
+
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(hold)
+        try:
+            yield is_held
+        finally:
+            over.set()
+            is_held.set()
+            holding.result()
+
+
+def test_listing_beside_a_server_with_slow_transactions_waits_for_one_of_them(
+    servers: list[Scene], mongodb: MongoServer, monkeypatch: pytest.MonkeyPatch
+):
+    here, there, other = servers
+    with stopped("insert", monkeypatch, partial(there.post, 2)) as (stop, posted), ThreadPoolExecutor(1) as pool:
+        after = here.post(1)
+        listed = pool.submit(other.page, EVERYTHING)
+        with held_next(mongodb, there.storage.messages._poster._lane.name) as is_held:
+            later(stop, 1.2)
+            assert is_held.wait(10)
+            began = time.monotonic()
+            assert listed.result(10) == [*posted.result(10), *after]
+            assert time.monotonic() - began < 0.5
+
+
+def test_touch_of_a_lane_waits_for_a_majority_whatever_the_write_concern(mongodb: MongoServer):
+    class Commits(CommandListener):
+        concerns: ClassVar[list[dict]] = []
+
+        def started(self, event: CommandStartedEvent) -> None:
+            if event.command_name == "commitTransaction":
+                self.concerns.append(event.command["writeConcern"])
+
+        def succeeded(self, event: object) -> None: ...
+
+        def failed(self, event: object) -> None: ...
+
+    with MongoClient(mongodb.uri_of(DATABASE), event_listeners=[Commits()]) as pymongo:
+        client = StoreClient(pymongo, DATABASE, 10.0, WriteConcern(w=1, j=False), sharded=False)
+        with client.verb():
+            assert client.touch("j0") is not None
+    assert Commits.concerns == [{"w": "majority", "j": True}]
+
+
 def test_listing_whose_page_is_consumed_while_it_waits_has_the_next_page(
     servers: list[Scene], monkeypatch: pytest.MonkeyPatch
 ):
@@ -186,7 +247,7 @@ def test_listing_beside_a_stopped_server_ends_its_transaction_and_misses_nothing
         assert time.monotonic() - began < 3.5
         assert len(seen) == 3
         with monkeypatch.context() as patch:
-            patch.delattr(StoreClient, "wait_for")
+            patch.delattr(OpenPosts, "_settle")
             assert len(followed(here)[0]) == 3, "what is settled is remembered"
         if step == "hold":  # nothing was drawn, so no reader has ended the transaction
             assert not posted.done()
@@ -195,6 +256,25 @@ def test_listing_beside_a_stopped_server_ends_its_transaction_and_misses_nothing
     rest, _ = followed(here, marker)
     assert ids_of(rest) == new
     assert ids_of(followed(other)[0]) == [*ids_of(seen), *new]
+
+
+def test_listing_of_a_queue_whose_document_was_removed_and_made_anew_waits_for_open_posts(
+    servers: list[Scene], mongodb: MongoServer, monkeypatch: pytest.MonkeyPatch
+):
+    """MongoDB removes the document 60 days after the deletion of the queue; sequences then begin again."""
+    here, there, other = servers
+    days = [0]
+    here.storage.messages._open_posts = OpenPosts(here.storage._client, lambda: 86_400.0 * days[0])
+    there.post(5)
+    assert len(here.page(EVERYTHING)) == 5
+    with mongodb.client() as client:
+        client[DATABASE]["messages"].delete_many({"s": layout.key(here.queue).shard})
+    days[0] = 60
+    other.storage.queues.create(other.queue, b"{}")
+    with stopped("insert", monkeypatch, partial(there.post, 2)) as (stop, posted):
+        after = other.post(1)
+        later(stop)
+        assert here.page(EVERYTHING) == [*posted.result(10), *after]
 
 
 def test_metadata_are_changed_once_no_open_post_has_the_former_ones(

@@ -66,20 +66,36 @@ class Writer(NamedTuple):
     attempt: int = 0
 
 
+class Range(NamedTuple):
+    """The last range of a lane: its first number (0 = there is none), its group and its attempt."""
+
+    first: int = 0
+    group: int = 0
+    attempt: int = 0
+
+
 class View(NamedTuple):
     """A reader's view of the queue's document and the lanes: the last number, each lane's last range, its group."""
 
     last: int
-    drawn: tuple[tuple[int, int], ...]
+    drawn: tuple[Range, ...]
     committed: tuple[int, ...]
+
+
+class Wait(NamedTuple):
+    """A range to settle, and the index of the touch of its lane in the log; -1 = not touched."""
+
+    lane: int
+    range: Range
+    index: int = -1
 
 
 class Reader(NamedTuple):
     """A listing that follows markers.
 
     - ``page``: the messages of a read that came before the view of the lanes.
-    - ``waits``: the lanes to settle as (lane, first number, group, index of the touch), and ``last``: the page's end.
-    - ``settled``: for each lane, the first number of the last range that was settled.
+    - ``waits``: the ranges to settle, and ``last``: the page's end.
+    - ``settled``: for each lane, the last attempt that is known to have ended.
     - ``final``: the number up to which no message can appear any more, as far as the server knows.
     - ``restarts``: how often another server, which remembers nothing, may go on.
     """
@@ -88,7 +104,7 @@ class Reader(NamedTuple):
     seen: frozenset[Message] = frozenset()
     page: tuple[Message, ...] = ()
     view: View | None = None
-    waits: tuple[tuple[int, int, int, int], ...] = ()
+    waits: tuple[Wait, ...] = ()
     last: int = 0
     settled: tuple[int, ...] = (0, 0)
     final: int = 0
@@ -146,10 +162,10 @@ def last_number(log: tuple[Entry, ...]) -> int:
 
 
 def view_of(log: tuple[Entry, ...]) -> View:
-    drawn, committed = [(0, 0)] * 2, [0] * 2
+    drawn, committed = [Range()] * 2, [0] * 2
     for one in log:
         if one.kind == "D":
-            drawn[one.lane] = (one.first, one.group)
+            drawn[one.lane] = Range(one.first, one.group, one.attempt)
         elif one.kind == "C":
             committed[one.lane] = one.group
     return View(last_number(log), tuple(drawn), tuple(committed))
@@ -238,7 +254,7 @@ class Model:
         writers = tuple(
             w._replace(state=SENT, index=-1) if w.state == DONE and w.index >= end else w for w in s.writers
         )
-        waits = tuple((*wait[:3], wait[3] if wait[3] < end else -1) for wait in s.reader.waits)
+        waits = tuple(wait._replace(index=wait.index if wait.index < end else -1) for wait in s.reader.waits)
         reader = s.reader._replace(waits=waits)
         elections = s.elections - 1
         return s._replace(log=s.log[:end], open=(None, None), writers=writers, reader=reader, elections=elections)
@@ -344,10 +360,10 @@ class Model:
         view = view_of(s.log if self._fault == "reads lanes that are not durable" else durable)
         if self._fault == "reads the lanes after the messages":
             yield from self._read_page(s, list(r.page), view)
-        elif r.page[-1][0] <= r.final or not any(first for first, _ in view.drawn) or self._fault == "never waits":
+        elif r.page[-1][0] <= r.final or not any(one.first for one in view.drawn) or self._fault == "never waits":
             yield self._accepted(s, list(r.page))
         else:
-            first = min([number for _, number, _ in self._unsettled(s, view)], default=view.last + 1)
+            first = min([one.range.first for one in self._unsettled(s, view)], default=view.last + 1)
             final = view.last if self._fault == "takes the last number for final" else first - 1
             yield s._replace(reader=r._replace(page=(), view=view, final=max(r.final, final)))
 
@@ -361,33 +377,40 @@ class Model:
             yield s._replace(reader=s.reader._replace(view=None))
             return
         last = page[-1][0]
-        waits = tuple((*one, -1) for one in self._unsettled(s, view) if one[1] <= last)
+        waits = tuple(one for one in self._unsettled(s, view) if one.range.first <= last)
         if waits:
             yield s._replace(reader=s.reader._replace(waits=waits, last=last, view=None, page=()))
         else:
             yield self._accepted(s, page)
 
-    def _unsettled(self, s: State, view: View) -> list[tuple[int, int, int]]:
-        """The open ranges of the view as (lane, first number, group), but for those that are known to be settled."""
+    def _unsettled(self, s: State, view: View) -> list[Wait]:
+        """The open ranges of the view, but for those of attempts that are known to have ended."""
         return [
-            (lane, first, group)
-            for lane, (first, group) in enumerate(view.drawn)
-            if first and view.committed[lane] < group and s.reader.settled[lane] != self._remembered(first, group)
+            Wait(lane, one)
+            for lane, one in enumerate(view.drawn)
+            if self._is_open(view, lane) and s.reader.settled[lane] < self._remembered(one)
         ]
 
-    def _remembered(self, first: int, group: int) -> int:
-        return group if self._fault == "remembers settled lanes by group" else first
+    def _is_open(self, view: View, lane: int) -> bool:
+        return view.drawn[lane].first > 0 and view.committed[lane] < view.drawn[lane].group
+
+    def _remembered(self, one: Range) -> int:
+        return one.group if self._fault == "remembers settled lanes by group" else one.attempt
 
     def _settle(self, s: State) -> Iterator[State]:
-        """Touch the first lane: this waits for the transaction that holds it. Go on once the touch is durable."""
-        (lane, first, group, index), *rest = s.reader.waits
+        """Settle the first range: by a view, or by a touch, which succeeds if no transaction holds the lane."""
+        (lane, one, index), *rest = s.reader.waits
+        done = s._replace(reader=s.reader._replace(waits=tuple(rest)))
+        view = view_of(s.log if self._fault == "settles by a view that is not durable" else s.log[: s.majority])
+        if not self._is_open(view, lane) or view.drawn[lane] != one:
+            yield done
         if index < 0:
             if not self._lane_is_held(s, lane) or self._fault == "does not wait for the lane":
-                waits = ((lane, first, group, len(s.log)), *rest)
+                waits = (Wait(lane, one, len(s.log)), *rest)
                 yield s._replace(log=(*s.log, Entry("T", lane)), reader=s.reader._replace(waits=waits))
         elif index < s.majority or self._fault == "reads before the touch is durable":
-            settled = put(s.reader.settled, lane, self._remembered(first, group))
-            yield s._replace(reader=s.reader._replace(waits=tuple(rest), settled=settled))
+            settled = put(s.reader.settled, lane, self._remembered(one))
+            yield done._replace(reader=done.reader._replace(settled=settled))
 
     def _accepted(self, s: State, page: list[Message]) -> State:
         seen = s.reader.seen | frozenset(page)

@@ -26,6 +26,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "reads messages that came after the view": {"budget": KILL_AND_ELECTION},
     "takes the last number for final": {"budget": KILL_AND_ELECTION},
     "remembers settled lanes by group": {"posts": ((1, 1), (1,)), "budget": KILL},
+    "settles by a view that is not durable": {"budget": KILL_AND_ELECTION},
     "draws before it holds the lane": {"budget": KILL_AND_ELECTION},
     "looks while the transaction is open": {"budget": KILL_AND_ELECTION},
     "a late draw counts": {"budget": LATE},

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -78,6 +78,7 @@ SNAPSHOT_UNAVAILABLE: Final = 246
 LOCAL: Final = ReadConcern("local")
 PLAIN: Final = cast(CodecOptions[Mapping[str, Any]], CODEC)
 UNJOURNALED_CONCERN: Final = {"w": 1}
+MAJORITY: Final = WriteConcern("majority", j=True)
 # A batch size that returns all documents of a snapshot in one reply.
 SNAPSHOT_BATCH: Final = 100_000
 
@@ -363,29 +364,23 @@ class StoreClient:
                 self.database.command({**command, "writeConcern": UNJOURNALED_CONCERN}, codec_options=PLAIN)
             )
 
-    def wait_for(self, doc_id: str) -> Timestamp:
-        """Wait until no transaction holds the document, and return a time by which its outcome can be read.
+    def touch(self, doc_id: str) -> Timestamp | None:
+        """Write the document's field ``t``, unless a transaction holds the document: then return None at once.
 
-        A transaction holds a document that it has written. The method writes the document's field ``t``. If this
-        takes more than ``PATIENCE`` seconds, it ends abandoned transactions and tries again.
+        A transaction holds a document that it has written. Return a time by which the outcome of all transactions that
+        have held the document can be read, even after a failover.
         """
-        patience = PATIENCE
-        touch = {"q": {"_id": doc_id}, "u": {"$inc": {"t": 1}}, "hint": "_id_"}
-        command = {"update": MESSAGES, "updates": [touch], "writeConcern": self._write_concern}
-        while True:
+        statement = {"q": {"_id": doc_id}, "u": {"$inc": {"t": 1}}, "hint": "_id_"}
+        with self.pymongo.start_session() as session:
+            session.start_transaction(LOCAL, MAJORITY, ReadPreference.PRIMARY)
             try:
-                with pymongo.timeout(patience):
-                    touched: Timestamp = check_reply(self.database.command(command, codec_options=PLAIN))[
-                        "operationTime"
-                    ]
-                return touched
+                self.update([statement], session)
+                self._commit(session)
             except PyMongoError as error:
-                if self._is_late() or not (error.timeout or isinstance(error, AutoReconnect)):
+                if not is_transient(error) and not isinstance(error, AutoReconnect):
                     raise
-            with suppress(AutoReconnect):
-                end_orphans(self.pymongo)
-            time.sleep(LONGEST_PAUSE)
-            patience = SEND_TIMEOUT
+                return None
+            return session.operation_time
 
     def transaction(
         self,

@@ -2,8 +2,8 @@
 """Lanes: documents that tell readers which posts are under way.
 
 A transaction whose sequences are drawn beside it (see ``numbering``) first writes the document of its process's lane.
-Transactions of one lane therefore never overlap, and a plain write of the document waits for the transaction that holds
-it. A lane is a document with these fields:
+Transactions of one lane therefore never overlap, and a write of the document succeeds only if no transaction holds it.
+A lane is a document with these fields:
 
 ========= ==============================================================================================================
 ``_id``   "j" name; ``s``: "j"
@@ -11,7 +11,7 @@ it. A lane is a document with these fields:
 ``o``     owner: a random text for each life of a process
 ``u``     end of the owner's lease, which each group extends. Later, another process may take the lane.
 ``r``     how often the lane has changed hands
-``t``     how often readers have waited for the lane
+``t``     how often readers have found that no transaction holds the lane
 ========= ==============================================================================================================
 
 A process with an expired lease does no harm: its next write of the lane's document finds another owner. There are about
