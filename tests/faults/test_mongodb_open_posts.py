@@ -26,7 +26,7 @@ from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import EVERYTHING, Scene, drafts, ids_of, run_together
 from zq.errors import Unavailable
-from zq.model import Copies, Grouping, Message, QueueRef
+from zq.model import Copies, Grouping, Message, Position, QueueRef, State
 from zq.storage.mongodb import connect, layout
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.counter_cache import CounterCache
@@ -111,12 +111,25 @@ def with_history(scene: Scene) -> list[str]:
     return [one.message.id for one in page.items]
 
 
+def ready(scene: Scene) -> list[str]:
+    """All ready messages of the queue, page by page."""
+    position, seen = Position(0, 0), list[str]()
+    while True:
+        page = scene.storage.messages.browse(scene.queue, State.READY, position, 3, scene.now)
+        seen += ids_of(page.items)
+        if page.next is None:
+            return seen
+        position = page.next
+
+
 def later(stop: Stop, seconds: float = 0.3) -> None:
     threading.Timer(seconds, stop.may_go.set).start()
 
 
 @pytest.mark.parametrize("step", ["draw", "insert"])
-@pytest.mark.parametrize("listing", [lambda scene: ids_of(followed(scene)[0]), with_history], ids=["list", "history"])
+@pytest.mark.parametrize(
+    "listing", [lambda scene: ids_of(followed(scene)[0]), with_history, ready], ids=["list", "history", "ready"]
+)
 def test_listing_beside_an_open_post_waits_for_it_and_has_its_messages(
     servers: list[Scene], monkeypatch: pytest.MonkeyPatch, step: str, listing: Callable[[Scene], list[str]]
 ):
@@ -127,6 +140,33 @@ def test_listing_beside_an_open_post_waits_for_it_and_has_its_messages(
         later(stop)
         listed = listing(here)
         assert listed == [*before, *posted.result(10), *after]
+
+
+def test_page_of_ready_messages_ends_before_posts_that_began_after_its_view(
+    servers: list[Scene], monkeypatch: pytest.MonkeyPatch
+):
+    """A delayed message that is ready by now has a later available-at than they."""
+    here, there, other = servers
+    [first] = other.post(1)
+    [delayed] = other.post(1, delay=5)
+    view, posted = StoreClient.view, []
+
+    def late(self: StoreClient, *arguments: Any) -> object:
+        seen = view(self, *arguments)
+        if self is here.storage._client and not posted:
+            posted.extend(other.post(1))
+        return seen
+
+    monkeypatch.setattr(StoreClient, "view", late)
+    with stopped("insert", monkeypatch, partial(there.post, 1)) as (stop, opened):
+        after = other.post(1)
+        later(stop)
+        soon = Scene(here.storage, ManualClock(here.now + 6), here.queue)
+        page = soon.storage.messages.browse(soon.queue, State.READY, Position(0, 0), 10, soon.now)
+        assert ids_of(page.items) == [first, *opened.result(10), *after]
+        assert page.next is not None
+        rest = soon.storage.messages.browse(soon.queue, State.READY, page.next, 10, soon.now)
+    assert ids_of(rest.items) == [*posted, delayed]
 
 
 @contextmanager

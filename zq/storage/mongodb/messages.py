@@ -357,7 +357,9 @@ class MessageController:
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, max_bytes: int = UNBOUNDED
     ) -> BrowsePage:
         with self._client.verb():
-            return observing.browse(self._client, layout.key(queue), state, after, limit, layout.ms(now), max_bytes)
+            return observing.browse(
+                self._client, self._open_posts, layout.key(queue), state, after, limit, layout.ms(now), max_bytes
+            )
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0

@@ -13,6 +13,9 @@ longer appear:
 - If the view includes a later range of the same lane, the transaction had ended before.
 - If its range is the lane's last one, it was committed in the view, or it was settled. The page is read after.
 
+Pages of ready messages are in the order of (available-at, sequence). An open range may precede any message of such a
+page, so all of them are settled. The page ends before the first message that was drawn after the view.
+
 **Settling.** A range is settled as soon as a later view includes the commit of its group, or a later range of its lane.
 This does not require a moment in which the lane is free, so a server with slow transactions delays a listing for the
 rest of one transaction only. After an abort, there may be nothing to see. The listing therefore also tries to write the
@@ -84,8 +87,9 @@ class PageLimits(NamedTuple):
         return {} if self.last == LARGEST_MARKER else {"$lte": self.last}
 
 
+UNLIMITED: Final = PageLimits(LARGEST_MARKER, True, {})
 NO_LANE: Final[BsonDocument] = {"l": 0}
-# The messages of a page in the order of sequences, and the queue's document, which is read last.
+# The messages of a page in their order, and the queue's document, which is read last.
 Found = tuple[Sequence[BsonDocument], BsonDocument]
 
 
@@ -99,25 +103,28 @@ class OpenPosts:
         self._ended: dict[str, int] = {}
         self._time: Timestamp | None = None
 
-    def read_page(self, key: QueueKey, search: Callable[[PageLimits], Found]) -> Found:
-        """Return the result of ``search`` for a page below which no message of the queue can appear later."""
+    def read_page(self, key: QueueKey, search: Callable[[PageLimits], Found], *, is_by_sequence: bool = True) -> Found:
+        """Return the result of ``search`` for a page below which no message of the queue can appear later.
+
+        If the page is not in the order of sequences, all open ranges may precede its end, so all of them are settled.
+        """
         while True:
             with self._lock:
-                final = self._final.get(key.counter, 0)
-                limits = PageLimits(LARGEST_MARKER, (self._time if final else None) or True, {})
+                final = self._final.get(key.counter, 0) if is_by_sequence else 0
+                limits = UNLIMITED._replace(committed=(self._time if final else None) or True)
             found, counter = search(limits)
-            if not found or found[-1]["k"] <= final or "x" not in counter:
+            if not found or "x" not in counter or (is_by_sequence and found[-1]["k"] <= final):
                 return found, counter
             limits = self._limits(key)
             found, counter = search(limits)
             if found:
-                last = found[-1]["k"]
+                last = found[-1]["k"] if is_by_sequence else limits.last
                 waiting = {lane: one for lane, one in limits.ranges.items() if one.first <= last}
                 if waiting:
                     found, counter = search(PageLimits(last, self._settle(key, waiting), {}))
             if found:
                 return found, counter
-            # Consumers have removed all messages up to the limit. An empty page would mean that none is left.
+            # Consumers have removed all messages that the limits permit. An empty page would mean that none is left.
 
     def settle(self, key: QueueKey) -> None:
         """Wait until each post that has already drawn sequences in the queue is committed or aborted."""
