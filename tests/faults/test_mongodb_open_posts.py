@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -450,6 +451,24 @@ def test_server_that_has_lost_its_lane_takes_another_one(servers: list[Scene], m
     posted += here.post(2)
     assert lane.name not in ("", former)
     assert ids_of(other.walk()) == posted
+
+
+def test_server_does_not_wait_for_the_dead_owner_of_a_lane(servers: list[Scene], mongodb: MongoServer):
+    """It takes over another lane without a lease, or makes one."""
+    here, there, other = servers
+    here.post(1)
+    with mongodb.client() as client, client.start_session() as session, session.start_transaction():
+        lanes = client[DATABASE]["messages"]
+        lanes.update_many({"_id": {"$gte": "j", "$lt": "k"}}, {"$set": {"u": datetime(2020, 1, 1, tzinfo=UTC)}})
+        held = here.storage.messages._poster._lane.name
+        lanes.update_one({"_id": "j" + held}, {"$inc": {"t": 1}}, session=session)
+        for scene in (there, other):
+            began = time.monotonic()
+            scene.post(1)
+            assert time.monotonic() - began < 0.4
+        names = {scene.storage.messages._poster._lane.name for scene in servers}
+        assert len(names) == 3
+        assert "" not in names
 
 
 def test_two_servers_that_use_one_lane_lose_and_double_nothing(servers: list[Scene]):
