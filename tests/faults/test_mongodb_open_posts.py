@@ -28,9 +28,11 @@ from zq.clock import ManualClock
 from zq.conformance.builders import EVERYTHING, Scene, drafts, ids_of, run_together
 from zq.errors import Unavailable
 from zq.model import Copies, Grouping, Message, Position, QueueRef, State
+from zq.model.expiry import Steps
 from zq.storage.mongodb import connect, layout
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.counter_cache import CounterCache
+from zq.storage.mongodb.layout import QueueKey
 from zq.storage.mongodb.numbering import Beside
 from zq.storage.mongodb.open_posts import OpenPosts
 
@@ -384,6 +386,26 @@ def test_maintenance_after_a_removal_of_a_dead_server_waits_for_open_posts(
         of_queue = {"q": layout.key(here.queue).messages}
         assert client[DATABASE]["messages"].count_documents(of_queue) == 0
     assert here.walk() == []
+
+
+def test_maintenance_after_a_removal_settles_once_and_not_for_each_batch(
+    servers: list[Scene], mongodb: MongoServer, monkeypatch: pytest.MonkeyPatch
+):
+    here, _, other = servers
+    here.post(10)
+    here.storage.queues.purge(here.queue)
+    settle, settled = OpenPosts.settle, []
+
+    def counting(self: OpenPosts, key: QueueKey) -> None:
+        settled.append(key)
+        settle(self, key)
+
+    monkeypatch.setattr(OpenPosts, "settle", counting)
+    other.storage.maintain(other.now, pace=Steps(size=2))
+    assert settled.count(layout.key(here.queue)) == 1
+    with mongodb.client() as client:
+        of_queue = {"q": layout.key(here.queue).messages}
+        assert client[DATABASE]["messages"].count_documents(of_queue) == 0
 
 
 def test_draw_that_is_executed_late_changes_nothing(servers: list[Scene], monkeypatch: pytest.MonkeyPatch):

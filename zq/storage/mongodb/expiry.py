@@ -164,11 +164,20 @@ class PendingDeletes:
             return
         with LeaderLease(self._client) as lease:
             for pending in found:
+                if not lease.is_leader():
+                    return
+                self._settle(pending)
                 while (size := pace.step()) and lease.is_leader():
                     count = self._step(pending, size)
                     if not count:
                         break
                     pace.removed(count)
+
+    def _settle(self, pending: Pending) -> None:
+        """Wait for open posts, because the server that has recorded the work may have died before it did this."""
+        if not pending["s"].startswith(topic_log.LOG):
+            with self._client.verb():
+                self._open_posts.settle(layout.key(layout.queue_of(pending["s"])))
 
     def _step(self, pending: Pending, most: int) -> int:
         """Delete up to ``most`` documents of a pending purge, deletion or trim.
@@ -180,7 +189,6 @@ class PendingDeletes:
             if pending["s"].startswith(topic_log.LOG):
                 return self._log_step(pending, most)
             key = layout.key(layout.queue_of(pending["s"]))
-            self._open_posts.settle(key)  # the server that has recorded the work may have died before it did this
             removed = self._delete_batch({"q": key.messages}, pending, "g", most) or groups.rewrite_up_to(
                 self._client, key, pending["g"], most
             )
