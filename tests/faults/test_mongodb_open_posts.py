@@ -231,6 +231,24 @@ def test_touch_of_a_lane_waits_for_a_majority_whatever_the_write_concern(mongodb
     assert Commits.concerns == [{"w": "majority", "j": True}]
 
 
+def test_server_without_the_option_waits_for_open_posts_of_others(
+    servers: list[Scene], mongodb: MongoServer, monkeypatch: pytest.MonkeyPatch
+):
+    """All servers of a store need not have the same value of the option."""
+    here, there, _ = servers
+    storage = connect(mongodb.uri_of(DATABASE))
+    without = Scene(storage, here.clock, here.queue)
+    with stopped("insert", monkeypatch, partial(there.post, 2)) as (stop, posted):
+        after = [*here.post(1), *without.post(1)]
+        later(stop)
+        assert without.page(EVERYTHING) == [*posted.result(10), *after]
+    with stopped("draw", monkeypatch, partial(there.post, 2)) as (stop, posted):
+        later(stop)
+        storage.queues.purge(without.queue)
+        assert posted.result(0)
+    storage.close()
+
+
 def test_listing_whose_page_is_consumed_while_it_waits_has_the_next_page(
     servers: list[Scene], monkeypatch: pytest.MonkeyPatch
 ):
