@@ -26,10 +26,10 @@ from tests.servers import wait_for
 from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import EVERYTHING, Scene, drafts, ids_of, run_together
-from zq.errors import Unavailable
+from zq.errors import QueueNotFound, Unavailable
 from zq.model import Copies, Grouping, Message, Position, QueueRef, State
 from zq.model.expiry import Steps
-from zq.storage.mongodb import connect, layout
+from zq.storage.mongodb import MongoStorage, connect, layout
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.counter_cache import CounterCache
 from zq.storage.mongodb.layout import QueueKey
@@ -542,6 +542,49 @@ def test_missing_queue_is_made_and_not_drawn_in(servers: list[Scene], mongodb: M
         assert "e" not in counter
         assert counter["n"] == layout.key(scene.queue).shard
         assert [drawn["f"] for drawn in counter.get("x", {}).values()] in ([], [1])
+
+
+def test_post_that_must_not_create_a_known_queue_that_another_server_deleted_is_refused(servers: list[Scene]):
+    here, there, _ = servers
+    here.post(1)
+    there.storage.queues.delete(there.queue)
+    with pytest.raises(QueueNotFound):
+        here.storage.messages.post(here.queue, drafts(1, here.now), here.now, create=False)
+    assert not there.exists()
+
+
+def test_group_in_known_queues_takes_as_few_commands_as_possible(mongodb: MongoServer):
+    """One to draw in a queue, and one more to read the ranges of several queues."""
+
+    class Commands(CommandListener):
+        names: ClassVar[list[str]] = []
+
+        def started(self, event: CommandStartedEvent) -> None:
+            name = event.command_name
+            if name == "commitTransaction" or event.command[name] == layout.MESSAGES:
+                self.names.append(name)
+
+        def succeeded(self, event: object) -> None: ...
+
+        def failed(self, event: object) -> None: ...
+
+    with MongoClient(mongodb.uri_of(DATABASE), event_listeners=[Commands()]) as pymongo:
+        durable = WriteConcern(w="majority", j=True)
+        storage = MongoStorage(StoreClient(pymongo, DATABASE, 10.0, durable, sharded=False, draws=True))
+        here = Scene(storage, ManualClock(storage.now()), QueueRef("acme", uuid4().hex))
+        copies = here.at(f"{here.queue.name}.copies")
+        here.post(1)
+        copies.post(1)
+        draws(here)
+        found = []
+        for count in (0, 0, 1, 1):
+            Commands.names.clear()
+            beside = Copies(copies.queue, drafts(1, here.now)) if count else None
+            here.storage.messages.post(here.queue, drafts(1, here.now), here.now, copies=beside)
+            found.append(list(Commands.names))
+        storage._feed.close()
+    assert found[1] == ["update", "findAndModify", "insert", "commitTransaction"]
+    assert found[3] == ["update", "update", "find", "insert", "commitTransaction"]
 
 
 def test_group_of_several_queues_draws_in_each(servers: list[Scene], monkeypatch: pytest.MonkeyPatch):

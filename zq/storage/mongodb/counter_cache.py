@@ -103,6 +103,11 @@ class CounterCache:
                 self._shared[counter] = time.monotonic() + self._shared_seconds
             self._recorded[counter] = max(recorded, after)
 
+    def is_known(self, key: QueueKey) -> bool:
+        """Return whether the process has recorded a value of the counter. The queue then probably exists."""
+        with self._lock:
+            return key.counter in self._recorded
+
     def is_shared(self, keys: Iterable[QueueKey]) -> bool:
         """Return whether one of the counters is shared."""
         now = time.monotonic()

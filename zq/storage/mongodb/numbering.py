@@ -85,12 +85,14 @@ class Beside:
         self._lane.hold(session)
 
     def find_missing(self, session: Session, keys: Iterable[QueueKey]) -> set[QueueKey]:
-        return find_missing(self._client, session, list(keys))
+        """Look up only queues that the process does not know. If a known queue was deleted, the draw finds out."""
+        unknown = [key for key in keys if not self._client.counters.is_known(key)]
+        return find_missing(self._client, session, unknown)
 
     def assign(self, session: Session, arrivals: Mapping[QueueKey, Arrivals]) -> Mapping[QueueKey, SequenceRange]:
         """Draw sequences. Raises ``NotDrawn`` if a queue does not exist, or if the outcome of the draw is unknown."""
         # Otherwise, the posts that create queues would waste sequences of all other queues in the group.
-        if find_missing(self._client, session, list(arrivals)):
+        if self.find_missing(session, arrivals):
             raise NotDrawn
         try:
             counters = {one["_id"]: one for one in self._draw(arrivals)}
