@@ -64,7 +64,7 @@ DESIGNS: dict[str, dict[str, Any]] = {
 LARGE: dict[str, dict[str, Any]] = {
     "a reader, a kill and a change of the primary": {"posts": SMALL, "budget": KILL_AND_ELECTION},
     "a reader, a change of the primary and a late draw": {"posts": SMALL, "budget": LATE_AND_ELECTION},
-    "a reader, a kill and a late draw": {"budget": Budget(kills=1, losses=1)},
+    "a reader, a kill and a late draw": {"posts": SMALL, "budget": Budget(kills=1, losses=1)},
     "a reader and two changes of the primary": {"posts": SMALL, "budget": Budget(elections=2)},
     "readers of two servers, and a kill": {"budget": Budget(kills=1, restarts=1)},
     "a reader, both modes, a kill and a change of the primary": {
