@@ -212,6 +212,29 @@ def test_listing_beside_a_server_with_slow_transactions_waits_for_one_of_them(
             assert time.monotonic() - began < 0.5
 
 
+def test_listings_that_wait_for_the_same_post_touch_its_lane_one_at_a_time(
+    servers: list[Scene], monkeypatch: pytest.MonkeyPatch
+):
+    here, there, other = servers
+    touch, running, most = StoreClient.touch, [], []
+
+    def counting(self: StoreClient, doc_id: str) -> object:
+        running.append(doc_id)
+        most.append(len(running))
+        time.sleep(0.02)
+        touched = touch(self, doc_id)
+        running.remove(doc_id)
+        return touched
+
+    with stopped("insert", monkeypatch, partial(there.post, 1)) as (stop, posted):
+        after = here.post(1)
+        monkeypatch.setattr(StoreClient, "touch", counting)
+        later(stop, 0.5)
+        pages = run_together(*[lambda: other.page(EVERYTHING)] * 8)
+        assert pages == [[*posted.result(10), *after]] * 8
+    assert max(most) == 1
+
+
 def test_touch_of_a_lane_waits_for_a_majority_whatever_the_write_concern(mongodb: MongoServer):
     class Commits(CommandListener):
         concerns: ClassVar[list[dict]] = []

@@ -58,7 +58,7 @@ MAX_REMEMBERED: Final = 10_000
 # Seconds for which a process remembers it. The document of a deleted queue, with its last sequence, is kept for longer.
 REMEMBERED: Final = 86_400.0
 # Maximum seconds between two views while a listing waits for a range.
-LONGEST_PAUSE: Final = 0.016
+LONGEST_PAUSE: Final = 0.05
 # Seconds after which a waiting listing tries to write the lane's document.
 UNTOUCHED: Final = 0.05
 
@@ -101,6 +101,7 @@ class OpenPosts:
         self._lock = threading.Lock()
         self._final = TTLCache[str, int](MAX_REMEMBERED, REMEMBERED, timer)
         self._ended: dict[str, int] = {}
+        self._touching = threading.Lock()
         self._time: Timestamp | None = None
 
     def read_page(self, key: QueueKey, search: Callable[[PageLimits], Found], *, is_by_sequence: bool = True) -> Found:
@@ -160,12 +161,16 @@ class OpenPosts:
         while ranges:
             time.sleep(pause)
             pause, now = min(2 * pause, LONGEST_PAUSE), time.monotonic()
-            if now > patient_until:
-                patient_until = now + PATIENCE
-                with suppress(AutoReconnect):
-                    end_orphans(self._client.pymongo)
-            if now > began + UNTOUCHED:
-                self._touch(ranges)
+            # Many listings may wait for the same transaction, but one of them at a time is enough for this.
+            if now > began + UNTOUCHED and self._touching.acquire(blocking=False):
+                try:
+                    self._touch(ranges)
+                    if now > patient_until:
+                        patient_until = now + PATIENCE
+                        with suppress(AutoReconnect):
+                            end_orphans(self._client.pymongo)
+                finally:
+                    self._touching.release()
             still_open = self._limits(key).ranges
             ranges = {lane: one for lane, one in ranges.items() if still_open.get(lane) == one}
         return self._time or True
