@@ -82,7 +82,7 @@ LARGE: dict[str, dict[str, Any]] = {
     },
     "a reader of ready messages and a kill": {"beside": Beside.READY, "delayed": (1,), "budget": KILL},
     "a reader, consumers and a change of the primary": {"posts": SMALL, "budget": Budget(elections=1, pops=2)},
-    "a purge, a kill and a change of the primary": PURGE,
+    "a purge and a kill": {**PURGE, "budget": KILL},
     "a purge, both modes and a change of the primary": {
         "beside": Beside.PURGE,
         "posts": SMALL,
