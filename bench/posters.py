@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure posts of one, two and three servers on one MongoDB, and how many transactions they discard.
 
-``python -m bench.posters [--servers 1,2,3] [--connections 16] [--seconds N] [--rounds N] [--engine E]`` needs wrk on
-PATH. The servers of a row post to the same eight queues, and share the connections. Each row has queues of its own.
-Runs are interleaved, and each row shows the median of its rounds. The command asserts nothing; only figures of one run
-may be compared.
+``python -m bench.posters [--servers 1,2,3] [--connections 16] [--seconds N] [--rounds N] [--engine E] [--drawn]`` needs
+wrk on PATH. The servers of a row post to the same eight queues, and share the connections. Each row has queues of its
+own. Runs are interleaved, and each row shows the median of its rounds. ``--drawn`` adds rows for servers with
+``drawn_sequences``. The command asserts nothing; only figures of one run may be compared.
 """
 
 import argparse
@@ -37,9 +37,9 @@ def counted(store: MongoServer) -> dict[str, Any]:
     return found
 
 
-def post(store: MongoServer, servers: Sequence[ZqServer], connections: int, seconds: int) -> Posted:
+def post(store: MongoServer, servers: Sequence[ZqServer], queue: str, connections: int, seconds: int) -> Posted:
     before = counted(store)
-    queue, share = f"by{len(servers)}q{{n}}", connections // len(servers)
+    share = connections // len(servers)
     with ThreadPoolExecutor(len(servers)) as pool:
         rates = list(pool.map(lambda one: measure(one.url, POST, queue, seconds, connections=share), servers))
     after = counted(store)
@@ -57,27 +57,41 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=3, help="length of one measurement")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each kind")
     parser.add_argument("--engine", choices=["gunicorn", "granian"], default="granian")
+    parser.add_argument("--drawn", action="store_true", help="measure servers with drawn_sequences, too")
     arguments = parser.parse_args()
     counts = [int(number) for number in arguments.servers.split(",")]
-    found: dict[int, list[Posted]] = {count: [] for count in counts}
+    configs = {"": workers(1)}
+    if arguments.drawn:
+        configs[", drawn"] = workers(1) + "[storage:mongodb]\ndrawn_sequences = true\n"
+    kinds = [(count, name) for count in counts for name in configs]
+    found: dict[tuple[int, str], list[Posted]] = {kind: [] for kind in kinds}
     with ExitStack() as stack:
         store = stack.enter_context(MongoServer(*QUIET))
-        servers = [
-            stack.enter_context(ZqServer(store.uri, engine=arguments.engine, config=workers(1)))
-            for _ in range(max(counts))
-        ]
-        for count in counts:
-            post(store, servers[:count], arguments.connections, 1)
+        servers = {
+            name: [
+                stack.enter_context(ZqServer(store.uri, engine=arguments.engine, config=config))
+                for _ in range(max(counts))
+            ]
+            for name, config in configs.items()
+        }
+
+        def measured(kind: tuple[int, str], seconds: int) -> Posted:
+            count, name = kind
+            queue = f"by{count}{name[2:]}q{{n}}"
+            return post(store, servers[name][:count], queue, arguments.connections, seconds)
+
+        for kind in kinds:
+            measured(kind, 1)
         for _ in range(arguments.rounds):
-            for count in counts:
-                found[count].append(post(store, servers[:count], arguments.connections, arguments.seconds))
+            for kind in kinds:
+                found[kind].append(measured(kind, arguments.seconds))
     print(f"| servers, {arguments.connections} connections | posts/s | of the first row | p99 ms | commits | aborts |")
     print("|---|---|---|---|---|---|")
-    for count, its in found.items():
+    for (count, name), its in found.items():
         one = Posted(*map(median, zip(*its, strict=True)))
-        ratio = median(each.per_second / first.per_second for each, first in zip(its, found[counts[0]], strict=True))
+        ratio = median(each.per_second / first.per_second for each, first in zip(its, found[kinds[0]], strict=True))
         figures = f"{one.per_second:.0f} | {ratio:.2f} | {one.p99:.0f} | {one.committed:.3f} | {one.aborted:.3f}"
-        print(f"| {count} | {figures} |")
+        print(f"| {count}{name} | {figures} |")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from zq.clock import ManualClock
 from zq.conformance.builders import Scene, drafts, ids_of, run_together
 from zq.model import QueueRef
 from zq.storage.mongodb import connect, layout
-from zq.storage.mongodb.counters import CounterCache
+from zq.storage.mongodb.counter_cache import CounterCache
 
 # How each of two servers gets the sequences of its posts: drawn beside the transaction, or assigned inside it.
 MODES = list(product(("exclusive", "shared"), repeat=2))
@@ -21,9 +21,9 @@ MODES = list(product(("exclusive", "shared"), repeat=2))
 
 def draws(scene: Scene) -> None:
     """Make the server draw sequences in the queue from now on."""
-    poster = scene.storage.messages._poster
-    poster._counters = CounterCache(shared_seconds=3600)
-    poster._counters.share([layout.key(scene.queue)])
+    counters = scene.storage._client.counters = CounterCache(shared_seconds=3600)
+    counters.record(layout.key(scene.queue).counter, 0, 0)
+    counters.record(layout.key(scene.queue).counter, 1, 1)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def pair(servers: list[Scene], request: pytest.FixtureRequest) -> list[Scene]:
         if mode == "shared":
             draws(scene)
         else:
-            scene.storage.messages._poster._counters = CounterCache(shared_seconds=0)
+            scene.storage._client.counters = CounterCache(shared_seconds=0)
     return servers
 
 
@@ -113,6 +113,46 @@ def test_a_counter_is_remembered_after_a_purge_of_a_queue_that_was_never_posted_
     assert outcomes(here)["outdated"] == 0
     [sent] = updates(mongodb, here)
     assert sent["u"]["$set"]["k1"] == 5
+
+
+@pytest.mark.parametrize("way", ["move", "commit", "purge", "delete"])
+def test_server_that_changes_a_counter_itself_posts_in_the_exclusive_mode(
+    mongodb: MongoServer, servers: list[Scene], way: str
+):
+    """No transaction is discarded, and later posts use the cache again."""
+    here, _ = servers
+    side = here.at(f"side.{here.queue.name}")
+    moved = side.post(3)
+
+    def change(at: int) -> None:
+        if way == "move":
+            side.move(moved[at : at + 1], here.queue.name)
+        elif way == "commit":
+            here.stage("staged", 2)
+            here.commit(at, ["staged"], producer=here.queue.name)
+        else:
+            getattr(here.storage.queues, way)(here.queue)
+
+    for at in range(3):
+        here.post(1)
+        change(at)
+    here.post(1)
+    assert not here.storage._client.counters.is_shared([layout.key(here.queue)])
+    assert outcomes(here)["outdated"] == 0
+    [sent] = updates(mongodb, here)
+    assert "k1" in sent["q"]
+
+
+def test_server_whose_counter_another_one_changed_draws(servers: list[Scene]):
+    """Also if the first transaction that meets the change is a move."""
+    here, there = servers
+    side = here.at(f"side.{here.queue.name}")
+    moved = side.post(1)
+    here.post(1)
+    there.post(1)
+    side.move(moved, here.queue.name)
+    assert here.storage._client.counters.is_shared([layout.key(here.queue)])
+    assert outcomes(here)["outdated"] == 0
 
 
 @pytest.mark.parametrize("way", ["purge", "delete"])

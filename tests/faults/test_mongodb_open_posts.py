@@ -9,13 +9,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
-from pymongo.errors import NetworkTimeout
+from pymongo import MongoClient, WriteConcern
+from pymongo.errors import NetworkTimeout, OperationFailure
+from pymongo.monitoring import CommandListener, CommandStartedEvent
 
 from tests.faults.test_mongodb_counters import draws, outcomes
 from tests.rotation import CAMPAIGN, rotated
@@ -23,11 +26,13 @@ from tests.servers import wait_for
 from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import EVERYTHING, Scene, drafts, ids_of, run_together
-from zq.errors import Unavailable
-from zq.model import Copies, Grouping, Message, QueueRef
-from zq.storage.mongodb import connect, layout
+from zq.errors import QueueNotFound, Unavailable
+from zq.model import Copies, Grouping, Message, Position, QueueRef, State
+from zq.model.expiry import Steps
+from zq.storage.mongodb import MongoStorage, connect, layout
 from zq.storage.mongodb.client import StoreClient
-from zq.storage.mongodb.counters import CounterCache
+from zq.storage.mongodb.counter_cache import CounterCache
+from zq.storage.mongodb.layout import QueueKey
 from zq.storage.mongodb.numbering import Beside
 from zq.storage.mongodb.open_posts import OpenPosts
 
@@ -109,12 +114,25 @@ def with_history(scene: Scene) -> list[str]:
     return [one.message.id for one in page.items]
 
 
+def ready(scene: Scene) -> list[str]:
+    """All ready messages of the queue, page by page."""
+    position, seen = Position(0, 0), list[str]()
+    while True:
+        page = scene.storage.messages.browse(scene.queue, State.READY, position, 3, scene.now)
+        seen += ids_of(page.items)
+        if page.next is None:
+            return seen
+        position = page.next
+
+
 def later(stop: Stop, seconds: float = 0.3) -> None:
     threading.Timer(seconds, stop.may_go.set).start()
 
 
 @pytest.mark.parametrize("step", ["draw", "insert"])
-@pytest.mark.parametrize("listing", [lambda scene: ids_of(followed(scene)[0]), with_history], ids=["list", "history"])
+@pytest.mark.parametrize(
+    "listing", [lambda scene: ids_of(followed(scene)[0]), with_history, ready], ids=["list", "history", "ready"]
+)
 def test_listing_beside_an_open_post_waits_for_it_and_has_its_messages(
     servers: list[Scene], monkeypatch: pytest.MonkeyPatch, step: str, listing: Callable[[Scene], list[str]]
 ):
@@ -125,6 +143,133 @@ def test_listing_beside_an_open_post_waits_for_it_and_has_its_messages(
         later(stop)
         listed = listing(here)
         assert listed == [*before, *posted.result(10), *after]
+
+
+def test_page_of_ready_messages_ends_before_posts_that_began_after_its_view(
+    servers: list[Scene], monkeypatch: pytest.MonkeyPatch
+):
+    """A delayed message that is ready by now has a later available-at than they."""
+    here, there, other = servers
+    [first] = other.post(1)
+    [delayed] = other.post(1, delay=5)
+    view, posted = StoreClient.view, []
+
+    def late(self: StoreClient, *arguments: Any) -> object:
+        seen = view(self, *arguments)
+        if self is here.storage._client and not posted:
+            posted.extend(other.post(1))
+        return seen
+
+    monkeypatch.setattr(StoreClient, "view", late)
+    with stopped("insert", monkeypatch, partial(there.post, 1)) as (stop, opened):
+        after = other.post(1)
+        later(stop)
+        soon = Scene(here.storage, ManualClock(here.now + 6), here.queue)
+        page = soon.storage.messages.browse(soon.queue, State.READY, Position(0, 0), 10, soon.now)
+        assert ids_of(page.items) == [first, *opened.result(10), *after]
+        assert page.next is not None
+        rest = soon.storage.messages.browse(soon.queue, State.READY, page.next, 10, soon.now)
+    assert ids_of(rest.items) == [*posted, delayed]
+
+
+@contextmanager
+def held_next(mongodb: MongoServer, lane: str) -> Iterator[threading.Event]:
+    """Hold a lane from the end of its transaction on, as the next slow transaction of its server does."""
+    is_held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with mongodb.client() as client, client.start_session() as session:
+            while not is_held.is_set():
+                session.start_transaction()
+                with suppress(OperationFailure):
+                    client[DATABASE]["messages"].update_one({"_id": "j" + lane}, {"$inc": {"t": 1}}, session=session)
+                    is_held.set()
+                    over.wait(60)
+                session.abort_transaction()
+
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(hold)
+        try:
+            yield is_held
+        finally:
+            over.set()
+            is_held.set()
+            holding.result()
+
+
+def test_listing_beside_a_server_with_slow_transactions_waits_for_one_of_them(
+    servers: list[Scene], mongodb: MongoServer, monkeypatch: pytest.MonkeyPatch
+):
+    here, there, other = servers
+    with stopped("insert", monkeypatch, partial(there.post, 2)) as (stop, posted), ThreadPoolExecutor(1) as pool:
+        after = here.post(1)
+        listed = pool.submit(other.page, EVERYTHING)
+        with held_next(mongodb, there.storage.messages._poster._lane.name) as is_held:
+            later(stop, 1.2)
+            assert is_held.wait(10)
+            began = time.monotonic()
+            assert listed.result(10) == [*posted.result(10), *after]
+            assert time.monotonic() - began < 0.5
+
+
+def test_listings_that_wait_for_the_same_post_touch_its_lane_one_at_a_time(
+    servers: list[Scene], monkeypatch: pytest.MonkeyPatch
+):
+    here, there, other = servers
+    touch, running, most = StoreClient.touch, [], []
+
+    def counting(self: StoreClient, doc_id: str) -> object:
+        running.append(doc_id)
+        most.append(len(running))
+        time.sleep(0.02)
+        touched = touch(self, doc_id)
+        running.remove(doc_id)
+        return touched
+
+    with stopped("insert", monkeypatch, partial(there.post, 1)) as (stop, posted):
+        after = here.post(1)
+        monkeypatch.setattr(StoreClient, "touch", counting)
+        later(stop, 0.5)
+        pages = run_together(*[lambda: other.page(EVERYTHING)] * 8)
+        assert pages == [[*posted.result(10), *after]] * 8
+    assert max(most) == 1
+
+
+def test_touch_of_a_lane_waits_for_a_majority_whatever_the_write_concern(mongodb: MongoServer):
+    class Commits(CommandListener):
+        concerns: ClassVar[list[dict]] = []
+
+        def started(self, event: CommandStartedEvent) -> None:
+            if event.command_name == "commitTransaction":
+                self.concerns.append(event.command["writeConcern"])
+
+        def succeeded(self, event: object) -> None: ...
+
+        def failed(self, event: object) -> None: ...
+
+    with MongoClient(mongodb.uri_of(DATABASE), event_listeners=[Commits()]) as pymongo:
+        client = StoreClient(pymongo, DATABASE, 10.0, WriteConcern(w=1, j=False), sharded=False)
+        with client.verb():
+            assert client.touch("j0") is not None
+    assert Commits.concerns == [{"w": "majority", "j": True}]
+
+
+def test_server_without_the_option_waits_for_open_posts_of_others(
+    servers: list[Scene], mongodb: MongoServer, monkeypatch: pytest.MonkeyPatch
+):
+    """All servers of a store need not have the same value of the option."""
+    here, there, _ = servers
+    storage = connect(mongodb.uri_of(DATABASE))
+    without = Scene(storage, here.clock, here.queue)
+    with stopped("insert", monkeypatch, partial(there.post, 2)) as (stop, posted):
+        after = [*here.post(1), *without.post(1)]
+        later(stop)
+        assert without.page(EVERYTHING) == [*posted.result(10), *after]
+    with stopped("draw", monkeypatch, partial(there.post, 2)) as (stop, posted):
+        later(stop)
+        storage.queues.purge(without.queue)
+        assert posted.result(0)
+    storage.close()
 
 
 def test_listing_whose_page_is_consumed_while_it_waits_has_the_next_page(
@@ -186,7 +331,7 @@ def test_listing_beside_a_stopped_server_ends_its_transaction_and_misses_nothing
         assert time.monotonic() - began < 3.5
         assert len(seen) == 3
         with monkeypatch.context() as patch:
-            patch.delattr(StoreClient, "wait_for")
+            patch.delattr(OpenPosts, "_settle")
             assert len(followed(here)[0]) == 3, "what is settled is remembered"
         if step == "hold":  # nothing was drawn, so no reader has ended the transaction
             assert not posted.done()
@@ -195,6 +340,25 @@ def test_listing_beside_a_stopped_server_ends_its_transaction_and_misses_nothing
     rest, _ = followed(here, marker)
     assert ids_of(rest) == new
     assert ids_of(followed(other)[0]) == [*ids_of(seen), *new]
+
+
+def test_listing_of_a_queue_whose_document_was_removed_and_made_anew_waits_for_open_posts(
+    servers: list[Scene], mongodb: MongoServer, monkeypatch: pytest.MonkeyPatch
+):
+    """MongoDB removes the document 60 days after the deletion of the queue; sequences then begin again."""
+    here, there, other = servers
+    days = [0]
+    here.storage.messages._open_posts = OpenPosts(here.storage._client, lambda: 86_400.0 * days[0])
+    there.post(5)
+    assert len(here.page(EVERYTHING)) == 5
+    with mongodb.client() as client:
+        client[DATABASE]["messages"].delete_many({"s": layout.key(here.queue).shard})
+    days[0] = 60
+    other.storage.queues.create(other.queue, b"{}")
+    with stopped("insert", monkeypatch, partial(there.post, 2)) as (stop, posted):
+        after = other.post(1)
+        later(stop)
+        assert here.page(EVERYTHING) == [*posted.result(10), *after]
 
 
 def test_metadata_are_changed_once_no_open_post_has_the_former_ones(
@@ -265,6 +429,26 @@ def test_maintenance_after_a_removal_of_a_dead_server_waits_for_open_posts(
     assert here.walk() == []
 
 
+def test_maintenance_after_a_removal_settles_once_and_not_for_each_batch(
+    servers: list[Scene], mongodb: MongoServer, monkeypatch: pytest.MonkeyPatch
+):
+    here, _, other = servers
+    here.post(10)
+    here.storage.queues.purge(here.queue)
+    settle, settled = OpenPosts.settle, []
+
+    def counting(self: OpenPosts, key: QueueKey) -> None:
+        settled.append(key)
+        settle(self, key)
+
+    monkeypatch.setattr(OpenPosts, "settle", counting)
+    other.storage.maintain(other.now, pace=Steps(size=2))
+    assert settled.count(layout.key(here.queue)) == 1
+    with mongodb.client() as client:
+        of_queue = {"q": layout.key(here.queue).messages}
+        assert client[DATABASE]["messages"].count_documents(of_queue) == 0
+
+
 def test_draw_that_is_executed_late_changes_nothing(servers: list[Scene], monkeypatch: pytest.MonkeyPatch):
     """Neither the range of a later post that is under way, nor the sequences."""
     here, there, _ = servers
@@ -332,6 +516,24 @@ def test_server_that_has_lost_its_lane_takes_another_one(servers: list[Scene], m
     assert ids_of(other.walk()) == posted
 
 
+def test_server_does_not_wait_for_the_dead_owner_of_a_lane(servers: list[Scene], mongodb: MongoServer):
+    """It takes over another lane without a lease, or makes one."""
+    here, there, other = servers
+    here.post(1)
+    with mongodb.client() as client, client.start_session() as session, session.start_transaction():
+        lanes = client[DATABASE]["messages"]
+        lanes.update_many({"_id": {"$gte": "j", "$lt": "k"}}, {"$set": {"u": datetime(2020, 1, 1, tzinfo=UTC)}})
+        held = here.storage.messages._poster._lane.name
+        lanes.update_one({"_id": "j" + held}, {"$inc": {"t": 1}}, session=session)
+        for scene in (there, other):
+            began = time.monotonic()
+            scene.post(1)
+            assert time.monotonic() - began < 0.4
+        names = {scene.storage.messages._poster._lane.name for scene in servers}
+        assert len(names) == 3
+        assert "" not in names
+
+
 def test_two_servers_that_use_one_lane_lose_and_double_nothing(servers: list[Scene]):
     here, there, other = servers
     here.post(1)
@@ -363,6 +565,49 @@ def test_missing_queue_is_made_and_not_drawn_in(servers: list[Scene], mongodb: M
         assert "e" not in counter
         assert counter["n"] == layout.key(scene.queue).shard
         assert [drawn["f"] for drawn in counter.get("x", {}).values()] in ([], [1])
+
+
+def test_post_that_must_not_create_a_known_queue_that_another_server_deleted_is_refused(servers: list[Scene]):
+    here, there, _ = servers
+    here.post(1)
+    there.storage.queues.delete(there.queue)
+    with pytest.raises(QueueNotFound):
+        here.storage.messages.post(here.queue, drafts(1, here.now), here.now, create=False)
+    assert not there.exists()
+
+
+def test_group_in_known_queues_takes_as_few_commands_as_possible(mongodb: MongoServer):
+    """One to draw in a queue, and one more to read the ranges of several queues."""
+
+    class Commands(CommandListener):
+        names: ClassVar[list[str]] = []
+
+        def started(self, event: CommandStartedEvent) -> None:
+            name = event.command_name
+            if name == "commitTransaction" or event.command[name] == layout.MESSAGES:
+                self.names.append(name)
+
+        def succeeded(self, event: object) -> None: ...
+
+        def failed(self, event: object) -> None: ...
+
+    with MongoClient(mongodb.uri_of(DATABASE), event_listeners=[Commands()]) as pymongo:
+        durable = WriteConcern(w="majority", j=True)
+        storage = MongoStorage(StoreClient(pymongo, DATABASE, 10.0, durable, sharded=False, draws=True))
+        here = Scene(storage, ManualClock(storage.now()), QueueRef("acme", uuid4().hex))
+        copies = here.at(f"{here.queue.name}.copies")
+        here.post(1)
+        copies.post(1)
+        draws(here)
+        found = []
+        for count in (0, 0, 1, 1):
+            Commands.names.clear()
+            beside = Copies(copies.queue, drafts(1, here.now)) if count else None
+            here.storage.messages.post(here.queue, drafts(1, here.now), here.now, copies=beside)
+            found.append(list(Commands.names))
+        storage._feed.close()
+    assert found[1] == ["update", "findAndModify", "insert", "commitTransaction"]
+    assert found[3] == ["update", "update", "find", "insert", "commitTransaction"]
 
 
 def test_group_of_several_queues_draws_in_each(servers: list[Scene], monkeypatch: pytest.MonkeyPatch):
@@ -437,7 +682,7 @@ def test_readers_beside_three_servers_miss_nothing_and_discard_nothing(servers: 
 def test_first_conflict_makes_two_servers_draw(servers: list[Scene]):
     here, there, _ = servers
     for scene in (here, there):
-        scene.storage.messages._poster._counters = CounterCache(shared_seconds=10)
+        scene.storage._client.counters = CounterCache(shared_seconds=10)
 
     def many(scene: Scene) -> None:
         for _ in range(30):
@@ -453,7 +698,7 @@ def test_first_conflict_makes_two_servers_draw(servers: list[Scene]):
 @pytest.mark.parametrize("lasts", [0.0, 0.3])
 def test_server_that_is_alone_again_stops_to_draw(servers: list[Scene], lasts: float):
     here, there, _ = servers
-    here.storage.messages._poster._counters = counters = CounterCache(shared_seconds=lasts)
+    here.storage._client.counters = counters = CounterCache(shared_seconds=lasts)
     key = layout.key(here.queue)
     here.post(1)
     there.post(1)

@@ -22,9 +22,8 @@ class MongodbOptions(Struct, frozen=True, kw_only=True):
     """Acknowledge a change only after it is in the journal. If false, a power failure may lose acknowledged changes.
     journal= in the URI takes precedence."""
     drawn_sequences: Flag = False
-    """Experimental: draw the sequences of posts beside their transactions while several servers post to one queue. Set
-    this on all servers or on none. With the option, a slow server delays listings, and ``?state=ready`` may omit a
-    message that is posted meanwhile."""
+    """Experimental: draw the sequences of posts beside their transactions while several servers post to one queue.
+    Listings then wait for posts in progress, and for up to 3 seconds after a server died during a post."""
     timeout: float = 5.0
     """Seconds after which a call is aborted; the option ``storage_timeout`` of section ``[transport]``."""
     database: str = "zq"

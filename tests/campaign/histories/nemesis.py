@@ -8,10 +8,11 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import redis
 from pymongo.errors import PyMongoError
@@ -193,14 +194,16 @@ def linked(server: RedisServer) -> bool:
         return client.info("replication").get("master_link_status") == "up"
 
 
-# What can befall a deployment of a kind.
+OF_MONGODB: dict[str, Nemesis] = {
+    **{"kill": kill, "stop": stop, "slow-clients": loiter},
+    **{"stop-store": stop_store, "kill-store": kill_store, "step-down": step_down, "cut": cut, "slow": slow},
+    "slow-start": slow_start,
+}
+# What can befall a deployment of a kind. On ``mongodb-drawn``, all servers but the first one draw sequences.
 NEMESES: dict[str, dict[str, Nemesis]] = {
     "rocksdb": {"kill": kill, "stop": stop, "slow-clients": loiter},
-    "mongodb": {
-        **{"kill": kill, "stop": stop, "slow-clients": loiter},
-        **{"stop-store": stop_store, "kill-store": kill_store, "step-down": step_down, "cut": cut, "slow": slow},
-        "slow-start": slow_start,
-    },
+    "mongodb": OF_MONGODB,
+    "mongodb-drawn": OF_MONGODB,
     "redis": {
         **{"kill": kill, "stop": stop, "slow-clients": loiter},
         **{"stop-store": stop_store, "kill-store": kill_store, "cut": cut, "slow": slow},
@@ -241,11 +244,12 @@ def deployed(kind: str, folder: Path) -> Iterator[Deployment]:
         elif kind == "redis-sentinel":
             yield watched(stack)
         else:
-            mongodb = kind == "mongodb"
+            mongodb = kind.startswith("mongodb")
             store = stack.enter_context(MongoServer() if mongodb else RedisServer(None, *LASTING))
             wires = [stack.enter_context(Wire(store.port)) for _ in ENGINES]
             form = "mongodb://127.0.0.1:{}/zq?directConnection=true" if mongodb else "redis://127.0.0.1:{}/0"
-            servers = started(stack, [form.format(wire.port) for wire in wires])
+            env = {"OS_STORAGE:MONGODB__DRAWN_SEQUENCES": "true"} if kind == "mongodb-drawn" else {}
+            servers = started(stack, [form.format(wire.port) for wire in wires], env)
             yield Deployment(servers, store, wires)
 
 
@@ -261,11 +265,11 @@ def watched(stack: ExitStack) -> Deployment:
     return Deployment(started(stack, [uri] * len(ENGINES)), sentinel=sentinel, pair=(master, replica))
 
 
-def started(stack: ExitStack, uris: Sequence[str]) -> list[ZqServer]:
-    """A server for each URI; all start at once."""
-    servers = []
+def started(stack: ExitStack, uris: Sequence[str], env: Mapping[str, str] = MappingProxyType({})) -> list[ZqServer]:
+    """A server for each URI; all start at once. ``env``: variables of all servers but the first one."""
+    servers: list[ZqServer] = []
     for uri, engine in zip(uris, ENGINES, strict=True):
-        servers.append(ZqServer(uri, engine=engine))
+        servers.append(ZqServer(uri, engine=engine, env=env if servers else {}))
         stack.callback(servers[-1].close)
         servers[-1].launch()
     Deployment(servers).mended()

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -34,6 +34,7 @@ from zq.model import UNBOUNDED, QueueRef
 from zq.model.stats import Tally, removals
 from zq.storage.concurrency import StripedLocks
 from zq.storage.mongodb.commands import PORTION, TRANSIENT, check_reply, is_conflict, is_transient, read_up_to, split
+from zq.storage.mongodb.counter_cache import SHARED_SECONDS, UNCACHED_SECONDS, CounterCache
 from zq.storage.mongodb.layout import CODEC, MESSAGES, BsonDocument, QueueKey, size_of
 
 T = TypeVar("T")
@@ -73,6 +74,7 @@ SNAPSHOT_UNAVAILABLE: Final = 246
 LOCAL: Final = ReadConcern("local")
 PLAIN: Final = cast(CodecOptions[Mapping[str, Any]], CODEC)
 UNJOURNALED_CONCERN: Final = {"w": 1}
+MAJORITY: Final = WriteConcern("majority", j=True)
 # A batch size that returns all documents of a snapshot in one reply.
 SNAPSHOT_BATCH: Final = 100_000
 
@@ -114,6 +116,7 @@ class StoreClient:
         # A reader's marker must not depend on a write that a failover may undo. If the write concern permits this
         # anyway, a majority read would have no benefit.
         self._read_concern = {"level": "majority" if durable.document.get("w") == "majority" else "local"}
+        self.counters = CounterCache(SHARED_SECONDS if self.can_draw else UNCACHED_SECONDS)
 
     @property
     def can_draw(self) -> bool:
@@ -336,25 +339,23 @@ class StoreClient:
                 self.database.command({**command, "writeConcern": UNJOURNALED_CONCERN}, codec_options=PLAIN)
             )
 
-    def wait_for(self, doc_id: str) -> Timestamp:
-        """Wait for a transaction that has written the document, and return a time at which its outcome can be read."""
-        patience = PATIENCE
-        touch = {"q": {"_id": doc_id}, "u": {"$inc": {"t": 1}}, "hint": "_id_"}
-        command = {"update": MESSAGES, "updates": [touch], "writeConcern": self._write_concern}
-        while True:
+    def touch(self, doc_id: str) -> Timestamp | None:
+        """Write the document's field ``t``, unless a transaction holds the document: then return None at once.
+
+        A transaction holds a document that it has written. Return a time by which the outcome of all transactions that
+        have held the document can be read, even after a failover.
+        """
+        statement = {"q": {"_id": doc_id}, "u": {"$inc": {"t": 1}}, "hint": "_id_"}
+        with self.pymongo.start_session() as session:
+            session.start_transaction(LOCAL, MAJORITY, ReadPreference.PRIMARY)
             try:
-                with pymongo.timeout(patience):
-                    touched: Timestamp = check_reply(self.database.command(command, codec_options=PLAIN))[
-                        "operationTime"
-                    ]
-                return touched
+                self.update([statement], session)
+                self._commit(session)
             except PyMongoError as error:
-                if self._is_late() or not (error.timeout or isinstance(error, AutoReconnect)):
+                if not is_transient(error) and not isinstance(error, AutoReconnect):
                     raise
-            with suppress(AutoReconnect):
-                end_orphans(self.pymongo)
-            time.sleep(LONGEST_PAUSE)
-            patience = SEND_TIMEOUT
+                return None
+            return session.operation_time
 
     def transaction(
         self,

@@ -8,21 +8,18 @@ Each process caches the counters of the queues to which it posts. The next post 
 and its update is conditional on the cached values. A conditional update costs mongod and the process a third less than
 an update that computes the values and returns them.
 
-If a move or another server has advanced the counter, the condition fails and the transaction stores nothing. For some
-seconds, the process does not cache this counter; see the module ``numbering``.
+If another server has changed the counter, the condition fails and the transaction stores nothing. The modules
+``counter_cache`` and ``numbering`` describe what the process does then.
 """
 
-import threading
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
-
-from cachetools import LRUCache
 
 from zq.model import Grouping
 from zq.storage.api import FALSE_FUTURE
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
+from zq.storage.mongodb.counter_cache import CachedCounter, SequenceRange
 from zq.storage.mongodb.floors import counters_of, floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
@@ -49,101 +46,8 @@ class Arrivals(NamedTuple):
     bytes: int = 0
 
 
-class SequenceRange(NamedTuple):
-    """A reserved range of sequences in a queue, and the state of the queue.
-
-    - ``sequence``: the first sequence of the range.
-    - ``number``: the length of the range.
-    - ``available``: the available-at of messages without delay, in milliseconds.
-    - ``floor``: the last sequence that a purge or deletion has removed.
-    """
-
-    sequence: int
-    number: int
-    available: int
-    metadata: bytes
-    grouping: Grouping
-    floor: int
-
-
 class StaleCounter(Aborted):
     """Raised if a stored counter differs from its cached value."""
-
-
-# Maximum number of counters in the cache of a process.
-MAX_CACHED_COUNTERS: Final = 10_000
-# Maximum size in bytes of the metadata of a cached counter. The conditional update contains the metadata.
-MAX_CACHED_METADATA: Final = 1024
-# Seconds for which a counter is not cached after another process has written it.
-UNCACHED_SECONDS: Final = 1.0
-# Seconds for which a process draws the sequences of a queue beside its transactions after another process has advanced
-# the counter. The counter is not cached meanwhile.
-SHARED_SECONDS: Final = 10.0
-
-
-class CachedCounter(NamedTuple):
-    """The values of a counter after a committed transaction of this process.
-
-    - ``sequence``: the last assigned sequence.
-    - ``available``: the last available-at of a message without delay, in milliseconds.
-    - ``floor``: the last sequence that a purge or deletion has removed.
-    """
-
-    sequence: int
-    available: int
-    metadata: bytes
-    grouping: Grouping
-    floor: int
-
-
-class CounterCache:
-    """The cached counters of one process. Safe for any number of threads.
-
-    A counter is *shared* for ``shared_seconds`` after another process has advanced it. Shared counters are not cached.
-    """
-
-    def __init__(self, shared_seconds: float) -> None:
-        self._shared_seconds = shared_seconds
-        self._lock = threading.Lock()
-        self._counters = LRUCache[str, CachedCounter](MAX_CACHED_COUNTERS)
-        self._shared = LRUCache[str, float](MAX_CACHED_COUNTERS)
-        self._last_drawn = LRUCache[str, int](MAX_CACHED_COUNTERS)
-
-    def get(self, keys: Sequence[QueueKey]) -> Mapping[QueueKey, CachedCounter]:
-        """Return the cached counters of these queues. A queue without a cached counter is not in the result."""
-        with self._lock:
-            return {key: self._counters[key.counter] for key in keys if key.counter in self._counters}
-
-    def store(self, ranges: Mapping[QueueKey, SequenceRange]) -> None:
-        """Cache the counters after a committed transaction that has reserved these ranges."""
-        now = time.monotonic()
-        with self._lock:
-            for key, (sequence, number, available, metadata, grouping, floor) in ranges.items():
-                if available and len(metadata) <= MAX_CACHED_METADATA and self._shared.get(key.counter, 0.0) < now:
-                    last = sequence + number - 1
-                    self._counters[key.counter] = CachedCounter(last, available, metadata, grouping, floor)
-
-    def share(self, keys: Iterable[QueueKey]) -> None:
-        """Drop these counters from the cache. Call this method after another process has written one of them."""
-        until = time.monotonic() + self._shared_seconds
-        with self._lock:
-            for key in keys:
-                self._counters.pop(key.counter, None)
-                self._shared[key.counter] = until
-
-    def is_shared(self, keys: Iterable[QueueKey]) -> bool:
-        """Return whether another process has recently advanced one of the counters."""
-        now = time.monotonic()
-        with self._lock:
-            return any(self._shared.get(key.counter, 0.0) >= now for key in keys)
-
-    def record_draws(self, ranges: Mapping[QueueKey, SequenceRange]) -> None:
-        """Extend the time for which a counter is shared, if a range does not follow the last one of this process."""
-        with self._lock:
-            foreign = [key for key, one in ranges.items() if self._last_drawn.get(key.counter) != one.sequence - 1]
-            for key, one in ranges.items():
-                self._last_drawn[key.counter] = one.sequence + one.number - 1
-        self.share(foreign)
 
 
 def find_missing(client: StoreClient, session: Session, keys: Sequence[QueueKey]) -> set[QueueKey]:
@@ -176,6 +80,8 @@ def advance_cached(
         statements.append(statement)
     if client.update(statements, session) != len(statements):
         raise StaleCounter
+    for key in known:
+        client.counters.record(key.counter, ranges[key].sequence - 1, ranges[key].last)
     return ranges
 
 
@@ -210,7 +116,10 @@ def advance(
     """
     steps = {key: _step(key, arrival) for key, arrival in arrivals.items()}
     counters = increment(client, session, steps, {"k1": 1, "d1": 1, "b": 1, "h": 1, "m0": 1, "g": 1})
-    return {key: _range(counter, arrivals[key].number) for key, counter in counters.items()}
+    ranges = {key: _range(counter, arrivals[key].number) for key, counter in counters.items()}
+    for key, one in ranges.items():
+        client.counters.record(key.counter, one.sequence - 1, one.last)
+    return ranges
 
 
 def increment(

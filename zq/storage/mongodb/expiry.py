@@ -110,7 +110,7 @@ class PendingDeletes:
         """Make all messages of a queue invisible atomically. Ignore a missing queue."""
         last: BsonDocument = {"$ifNull": ["$k1", 0]}
         there = {"n": {"$exists": True}}
-        self._client.transaction(partial(self._decide, key, [{"$set": {"g": last, "m0": last}}], there))
+        self._client.transaction(partial(self._decide, key, [{"$set": {"g": last, "m0": last}}], there, 0))
         self._open_posts.settle(key)
 
     def delete(self, key: QueueKey) -> None:
@@ -122,24 +122,29 @@ class PendingDeletes:
             {"$set": {**floors, "e": {"$add": ["$$NOW", COUNTER_RETENTION]}}},
             {"$unset": ["n", "b", "h", "n1", "w1"]},
         ]
-        if self._client.transaction(partial(self._decide, key, step, {})):
+        if self._client.transaction(partial(self._decide, key, step, {}, 1)):
             self._open_posts.settle(key)
             return
         # A queue without a document may have idempotency keys of requests that staged drafts for it.
         known = {"q": key.idempotency_keys, "k": {"$lte": BEFORE_ALL}, **self._client.shards([key.shard])}
         self._client.delete_all(known, hint=layout.OBSERVERS)
 
-    def _decide(self, key: QueueKey, step: list[BsonDocument], conditions: BsonDocument, session: Session) -> bool:
-        """Apply ``step`` to the queue's document if the document matches, and return whether it matched.
+    def _decide(
+        self, key: QueueKey, step: list[BsonDocument], conditions: BsonDocument, reserved: int, session: Session
+    ) -> bool:
+        """Apply the update ``step`` to the queue's document if the document exists and matches the conditions.
 
-        If another transaction that calls ``conflict_with_removals`` runs at the same time, MongoDB aborts one of the
-        two.
+        Return whether the document was updated. The update conflicts with concurrent transactions that finish or move
+        messages of the queue. ``reserved`` is the number of sequences that the step reserves.
         """
-        statement = {"q": {"_id": key.counter, "s": key.shard, **conditions}, "u": step, "hint": "_id_"}
-        is_decided = self._client.update([statement], session) > 0
-        if is_decided:
-            self._client.update([conflict_with_removals(key)], session)
-        return is_decided
+        where = {"_id": key.counter, "s": key.shard, **conditions}
+        decided = self._client.modify({"query": where, "update": step, "new": True, "fields": {"k1": 1}}, session)
+        if decided is None:
+            return False
+        last = int(decided.get("k1", 0))
+        self._client.counters.record(key.counter, last - reserved, last)
+        self._client.update([conflict_with_removals(key)], session)
+        return True
 
     def resume(self, pace: Pace) -> None:
         """Delete documents that purges, deletions and trims have left behind, if this server is the leader."""
@@ -149,11 +154,20 @@ class PendingDeletes:
             return
         with LeaderLease(self._client) as lease:
             for pending in found:
+                if not lease.is_leader():
+                    return
+                self._settle(pending)
                 while (size := pace.step()) and lease.is_leader():
                     count = self._step(pending, size)
                     if not count:
                         break
                     pace.removed(count)
+
+    def _settle(self, pending: Pending) -> None:
+        """Wait for open posts, because the server that has recorded the work may have died before it did this."""
+        if not pending["s"].startswith(topic_log.LOG):
+            with self._client.verb():
+                self._open_posts.settle(layout.key(layout.queue_of(pending["s"])))
 
     def _step(self, pending: Pending, most: int) -> int:
         """Delete up to ``most`` documents of a pending purge, deletion or trim, and return their number.
@@ -164,7 +178,6 @@ class PendingDeletes:
             if pending["s"].startswith(topic_log.LOG):
                 return self._log_step(pending, most)
             key = layout.key(layout.queue_of(pending["s"]))
-            self._open_posts.settle(key)  # the server that has recorded the work may have died before it did this
             removed = self._delete_batch({"q": key.messages}, pending, "g", most) or groups.rewrite_up_to(
                 self._client, key, pending["g"], most
             )

@@ -2,8 +2,8 @@
 """Lanes: documents that show readers which posts are in progress.
 
 A transaction whose sequences are drawn beside it (see ``numbering``) first writes the document of its process's lane.
-Transactions of one lane therefore never overlap, and a plain write of the document waits for the transaction that holds
-it. A lane is a document with these fields:
+Transactions of one lane therefore never overlap, and a write of the document succeeds only if no transaction holds it.
+A lane is a document with these fields:
 
 ========= ==============================================================================================================
 ``_id``   "j" name; ``s``: "j"
@@ -11,17 +11,19 @@ it. A lane is a document with these fields:
 ``o``     owner: a random text for each life of a process
 ``u``     end of the owner's lease, which each group extends. Later, another process may take the lane.
 ``r``     how often the lane has changed hands
-``t``     how often readers have waited for the lane
+``t``     how often readers have found that no transaction holds the lane
 ========= ==============================================================================================================
 
 A process with an expired lease does no harm: its next write of the lane's document finds another owner. There are about
-as many lanes as processes that have ever posted at the same time, and they are never removed.
+as many lanes as processes that have ever posted at the same time, and they are never removed. A process takes a new
+lane rather than wait for the transaction of a dead owner; readers end this transaction once they wait for it.
 
 The queue's document notes the last range of each lane in ``x``, as ``{lane: {f, g, d, a}}``: the first sequence, the
 group, the available-at of messages without delay, and the attempt. A range is *open* if its group is not committed: its
 transaction runs, or was aborted.
 """
 
+from contextlib import suppress
 from typing import Final
 from uuid import uuid4
 
@@ -79,23 +81,37 @@ class Lane:
         self.group += 1
 
     def _acquire(self) -> None:
-        """Take over a lane whose lease has expired, or create a lane.
-
-        A takeover waits for the former owner's transaction to end.
-        """
-        is_free = {"$or": [{"$lt": ["$u", "$$NOW"]}, {"$eq": ["$o", self._owner]}]}
-        owned = {"o": self._owner, "u": LEASE_END, "r": {"$add": [{"$ifNull": ["$r", 0]}, 1]}}
-        command: BsonDocument = {"query": {**LANES, "$expr": is_free}, "sort": {"_id": 1}, "update": [{"$set": owned}]}
-        found = self._client.modify({**command, "new": True})
-        number = 0 if found else len(self._client.find(LANES, fields={"_id": 1}))
-        new = [{"$set": {**owned, "s": LANE, "l": 0}}]
-        while not found:
-            number += 1
-            where = {"_id": f"{LANE}{number}", "o": {"$exists": False}}
-            try:
-                found = self._client.modify({"query": where, "update": new, "upsert": True, "new": True})
-            except DuplicateKeyError:  # another process has made it at the same time
-                continue
+        found = self._take_over() or self._make()
         self.name = found["_id"][len(LANE) :]
         self.group = found["l"] + 1
         self.attempt = found["r"] * MAX_ATTEMPTS
+
+    def _take_over(self) -> BsonDocument | None:
+        """Take over a lane without a valid lease, and return its document. Return None if there is none.
+
+        A lane that the transaction of a dead owner still holds stays as it is.
+        """
+        is_free = {"$expr": {"$or": [{"$lt": ["$u", "$$NOW"]}, {"$eq": ["$o", self._owner]}]}}
+        for lane in self._client.find({**LANES, **is_free}, sort={"_id": 1}, fields={"_id": 1}):
+            if self._client.touch(lane["_id"]):
+                command = {"query": {**lane, **is_free}, "update": [{"$set": self._ownership}], "new": True}
+                found = self._client.modify(command)
+                if found:
+                    return found
+        return None
+
+    def _make(self) -> BsonDocument:
+        """Make a new lane, and return its document."""
+        number = len(self._client.find(LANES, fields={"_id": 1}))
+        found: BsonDocument | None = None
+        while not found:
+            number += 1
+            where = {"_id": f"{LANE}{number}", "o": {"$exists": False}}
+            step = [{"$set": {**self._ownership, "s": LANE, "l": 0}}]
+            with suppress(DuplicateKeyError):  # another process has made it at the same time
+                found = self._client.modify({"query": where, "update": step, "upsert": True, "new": True})
+        return found
+
+    @property
+    def _ownership(self) -> BsonDocument:
+        return {"o": self._owner, "u": LEASE_END, "r": {"$add": [{"$ifNull": ["$r", 0]}, 1]}}

@@ -31,17 +31,10 @@ from zq.storage.mongodb import groups, layout, observing
 from zq.storage.mongodb.changes import counter_ids, move
 from zq.storage.mongodb.claim_attempt import ClaimAttempt
 from zq.storage.mongodb.client import Session, StoreClient
-from zq.storage.mongodb.counters import (
-    NO_METADATA,
-    SHARED_SECONDS,
-    UNCACHED_SECONDS,
-    Arrivals,
-    CounterCache,
-    SequenceRange,
-    StaleCounter,
-)
+from zq.storage.mongodb.counter_cache import SequenceRange
+from zq.storage.mongodb.counters import NO_METADATA, Arrivals, StaleCounter
 from zq.storage.mongodb.deletions import Deletion, Deletions
-from zq.storage.mongodb.floors import find_visible, search
+from zq.storage.mongodb.floors import counters_of, find_visible, search
 from zq.storage.mongodb.group_commit import (
     MIN_WEIGHT,
     KeyedRequest,
@@ -124,7 +117,6 @@ class Poster:
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
-        self._counters = CounterCache(SHARED_SECONDS if client.can_draw else UNCACHED_SECONDS)
         self._lane = Lane(client)  # if the process can draw, all its posts are in one group commit
         self._groups = ShardGroups[Post, Metadata](client, self._post, _weight, keys=_key_ids)
 
@@ -137,20 +129,28 @@ class Poster:
 
     def _post(self, posts: Sequence[Post]) -> Sequence[Metadata | Exception]:
         queues = list({key for post in posts for key, _ in post.parts})
-        can_draw = self._client.can_draw
-        if can_draw and self._counters.is_shared(queues):
-            stored = self._draw(posts)
-        else:
+        stored = None
+        if not self._can_draw(queues):
+            cached = self._client.counters.get(queues)
             try:
-                cached = self._counters.get(queues)
-                stored = self._run(posts, InTransaction(self._client, cached, gives_way=can_draw))
+                stored = self._run(posts, InTransaction(self._client, cached, gives_way=self._client.can_draw))
             except StaleCounter:
-                self._counters.share(queues)
-                stored = self._draw(posts) if can_draw else None
+                self._record_counters(queues)
+        if stored is None and self._can_draw(queues):
+            stored = self._draw(posts)
         if stored is None:
             stored = self._run(posts, InTransaction(self._client, {}, gives_way=False))
-        self._counters.store(stored.ranges)
+        self._client.counters.store(stored.ranges)
         return stored.answers
+
+    def _can_draw(self, queues: Sequence[QueueKey]) -> bool:
+        return self._client.can_draw and self._client.counters.is_shared(queues)
+
+    def _record_counters(self, queues: Sequence[QueueKey]) -> None:
+        """Find out which of the counters another process has advanced."""
+        for counter in self._client.find(counters_of(self._client, queues), fields={"k1": 1}):
+            last = int(counter.get("k1", 0))
+            self._client.counters.record(counter["_id"], last, last)
 
     def _draw(self, posts: Sequence[Post]) -> PostResult | None:
         """Store posts whose sequences are reserved outside the transaction, or return None if this is impossible."""
@@ -159,7 +159,6 @@ class Poster:
         except NotDrawn:
             return None
         self._lane.finish_group()
-        self._counters.record_draws(stored.ranges)
         return stored
 
     def _run(self, posts: Sequence[Post], numbering: Numbering) -> PostResult:
@@ -342,7 +341,9 @@ class MessageController:
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, max_bytes: int = UNBOUNDED
     ) -> BrowsePage:
         with self._client.verb():
-            return observing.browse(self._client, layout.key(queue), state, after, limit, layout.ms(now), max_bytes)
+            return observing.browse(
+                self._client, self._open_posts, layout.key(queue), state, after, limit, layout.ms(now), max_bytes
+            )
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0

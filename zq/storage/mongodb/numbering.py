@@ -7,9 +7,9 @@
   sequences. It holds a counter for one write only, so nothing is aborted. Readers wait for open posts: see
   ``open_posts``.
 
-A process draws after another one has advanced a counter (``StaleCounter``), and for ``SHARED_SECONDS`` after the last
-foreign advance. Both ways may be used at the same time: a draw waits for a transaction that has written the counter,
-and a transaction whose snapshot does not include a draw cannot advance the counter.
+A process draws for ``SHARED_SECONDS`` after it has found that another one advanced a counter; see ``counter_cache``.
+Both ways may be used at the same time: a draw waits for a transaction that has written the counter, and a transaction
+whose snapshot does not include a draw cannot advance the counter.
 
 **Draws.** A draw changes the queue's document only if the queue exists and if no later attempt of the lane has drawn
 there. A draw that is given up and executed late therefore never replaces the range of a running transaction. If a
@@ -25,15 +25,8 @@ from pymongo.errors import OperationFailure, PyMongoError
 from zq.model import Grouping
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.commands import is_conflict
-from zq.storage.mongodb.counters import (
-    Arrivals,
-    CachedCounter,
-    SequenceRange,
-    StaleCounter,
-    advance_cached,
-    available_at,
-    find_missing,
-)
+from zq.storage.mongodb.counter_cache import CachedCounter, SequenceRange
+from zq.storage.mongodb.counters import Arrivals, StaleCounter, advance_cached, available_at, find_missing
 from zq.storage.mongodb.floors import counters_of, floor_of
 from zq.storage.mongodb.lanes import Lane, NotDrawn
 from zq.storage.mongodb.layout import MESSAGES, BsonDocument, QueueKey
@@ -92,18 +85,23 @@ class Beside:
         self._lane.hold(session)
 
     def find_missing(self, session: Session, keys: Iterable[QueueKey]) -> set[QueueKey]:
-        return find_missing(self._client, session, list(keys))
+        """Look up only queues that the process does not know. If a known queue was deleted, the draw finds out."""
+        unknown = [key for key in keys if not self._client.counters.is_known(key)]
+        return find_missing(self._client, session, unknown)
 
     def assign(self, session: Session, arrivals: Mapping[QueueKey, Arrivals]) -> Mapping[QueueKey, SequenceRange]:
         """Draw sequences. Raises ``NotDrawn`` if a queue does not exist, or if the outcome of the draw is unknown."""
         # Otherwise, the posts that create queues would waste sequences of all other queues in the group.
-        if find_missing(self._client, session, list(arrivals)):
+        if self.find_missing(session, arrivals):
             raise NotDrawn
         try:
             counters = {one["_id"]: one for one in self._draw(arrivals)}
         except PyMongoError as error:
             raise NotDrawn from error
-        return {key: self._range(counters.get(key.counter, {}), one.number) for key, one in arrivals.items()}
+        ranges = {key: self._range(counters.get(key.counter, {}), one.number) for key, one in arrivals.items()}
+        for key, one in ranges.items():
+            self._client.counters.record(key.counter, one.sequence - 1, one.last)
+        return ranges
 
     def _draw(self, arrivals: Mapping[QueueKey, Arrivals]) -> Iterable[BsonDocument]:
         """Draw a range of sequences in each queue, and return the queues' documents."""

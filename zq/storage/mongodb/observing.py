@@ -2,6 +2,8 @@
 """Read-only queries: list messages by filter or state, find a message by id, and list live claims."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import takewhile
 from typing import Final
 
 from bson.datetime_ms import DatetimeMS
@@ -22,6 +24,7 @@ from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.floors import counters_of, floor_of, search
 from zq.storage.mongodb.layout import CLAIM_ORDER, BsonDocument, QueueKey
+from zq.storage.mongodb.open_posts import UNLIMITED, Found, OpenPosts, PageLimits
 from zq.storage.mongodb.unions import FLOORS
 
 # Maximum number of messages that are read for one page of claims. The index has the claimed messages of all projects.
@@ -45,13 +48,49 @@ def filter_conditions(list_filter: ListFilter, now: int) -> BsonDocument:
 
 
 def browse(
-    client: StoreClient, key: QueueKey, state: State, after: Position, limit: int, now: int, max_bytes: int
+    client: StoreClient,
+    open_posts: OpenPosts,
+    key: QueueKey,
+    state: State,
+    after: Position,
+    limit: int,
+    now: int,
+    max_bytes: int,
 ) -> BrowsePage:
-    """Return a page of messages in one state, as ``MessageController.browse`` does."""
+    """Return a page of messages in one state, as ``MessageController.browse`` does.
+
+    A page of ready messages waits for open posts. Other states have no such order: a claim or a delay may make a
+    message appear anywhere.
+    """
     after = Position(*(min(number, layout.LARGEST_MARKER) for number in after))
-    is_claimed = state is State.CLAIMED
+    find = partial(_find_in_state, client, key, state, after, limit, now, max_bytes)
+    if state is State.READY:
+        found, _ = open_posts.read_page(key, find, is_by_sequence=False)
+    else:
+        found, _ = find(UNLIMITED)
+    items = [layout.to_message(key, document, now) for document in take_portion(found, max_bytes, layout.size_of)]
+    if not items:
+        return BrowsePage([], None)
+    last = found[len(items) - 1]
+    return BrowsePage(items, Position(0 if state is State.CLAIMED else int(last["d"]), int(last["k"])))
+
+
+def _find_in_state(
+    client: StoreClient,
+    key: QueueKey,
+    state: State,
+    after: Position,
+    limit: int,
+    now: int,
+    max_bytes: int,
+    limits: PageLimits,
+) -> Found:
+    """Return the documents of a page, which ends before the first sequence above ``limits.last``, and the queue.
+
+    Each page of claimed messages requires a sort, because no index contains them in the order of sequences.
+    """
     found: list[BsonDocument] = []
-    floors: list[int] = []
+    counter: BsonDocument = {}
     for conditions in _in_state(state, after, now):
         if len(found) < limit:
             some, counter = search(
@@ -59,20 +98,14 @@ def browse(
                 key,
                 client.where(key, e={"$gt": DatetimeMS(now)}, **conditions),
                 limit=limit - len(found),
-                sort={"k": 1} if is_claimed else CLAIM_ORDER,
+                sort={"k": 1} if state is State.CLAIMED else CLAIM_ORDER,
                 hint=layout.CLAIMS,
-                committed=True,
+                committed=limits.committed,
                 max_bytes=max_bytes,
             )
             found += some
-            floors.append(floor_of(counter))
-    if floors:
-        found = [one for one in found if one["k"] > floors[-1]]
-    items = [layout.to_message(key, document, now) for document in take_portion(found, max_bytes, layout.size_of)]
-    if not items:
-        return BrowsePage([], None)
-    last = found[len(items) - 1]
-    return BrowsePage(items, Position(0 if is_claimed else int(last["d"]), int(last["k"])))
+    visible = [one for one in found if one["k"] > floor_of(counter)]
+    return list(takewhile(lambda one: bool(one["k"] <= limits.last), visible)), counter
 
 
 def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]:

@@ -6,12 +6,20 @@ their sequences. A listing that returns a message must not leave a lower sequenc
 listing continues after the marker.
 
 **Listings.** A listing reads the queue's document and the lanes, then the messages up to the queue's last sequence in
-this view. If a range that begins at or below the page's last message is open in the view, the listing *settles* its
-lane: it waits until no transaction holds the lane's document. Then it reads the page once more. A lower sequence can no
+this view. If a range that begins at or below the page's last message is open in the view, the listing *settles* the
+range: it waits until the range's transaction has ended. Then it reads the page once more. A lower sequence can no
 longer appear:
 
 - If the view includes a later range of the same lane, the transaction had ended before.
-- If its range is the lane's last one, it was committed in the view, or the lane was settled. The page is read after.
+- If its range is the lane's last one, it was committed in the view, or it was settled. The page is read after.
+
+Pages of ready messages are in the order of (available-at, sequence). An open range may precede any message of such a
+page, so all of them are settled. The page ends before the first message that was drawn after the view.
+
+**Settling.** A range is settled as soon as a later view includes the commit of its group, or a later range of its lane.
+This does not require a moment in which the lane is free, so a server with slow transactions delays a listing for the
+rest of one transaction only. After an abort, there may be nothing to see. The listing therefore also tries to write the
+lane's document, which fails while a transaction holds the lane.
 
 Most pages need no view:
 
@@ -20,41 +28,58 @@ Most pages need no view:
 - A process remembers the *final* sequence of each queue: no message up to it can appear any more. It is below the first
   range that is open in a view.
 
-**Changes.** A purge, a deletion and a change of the metadata settle the open lanes before they are answered. A post
+**Changes.** A purge, a deletion and a change of the metadata settle the open ranges before they are answered. A post
 that drew before the change is then committed before the answer, or never.
 
-A process remembers the ranges that it has settled by their first sequence. The group does not identify a range, because
-an aborted attempt and its repetition have the same group. A page that relies on something that is remembered is read as
-of the time at which it was true, or later, even after a failover.
+A process remembers the last attempt of each lane that has ended. Attempts of a lane never overlap, and no two of them
+have the same number. The group does not identify a range, because an aborted attempt and its repetition have the same
+group. A page that relies on something that is remembered is read as of the time at which it was true, or later, even
+after a failover.
 
 ``tests/model/numbering.py`` searches all interleavings of these steps.
 """
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from bson.timestamp import Timestamp
-from cachetools import LRUCache
+from cachetools import TTLCache
+from pymongo.errors import AutoReconnect
 
-from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.client import FIRST_PAUSE, PATIENCE, StoreClient, end_orphans
 from zq.storage.mongodb.lanes import LANE, LANES
 from zq.storage.mongodb.layout import LARGEST_MARKER, BsonDocument, QueueKey
 
-# Maximum number of queues and of settled ranges that a process remembers.
+# Maximum number of queues whose final sequence a process remembers.
 MAX_REMEMBERED: Final = 10_000
+# Seconds for which a process remembers it. The document of a deleted queue, with its last sequence, is kept for longer.
+REMEMBERED: Final = 86_400.0
+# Maximum seconds between two views while a listing waits for a range.
+LONGEST_PAUSE: Final = 0.05
+# Seconds after which a waiting listing tries to write the lane's document.
+UNTOUCHED: Final = 0.05
+
+
+class OpenRange(NamedTuple):
+    """The last range of a lane in a queue, whose group is not committed: its first sequence, and its attempt."""
+
+    first: int
+    attempt: int
 
 
 class PageLimits(NamedTuple):
     """The limits of a page: sequences up to ``last``, in data of the time ``committed`` or later.
 
     - ``committed``: the argument of ``StoreClient.find``.
-    - ``ranges``: the first sequence of each lane's open range in the queue.
+    - ``ranges``: the open range of each lane in the queue.
     """
 
     last: int
     committed: Timestamp | bool
-    ranges: Mapping[str, int]
+    ranges: Mapping[str, OpenRange]
 
     @property
     def bound(self) -> BsonDocument:
@@ -62,40 +87,45 @@ class PageLimits(NamedTuple):
         return {} if self.last == LARGEST_MARKER else {"$lte": self.last}
 
 
+UNLIMITED: Final = PageLimits(LARGEST_MARKER, True, {})
 NO_LANE: Final[BsonDocument] = {"l": 0}
-# The messages of a page in the order of sequences, and the queue's document, which is read last.
+# The messages of a page in their order, and the queue's document, which is read last.
 Found = tuple[Sequence[BsonDocument], BsonDocument]
 
 
 class OpenPosts:
     """The posts of all servers that are still open, as known to one process. Thread-safe."""
 
-    def __init__(self, client: StoreClient) -> None:
+    def __init__(self, client: StoreClient, timer: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._lock = threading.Lock()
-        self._final = LRUCache[str, int](MAX_REMEMBERED)
-        self._settled = LRUCache[tuple[str, str], int](MAX_REMEMBERED)
+        self._final = TTLCache[str, int](MAX_REMEMBERED, REMEMBERED, timer)
+        self._ended: dict[str, int] = {}
+        self._touching = threading.Lock()
         self._time: Timestamp | None = None
 
-    def read_page(self, key: QueueKey, search: Callable[[PageLimits], Found]) -> Found:
-        """Read a page with ``search``. No message can later appear before the page's last message."""
+    def read_page(self, key: QueueKey, search: Callable[[PageLimits], Found], *, is_by_sequence: bool = True) -> Found:
+        """Return the result of ``search`` for a page below which no message of the queue can appear later.
+
+        If the page is not in the order of sequences, all open ranges may precede its end, so all of them are settled.
+        """
         while True:
             with self._lock:
-                final = self._final.get(key.counter, 0)
-                limits = PageLimits(LARGEST_MARKER, (self._time if final else None) or True, {})
+                final = self._final.get(key.counter, 0) if is_by_sequence else 0
+                limits = UNLIMITED._replace(committed=(self._time if final else None) or True)
             found, counter = search(limits)
-            if not found or found[-1]["k"] <= final or "x" not in counter:
+            if not found or "x" not in counter or (is_by_sequence and found[-1]["k"] <= final):
                 return found, counter
             limits = self._limits(key)
             found, counter = search(limits)
             if found:
-                last = found[-1]["k"]
-                waiting = {lane: first for lane, first in limits.ranges.items() if first <= last}
+                last = found[-1]["k"] if is_by_sequence else limits.last
+                waiting = {lane: one for lane, one in limits.ranges.items() if one.first <= last}
                 if waiting:
                     found, counter = search(PageLimits(last, self._settle(key, waiting), {}))
             if found:
                 return found, counter
-            # Consumers have removed all messages up to the limit. An empty page would mean that none is left.
+            # Consumers have removed all messages that the limits permit. An empty page would mean that none is left.
 
     def settle(self, key: QueueKey) -> None:
         """Wait until each post that has already drawn sequences in the queue is committed or aborted."""
@@ -103,7 +133,7 @@ class OpenPosts:
             self._settle(key, self._limits(key, self._client.latest()).ranges)
 
     def _limits(self, key: QueueKey, after: Timestamp | None = None) -> PageLimits:
-        """Return the limits of a page, from a view of the data at ``after`` or later. Settled ranges are not open.
+        """Return the limits by a view of the time ``after`` or later. Ranges of ended attempts are not open.
 
         The page must be read as late as the last of them was settled, so ``committed`` is at least this time.
         """
@@ -112,26 +142,44 @@ class OpenPosts:
         documents = {one["_id"]: one for one in found}
         counter = documents.get(key.counter, {})
         last = int(counter.get("k1", 0))
-        ranges = {
-            lane: int(drawn["f"])
-            for lane, drawn in counter.get("x", {}).items()
-            if documents.get(LANE + lane, NO_LANE)["l"] < drawn["g"]
-        }
         with self._lock:
-            unsettled = {
-                lane: first for lane, first in ranges.items() if self._settled.get((key.counter, lane)) != first
+            ranges = {
+                lane: OpenRange(int(drawn["f"]), int(drawn["a"]))
+                for lane, drawn in counter.get("x", {}).items()
+                if documents.get(LANE + lane, NO_LANE)["l"] < drawn["g"] and drawn["a"] > self._ended.get(lane, 0)
             }
             if isinstance(committed, Timestamp):
                 committed = self._time = max(committed, self._time or committed)
-            final = min([last, *(first - 1 for first in unsettled.values())])
+            final = min([last, *(one.first - 1 for one in ranges.values())])
             self._final[key.counter] = max(final, self._final.get(key.counter, 0))
-        return PageLimits(last, committed, unsettled)
+        return PageLimits(last, committed, ranges)
 
-    def _settle(self, key: QueueKey, ranges: Mapping[str, int]) -> Timestamp | bool:
-        """Wait for the open posts of these lanes. Return the earliest time at which a page includes their outcome."""
-        for lane, first in ranges.items():
-            settled = self._client.wait_for(LANE + lane)
-            with self._lock:
-                self._time = max(settled, self._time or settled)
-                self._settled[key.counter, lane] = first
+    def _settle(self, key: QueueKey, ranges: Mapping[str, OpenRange]) -> Timestamp | bool:
+        """Settle the ranges, and return the least time of a page that includes their outcome."""
+        began = time.monotonic()
+        pause, patient_until = FIRST_PAUSE, began + PATIENCE
+        while ranges:
+            time.sleep(pause)
+            pause, now = min(2 * pause, LONGEST_PAUSE), time.monotonic()
+            # Many listings may wait for the same transaction, but one of them at a time is enough for this.
+            if now > began + UNTOUCHED and self._touching.acquire(blocking=False):
+                try:
+                    self._touch(ranges)
+                    if now > patient_until:
+                        patient_until = now + PATIENCE
+                        with suppress(AutoReconnect):
+                            end_orphans(self._client.pymongo)
+                finally:
+                    self._touching.release()
+            still_open = self._limits(key).ranges
+            ranges = {lane: one for lane, one in ranges.items() if still_open.get(lane) == one}
         return self._time or True
+
+    def _touch(self, ranges: Mapping[str, OpenRange]) -> None:
+        """Try to write the lanes of the ranges. If no transaction holds a lane, its attempt has ended."""
+        for lane, one in ranges.items():
+            touched = self._client.touch(LANE + lane)
+            if touched:
+                with self._lock:
+                    self._time = max(touched, self._time or touched)
+                    self._ended[lane] = max(one.attempt, self._ended.get(lane, 0))
