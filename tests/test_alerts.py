@@ -18,13 +18,13 @@ from tests.abilities import locate, need
 from tests.tables import every_row
 from zq.cli.root import cli
 from zq.serving import server, settings
-from zq.serving.metrics.definitions import COUNTED, PER_QUEUE, READ, STORE_GAUGES, STORE_TOTALS, Definition, Kind
+from zq.serving.metrics.definitions import ALL as DEFINED
+from zq.serving.metrics.definitions import PER_QUEUE, Definition, Kind
 
 ETC = Path(__file__).parent.parent / "etc"
 ALERTS = ETC / "alerts.yml"
 OBJECTIVES = ETC / "slo.yml"
 RUNBOOKS = ETC.parent / "api-ref" / "runbooks.md"
-DEFINED = COUNTED | STORE_TOTALS | STORE_GAUGES | READ
 OPTIONS = {option.name for options in settings.OPTIONS.values() for option in options}
 SCRAPED = {"instance", "job", "le"}
 """Labels that Prometheus adds."""
@@ -43,6 +43,11 @@ WATCHED = {
     "mode": "mode restricted",
     "requests_total": "errors",
     "backup_age_seconds": "backup old",
+    "disk_free_bytes": "disk filling",
+    "auth_failures_total": "authentication failures",
+    "quota_used_ratio": "quota near",
+    "certificate_expires_seconds": "certificate expires",
+    "info": "versions differ",
     "clock_offset_seconds": "clock",
     "clock_uncertainty_seconds": "clock uncertain",
     "waits_turned_away_total": "waits turned away",

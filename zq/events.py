@@ -26,6 +26,21 @@ class Events:
             waited: Whether the request was a long poll.
         """
 
+    def auth_failed(self, reason: str) -> None:
+        """Observe a request that was rejected because of its credential.
+
+        Args:
+            reason: ``unauthenticated`` (401), ``forbidden`` (403), or ``throttled``: the client's address has sent too
+                many requests without a valid credential.
+        """
+
+    def quota_refused(self, limit: str) -> None:
+        """Observe a request that was rejected because of a quota or a rate limit.
+
+        Args:
+            limit: Name of the limit in ``[quota]``, or ``heavy`` or ``other`` for limits that are no options.
+        """
+
     # The store.
 
     def store_called(self, verb: str, seconds: float) -> None:
