@@ -16,15 +16,21 @@ import yaml
 
 from tests.abilities import locate, need
 from tests.tables import every_row
+from zq.cli import canary
 from zq.cli.root import cli
 from zq.serving import server, settings
-from zq.serving.metrics.definitions import COUNTED, PER_QUEUE, READ, STORE_GAUGES, STORE_TOTALS, Definition, Kind
+from zq.serving.metrics.definitions import ALL as DEFINED
+from zq.serving.metrics.definitions import PER_QUEUE, Definition, Kind
 
 ETC = Path(__file__).parent.parent / "etc"
 ALERTS = ETC / "alerts.yml"
 OBJECTIVES = ETC / "slo.yml"
 RUNBOOKS = ETC.parent / "api-ref" / "runbooks.md"
-DEFINED = COUNTED | STORE_TOTALS | STORE_GAUGES | READ
+KNOWN = DEFINED | {
+    name.removeprefix("zq_"): Definition(Kind.HISTOGRAM if name.endswith("_seconds") else Kind.COUNTER, "", labels)
+    for name, labels in canary.METRICS.items()
+}
+"""The metrics of servers and of ``zq canary``."""
 OPTIONS = {option.name for options in settings.OPTIONS.values() for option in options}
 SCRAPED = {"instance", "job", "le"}
 """Labels that Prometheus adds."""
@@ -43,6 +49,12 @@ WATCHED = {
     "mode": "mode restricted",
     "requests_total": "errors",
     "backup_age_seconds": "backup old",
+    "disk_free_bytes": "disk filling",
+    "auth_failures_total": "authentication failures",
+    "quota_used_ratio": "quota near",
+    "certificate_expires_seconds": "certificate expires",
+    "info": "versions differ",
+    "canary_lost_total": "canary loss",
     "clock_offset_seconds": "clock",
     "clock_uncertainty_seconds": "clock uncertain",
     "waits_turned_away_total": "waits turned away",
@@ -87,11 +99,11 @@ def metrics(expression: str) -> Iterator[tuple[str, Definition | None, str]]:
     for found in re.finditer(r"\bzq_(\w+)(?:{([^}]*)})?", expression):
         name, inside = found[1], found[2] or ""
         parts = name.rpartition("_")
-        if parts[2] in ("bucket", "count", "sum") and parts[0] in DEFINED:
-            definition = DEFINED[parts[0]]
+        if parts[2] in ("bucket", "count", "sum") and parts[0] in KNOWN:
+            definition = KNOWN[parts[0]]
             yield parts[0], definition if definition.kind is Kind.HISTOGRAM else None, inside
         else:
-            yield name, DEFINED.get(name), inside
+            yield name, KNOWN.get(name), inside
 
 
 def complaints(expression: str) -> list[str]:

@@ -211,7 +211,7 @@ VENDORS: dict[str, list[str]] = {
     "granian": ["zq.serving"],
     "uvloop": ["zq.serving"],
     "jsonschema": ["zq.cli.declared", "zq.core", "zq.pools"],
-    "prometheus_client": ["zq.serving.metrics"],
+    "prometheus_client": ["zq.serving.metrics", "zq.cli.canary"],
     "click": ["zq.cli", "zq.jobs"],
     "jmespath": ["zq.cli"],
     "rich": ["zq.cli"],

@@ -2,15 +2,19 @@
 """The benchmark runs: each row of ``bench.table`` for a tenth of a second, on the embedded store."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bench import table
+from bench import capacity, table
+from zq import __version__
 
 ROOT = Path(__file__).parent.parent
+CAPACITY = ROOT / "api-ref" / "capacity.md"
+GENERATED = re.compile(r"(<!-- \w+ -->\n).*?(?=<!-- / -->)", re.DOTALL)
 
 
 def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -51,3 +55,32 @@ def test_a_wrong_name_is_refused(argument: str, sentence: str, capsys: pytest.Ca
     with pytest.raises(SystemExit):
         table.read([argument])
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.ability("wrk")
+def test_the_capacity_of_the_embedded_store_is_measured(tmp_path: Path) -> None:
+    """Each table of the page is replaced, and nothing else."""
+    page = tmp_path / "capacity.md"
+    before = CAPACITY.read_text()
+    page.write_text(before)
+    command = [sys.executable, "-m", "bench.capacity", "--quick", "--stores", "embedded", "--write", str(page)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"^\|embedded", page.read_text(), re.MULTILINE)) == 1 + len(capacity.ROWS) + 2
+    assert GENERATED.sub(r"\1", page.read_text()) == GENERATED.sub(r"\1", before)
+    assert page.read_text() != before
+
+
+def test_the_page_names_a_version_at_most_two_minors_old() -> None:
+    """Otherwise, measure again: python -m bench.capacity --write api-ref/capacity.md."""
+    measured = re.findall(r"with zq (\d+)\.(\d+)\.\d+:", CAPACITY.read_text())
+    major, minor, _ = __version__.split(".")
+    assert len(measured) == 1
+    assert measured[0][0] == major
+    assert int(minor) - int(measured[0][1]) <= 2
+
+
+def test_a_page_without_the_part_is_rejected() -> None:
+    with pytest.raises(ValueError, match="0 parts space"):
+        capacity.replace("# Capacity\n", "space", "")

@@ -71,7 +71,15 @@ class NotAuthenticated(NotAuthorized):
 
 
 class QuotaExceeded(NotAuthorized):
-    """The project has reached a quota."""
+    """The project has reached a quota.
+
+    Attributes:
+        limit: Name of the quota in ``[quota]``; "" if it is no option.
+    """
+
+    def __init__(self, sentence: str | None = None, limit: str = "") -> None:
+        super().__init__(sentence)
+        self.limit = limit
 
 
 class TooManyRequests(ZqError):

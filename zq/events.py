@@ -21,6 +21,21 @@ class Events:
     def answered(self, method: str, route: str, status: int, seconds: float, waited: bool) -> None:
         """Observe the response to an HTTP request."""
 
+    def auth_failed(self, reason: str) -> None:
+        """Observe a request that was rejected because of its credential.
+
+        Args:
+            reason: ``unauthenticated`` (401), ``forbidden`` (403), or ``throttled``: the client's address has sent too
+                many requests without a valid credential.
+        """
+
+    def quota_refused(self, limit: str) -> None:
+        """Observe a request that was rejected because of a quota or a rate limit.
+
+        Args:
+            limit: Name of the limit in ``[quota]``, or ``heavy`` or ``other`` for limits that are no options.
+        """
+
     # The store.
 
     def store_called(self, verb: str, seconds: float) -> None:

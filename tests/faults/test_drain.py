@@ -52,6 +52,7 @@ def test_a_drain_ends_with_the_last_request_and_can_be_undone(tmp_path: Path) ->
         assert ask(server.url, "GET", "/healthz").status == 200
         with begun("drain", "--wait", 60, "--store", uri) as done:
             wait_for(lambda: is_unready(server), 10, "it is not ready")
+            wait_for(lambda: b"zq_draining 1.0" in ask(server.url, "GET", "/metrics").body, 10, "metrics show it")
             posted = ask(server.url, "POST", "/v2/queues/q/messages", {"messages": [{"body": 1}]})
             assert (posted.status, posted.headers["connection"]) == (201, "close")
             assert ask(server.url, "GET", "/healthz").status == 200

@@ -29,6 +29,8 @@ def test_metrics_have_an_address_of_their_own(engine: str, tmp_path: Path) -> No
         assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
         assert b"zq_info{" in page.body
         assert b'zq_refused_total{reason="overload"} 0.0' in page.body
+        for name in ("draining 0.0", "open_files_ratio 0.0", f'disk_free_bytes{{path="{tmp_path}/store"}} '):
+            assert f"zq_{name}".encode() in page.body
         assert ask(url, "HEAD", "/metrics").body == b""
         assert served(url, "/healthz") == 200
         assert served(url, "/v2/queues") == served(url, "/readyz") == 404

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -100,6 +101,10 @@ def test_a_server_speaks_tls_and_nothing_else(engine: str, folder: Path, tmp_pat
     """Small and large requests and answers go through whole; what is not TLS gets no answer; 1.2 is spoken."""
     with serving(folder, tmp_path, engine) as (server, caller):
         assert f"starts with {engine} on https://" in server.output
+        (left,) = re.findall(
+            rb"^zq_certificate_expires_seconds (\S+)$", caller.ask("GET", "/metrics").body, re.MULTILINE
+        )
+        assert 80_000 < float(left) < 86_400
         bodies = [{"body": f"{number:02}" * 20_000} for number in range(20)]
         for each in range(0, 20, 5):
             posted = {"messages": bodies[each : each + 5]}

@@ -189,6 +189,30 @@ def test_zaqars_client_is_told_503(bounded: Bounded, storage: Storage, clock: Ma
     assert 'status="503"' not in page
 
 
+def test_refusals_are_counted_by_their_cause(bounded: Bounded, storage: Storage, clock: ManualClock) -> None:
+    """A missing credential, a scope, a rate and a quota. The 403 of a claimed message is no refusal of these kinds."""
+    metrics = Metrics(storage, clock, store="memory", engine="none", max_waiters=1, max_streams=1)
+    scoped = bounded(requests=50, queues=1)
+    app = scoped.build(events=metrics)
+    caller = scoped.api(app=app)
+    caller.get("/v2/queues", 401, headers={"X-Auth-Token": None})
+    scoped.api("observe:other", app=app).post(f"{QUEUE}/messages", 403, POSTED)
+    caller.put(QUEUE, 201)
+    caller.put("/v2/queues/second", 403)
+    caller.post(f"{QUEUE}/messages", 201, POSTED)
+    claim = caller.post(f"{QUEUE}/claims", 201, {"ttl": 60, "grace": 60})
+    identity = claim.json["messages"][0]["href"].split("/")[-1].split("?")[0]
+    caller.delete(f"{QUEUE}/messages/{identity}", 403)
+    while caller.call("GET", "/v2/queues", None).status_int != 429:
+        pass
+    page = metrics.page().decode()
+    assert 'zq_auth_failures_total{reason="unauthenticated"} 1.0' in page
+    assert 'zq_auth_failures_total{reason="forbidden"} 1.0' in page
+    assert 'zq_quota_refusals_total{limit="queues"} 1.0' in page
+    assert 'zq_quota_refusals_total{limit="requests"} 1.0' in page
+    assert page.count("zq_auth_failures_total{") == page.count("zq_quota_refusals_total{") == 2
+
+
 def test_a_body_that_is_refused_is_not_read(bounded: Bounded) -> None:
     """Every 429 that leaves a body unread closes the connection."""
     caller = bounded(requests=1).api()

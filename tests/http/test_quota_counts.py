@@ -10,14 +10,17 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from msgspec import structs
 
 from tests.http.scoped import Caller, Scoped
 from tests.http.test_streams import Reader
-from zq.clock import ManualClock
+from zq.clock import ManualClock, StoreClock
 from zq.core import Broker
+from zq.core.quota_survey import LargestUse, QuotaSurvey
 from zq.http.app import create_app
-from zq.model.quotas import Quota, Work
+from zq.model.quotas import UNBOUNDED, Quota, Work
 from zq.serving.features import command_features
+from zq.storage import connect
 from zq.storage.api import Storage
 
 QUEUE = "/v2/queues/jobs"
@@ -383,3 +386,36 @@ def test_a_deleted_project_is_listed_no_more_until_it_makes_something(bounded: B
     assert caller.project not in listed(administrator, "list-g")
     caller.send("jobs", 1)
     assert caller.project in listed(administrator, "list-g")
+
+
+@pytest.mark.one_store
+def test_a_survey_finds_the_largest_use_of_each_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Round after round, one page of projects at a time; a later round forgets what the former one has found.
+
+    On a store of its own, since the survey reads all projects.
+    """
+    monkeypatch.setattr("zq.core.quota_survey.PAGE", 1)
+    store = connect("memory:")
+    broker = Broker(store, StoreClock(store.now), quota=structs.replace(UNBOUNDED, queues=4, topics=10))
+    scoped = Scoped(lambda options: create_app(broker, **options), "")
+    for project, count in (("a", 1), ("b", 3), ("c", 2)):
+        for number in range(count):
+            scoped.api(project=project).put(f"/v2/queues/q{number}", 201)
+    scoped.api(project="c").put("/v2/topics/t", 201)
+    assert broker.quotas is not None
+    survey = QuotaSurvey(broker.quotas)
+
+    def round_trip() -> dict[str, LargestUse]:
+        found: dict[str, LargestUse] = {}
+        for _ in range(5):
+            found = dict(survey.next_page())
+        return found
+
+    found = round_trip()
+    assert found["queues"] == (0.75, "b")
+    assert found["topics"] == (0.1, "c")
+    assert "tokens" not in found
+    for number in range(3):
+        scoped.api(project="b").delete(f"/v2/queues/q{number}", 204)
+    round_trip()
+    assert round_trip()["queues"] == (0.5, "c")

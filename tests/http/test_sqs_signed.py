@@ -14,6 +14,7 @@ from webtest import TestApp, TestResponse
 from tests.features import sqs
 from zq.clock import ManualClock
 from zq.core import Broker
+from zq.events import Events
 from zq.http.app import create_app
 from zq.model.quotas import Quota
 from zq.sqs.keys import NewKey, SqsKeys
@@ -23,6 +24,16 @@ from zq.storage.api import Storage
 MISMATCH = "SignatureDoesNotMatch"
 
 
+class FailureList(Events):
+    """The reasons of rejected credentials."""
+
+    def __init__(self) -> None:
+        self.failures: list[str] = []
+
+    def auth_failed(self, reason: str) -> None:
+        self.failures.append(reason)
+
+
 class Signer:
     """Asks a server in this process, by the time of its clock unless told otherwise."""
 
@@ -30,7 +41,9 @@ class Signer:
         self.keys = SqsKeys(storage.documents, clock, {})
         bounds = Quota(**dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25} | quota)
         broker = Broker(storage, clock, quota=bounds)
-        self._web = TestApp(create_app(broker, features=[sqs(broker, SqsOptions(enabled=True))]))
+        self.events = FailureList()
+        features = [sqs(broker, SqsOptions(enabled=True))]
+        self._web = TestApp(create_app(broker, features=features, events=self.events))
         self._clock = clock
         self._patch = patch
 
@@ -77,6 +90,7 @@ def test_an_operation_that_a_key_does_not_allow_is_told_after_its_signature(
     wrong = key._replace(secret="x")
     assert [outcome(signer.ask(wrong, operation)) for operation in ("CreateQueue", "Fly")] == [(403, MISMATCH)] * 2
     assert signer.ask(key, "Fly").headers["x-amzn-query-error"] == "InvalidAction;Sender"
+    assert signer.events.failures == ["forbidden", "unauthenticated", "unauthenticated"]
 
 
 def test_rates_are_the_project_s(

@@ -4,18 +4,21 @@
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
 from zq.clock import ManualClock
+from zq.core.quota_survey import LargestUse
 from zq.errors import Unavailable
 from zq.model import Claim, CommitResult, Draft, Message, Outcome, Page, Queue, QueueRef
 from zq.model.modes import Mode
 from zq.model.stats import Depth, Measure
 from zq.serving.metrics.collector import PAGE, CachedCall
 from zq.serving.metrics.counting import MAX_BUFFERED, Metrics, observe_into
+from zq.serving.metrics.server import ServerCollector, read_open_files_ratio
 from zq.serving.settings.sections import MetricsOptions
 
 NOW = 1000.0
@@ -136,6 +139,46 @@ def test_a_sweep_is_counted(metrics: Metrics) -> None:
     assert page["sweep_rest_seconds_total"] == 0.5
     assert page["sweep_latency_ratio"] == 2.0
     assert page["sweep_share"] == 0.1
+
+
+def test_a_refusal_is_counted_by_its_cause(metrics: Metrics) -> None:
+    for reason in ("forbidden", "throttled", "forbidden"):
+        metrics.auth_failed(reason)
+    metrics.quota_refused("queues")
+    page = shown(metrics)
+    assert page["auth_failures_total{reason=forbidden}"] == 2
+    assert page["auth_failures_total{reason=throttled}"] == 1
+    assert page["quota_refusals_total{limit=queues}"] == 1
+
+
+def test_a_page_shows_the_state_of_the_server(metrics: Metrics) -> None:
+    """The state of the moment of the scrape. Without a certificate and without quotas, there are no samples."""
+    state: dict[str, Any] = {"leaving": False, "expires": None, "names": False}
+    uses = {"queues": LargestUse(0.5, "acme")}
+    metrics.register(
+        ServerCollector(
+            ManualClock(NOW),
+            lambda: state["leaving"],
+            lambda: state["expires"],
+            lambda: uses,
+            lambda: state["names"],
+        )
+    )
+    page = shown(metrics)
+    assert page["draining"] == 0
+    assert 0 < page["open_files_ratio"] < 1
+    assert page["quota_used_ratio{limit=queues,project=}"] == 0.5
+    assert "certificate_expires_seconds" not in page
+    state |= {"leaving": True, "expires": NOW + 60, "names": True}
+    page = shown(metrics)
+    assert page["draining"] == 1
+    assert page["certificate_expires_seconds"] == 60
+    assert page["quota_used_ratio{limit=queues,project=acme}"] == 0.5
+
+
+def test_open_files_are_absent_where_the_system_does_not_list_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zq.serving.metrics.server.OPEN_FILES", "/nowhere")
+    assert read_open_files_ratio() is None
 
 
 def test_the_mode_is_a_number(metrics: Metrics) -> None:

@@ -321,7 +321,7 @@ class Tokens:
         refusal = QuotaExceeded(f"There may be at most {max_tokens} administrator tokens. Revoke one first.")
         if index.project:
             max_tokens = self._max_tokens(stored.project)
-            refusal = QuotaExceeded(f"The project may have at most {max_tokens} tokens. Revoke one first.")
+            refusal = QuotaExceeded(f"The project may have at most {max_tokens} tokens. Revoke one first.", "tokens")
         if max_tokens and self._count(index, max_tokens, now) >= max_tokens:
             raise refusal
         if index.project:

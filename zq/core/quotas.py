@@ -340,6 +340,13 @@ class Quotas:
             used |= {work.value: count(project, work, "", now).total for work in Work}
         return used
 
+    def uses(self, project: str) -> Mapping[str, tuple[int, int]]:
+        """Return how much of each limited quota the project uses, and the limit, by quota name. Rates are excluded."""
+        limits, used = structs.asdict(self.allotment(project).quota), dict(self.used(project))
+        if (stored := self.stored(project)) is not None:
+            used |= {"stored_messages": stored.messages, "stored_bytes": stored.bytes}
+        return {name: (count, limits[name]) for name, count in used.items() if limits.get(name)}
+
     def _count(self, project: str, kind: str, limit: int) -> int:
         return sum(1 for _ in islice(self._documents_of(project, kind), limit))
 

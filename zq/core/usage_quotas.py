@@ -38,9 +38,9 @@ class StoredUsage:
         messages += self.messages
         size += self.bytes
         if messages > quota.stored_messages > 0:
-            return exceeded("stored messages", quota.stored_messages)
+            return exceeded("stored_messages", quota.stored_messages)
         if size > quota.stored_bytes > 0:
-            return exceeded("stored bytes", quota.stored_bytes)
+            return exceeded("stored_bytes", quota.stored_bytes)
         self.messages, self.bytes = messages, size
         return None
 
@@ -118,7 +118,7 @@ class MetadataQuotas:
             fits = total + more <= limit
             self._known[project] = moment, total + more if fits else total
         if not fits:
-            raise exceeded("bytes of metadata", limit)
+            raise exceeded("metadata_bytes", limit)
 
 
 def beyond_free(size: int) -> int:
@@ -127,5 +127,6 @@ def beyond_free(size: int) -> int:
 
 
 def exceeded(name: str, limit: int) -> QuotaExceeded:
-    """Build the error for a project that has reached a limit. ``name`` is a plural noun."""
-    return QuotaExceeded(f"The project may have at most {limit} {name}.")
+    """Build the error for a project that has reached a limit. ``name`` is the limit's name in ``Quota``."""
+    objects = "bytes of metadata" if name == "metadata_bytes" else name.replace("_", " ")
+    return QuotaExceeded(f"The project may have at most {limit} {objects}.", name)

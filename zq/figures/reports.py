@@ -192,12 +192,8 @@ class Figures:
             after = page.next if page.items else None
 
     def _near_quotas(self, project: str) -> list[QuotaUse]:
-        quotas = self._quotas
-        if quotas is None:
+        if self._quotas is None:
             return []
-        bounds, used = asdict(quotas.allotment(project).quota), dict(quotas.used(project))
-        if (stored := quotas.stored(project)) is not None:
-            used |= {"stored_messages": stored.messages, "stored_bytes": stored.bytes}
-        uses = [QuotaUse(name, count, bounds[name]) for name, count in used.items() if bounds.get(name)]
+        uses = [QuotaUse(name, *use) for name, use in self._quotas.uses(project).items()]
         near = [use for use in uses if use.used >= QUOTA_WARNING_SHARE * use.limit]
         return sorted(near, key=lambda use: -use.used / use.limit)[:MAX_LISTED]

@@ -7,6 +7,7 @@ from typing import Any
 import falcon
 
 from zq.core.rates import Account
+from zq.errors import ZqError
 from zq.model import QueueRef
 from zq.model.identity import Identity
 from zq.model.topics import TopicRef
@@ -50,7 +51,9 @@ class Context(falcon.Context):
     why: str = ""
     audited: bool = False
     dry_run: bool = False
-    # For metrics: status and route to count in place of the response's, and whether the request waits for messages.
+    # For metrics: the error for which the request was rejected, status and route to count in place of the response's,
+    # and whether the request waits for messages.
+    refusal: ZqError | None = None
     counted_as: int | None = None
     operation: str | None = None
     waits: bool = False

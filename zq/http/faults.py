@@ -26,6 +26,7 @@ def register(app: "falcon.App[Any, Any]") -> None:
 def _handle_zq_error(req: Request, resp: falcon.Response, error: errors.ZqError, _params: object) -> None:
     status, title = refusals.row(type(error))
     req.context.why = getattr(error, "why", "") or str(error)
+    req.context.refusal = error
     if isinstance(error, errors.InvalidHeader):
         title = error.title
     if isinstance(error, errors.CommitRunning) or status == 503:

@@ -13,6 +13,7 @@ from msgspec import UNSET
 
 from zq.audit import Audit
 from zq.core.trail import Trail
+from zq.errors import NotAuthenticated, NotAuthorized, QuotaExceeded, TooManyRequests, ZqError
 from zq.events import Events
 from zq.http.authentication import get_peer
 from zq.http.authorization import Response, find_object
@@ -76,6 +77,8 @@ class RequestLog:
         status = state.counted_as or resp.status_code
         self._events.answered(req.method, state.operation or route, status, took, state.waits)
         if status in REFUSED_STATUSES:
+            if state.refusal is not None:
+                _report_refusal(self._events, state.refusal)
             if self._audit.is_enabled:
                 self._audit.log_refusal(_entry(req, resource, status, self._behind_proxy))
         elif state.audited or (
@@ -88,6 +91,20 @@ class RequestLog:
                 self._audit.log_change(entry)
         if self._log_requests():
             LOG.info("request", extra=context(req) | {"status": status, "seconds": round(took, 6)})
+
+
+def _report_refusal(events: Events, error: ZqError) -> None:
+    match error:
+        case QuotaExceeded():
+            events.quota_refused(error.limit or "other")
+        case TooManyRequests(limit=""):
+            events.auth_failed("throttled")
+        case TooManyRequests():
+            events.quota_refused(error.limit)
+        case NotAuthenticated():
+            events.auth_failed("unauthenticated")
+        case NotAuthorized():
+            events.auth_failed("forbidden")
 
 
 @lru_cache(maxsize=1024)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zq import audit
 from zq.audit import Audit
@@ -21,6 +21,7 @@ from zq.clock import Clock, StoreClock
 from zq.core import Broker
 from zq.core.followers import Followers
 from zq.core.health import Pools as PoolStores
+from zq.core.quota_survey import QuotaSurvey
 from zq.core.rates import Exchange, Rates
 from zq.errors import NotBuilt, Unavailable
 from zq.events import Events, Observers
@@ -103,6 +104,7 @@ class Application:
             "/healthz": probes.health,
             "/readyz": probes.readiness(self.broker.health.check_ready, self.drain.is_leaving),
         }
+        self._report_server()
         _listen(chosen, pages, self._metrics)
         self._upkeep = Upkeep(
             self._storage,
@@ -128,6 +130,19 @@ class Application:
             atexit.register(feature.stop)  # must run before the store is closed
         # Exempt imported objects from garbage collection, because a full collection would block for 25 ms.
         gc.freeze()
+
+    def _report_server(self) -> None:
+        from zq.serving.metrics.server import ServerCollector  # must be imported after multiprocess.begin
+
+        tls, quotas, configuration = self._tls, self.broker.quotas, self._configuration
+        collector = ServerCollector(
+            self._clock,
+            self.drain.is_leaving,
+            lambda: None if tls is None else tls.expires,
+            None if quotas is None else QuotaSurvey(quotas).next_page,
+            lambda: configuration.current.metrics.per_queue,
+        )
+        self._metrics.register(collector)
 
     def _create_app(self) -> App:
         configuration, chosen = self._configuration, self._configuration.current
@@ -189,6 +204,11 @@ class Application:
             raise NotBuilt(NO_SNAPSHOT)
         return self._storage.snapshot()
 
+    def _reject_unauthenticated(self, env: Mapping[str, Any], peer: str) -> None:
+        """Report a request that the Keystone middleware has rejected."""
+        self._events.auth_failed("unauthenticated")
+        self._audit.log_unauthenticated(env, peer)
+
     def outermost(self) -> Callable[..., Iterable[bytes]]:
         """Return the outermost WSGI application, which includes the Keystone middleware if Keystone is configured."""
         wrap = getattr(self._strategy, "wrap", None)
@@ -200,7 +220,7 @@ class Application:
             self.app,
             set_aside,
             peer,
-            self._audit.log_unauthenticated,
+            self._reject_unauthenticated,
             [prefix for feature in self.features for prefix in feature.public_prefixes],
         )
         if not self.app.checks:

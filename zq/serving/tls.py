@@ -52,10 +52,13 @@ class ServerTls:
         self._chosen = chosen
         self.context = _context(chosen)
         """The context for new connections, from the files as last read."""
+        self.expires = _find_expiry(chosen)
+        """The time at which the certificate expires, or 0 if clients reject it already; ``None`` = unknown."""
 
     def reload(self) -> None:
         """Read the files again. If they are invalid, raise ``StartRefused`` and keep the previous context."""
         self.context = _context(self._chosen)
+        self.expires = _find_expiry(self._chosen)
 
 
 def read_expiry(certificate: str, key: str) -> Seconds:
@@ -80,6 +83,15 @@ def read_expiry(certificate: str, key: str) -> Seconds:
                 server.do_handshake()
     found: Any = client.getpeercert()
     return float(ssl.cert_time_to_seconds(found["notAfter"]))
+
+
+def _find_expiry(chosen: ServerOptions) -> Seconds | None:
+    try:
+        return read_expiry(chosen.tls_cert, chosen.tls_key)
+    except ssl.SSLCertVerificationError:
+        return 0.0
+    except ssl.SSLError:  # Python's default client does not support this kind of key
+        return None
 
 
 def _context(chosen: ServerOptions) -> ssl.SSLContext:

@@ -9,6 +9,8 @@ from typing import Final
 
 # Prefix of the query codes that are specific to SQS.
 PREFIX: Final = "AWS.SimpleQueueService."
+# Both names of the error for an operation that the caller may not perform.
+ACCESS_DENIED: Final = "AccessDenied"
 # Characters allowed in a message body.
 CHARACTERS: Final = "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF"
 # Query code of the error for a missing operation. Its XML response is a single element with this name.
@@ -195,7 +197,7 @@ def malformed(message: str) -> SqsError:
 
 
 def access_denied(message: str) -> SqsError:
-    return SqsError("AccessDenied", "AccessDenied", message, 403)
+    return SqsError(ACCESS_DENIED, ACCESS_DENIED, message, 403)
 
 
 def service_unavailable(message: str = "The store is temporarily unavailable. Try again later.") -> SqsError:

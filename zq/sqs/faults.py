@@ -12,7 +12,9 @@ from zq import errors as zq_errors
 from zq.http import faults
 from zq.http.context import Request
 from zq.sqs import errors
+from zq.sqs.errors import ACCESS_DENIED
 from zq.sqs.recognition import request_id
+from zq.sqs.sigv4 import Refusal
 
 
 def add_handlers(app: "falcon.App[Any, Any]") -> None:
@@ -31,6 +33,11 @@ def _handle(native: Callable[..., None], req: Request, resp: falcon.Response, er
 
 def _write_error(req: Request, resp: falcon.Response, error: errors.SqsError, _params: object) -> None:
     req.context.why = error.message
+    if req.context.refusal is None:
+        if isinstance(error.__cause__, Refusal):
+            req.context.refusal = zq_errors.NotAuthenticated()
+        elif error.shape == ACCESS_DENIED:
+            req.context.refusal = zq_errors.NotAuthorized()
     resp.status = falcon.code_to_http_status(error.status)
     protocol: ModuleType = req.context.sqs
     protocol.write_error(req, resp, error, request_id(req))
@@ -38,6 +45,7 @@ def _write_error(req: Request, resp: falcon.Response, error: errors.SqsError, _p
 
 def _translate(req: Request, error: Exception) -> errors.SqsError:
     if isinstance(error, zq_errors.ZqError):
+        req.context.refusal = error
         faults.log_unavailable(req, error)
         return next(translate for kind, translate in TRANSLATIONS.items() if isinstance(error, kind))(error)
     if isinstance(error, falcon.HTTPError):

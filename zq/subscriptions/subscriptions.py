@@ -346,7 +346,7 @@ class Subscriptions:
     def _check_quota(self, project: str) -> None:
         maximum = self._quotas.max_subscriptions(project)
         if maximum and self._stored.count(project) >= maximum:
-            raise QuotaExceeded(f"The project has {maximum} subscriptions, the maximum.")
+            raise QuotaExceeded(f"The project has {maximum} subscriptions, the maximum.", "subscriptions")
 
     def _request_confirmation(self, source: Source, one: Subscription, confirmation: str) -> None:
         if not one.must_confirm(self._policy.confirm) or not self._may_request_confirmation(one.subscriber):

@@ -6,6 +6,7 @@ The modules are:
 - ``definitions``: declarations of all metrics;
 - ``counting``: event counters, and the page that Prometheus scrapes;
 - ``collector``: the store's metrics, read on each scrape;
+- ``server``: the metrics of the server process and of quotas, read on each scrape;
 - ``timed``: the duration of storage operations;
 - ``multiprocess``: combination of the metrics of worker processes.
 

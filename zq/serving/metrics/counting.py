@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
 from zq import __version__
 from zq.cache import ReadThroughCache
@@ -153,6 +154,10 @@ class Metrics(Events):
         self._options = options
         self._store.configure(options)
 
+    def register(self, collector: Collector) -> None:
+        """Add the metrics of another collector to the page."""
+        self._registry.register(collector)
+
     def page(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
         return self._pages.get(None)
@@ -175,6 +180,12 @@ class Metrics(Events):
         if times is None:
             times = self._verb(verb)
         times.note(seconds)
+
+    def auth_failed(self, reason: str) -> None:
+        self._metrics["auth_failures_total"].labels(reason).inc()
+
+    def quota_refused(self, limit: str) -> None:
+        self._metrics["quota_refusals_total"].labels(limit).inc()
 
     def posted(self, queue: QueueRef, drafts: Sequence[Draft]) -> None:
         self._ttls.extend([draft.ttl for draft in drafts])

@@ -75,6 +75,10 @@ COUNTED: Final[dict[str, Definition]] = {
     "waiters_limit": _gauge("Maximum number of waiting requests."),
     "wakeups_total": _counter("Wake-ups of waiting requests, by whether the request then found a message.", "found"),
     "waits_turned_away_total": _counter("Requests that could not wait because max_waiters was reached."),
+    "auth_failures_total": _counter(
+        "Requests rejected because of their credential: unauthenticated, forbidden or throttled.", "reason"
+    ),
+    "quota_refusals_total": _counter("Requests rejected because of a quota or rate limit, by its name.", "limit"),
     "messages_published_total": _counter("Messages published to topics."),
     "streams": _gauge("Open streams."),
     "streams_limit": _gauge("Maximum number of open streams."),
@@ -132,6 +136,8 @@ STORE_GAUGES: Final[dict[str, Definition]] = {
     "object_proof_age_seconds": _gauge("Seconds since the last successful ownership check."),
     "backup_age_seconds": _gauge("Age of the last complete backup in seconds; absent without a backup."),
     "backup_pause_seconds": _gauge("Seconds for which the last backup paused all requests."),
+    "disk_free_bytes": _gauge("Free bytes on the file system of an embedded store.", "path"),
+    "disk_size_bytes": _gauge("Size of the file system of an embedded store, in bytes.", "path"),
     "object_checkpoint_age_seconds": _gauge("Age of the newest checkpoint in seconds, or time since the takeover."),
     "object_restore_seconds": _gauge("Seconds that this owner took to restore the store."),
 }
@@ -146,5 +152,13 @@ READ: Final[dict[str, Definition]] = {
     "queue_oldest_ready_seconds": _gauge("Age of the oldest ready message in seconds, excluding dead-letter queues."),
     "queue_oldest_dead_letter_seconds": _gauge("Age of the oldest ready message in dead-letter queues, in seconds."),
 }
+# Metrics of the scraped server process, without the store's own metrics.
+SERVER: Final[dict[str, Definition]] = {
+    "draining": _gauge("1 while the server drains or stops."),
+    "open_files_ratio": _gauge("Open files of the scraped process, as a fraction of its limit."),
+    "certificate_expires_seconds": _gauge("Seconds until the TLS certificate expires; absent without TLS."),
+    "quota_used_ratio": _gauge("Used fraction of each quota, by the project that uses most of it.", "limit", "project"),
+}
+ALL: Final = COUNTED | STORE_TOTALS | STORE_GAUGES | READ | SERVER
 # Additional labels of queue metrics if ``[metrics] per_queue`` is set.
 PER_QUEUE: Final = ("project", "queue")

@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from zq.serving.metrics.definitions import COUNTED, PREFIX, READ, STORE_GAUGES, STORE_TOTALS, Definition
+from zq.serving.metrics.definitions import ALL, PREFIX, Definition
 
 # The line of the page that the table replaces.
 MARK: Final = "<!-- The site has all metrics here. -->\n"
@@ -19,8 +19,7 @@ def with_metrics(page: str) -> str:
 
 def table() -> str:
     """Return the Markdown table of all metrics, sorted by name."""
-    definitions = COUNTED | STORE_TOTALS | STORE_GAUGES | READ
-    rows = "".join(_row(name, definitions[name]) for name in sorted(definitions))
+    rows = "".join(_row(name, ALL[name]) for name in sorted(ALL))
     return f"| Metric | Kind | Labels | Meaning |\n|---|---|---|---|\n{rows}"
 
 

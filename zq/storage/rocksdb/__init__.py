@@ -345,6 +345,8 @@ class Directory(Housekeeping):
             made = (self._path / BACKED_UP).stat().st_mtime
             yield Measure("backup_age_seconds", max(0.0, StorageClock().now() - made))
         yield Measure("backup_pause_seconds", self._pause)
+        with suppress(OSError):
+            yield from self._space.measures()
         totals = self._former + store.totals()
         yield Measure("store_corruptions_total", self._damage.count)
         yield Measure("expired_removed_total", totals["filtered"], (("layer", "filter"),))

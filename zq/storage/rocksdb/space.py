@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
+from zq.model.stats import Measure
+
 # Default minimum: this part of the file system.
 DEFAULT_PART: Final = 0.05
 # Lower bound of the default minimum in bytes.
@@ -38,6 +40,11 @@ class SpaceGuard:
         self._minimum = minimum
         self._disk_usage = disk_usage
         self._is_low = False
+
+    def measures(self) -> list[Measure]:
+        """Return the free space and the size of the file system. Raises ``OSError`` if they are unknown."""
+        usage, labels = self._disk_usage(self._path), (("path", str(self._path)),)
+        return [Measure("disk_free_bytes", usage.free, labels), Measure("disk_size_bytes", usage.total, labels)]
 
     def is_low(self) -> bool:
         """Return whether free disk space is low.

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq canary`` against a real server: what it counts, what it exports, and what it finds."""
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Process, Zq
+from tests.client.misbehaving import Proxy
+from tests.servers import ZqServer, ask, free_port, wait_for
+from zq.cli.canary import Ledger
+from zq.client import Client
+from zq.errors import ZqError
+
+QUICK = ("--queue", "canary", "--interval", "0.05", "--patience", "2")
+
+
+@contextmanager
+def started(zq: Zq, *words: str, code: int = 0) -> Iterator[tuple[Process, list[Any]]]:
+    """A canary, and the lines that it has printed when the block ends. In the block, it runs."""
+    lines: list[Any] = []
+    with zq.start("canary", *QUICK, *words) as process:
+        yield process, lines
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=60)
+        assert process.returncode == code, errors
+        lines += [json.loads(line) for line in out.splitlines()]
+
+
+def metric(port: int, name: str) -> float:
+    """The value of a metric; -1 if it cannot be read."""
+    with suppress(Exception):
+        page = ask(f"http://127.0.0.1:{port}", "GET", "/metrics").body.decode()
+        return next(float(line.split()[-1]) for line in page.splitlines() if line.startswith(f"{name} "))
+    return -1
+
+
+def test_a_canary_of_a_sound_server_finds_no_loss(zq: Zq) -> None:
+    """Each message is delivered and deleted within the run, and the queue is empty."""
+    (line,) = zq("canary", *QUICK, "--duration", "2")
+    assert line["posted"] == line["received"] > 10
+    assert [line[name] for name in ("lost", "late", "duplicates", "redelivered", "pending", "errors")] == [0] * 6
+    assert 0 < line["p50"] <= line["p99"]
+    assert zq("queue", "stats", "canary")[0]["total"] == 0
+
+
+def test_a_canary_finds_what_another_consumer_deletes(zq: Zq) -> None:
+    """The consumer stands for a server that loses acknowledged messages. The exit code is 1."""
+    ended = threading.Event()
+
+    def steal() -> None:
+        with Client(zq.env["ZQ_URL"], project=zq.project) as client:
+            while not ended.is_set():
+                with suppress(ZqError):
+                    client.queue("canary").pop(1, wait=1)
+
+    thief = threading.Thread(target=steal)
+    thief.start()
+    try:
+        result = zq.run("canary", *QUICK, "--duration", "3")
+    finally:
+        ended.set()
+        thief.join()
+    line = json.loads(result.stdout)
+    assert result.exit_code == 1, result.output
+    assert line["lost"] == line["posted"] - line["received"] > 0
+    assert result.stderr == f"zq: Lost messages: {line['lost']}.\n"
+
+
+def test_a_canary_exports_its_counts_until_sigterm(zq: Zq) -> None:
+    port = free_port()
+    with started(zq, "--port", str(port)) as (_, lines):
+        wait_for(lambda: metric(port, "zq_canary_received_total") > 5, 30, "messages are delivered")
+        assert metric(port, "zq_canary_lost_total") == 0
+        assert metric(port, 'zq_canary_seconds_count{step="delivery"}') > 0
+        assert metric(port, 'zq_canary_seconds_count{step="post"}') > 0
+        assert metric(port, 'zq_canary_seconds_count{step="delete"}') > 0
+        assert metric(port, "zq_canary_pending") >= 0
+    assert lines[-1]["lost"] == lines[-1]["pending"] == 0
+
+
+def test_an_outage_is_no_loss(zq: Zq, running: ZqServer) -> None:
+    """Messages wait longer than the patience while the server does not respond, and are delivered afterwards."""
+    with Proxy(running.url).serving() as proxy:
+        zq.env["ZQ_URL"] = proxy.url
+        with started(zq, "--retry", "0") as (_, lines):
+            wait_for(lambda: len(proxy.seen) > 20, 30, "the canary works")
+            proxy.fails_from = len(proxy.seen)
+            before = len(proxy.seen)
+            wait_for(lambda: len(proxy.seen) > before + 60, 30, "the outage lasts longer than the patience")
+            proxy.fails_from = None
+            after = len(proxy.seen)
+            wait_for(lambda: len(proxy.seen) > after + 20, 30, "the server responds again")
+    assert lines[-1]["errors"] > 0
+    assert lines[-1]["lost"] == lines[-1]["duplicates"] == lines[-1]["pending"] == 0
+
+
+def test_a_failed_deletion_is_followed_by_no_duplicate(zq: Zq, running: ZqServer) -> None:
+    """The message is delivered again after its claim, which the canary expects."""
+    ledger = Ledger(10)
+    number = ledger.begin(0.0)
+    assert ledger.deliver(number, 1.0) == 1.0
+    assert ledger.deliver(number, 61.0) is None
+    assert (ledger.counts["redelivered"], ledger.counts["duplicates"]) == (1, 0)
+    ledger.delete(number)
+    ledger.deliver(number, 62.0)
+    assert ledger.counts["duplicates"] == 1
+
+
+def test_a_lost_message_may_arrive_late() -> None:
+    """It no longer counts as missing. A message whose post has failed is not lost, whether it arrives or not."""
+    ledger = Ledger(10)
+    first, second = ledger.begin(0.0), ledger.begin(0.0)
+    ledger.acknowledge(first, 1.0)
+    ledger.fail(second)
+    ledger.find_lost(11.0)
+    assert ledger.pending_count == 1
+    ledger.find_lost(11.5)
+    assert (ledger.counts["lost"], ledger.missing_count, ledger.pending_count) == (1, 1, 0)
+    ledger.deliver(first, 12.0)
+    assert (ledger.counts["late"], ledger.missing_count) == (1, 0)
+
+
+def test_an_interruption_renews_the_patience() -> None:
+    ledger = Ledger(10)
+    ledger.acknowledge(ledger.begin(0.0), 0.0)
+    ledger.interrupt(9.0)
+    ledger.find_lost(18.0)
+    assert ledger.counts["lost"] == 0
+    ledger.find_lost(20.0)
+    assert ledger.counts["lost"] == 1
+
+
+def test_a_message_that_no_canary_has_posted_is_left_alone(zq: Zq) -> None:
+    """The command ends, and the message is ready again."""
+    zq("post", "canary", "work")
+    refusal = zq.run("canary", *QUICK, "--duration", "30")
+    assert refusal.exit_code == 4
+    assert "Use a queue of the canary's own." in refusal.stderr
+    assert [message["body"] for message in zq("list", "canary")][:1] == ["work"]
+
+
+def test_a_port_that_is_taken_is_rejected(zq: Zq, running: ZqServer) -> None:
+    assert "in use" in zq.refused(1, "canary", "--queue", "canary", "--port", str(running.port))
+
+
+@pytest.mark.parametrize("option", ["--interval", "--patience"])
+def test_options_are_bounded(zq: Zq, option: str) -> None:
+    assert f"Invalid value for '{option}'" in zq.refused(2, "canary", "--queue", "canary", option, "0")

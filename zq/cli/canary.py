@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``zq canary``, which posts numbered messages and checks that each is delivered exactly once."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import click
+from msgspec import Struct
+
+from zq.cli.bench import percentile
+from zq.cli.failures import Failure, exit_code
+from zq.cli.param_types import Count, Seconds
+from zq.cli.session import Command, Session, pass_session
+from zq.client import Message, Queue, UndecodableBody
+from zq.client.stopping import stop_on_signals
+from zq.errors import Invalid, NotFound, TooManyRequests, Unavailable
+from zq.model.limits import MIN_TTL
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+# Member of a body with the id of the run that posted the message, and member with the message's number.
+RUN: Final = "canary"
+NUMBER: Final = "number"
+# Seconds after which the server may drop a message.
+TTL: Final = 3600
+# Maximum of --patience in seconds: a message must not expire before it counts as lost.
+MAX_PATIENCE: Final = 1800
+# Maximum number of messages per claim.
+CLAIM_SIZE: Final = 20
+# Maximum seconds for which a claim waits, and after which the canary notices that it must stop.
+WAIT: Final = 2
+# Seconds between two lines of the report.
+REPORT_INTERVAL: Final = 60.0
+# Seconds between two attempts after a failure.
+RETRY_INTERVAL: Final = 1.0
+# Minimum seconds between two claims that find no message.
+MIN_ROUND: Final = 0.2
+# Failures during which the canary continues.
+TEMPORARY: Final = (Unavailable, TooManyRequests)
+# Counters of the ledger that Prometheus scrapes, with their help texts.
+COUNTERS: Final = {
+    "posted": "Acknowledged messages.",
+    "received": "Messages that were delivered.",
+    "lost": "Acknowledged messages that were not delivered in time.",
+    "late": "Messages that were delivered after they had counted as lost.",
+    "duplicates": "Deliveries of messages whose deletion had been acknowledged.",
+    "redelivered": "Deliveries of messages whose deletion had not been acknowledged.",
+}
+# The metrics by name, with their labels.
+METRICS: Final = {
+    **{f"zq_canary_{name}_total": () for name in COUNTERS},
+    "zq_canary_pending": (),
+    "zq_canary_errors_total": ("step",),
+    "zq_canary_seconds": ("step",),
+}
+# Histogram buckets in seconds.
+BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
+
+
+class Pending(Struct):
+    """A message that was not delivered yet. ``acknowledged`` is the time of the server's response, if there was one."""
+
+    begun: float
+    acknowledged: float | None = None
+    has_failed: bool = False
+
+
+class Ledger:
+    """The numbers of the posted messages, and what has become of them. Thread-safe.
+
+    Args:
+        patience: Seconds after which an acknowledged message counts as lost.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self._lock = threading.Lock()
+        self._last = 0
+        self._pending: dict[int, Pending] = {}
+        self._undeleted: set[int] = set()
+        self._lost: set[int] = set()
+        self._interrupted_at = 0.0
+        self.counts = dict.fromkeys(COUNTERS, 0)
+
+    @property
+    def pending_count(self) -> int:
+        """Number of acknowledged messages that were neither delivered nor lost."""
+        with self._lock:
+            return sum(each.acknowledged is not None for each in self._pending.values())
+
+    @property
+    def missing_count(self) -> int:
+        """Number of lost messages that have not arrived late."""
+        return len(self._lost)
+
+    def begin(self, now: float) -> int:
+        """Return the number of the next message, which is about to be posted."""
+        with self._lock:
+            self._last += 1
+            self._pending[self._last] = Pending(now)
+            return self._last
+
+    def acknowledge(self, number: int, now: float) -> None:
+        """Record that the server has stored a message, which may be delivered already."""
+        with self._lock:
+            self.counts["posted"] += 1
+            if number in self._pending:
+                self._pending[number].acknowledged = now
+
+    def fail(self, number: int) -> None:
+        """Record that a post has failed: the server may have stored the message or not."""
+        with self._lock:
+            if number in self._pending:
+                self._pending[number].has_failed = True
+
+    def deliver(self, number: int, now: float) -> float | None:
+        """Record a delivery. Return the seconds since the post began if it is the first delivery."""
+        with self._lock:
+            if (found := self._pending.pop(number, None)) is not None:
+                self.counts["received"] += 1
+                self._undeleted.add(number)
+                return now - found.begun
+            if number in self._undeleted:
+                self.counts["redelivered"] += 1
+            elif number in self._lost:
+                self._lost.discard(number)
+                self._undeleted.add(number)
+                self.counts["late"] += 1
+            else:
+                self.counts["duplicates"] += 1
+            return None
+
+    def delete(self, number: int) -> None:
+        """Record that the server has acknowledged a deletion."""
+        with self._lock:
+            self._undeleted.discard(number)
+
+    def interrupt(self, now: float) -> None:
+        """Record that no messages can be claimed. Afterwards, each message gets the full patience again."""
+        self._interrupted_at = now
+
+    def find_lost(self, now: float) -> int:
+        """Count overdue messages as lost, and return their number. Forget those whose post has failed."""
+        with self._lock:
+            due = now - self.patience
+            overdue = [
+                number
+                for number, each in self._pending.items()
+                if (each.has_failed and max(each.begun, self._interrupted_at) < due)
+                or (each.acknowledged is not None and max(each.acknowledged, self._interrupted_at) < due)
+            ]
+            lost = [number for number in overdue if not self._pending.pop(number).has_failed]
+            self._lost.update(lost)
+            self.counts["lost"] += len(lost)
+            return len(lost)
+
+
+class Canary:
+    """A producer and a consumer of numbered messages, each in its own thread."""
+
+    def __init__(self, queue: Queue, ledger: Ledger, interval: float, metrics: "CanaryMetrics") -> None:
+        self._queue = queue
+        self._ledger = ledger
+        self._interval = interval
+        self._metrics = metrics
+        self._run = uuid4().hex
+        self._stopping = threading.Event()
+        self._has_posted_all = threading.Event()
+        self.error_count = 0
+        self.delays: list[float] = []
+        """Seconds from the post to the delivery, since the caller has emptied the list."""
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def produce(self) -> None:
+        """Post a message per interval until the canary stops."""
+        try:
+            due = time.monotonic()
+            while not self._stopping.wait(max(0.0, due - time.monotonic())):
+                due = max(due + self._interval, time.monotonic())
+                number = self._ledger.begin(time.monotonic())
+                body = {RUN: self._run, NUMBER: number}
+                with self._step("post", on_failure=partial(self._ledger.fail, number)):
+                    self._queue.post(body, ttl=TTL)
+                    self._ledger.acknowledge(number, time.monotonic())
+        finally:
+            self._stopping.set()
+            self._has_posted_all.set()
+
+    def consume(self) -> None:
+        """Claim and delete messages until the canary has stopped and no message is pending.
+
+        If the server does not respond, messages may remain pending.
+        """
+        try:
+            while not self._has_posted_all.is_set():
+                self._claim()
+            end = time.monotonic() + self._ledger.patience + WAIT
+            while self._ledger.pending_count and time.monotonic() < end:
+                self._claim()
+        finally:
+            self._stopping.set()
+
+    def _claim(self) -> None:
+        began = time.monotonic()
+        with self._step("claim", timed=False, on_failure=self._interrupt):
+            claim = self._queue.claim(CLAIM_SIZE, ttl=MIN_TTL, grace=MIN_TTL, wait=WAIT)
+            now = time.monotonic()
+            self._ledger.find_lost(now)
+            if not claim.messages:
+                time.sleep(max(0.0, MIN_ROUND - (now - began)))  # the server did not let the claim wait
+                return
+            if foreign := [message.id for message in claim.messages if not is_canary(message)]:
+                self._queue.release(claim.id)
+                raise Failure(
+                    f"The queue {self._queue.name} has a message that no canary has posted: {foreign[0]}. Use a queue "
+                    "of the canary's own.",
+                    exit_code(Invalid()),
+                )
+            numbers = [message.body[NUMBER] for message in claim.messages if message.body[RUN] == self._run]
+            for number in numbers:
+                if (delay := self._ledger.deliver(number, now)) is not None:
+                    self.delays.append(delay)
+                    self._metrics.observe("delivery", delay)
+            with self._step("delete"):
+                self._queue.settle(claim.id, delete="*")
+                for number in numbers:
+                    self._ledger.delete(number)
+
+    def _interrupt(self) -> None:
+        self._ledger.interrupt(time.monotonic())
+        time.sleep(RETRY_INTERVAL)
+
+    @contextmanager
+    def _step(self, name: str, timed: bool = True, on_failure: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Time a request. Count a temporary failure and call ``on_failure``, and raise any other error."""
+        begun = time.monotonic()
+        try:
+            yield
+        except (*TEMPORARY, NotFound):  # a claim has expired, or the queue was deleted
+            self.error_count += 1
+            self._metrics.fail(name)
+            on_failure()
+        else:
+            if timed:
+                self._metrics.observe(name, time.monotonic() - begun)
+
+
+class CanaryMetrics:
+    """The canary's metrics for Prometheus. Without a registry, the methods do nothing."""
+
+    def __init__(self, ledger: Ledger, registry: "CollectorRegistry | None") -> None:
+        self._errors = self._seconds = None
+        if registry is None:
+            return
+        from prometheus_client import Counter, Gauge, Histogram
+        from prometheus_client.core import CounterMetricFamily
+        from prometheus_client.registry import Collector
+
+        class LedgerCollector(Collector):
+            """The counters of the ledger."""
+
+            def collect(self) -> Iterator[CounterMetricFamily]:
+                for name, text in COUNTERS.items():
+                    yield CounterMetricFamily(f"zq_canary_{name}", text, value=ledger.counts[name])
+
+        registry.register(LedgerCollector())
+        Gauge("zq_canary_pending", "Messages that were not delivered yet.", registry=registry).set_function(
+            lambda: ledger.pending_count
+        )
+        self._errors = Counter(
+            "zq_canary_errors_total", "Failed requests, by step: post, claim or delete.", ["step"], registry=registry
+        )
+        self._seconds = Histogram(
+            "zq_canary_seconds",
+            "Duration in seconds, by step: post, delete, or delivery (from the post to the claim's response).",
+            ["step"],
+            buckets=BUCKETS,
+            registry=registry,
+        )
+
+    def observe(self, step: str, seconds: float) -> None:
+        if self._seconds is not None:
+            self._seconds.labels(step).observe(seconds)
+
+    def fail(self, step: str) -> None:
+        if self._errors is not None:
+            self._errors.labels(step).inc()
+
+
+def is_canary(message: Message) -> bool:
+    """Return whether a canary has posted the message, in this run or an earlier one."""
+    try:
+        body = message.body
+    except UndecodableBody:
+        return False
+    return isinstance(body, dict) and isinstance(body.get(RUN), str) and isinstance(body.get(NUMBER), int)
+
+
+def serve_metrics(bind: str, port: int) -> "CollectorRegistry":
+    """Serve metrics in a background thread, and return their registry. Raises ``OSError`` if the address is in use."""
+    from prometheus_client import CollectorRegistry, disable_created_metrics, start_http_server
+
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    registry = CollectorRegistry()
+    start_http_server(port, bind, registry)
+    return registry
+
+
+@click.command("canary", cls=Command)
+@click.option("--queue", required=True, metavar="QUEUE", help="Queue that only this canary uses.")
+@click.option(
+    "--interval", type=Seconds(0.001), default=1.0, metavar="SECONDS", help="Seconds between messages (default 1)."
+)
+@click.option("--duration", type=Seconds(0), metavar="SECONDS", help="Stop after this time.")
+@click.option(
+    "--patience",
+    type=Count(1, MAX_PATIENCE),
+    default=120,
+    metavar="SECONDS",
+    help="Time after which an undelivered message is lost (default 120).",
+)
+@click.option("--port", type=Count(0, 65_535), help="Port for Prometheus metrics (default: no metrics).")
+@click.option("--bind", default="127.0.0.1", metavar="ADDRESS", help="Address for the metrics (default 127.0.0.1).")
+@pass_session
+def canary(
+    session: Session, queue: str, interval: float, duration: float | None, patience: int, port: int | None, bind: str
+) -> None:
+    """Post, claim and delete numbered messages, and report lost messages, duplicates and latency.
+
+    Each minute and at the end, the command prints a line. It stops after --duration or on SIGTERM, when all messages
+    were delivered or are lost. If messages were lost, the exit code is 1.
+    """
+    ledger = Ledger(patience)
+    metrics = CanaryMetrics(ledger, None if port is None else serve_metrics(bind, port))
+    runner = Canary(session.queue(queue), ledger, interval, metrics)
+    end = None if duration is None else time.monotonic() + duration
+    with ThreadPoolExecutor(2, "zq-canary") as pool, stop_on_signals(runner.stop):
+        work = [pool.submit(runner.produce), pool.submit(runner.consume)]
+        try:
+            report_regularly(session, runner, ledger, work, end)
+        finally:
+            runner.stop()
+    session.out.line(summarize(ledger, runner))
+    for thread in work:
+        thread.result()
+    if ledger.missing_count:
+        raise Failure(f"Lost messages: {ledger.missing_count:,}.")
+    if ledger.pending_count:
+        raise Failure(
+            f"The server did not respond, so these messages were not delivered: {ledger.pending_count:,}.",
+            exit_code(Unavailable()),
+        )
+
+
+def report_regularly(
+    session: Session, runner: Canary, ledger: Ledger, work: list[Future[None]], end: float | None
+) -> None:
+    """Print a line per minute until the threads have ended. Stop them at the monotonic time ``end``."""
+    due = time.monotonic() + REPORT_INTERVAL
+    pending = {*work}
+    while pending:
+        now = time.monotonic()
+        _, pending = wait(pending, max(0.0, min(due if end is None else min(due, end), due) - now))
+        now = time.monotonic()
+        if end is not None and now >= end:
+            runner.stop()
+            end = None
+        if pending and now >= due:
+            due += REPORT_INTERVAL
+            session.out.line(summarize(ledger, runner))
+
+
+def summarize(ledger: Ledger, runner: Canary) -> Mapping[str, Any]:
+    """Return a line of the report. Latencies in milliseconds cover the time since the previous line."""
+    delays, runner.delays = sorted(runner.delays), []
+    percentiles = {f"p{part}": round(percentile(delays, part) * 1000, 1) for part in (50, 99)}
+    return {**ledger.counts, "pending": ledger.pending_count, "errors": runner.error_count, **percentiles}
