@@ -9,7 +9,7 @@ from zq.tracing.settings import TracingOptions
 
 
 class TracingFeature(Feature):
-    """The middleware that records spans, and their export.
+    """The tracing feature: the middleware that records spans, and the export of the spans.
 
     Args:
         stop: Called to send the last spans when the server stops.

@@ -138,7 +138,11 @@ class CounterCache:
             return any(self._shared.get(key.counter, 0.0) >= now for key in keys)
 
     def record_draws(self, ranges: Mapping[QueueKey, SequenceRange]) -> None:
-        """Extend the time for which a counter is shared, if a range does not follow the last one of this process."""
+        """Record the ranges that this process has reserved outside its transactions.
+
+        If a range does not directly follow the process's previous range in the same queue, another process has advanced
+        the counter. In this case, extend the time for which the counter is shared.
+        """
         with self._lock:
             foreign = [key for key, one in ranges.items() if self._last_drawn.get(key.counter) != one.sequence - 1]
             for key, one in ranges.items():
@@ -269,7 +273,7 @@ class QueueDetails(NamedTuple):
 
 
 class MetadataLookup:
-    """Lookups of queue metadata for all threads of a process. Concurrent lookups share a command."""
+    """A reader of queue metadata for all threads of a process. It combines concurrent lookups into one command."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client

@@ -1,31 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readers that wait for open posts: listings by marker, and changes of a queue.
 
-Messages whose sequences were drawn beside their transactions (see ``numbering``) do not become visible in the order of
-their sequences. A listing that returns a message must not leave a lower sequence to an open transaction, because the
-listing continues after the marker.
+A *draw* reserves the sequences of a post outside the post's transaction (see ``numbering``). Messages with drawn
+sequences do not become visible in the order of their sequences. A listing continues after the sequence of the last
+message that it has returned. It must therefore not return a message while an open transaction can still add a message
+with a lower sequence.
 
-**Listings.** A listing reads the queue's document and the lanes, then the messages up to the queue's last sequence in
-this view. If a range that begins at or below the page's last message is open in the view, the listing *settles* its
-lane: it waits until no transaction holds the lane's document. Then it reads the page once more. A lower sequence can no
-longer appear:
+**Listings.** A listing reads the queue's document and the lanes (the *view*), and then a page of messages up to the
+queue's last sequence in the view. If a range is open in the view and begins at or below the page's last message, the
+listing *settles* the range's lane: it waits until no transaction holds the lane's document. Then it reads the page
+again. After that, no message with a lower sequence can appear. For each transaction that has drawn a lower sequence,
+one of these cases applies:
 
-- If the view includes a later range of the same lane, the transaction had ended before.
-- If its range is the lane's last one, it was committed in the view, or the lane was settled. The page is read after.
+- The view includes a later range of the same lane. The transaction had ended before the view was read.
+- The transaction's range is the last range of its lane. Either the range was committed in the view, or the listing has
+  settled the lane. In both cases, the listing reads the page afterwards.
 
 Most pages need no view:
 
-- If the document that is read after the page has no ranges, no server has ever drawn sequences in the queue. The draws
-  below a message precede its commit, so a page that includes the message would show them.
-- A process remembers the *final* sequence of each queue: no message up to it can appear any more. It is below the first
-  range that is open in a view.
+- A search reads the queue's document after the page. If this document contains no ranges, no server has ever drawn
+  sequences in the queue. All draws of lower sequences precede the commit of a message. If the page includes the
+  message, the document would therefore contain these draws.
+- A process remembers the *final* sequence of each queue. No further message can appear up to the final sequence,
+  because it is below the first range that is open in a view.
 
-**Changes.** A purge, a deletion and a change of the metadata settle the open lanes before they are answered. A post
-that drew before the change is then committed before the answer, or never.
+**Changes.** A purge, a deletion and a change of the metadata settle the open lanes before the server sends the
+response. A post that drew its sequences before the change is then either committed before the response, or never
+committed.
 
-A process remembers the ranges that it has settled by their first sequence. The group does not identify a range, because
-an aborted attempt and its repetition have the same group. A page that relies on something that is remembered is read as
-of the time at which it was true, or later, even after a failover.
+A process remembers which ranges it has settled, and identifies a range by its first sequence. The group does not
+identify a range, because an aborted attempt and its repetition have the same group. If a page depends on a remembered
+fact, the page is read from data at least as recent as the fact, even after a failover.
 
 ``tests/model/numbering.py`` searches all interleavings of these steps.
 """
@@ -68,7 +73,10 @@ Found = tuple[Sequence[BsonDocument], BsonDocument]
 
 
 class OpenPosts:
-    """The posts of all servers that are still open, as known to one process. Thread-safe."""
+    """One process's knowledge about the open posts of all servers, used to read pages and to wait for these posts.
+
+    Thread-safe.
+    """
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -103,9 +111,11 @@ class OpenPosts:
             self._settle(key, self._limits(key, self._client.latest()).ranges)
 
     def _limits(self, key: QueueKey, after: Timestamp | None = None) -> PageLimits:
-        """Return the limits of a page, from a view of the data at ``after`` or later. Settled ranges are not open.
+        """Return the limits of a page, from a view of the data at the time ``after`` or later.
 
-        The page must be read as late as the last of them was settled, so ``committed`` is at least this time.
+        Ranges that this process has settled do not count as open. The page must be read from data that includes the
+        outcomes of these ranges. ``committed`` is therefore not earlier than the time at which the last of these ranges
+        was settled.
         """
         conditions: BsonDocument = {"$or": [{"_id": key.counter}, LANES]}
         found, committed = self._client.view(conditions, "_id_", after or self._time)
