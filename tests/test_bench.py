@@ -67,7 +67,7 @@ def test_the_capacity_of_the_embedded_store_is_measured(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.capacity", "--quick", "--stores", "embedded", "--write", str(page)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(re.findall(r"^\|embedded", page.read_text(), re.MULTILINE)) == 1 + len(capacity.ROWS) + 2
+    assert len(re.findall(r"^\| embedded", page.read_text(), re.MULTILINE)) == 1 + len(capacity.ROWS) + 2
     assert GENERATED.sub(r"\1", page.read_text()) == GENERATED.sub(r"\1", before)
     assert page.read_text() != before
 

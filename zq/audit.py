@@ -96,7 +96,7 @@ class Audit:
             LOGGER.info(entry)
 
     def log_unlogged_count(self) -> None:
-        """Log how many rejected requests were counted but not logged since the last call."""
+        """Log the number of requests that were rejected since the last call and not logged individually."""
         with self._lock:
             unlogged, self._unlogged = self._unlogged, 0
         if unlogged:
@@ -113,7 +113,10 @@ class AuditFormatter(logging.Formatter):
 
 
 def configure(target: str) -> None:
-    """Send the audit log to "stderr" or a file with mode 0600; "off" disables it. Raises ``StartRefused``."""
+    """Configure the destination of the audit log. Raises ``StartRefused`` if a file cannot be written.
+
+    ``target`` is "stderr", "off", or the path of a file. A missing file is created with mode 0600.
+    """
     for former in LOGGER.handlers[:]:
         LOGGER.removeHandler(former)
         former.close()

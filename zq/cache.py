@@ -36,12 +36,13 @@ class _Flight(Generic[V]):
 class ReadThroughCache(Generic[K, V]):
     """A cache of the values that ``load`` returns. Thread-safe. Lookups of cached keys take no lock.
 
-    Concurrent lookups of a missing key share one load and its ``ZqError``, which is not cached. A thread that runs an
-    event loop never waits for another thread's load.
+    If several threads look up a missing key at the same time, ``load`` is called once for all of them. If ``load``
+    raises a ``ZqError``, all these lookups raise the error, and the error is not cached. A thread that runs an event
+    loop never waits for another thread's load.
 
     Args:
-        ttl: Seconds for which a value is cached, counted from the start of its load; 0 = not cached. May also be a
-            function of the value.
+        ttl: Seconds for which a value is cached, counted from the start of its load; 0 = not cached. If
+            ``ttl`` is a function, it computes the seconds for each value.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clock of a server. Layers below the use cases receive the time as an argument.
 
-``StoreClock`` follows the store's time, so that all servers of a deployment agree, and never runs backwards.
+``StoreClock`` follows the store's time, so that all servers of a deployment agree. The clock never runs backwards.
 ``ManualClock`` is for tests. See extensions 1, "Time", for the protocol and its constants. Decision 0054 explains why
 ``now`` waits while the time is uncertain.
 """
@@ -93,7 +93,7 @@ class StoreClock:
 
     Args:
         distrusted_lead: Returns the seconds by which the clock of the store's machine is ahead of the store's time.
-            They are 0 unless that clock has made a large jump which the store does not trust yet.
+            The result is above 0 only if the machine's clock has made a large jump that the store does not trust yet.
     """
 
     def __init__(

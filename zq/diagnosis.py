@@ -27,7 +27,7 @@ MAX_ROUND_TRIP: Final = 0.05
 
 
 class Finding(Struct, frozen=True):
-    """The outcome of a check. ``advice`` says how to fix the problem; "" if there is none."""
+    """The outcome of a check. ``advice`` explains how to fix a problem that the check found. The default is ""."""
 
     status: Status
     found: str
@@ -51,7 +51,10 @@ def skip(reason: str) -> Finding:
 
 
 def judge_clock(offset: float, name: str) -> Finding:
-    """Judge the difference between this machine's clock and the clock of ``name``, such as "Redis"."""
+    """Return a finding about the difference between this machine's clock and another clock.
+
+    ``offset`` is the difference in seconds. ``name`` is the product with the other clock, such as "Redis".
+    """
     distance = abs(offset)
     found = f"The clocks of this machine and of {name} are {distance:.1f} seconds apart."
     advice = "Synchronise both clocks with a time service that slews, such as chrony."
@@ -67,7 +70,10 @@ def judge_certificate(left: float, name: str, advice: str) -> Finding:
 
 
 def judge_round_trip(call: Callable[[], object], name: str) -> Finding:
-    """Measure ``ROUND_TRIPS`` round trips to a store and judge the longest. ``name`` is the store's product name."""
+    """Measure ``ROUND_TRIPS`` round trips to a store, and return a finding about the longest one.
+
+    ``name`` is the store's product name.
+    """
     longest = max(measure(call, ROUND_TRIPS))
     found = f"The longest of {ROUND_TRIPS} round trips to {name} took {1000 * longest:.1f} ms."
     if longest > MAX_ROUND_TRIP:
@@ -105,10 +111,10 @@ class Result(Finding, frozen=True, kw_only=True):
 
 
 def run(checks: Iterable[Check], unknown: Status = "warn") -> Iterator[Result]:
-    """Run the checks in order and yield their results without secrets.
+    """Run the checks in order and yield their results. Secrets are removed from the texts.
 
     A check has failed if it raises ``StartRefused`` or ``Unavailable``. It is skipped if it raises ``NotAuthorized``,
-    ``NotFound`` or ``NotBuilt``. After any other error, its status is ``unknown``.
+    ``NotFound`` or ``NotBuilt``. After any other error, the argument ``unknown`` is its status.
     """
     statuses: dict[str, Status] = {}
     for check in checks:

@@ -168,7 +168,10 @@ class QueuePaused(Conflict):
 
 
 class Fenced(Conflict):
-    """The request has an outdated fencing token (epoch of a fence). Its sender must stop."""
+    """The fencing token of the request is outdated or was never assigned. The sender of the request must stop.
+
+    A fencing token is the name of a fence with a number, the epoch.
+    """
 
     sentence = "The fence has a newer epoch, or this epoch was never assigned."
 
@@ -182,7 +185,10 @@ class ClaimLapsed(Conflict):
 
 
 class StageDiffers(Conflict):
-    """The commit publishes a stage with an unexpected number of messages. Nothing has changed."""
+    """The commit publishes a stage with an unexpected number of messages. Nothing has changed.
+
+    A stage is a group of messages that become visible together when a commit publishes them.
+    """
 
     @classmethod
     def of(cls, stage: str, count: int, expected: int) -> Self:
@@ -198,7 +204,7 @@ class CommitTooLarge(ZqError):
 
 
 class CommitRunning(Conflict):
-    """Another commit of the producer, or with one of the same stages, is still running."""
+    """Another commit of the same producer, or another commit that publishes one of the stages, is still running."""
 
     sentence = "Another commit of the producer, or with one of the stages, is still running. Try again soon."
 

@@ -53,7 +53,10 @@ class Events:
         """Observe messages popped from a queue."""
 
     def finished(self, queue: QueueRef, outcome: Outcome, count: int) -> None:
-        """Observe finished messages of a queue. Popped messages are excluded (see ``popped``)."""
+        """Observe ``count`` messages that have left the queue with this outcome, such as deleted or moved.
+
+        Popped messages are excluded; see ``popped``.
+        """
 
     def committed(self, commit: CommitResult) -> None:
         """Observe a commit or a repeated commit."""
@@ -85,7 +88,7 @@ class Events:
     # Tracing.
 
     def spans_dropped(self, count: int) -> None:
-        """Observe spans that were not sent, because the queue was full or the receiver failed."""
+        """Observe trace spans that were not sent, because the export buffer was full or the receiver failed."""
 
     # Encryption.
 
@@ -109,7 +112,7 @@ NO_EVENTS: Final = Events()
 
 
 class Observers(Events):
-    """A group of observers. Each event is passed to the observers that override its method."""
+    """A group of observers. Each event is passed to the observers that override the method of this event."""
 
     def __init__(self, *observers: Events) -> None:
         self._observers = list(observers)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Structured logs on standard error: one line of text or JSON per record, with fields of the request.
 
-Logs never contain bodies or passwords. Of the fields in ``extra``, only those in ``FIELDS`` are logged.
+Logs never contain bodies or passwords. A field in ``extra`` is logged only if its name is in ``FIELDS``.
 """
 
 import logging

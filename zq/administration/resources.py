@@ -46,7 +46,7 @@ class _Projects:
 
 
 class ProjectCollection(_Projects):
-    """``/v2/admin/projects``: list the projects that have created something or have settings."""
+    """``/v2/admin/projects``: list the projects that have settings or have created an object, such as a queue."""
 
     audience = Audience.OPERATOR
     policy = {"GET": "admin:projects"}

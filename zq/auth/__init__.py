@@ -36,7 +36,10 @@ def open_tokens(
     audit: Audit,
     max_tokens: Callable[[str], int] = default_max_tokens,
 ) -> Tokens:
-    """Open the store of tokens, and store the bootstrap token if one is configured. Raises ``StartRefused``."""
+    """Open the token store. If a bootstrap token is configured, add it; see ``Tokens.adopt``.
+
+    Raises ``StartRefused`` if the file with the bootstrap token is not valid.
+    """
     denied_for = options.jwt.max_age + 2 * options.jwt.leeway
     tokens = Tokens(documents, clock, options.token_max_days, denied_for, max_tokens)
     if options.bootstrap_token_file:

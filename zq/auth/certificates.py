@@ -34,7 +34,10 @@ class CertificateEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Certificates:
-    """The identities of certificate subjects. The constructor raises ``StartRefused`` for an invalid file."""
+    """A map from certificate subjects to identities, read from a file.
+
+    The constructor raises ``StartRefused`` if the file is not valid.
+    """
 
     def __init__(self, path: Callable[[], str], clock: Clock) -> None:
         self._path = path

@@ -50,10 +50,10 @@ class Verifier(Protocol):
         ...
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Verify a credential.
+        """Verify a credential. Raises ``Unavailable``.
 
-        Return its identity and the seconds for which the identity may be cached, or the reason for the audit log if the
-        credential is not valid. Raises ``Unavailable``.
+        If the credential is valid, return its identity and the seconds for which the identity may be cached. Otherwise,
+        return the reason for the audit log.
         """
         ...
 
@@ -88,7 +88,7 @@ class BearerStrategy:
     If several verifiers match a credential's format, the first one verifies the credential.
 
     Args:
-        bare: Whether the header ``X-Auth-Token`` may also contain the credential, as sent by OpenStack clients.
+        bare: Whether the credential may also be in the header ``X-Auth-Token``, which OpenStack clients send.
     """
 
     def __init__(
@@ -128,7 +128,10 @@ class BearerStrategy:
         return identity
 
     def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Return whether the cached credential is valid; ``None`` = not cached. Does not count as an attempt."""
+        """Return whether the credential is valid, without a lookup in the store.
+
+        Return ``None`` if a lookup is necessary. The call does not count as a failed attempt.
+        """
         value: str | None = env.get("HTTP_AUTHORIZATION") or (env.get("HTTP_X_AUTH_TOKEN") if self._bare else None)
         if not value:
             return self.certificates is not None and self.certificates.identity(env) is not None
@@ -144,7 +147,10 @@ class BearerStrategy:
         return None if any(each.matches(text) for each in self._verifiers) else False
 
     def look_up(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Look up the credential in the store and return whether it is valid; ``None`` = the store is unavailable."""
+        """Look up the credential in the store and return whether the credential is valid.
+
+        Return ``None`` if the store is unavailable, and ``False`` if the client has made too many failed attempts.
+        """
         value: str = env.get("HTTP_AUTHORIZATION") or env.get("HTTP_X_AUTH_TOKEN", "")
         try:
             found = self._look_up(blake2b(value.encode()).digest(), self._text(env, value), peer)
@@ -167,7 +173,10 @@ class BearerStrategy:
         return value[len(BEARER) :].strip() if value[: len(BEARER)].lower() == BEARER else ""
 
     def _look_up(self, key: bytes, text: str, peer: str) -> CachedLookup:
-        """Verify the credential and cache the result. A credential that was valid is not rate-limited."""
+        """Verify the credential and cache the result.
+
+        The limit on failed attempts does not apply to a credential that was valid before.
+        """
         if key not in self._valid:
             self._failures.check(peer)
         now = self._monotonic()

@@ -44,7 +44,7 @@ class JwtVerifier:
         self._listeners: list[Callable[[Collection[str]], object]] = []
 
     def listen(self, forget: Callable[[Collection[str]], object]) -> None:
-        """Register a function that is called with the names of all revoked tokens each time their list is read."""
+        """Register a function to call with the names of all revoked tokens after each read of the revocation list."""
         self._listeners.append(forget)
 
     def start(self) -> None:

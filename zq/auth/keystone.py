@@ -100,7 +100,7 @@ class Keystone:
 
     @property
     def middleware(self) -> AuthProtocol:
-        """The middleware, which has a session with Keystone and the server's own credential."""
+        """The middleware. Its session with Keystone uses the server's own credential."""
         return self._middleware
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
@@ -147,7 +147,11 @@ class Keystone:
     def _count_failures(
         self, environ: Mapping[str, Any], start_response: Callable[..., Any], peer: str
     ) -> Callable[..., Any]:
-        """Wrap ``start_response``: count 401 as a failure, and close the connection, because the body is unread."""
+        """Wrap ``start_response`` to handle the requests that the middleware rejects.
+
+        A 401 response counts as a failed attempt. If the rejected request has a body, the connection is closed, because
+        the body was not read.
+        """
 
         def begin(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
             if status.startswith(("401", "503")) and RESULT_KEY not in environ:

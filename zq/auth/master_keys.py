@@ -20,7 +20,7 @@ ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}", re.ASCII)
 
 
 class MasterKeys:
-    """A key file that can be reloaded. The function ``use`` is called with the keys after each reload."""
+    """A file of master keys that can be reloaded. Each reload passes the keys to the function ``use``."""
 
     def __init__(self, path: str, use: Callable[[Mapping[str, bytes]], object], option: str = OPTION) -> None:
         self._path = path

@@ -98,7 +98,10 @@ Decide = Callable[[str, frozenset[str], str, str], bool]
 
 
 class Policy:
-    """The current policy, which decides whether roles permit a rule. Raises ``StartRefused`` for a bad file."""
+    """The current policy, which decides whether a caller satisfies a rule.
+
+    The constructor raises ``StartRefused`` if the file is not valid.
+    """
 
     def __init__(self, path: str = "") -> None:
         self._texts: dict[str, str] | None = None
@@ -164,7 +167,10 @@ def _missing_library() -> StartRefused:
 
 
 def _checks(path: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the check of each rule, from ``given`` or else the built-in one. Raises ``StartRefused``."""
+    """Return the parsed check (the required roles) of each rule. Checks in ``given`` override the built-in checks.
+
+    Raises ``StartRefused`` if a check is not valid or oslo.policy is not installed.
+    """
     texts = {name: rule.check for name, rule in RULES.items()} | dict(given)
     try:
         from oslo_policy.policy import RuleDefault

@@ -108,7 +108,11 @@ class CachedSignature(Struct, frozen=True):
     until: float
 
     def covers(self, method: str, path: str) -> bool:
-        """Return whether method and path are signed. A signed path includes all paths below it except confirmations."""
+        """Return whether the signature covers a request.
+
+        The method must be signed. The path must be a signed path or below a signed path. A path that confirms a
+        subscription must itself be signed.
+        """
         return (
             method in self.methods
             and any(path == each or path.startswith(f"{each}/") for each in self.paths)
@@ -167,7 +171,10 @@ class Signatures:
         return share.identity
 
     def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Return whether the cached signature is valid; ``None`` = not cached. Does not count as an attempt."""
+        """Return whether the signature is valid according to the cache.
+
+        Return ``None`` if the signature must be verified. The call does not count as a failed attempt.
+        """
         values = (project, *[env.get(name, "") for name in FIELDS])
         share = self._get_cached(values)
         if share is not None:
@@ -243,7 +250,10 @@ class Signatures:
 
 
 def derive_signing_key(secret: str, project: str, epoch: int) -> bytes:
-    """Return the key that signs URLs. In ``epoch`` 0, it is the secret itself, as in Zaqar."""
+    """Return the key that signs URLs.
+
+    ``epoch`` is the project's revocation count. Before the first revocation, the key is the secret itself, as in Zaqar.
+    """
     return derive_key(secret.encode(), f"share {epoch} {project}") if epoch else secret.encode()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategy ``token``: zq's own tokens, stored as documents without their secrets.
+"""The strategy ``token``: zq's own tokens, which are stored as documents. The secret of a token is not stored.
 
 Format of a token:
 
@@ -103,7 +103,7 @@ class Grant(Struct, frozen=True, kw_only=True):
     Attributes:
         roles: Roles; if empty, the token gets the member role.
         days: Lifetime in days, capped at the maximum that the server allows.
-        expires: Latest expiry time; ``None`` = no limit besides ``days``.
+        expires: Latest expiry time; ``None`` = only ``days`` limits the lifetime.
     """
 
     project: str

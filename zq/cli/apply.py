@@ -123,7 +123,10 @@ class Report:
 
 
 def settings_file(session: Session) -> bytes:
-    """Return the project's settings as a YAML file for ``zq apply``. Print a note for each omission."""
+    """Return the project's settings as a YAML file for ``zq apply``.
+
+    Print a note for each section or object that the file omits.
+    """
     declared, notes = export_declaration(session.client, server_limits(session))
     for sentence in notes:
         note(sentence)

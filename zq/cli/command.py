@@ -44,7 +44,10 @@ class RunningCommands:
         interval: float | None = None,
         on_interval: Callable[[], None] = lambda: None,
     ) -> int:
-        """Run a command and return its exit code. Raises ``OSError`` if the command cannot be started."""
+        """Run a command and return its exit code. Raises ``OSError`` if the command cannot be started.
+
+        If ``interval`` is set, call ``on_interval`` every ``interval`` seconds while the command runs.
+        """
         rest: bytes | None = stdin
         # The words come from the user and are not interpreted by a shell.
         with subprocess.Popen(  # noqa: S603
@@ -84,9 +87,9 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 
 @contextmanager
 def on_second_signal(act: Callable[[], object]) -> Generator[None, None, None]:
-    """Call ``act`` on the second SIGTERM or SIGINT. The third signal ends the process.
+    """Call ``act`` on the second SIGTERM or SIGINT during the block; a context manager.
 
-    Use ``stop_on_signals`` inside the block to handle the first signal.
+    Inside the block, use ``stop_on_signals`` to handle the first signal. The third signal ends the process.
     """
 
     def on_signal(_number: int, _frame: object) -> None:

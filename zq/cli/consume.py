@@ -111,7 +111,10 @@ def consume(session: Session, /, queue: str, **chosen: Any) -> None:
 
 
 class ConsumeOptions(Struct, frozen=True):
-    """The options of ``zq consume``: ``limit`` messages per claim, ``count`` in total."""
+    """The options of ``zq consume``.
+
+    ``limit`` is the maximum number of messages per claim. ``count`` is the maximum number of messages in total.
+    """
 
     line: str | None
     shell: bool
@@ -159,7 +162,7 @@ class ConsumeOptions(Struct, frozen=True):
 
 
 def run_commands(session: Session, queue: str, words: list[str], options: ConsumeOptions, counts: WorkCounts) -> None:
-    """Run the external command until the consumer stops, then print the counts."""
+    """Run the external command for each message or claim until the consumer stops, then print the counts."""
     handle, commands = session.queue(queue), RunningCommands()
     if options.whole:
         worker = BatchWorker(handle, options.batch_options(words, session.client.limits()), commands, counts)
@@ -174,7 +177,7 @@ def run_commands(session: Session, queue: str, words: list[str], options: Consum
 
 
 def finish(counts: WorkCounts, commands: RunningCommands) -> None:
-    """Print the counts. Raises ``Failure`` for failed messages, ``Abort`` for killed commands."""
+    """Print the counts. Raises ``Failure`` if messages have failed, or else ``Abort`` if commands were killed."""
     if counts.undone and commands.killed:
         raise Failure(str(counts), INTERRUPTED)
     if counts.has_failed_too_often and not commands.killed:

@@ -24,7 +24,10 @@ MAX_CLAIM_WAIT: Final = 5
 
 
 class BatchOptions(Struct, frozen=True):
-    """The options of a ``BatchWorker``: ``limit`` messages per claim, ``count`` in total. Times are in seconds."""
+    """The options of a ``BatchWorker``. Times are in seconds.
+
+    ``limit`` is the maximum number of messages per claim. ``count`` is the maximum number of messages in total.
+    """
 
     words: list[str]
     limit: int

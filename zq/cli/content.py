@@ -132,7 +132,10 @@ def split_lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
 def read_items(
     pieces: Iterable[bytes | None], form: InputFormat, line: int = 0, offset: int = 0, header: list[str] | None = None
 ) -> Iterator[Item | None]:
-    """Parse the rest of the input, after ``line`` lines and ``offset`` bytes. Raises ``InvalidInput``."""
+    """Parse the input into items. Raises ``InvalidInput``.
+
+    ``pieces`` may begin in the middle of a file. ``line`` and ``offset`` are the numbers of lines and bytes before it.
+    """
     if form.delimiter:
         yield from CsvRows(split_lines(pieces), form.delimiter, line, offset, header)
         return
@@ -254,7 +257,11 @@ def read_stdin_bodies(
 
 
 def read_stdin(stopped: Callable[[], bool], is_requested: bool) -> Iterator[bytes | None]:
-    """Yield chunks; ``None`` = no input for a while. Raises ``ReadingStopped`` if ``stopped`` returns ``True``."""
+    """Yield chunks of standard input, and ``None`` if no input arrives for a while.
+
+    If the user has not requested standard input explicitly, print a note after some time without input. Raises
+    ``ReadingStopped`` if ``stopped`` returns ``True``.
+    """
     source, empty = sys.stdin.buffer, 0
     while not stopped():
         if not is_stdin_ready():
@@ -272,7 +279,7 @@ def read_stdin(stopped: Callable[[], bool], is_requested: bool) -> Iterator[byte
 
 
 def is_stdin_ready() -> bool:
-    """Return ``True`` if standard input has data or ends within one poll interval."""
+    """Wait up to one poll interval. Return ``True`` as soon as standard input has data or has ended."""
     try:
         return bool(select([sys.stdin.buffer], [], [], POLL_INTERVAL)[0])
     except UnsupportedOperation:  # an in-memory file is always ready

@@ -166,7 +166,7 @@ def show_profile(session: Session, name: str) -> None:
 
 
 def rewrite(path: Path, change: Callable[["TOMLDocument"], None]) -> None:
-    """Change the configuration file atomically. Keep its comments, and restrict access to its owner."""
+    """Change the configuration file atomically. Keep its comments. Only the owner can access the new file."""
     import tomlkit
 
     path = path.resolve()

@@ -108,7 +108,7 @@ class Doctor:
 
     @property
     def _among(self) -> str:
-        """Text that limits a finding to the examined queues, such as " of the first 100"; "" if all were examined."""
+        """Suffix of a finding that does not cover all queues, such as " of the first 100"; "" if it covers all."""
         return f" of the first {MAX_QUEUES}" if len(self._queues) == MAX_QUEUES else ""
 
     def check_reach(self) -> Finding:

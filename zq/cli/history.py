@@ -48,7 +48,11 @@ dlq_group = Group("dlq", help="Manage dead letters: messages that were claimed t
 
 
 def find_dead_letter_queue(session: Session, queue: str) -> Queue:
-    """Return the dead-letter queue of ``queue``, or ``queue`` itself. Raises ``NotFound``."""
+    """Return the dead-letter queue of ``queue``.
+
+    If ``queue`` has no dead-letter queue but is itself a dead-letter queue, return ``queue``. Otherwise, raise
+    ``NotFound``.
+    """
     handle = session.queue(queue)
     named = handle.metadata().get("_dead_letter_queue")
     if isinstance(named, str):

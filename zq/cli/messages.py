@@ -35,9 +35,11 @@ def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
 
 
 def parse_body(text: str, as_text: bool = False) -> Raw:
-    """Convert an argument to a message body: JSON if it parses, else a string; always a string if ``as_text``.
+    """Convert an argument to a message body.
 
-    Raises ``UsageError`` if the argument begins like a JSON object or array but does not parse.
+    If the argument is valid JSON, the body is the JSON value. Otherwise, or if ``as_text`` is true, the body is a
+    string. Raises ``UsageError`` if ``as_text`` is false and the argument begins like a JSON object or array but is
+    not valid JSON.
     """
     if not as_text:
         try:

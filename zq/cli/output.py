@@ -56,7 +56,11 @@ class Output:
     def rows(
         self, columns: Sequence[str], items: Iterable[T], cells: Callable[[T], Sequence[object]], full: bool = False
     ) -> None:
-        """Show a list. Except for tables and queries, each item is written as soon as it is available."""
+        """Show a list.
+
+        Tables and query results are written after the last item is available. Otherwise, each item is written as soon
+        as the item is available.
+        """
         if self.uses_tables:
             self._table(columns, [cells(item) for item in items], full or self.full)
         else:
@@ -180,7 +184,7 @@ def _message_id(encoded: bytes) -> str:
 
 
 def as_yaml(item: object, entry: Literal["", "- "] = "") -> bytes:
-    """Encode an item as YAML, or as JSON, which is valid YAML, if Python cannot represent the item."""
+    """Encode an item as YAML. If Python cannot represent the item, encode it as JSON, which is valid YAML."""
     import yaml
 
     try:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameter types of options: bounded numbers, times, and JMESPath expressions.
 
-Help texts show the bounds, including default limits of the server, which only the server enforces.
+Help texts show the bounds. If a maximum is a limit of the server, the help text shows the server's default limit, and
+only the server enforces the limit.
 """
 
 from collections.abc import Callable

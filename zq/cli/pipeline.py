@@ -127,7 +127,7 @@ def _execute(module: ModuleType, loader: Any, job: Path) -> None:
 
 
 def _with_settings(pipeline: "Pipeline", session: Session) -> "Pipeline":
-    """Fill in connection settings that the job does not set. ``--retry`` overrides the job's value."""
+    """Fill in connection settings that the job does not set. ``--retry`` overrides the job's ``retry_for``."""
     own = {name: getattr(pipeline, name) for name in ("url", "project", "token", "client_id")}
     connection = session.connection_with(own)
     return replace(

@@ -132,7 +132,10 @@ def profile_additions(given: Mapping[str, Any], own: Mapping[str, str]) -> dict[
 
 
 def check_connection(found: Connection) -> Connection:
-    """Return the connection, with a note for an unencrypted token. Raises ``UsageError`` if it is not valid."""
+    """Return the connection. Raises ``UsageError`` if the connection is not valid.
+
+    Print a note if the token would be sent unencrypted.
+    """
     try:
         parts = urlsplit(found.url)
         fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -174,7 +177,10 @@ def read_profile(profile: str | None, file: Path | None) -> dict[str, str]:
 
 
 def read_profiles(path: Path) -> ProfileFile | None:
-    """Read the configuration file, ``None`` if missing. Raises ``UsageError`` if the file is not valid."""
+    """Read the configuration file. Return ``None`` if the file does not exist.
+
+    Raises ``UsageError`` if the file is unreadable or not valid.
+    """
     try:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), ProfileFile)
     except FileNotFoundError:

@@ -94,7 +94,7 @@ class Progress:
 
     @contextmanager
     def follow_tasks(self, tasks: Callable[[], str]) -> Generator[None, None, None]:
-        """Show the progress of Spark's tasks during the block, and count the elapsed time from now on."""
+        """Show the progress of Spark's tasks during the block; a context manager. Reset the elapsed time."""
         self.tasks = tasks
         self._begin()
         try:
@@ -154,7 +154,10 @@ def _print_lines(progress: Progress, ended: threading.Event) -> None:
 
 
 class WorkCounts:
-    """The message counts of ``zq consume``. Thread-safe. Keeps the ids of failed messages if ``wanted``."""
+    """The message counts of ``zq consume``. Thread-safe.
+
+    If ``wanted`` is true, ``undone`` contains the ids of failed messages that were not processed later.
+    """
 
     def __init__(self, wanted: bool, max_failures: int = 0) -> None:
         self.done = 0

@@ -91,7 +91,7 @@ class ResourceAccess:
 
 
 def pass_resources(command: Callable[..., None]) -> Callable[..., None]:
-    """Pass the ``ResourceAccess`` of the command's group as the first argument."""
+    """Decorate a command. The command gets the ``ResourceAccess`` of its command group as the first argument."""
 
     def called(context: click.Context, /, **options: Any) -> None:
         command(ResourceAccess(context.obj, parent_group(context)), **options)
@@ -173,7 +173,10 @@ def resume(resources: ResourceAccess, name: str) -> None:
 
 
 def change_queue(resources: ResourceAccess, name: str, verb: Callable[[Queue], Row]) -> Row:
-    """Apply ``verb`` to a queue and return its new metadata. Raises ``NotFound`` with a suggestion."""
+    """Call ``verb``, such as ``Queue.resume``, with a queue and return the queue's new metadata.
+
+    If the queue does not exist, raise ``NotFound``, which suggests a similar queue name.
+    """
     try:
         return verb(resources.session.client.queue(name))
     except QueueNotFound:
@@ -288,7 +291,10 @@ def list_all(
 
 
 def with_counts(resources: ResourceAccess, found: Iterator[Listed], unread: UnreadableResources) -> Iterator[Row]:
-    """Yield table rows in listing order, with counts that are requested concurrently; ``None`` = unreadable."""
+    """Yield table rows in listing order. Request the counts concurrently.
+
+    If a count cannot be read, the count is ``None``, and ``unread`` records the queue or topic.
+    """
     queues = resources.kind == "queues"
     with ThreadPoolExecutor(COUNT_REQUESTS, "zq-list") as pool:
 

@@ -136,7 +136,10 @@ class Session:
     def configure(
         self, *, patient: bool | None = None, check_delays: bool | None = None, attempts: int | None = None
     ) -> None:
-        """Change settings before the first use of ``client``. ``patient``: ``--retry`` defaults to a minute."""
+        """Change settings before the first use of ``client``.
+
+        If ``patient`` is true, the default of ``--retry`` is a minute.
+        """
         self._patient = self._patient if patient is None else patient
         self._check_delays = self._check_delays if check_delays is None else check_delays
         self._attempts = self._attempts if attempts is None else attempts
@@ -167,7 +170,10 @@ class Session:
         return self.connection_with({})
 
     def connection_with(self, over: Mapping[str, str | None]) -> Connection:
-        """Return the connection with the settings in ``over``. Raises ``UsageError``."""
+        """Return the connection. Settings in ``over`` that are not empty override the global options.
+
+        Raises ``UsageError`` if a setting is not valid or no project is set.
+        """
         chosen = {name: value for name, value in over.items() if value}
         found = connection({**self.chosen, **chosen}, self.chosen.get("profile"), self.chosen.get("config"))
         if not found.project and not found.token:
@@ -226,7 +232,7 @@ class Session:
 
 
 class NoteHandler(logging.Handler):
-    """A log handler that prints records as notes. It prints only the first pause for a rate limit."""
+    """A log handler that prints log records as notes. It prints only the first record about a rate limit."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -156,7 +156,10 @@ def sort_metrics(rows: Iterable[QueueMetrics], sort: str) -> list[QueueMetrics]:
 
 
 def metrics_table(rows: Sequence[QueueMetrics], more: bool, sort: str, most: int | None, keys: bool) -> "Group":
-    """Return the table of ``zq top`` with ``most`` queues; ``None`` = as many as fit on the terminal."""
+    """Return the table of ``zq top`` with up to ``most`` queues.
+
+    If ``most`` is ``None``, the table contains as many queues as fit on the terminal.
+    """
     from rich.console import Group
 
     shown = sort_metrics(rows, sort)[: most or max(1, create_console().height - OTHER_LINES)]

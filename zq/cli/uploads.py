@@ -49,7 +49,11 @@ def resume_path(path: Path) -> Path:
 
 
 class ResumeFile:
-    """The locked resume file of a source file, created if missing. Raises ``Conflict`` if it is locked."""
+    """The resume file of a source file.
+
+    The constructor locks the resume file, and creates it if it is missing. Raises ``Conflict`` if another process holds
+    the lock.
+    """
 
     def __init__(self, source: Path) -> None:
         self.source = source
@@ -181,8 +185,9 @@ def resume(
 ) -> Upload:
     """Load the progress of an interrupted post, or begin a new post. Return the progress.
 
-    Raises ``Conflict`` if the stored progress cannot be read, or if the terms or the file have changed. After an
-    invalid line, the file may have changed from that line on. ``restart`` ignores the stored progress.
+    Raises ``Conflict`` if the stored progress cannot be read, or if the terms or the file have changed. If an invalid
+    line interrupted the post, the user may correct the file from that line on. If ``restart`` is true, the stored
+    progress is ignored.
     """
     path, kept = resume_file.source, b"" if restart else resume_file.read()
     size, head = path.stat().st_size, head_digest(path)
@@ -243,8 +248,8 @@ class Sender:
     def send(self, progress: Callable[[Upload, int], None]) -> None:
         """Send all batches, then remove the resume file.
 
-        If sending fails, save the progress, unless it is certain that no message was stored. ``progress`` is called
-        after each batch with the progress and the number of bytes read.
+        If sending fails, save the state of the upload, unless it is certain that no message was stored. ``progress`` is
+        called after each batch with this state and the number of bytes read.
         """
         with self._resume_file.source.open("rb") as file, ThreadPoolExecutor(self._most, "zq-post") as pool:
             try:
@@ -292,7 +297,10 @@ def is_certainly_not_stored(sent: Future[object]) -> bool:
 
 
 def split_batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
-    """Split the lines reproducibly. At an invalid line, yield the lines before it, then raise ``InvalidInput``."""
+    """Split the remaining lines into batches. The same file and terms always give the same batches.
+
+    At an invalid line, yield the lines before the invalid line, then raise ``InvalidInput``.
+    """
     form, header, overhead = upload.terms.form, None, upload.terms.overhead
     if form.delimiter and upload.line:
         header = read_csv_header(file, form.delimiter)

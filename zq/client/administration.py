@@ -74,7 +74,7 @@ class AdministrationOperations:
 
     @listing
     def projects(self, /, *, page: int | None = None) -> Call[Page[ProjectReport]]:
-        """List the projects that have created something or have settings, each with its usage."""
+        """List the projects that have settings or have created an object, such as a queue. Include their usage."""
         return pages("projects", ProjectReport, path("admin", "projects"), {"limit": page})
 
     @operation

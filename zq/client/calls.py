@@ -165,7 +165,7 @@ class AsyncTransport(Protocol):
 
 
 class Blocking:
-    """Base class of blocking clients and handles. Their API methods return results."""
+    """Base class of blocking clients and handles. Their API methods send the request and return the result."""
 
     transport: Transport
 
@@ -177,7 +177,7 @@ class Asynchronous:
 
 
 class ApiMethod:
-    """A descriptor for an API method, whose signature depends on the kind of client."""
+    """A descriptor for an API method. The method's signature differs between blocking and asynchronous clients."""
 
     blocking: Callable[[Any], Any]
     """Maps the result type of the ``Call`` to the method's return type on a blocking client."""

@@ -30,7 +30,7 @@ _delivered: Final = msgspec.json.Decoder(answers.Messages[Delivery])
 
 
 class ClaimedDeliveries(Struct, frozen=True):
-    """Claimed messages of a consumer. ``pause``: seconds before the next claim, as the server requests."""
+    """Messages that a consumer has claimed. The server requests ``pause`` seconds of sleep before the next claim."""
 
     claim: str
     deliveries: list[Delivery]

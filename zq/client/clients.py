@@ -183,7 +183,10 @@ class ClientOperations(AdministrationOperations):
 
     @operation
     def quota(self) -> Call[QuotaReport]:
-        """Return the project's quotas (``limits``) and usage (``used``). Raises ``NotBuilt`` without authentication."""
+        """Return the project's quotas (``limits``) and usage (``used``).
+
+        Raises ``NotBuilt`` if the server does not authenticate callers.
+        """
         return Call(method="GET", path=path("quota"), read=decode_as(QuotaReport))
 
     @listing
@@ -206,7 +209,7 @@ class ClientOperations(AdministrationOperations):
 
         Args:
             scopes: Scopes of the token. Default: the scopes of the caller's credential.
-            days: Lifetime of the token in days. Default: the server's.
+            days: Lifetime of the token in days. Default: the server's default lifetime.
         """
         terms: dict[str, Any] = {"name": name, "roles": [*roles]}
         terms |= {} if scopes is None else {"scopes": [*scopes]}
@@ -313,7 +316,10 @@ def _counted_stage(stage: object) -> extensions.CountedStage:
 
 
 class Client(ClientOperations, Blocking):
-    """A blocking client of one project with a connection pool. Thread-safe. Call ``close`` or use ``with``."""
+    """A thread-safe, blocking client of one project.
+
+    To close the connection pool, call ``close`` or use ``with``.
+    """
 
     def queue(self, name: str) -> Queue:
         """Return a handle of the queue without sending a request."""

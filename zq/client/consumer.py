@@ -85,9 +85,11 @@ class ConsumerBase:
         return self._closed_at + STOP_TIMEOUT - time.monotonic() if self.stopped else inf
 
     def _decide(self, delivery: Delivery, error: BaseException | None) -> Decision:
-        """Count the handler's outcome and return the default decision: delete, or after an error, release.
+        """Count the handler's outcome and return the default decision.
 
-        A message whose body cannot be decoded is buried.
+        If the handler succeeded, the decision is to delete the message. If it failed, the decision is to release the
+        message. If the handler failed because the body cannot be decoded, the decision is to move the message to the
+        dead-letter queue.
         """
         if error is None:
             self._done += 1
@@ -106,8 +108,8 @@ class ConsumerBase:
     def _report(self, *, raises: bool = True) -> None:
         """Report lost messages and failed requests since the last report.
 
-        Without an ``on_lost`` callback, lost messages are an error (``ClaimLapsed``). The first error is raised, unless
-        ``raises`` is false; the others are logged.
+        Without an ``on_lost`` callback, lost messages are an error (``ClaimLapsed``). If ``raises`` is true, the first
+        error is raised and the other errors are logged. Otherwise, all errors are logged.
         """
         with self._guard:
             lost, errors = self._state.take_unreported()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a consumer: its claims, the decisions on their messages, and the requests to send.
 
-A decision is to delete, release, move or bury a message. No I/O, no threads. Times are in seconds of a monotonic clock.
-A consumer gets messages from ``take``, passes decisions to ``finish``, and sends the requests that ``next_settlement``
-and ``next_renewal`` return.
+A decision is to delete, release, move or bury (dead-letter) a message. A consumer gets messages from ``take``, passes
+decisions to ``finish``, and sends the requests that ``next_settlement`` and ``next_renewal`` return.
+
+The module does no I/O and uses no threads. Times are in seconds of a monotonic clock.
 """
 
 from collections import deque
@@ -46,7 +47,10 @@ LIMITS: Final = Call(method="GET", path="/v2/limits", read=decode_as(ConsumerLim
 
 
 class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The options of a consumer, with times in seconds: ``batch`` messages per claim, ``count`` in total."""
+    """The options of a consumer. Times are in seconds.
+
+    ``batch`` is the maximum number of messages per claim. ``count`` is the maximum number of messages in total.
+    """
 
     queue: str
     wait: float = 20
@@ -98,7 +102,10 @@ class ActiveClaim:
         self.renew(sent_at, ttl)
 
     def renew(self, sent_at: float, ttl: int) -> None:
-        """Record a renewal for ``ttl`` seconds after ``sent_at``, the time just before the request was sent."""
+        """Record that the server has renewed the claim. The claim now ends ``ttl`` seconds after ``sent_at``.
+
+        ``sent_at`` is the time just before the request was sent.
+        """
         self.ends = sent_at + ttl
         self.due = sent_at + ttl / 3
         self.renewing = False
@@ -114,7 +121,7 @@ class ActiveClaim:
 
 
 class PendingRequest(Struct, frozen=True):
-    """A settlement of the messages in ``decided``, or a renewal if ``decided`` is empty."""
+    """A request to send: a settlement of the messages in ``decided``, or a renewal if ``decided`` is empty."""
 
     claim: ActiveClaim
     call: Call[Any]

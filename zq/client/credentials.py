@@ -40,7 +40,11 @@ class Token:
 
 
 def resolve_token(given: str | None, *, otherwise: bool) -> Token | None:
-    """Return the given token ("" = no token). ``None`` reads the environment unless ``otherwise`` is true."""
+    """Return the client's token, or ``None`` if the client sends no token.
+
+    ``given`` is the token; "" = no token. If ``given`` is ``None``, the token is read from the environment, unless the
+    client authenticates in another way (``otherwise``).
+    """
     text = given if given is not None else "" if otherwise else os.environ.get(VARIABLE, "")
     return Token(text) if text else None
 

@@ -185,9 +185,9 @@ class PostResult(ErrorRecorder):
 
 
 def post_call(kind: str, name: str, batch: bytes, key: str | None, **params: str) -> Call[list[str]]:
-    """Return the call that posts a request body's messages atomically and returns their ids.
+    """Return the call that posts all messages in a request body atomically and returns the message ids.
 
-    ``kind`` is "queues" or "topics". Without a ``key``, use a new one.
+    ``kind`` is "queues" or "topics". If the idempotency key ``key`` is ``None``, the call uses a new key.
     """
     return Call(
         method="POST",
@@ -282,7 +282,7 @@ class BatchLimits(Struct):
         return min(MAX_BATCH, self.max_messages_per_post)
 
     def bytes(self, metadata: dict[str, Any]) -> int:
-        """Return the maximum batch size in bytes. A limit in the queue's metadata overrides the server's."""
+        """Return the maximum batch size in bytes. A limit in the queue's metadata overrides the server's limit."""
         size = metadata.get("_max_messages_post_size")
         return size if isinstance(size, int) else self.max_messages_post_size
 

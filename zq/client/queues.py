@@ -101,7 +101,10 @@ class QueueOperations(SubscriptionOperations):
         delay: int | None = None,
         key: str | None = None,
     ) -> Call[int]:
-        """Store messages in a stage, invisible until a commit publishes them. Return the number of messages."""
+        """Store messages in a stage. Return the number of messages.
+
+        The messages are invisible until a commit publishes the stage.
+        """
         given = [*bodies]
         call = posting.staged_call(self.kind, self.name, posting.pack(given, ttl, delay), key, stage)
         return self._with_delay_check(call, given, delay)
@@ -261,6 +264,8 @@ class QueueOperations(SubscriptionOperations):
         fence: Fence | None = None,
     ) -> Call[SettleResult]:
         """Delete, release, move and bury messages of a claim atomically.
+
+        A buried message is moved to the queue's dead-letter queue.
 
         Raises ``ClaimNotFound`` if the claim has expired. ``delete="*"`` deletes all messages of the claim that no
         other argument contains.

@@ -115,7 +115,8 @@ class ResourceOperations:
     def update(self, metadata: Mapping[str, Any] | None = None, *, remove: Iterable[str] = ()) -> Call[dict[str, Any]]:
         """Set and remove metadata keys. Return the new metadata.
 
-        Raises ``QueueNotFound``, ``TopicNotFound``, and ``MetadataConflict`` if a key in ``remove`` does not exist.
+        Raises ``QueueNotFound`` or ``TopicNotFound`` if the queue or topic does not exist. Raises ``MetadataConflict``
+        if a key in ``remove`` does not exist.
         """
         self.transport.warnings.warn_of_unknown_keys(self.kind, metadata or {})
         removed = [{"op": "remove", "path": _pointer(key)} for key in remove]

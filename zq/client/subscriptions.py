@@ -79,8 +79,8 @@ class SubscriptionOperations(ResourceOperations):
     def confirm_subscription(self, id: str, agreed: bool = True) -> Call[None]:
         """Confirm a subscription on behalf of the subscriber, or reject it if ``agreed`` is false.
 
-        Raises ``NotAuthorized`` for a caller who is no administrator, if the subscription needs confirmation and the
-        server requires authentication.
+        If the server requires authentication and the subscription needs confirmation, only an administrator can confirm
+        the subscription with this method. For other callers, a confirmation raises ``NotAuthorized``.
         """
         body = wire.encode({"confirmed": agreed})
         return Call(method="PUT", path=self._path(_SEGMENT, id, "confirm"), body=body, read=read_empty)
@@ -110,7 +110,10 @@ class SubscriptionOperations(ResourceOperations):
 
     @operation
     def test_subscription(self, id: str) -> Call[str]:
-        """Send a test message to this subscriber only, and return its id. Raises ``Conflict``."""
+        """Send a test message to this subscriber only, and return the message's id.
+
+        Raises ``Conflict`` if the subscriber has not confirmed the subscription.
+        """
         return Call(
             method="POST",
             path=self._path(_SEGMENT, id, "deliveries"),

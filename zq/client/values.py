@@ -59,7 +59,8 @@ class Message(answers.Message[datetime], kw_only=True, frozen=True, dict=True, o
     def body(self) -> Any:
         """The decoded body.
 
-        Raises ``ValueError`` if the listing has only the start of the body, and ``UndecodableBody``.
+        Raises ``UndecodableBody`` if the body cannot be decoded. Raises ``ValueError`` if the listing has only the
+        start of the body.
         """
         if not self.content:
             raise ValueError("Only the start of the body was requested; see body_start.")

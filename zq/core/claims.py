@@ -133,9 +133,10 @@ class Claims:
         return ReadResult(structs.replace(found, messages=shown), now)
 
     def list(self, project: str, queue: str, marker: str, limit: int | None) -> ReadResult[Page[ClaimSummary]]:
-        """Return a page of the live claims of a queue, or of all queues except internal ones if ``queue`` is "".
+        """Return a page of the live claims of a queue.
 
-        A page may be short or empty although more claims follow.
+        If ``queue`` is "", the page lists the claims of all queues except internal queues. A page may be short or empty
+        although more claims follow.
         """
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, MAX_CLAIMS)
         after, now = _decode_marker(marker), self._clock.now()
@@ -159,7 +160,10 @@ class Claims:
         self._claims.release(queue, claim, self._clock.now(), delay)
 
     def _lease(self, claim: str, terms: wire.ClaimTerms, *, caps_grace: bool = False) -> Lease:
-        """Return a validated lease. With ``caps_grace``, clamp a grace that is out of range (contract 8.3)."""
+        """Validate the terms of a claim and return them as a lease.
+
+        If ``caps_grace`` is true, a grace outside the limits is capped instead of rejected (contract 8.3).
+        """
         limits, ttl = self._limits, terms.ttl
         if ttl is UNSET:
             ttl = limits.default_claim_ttl

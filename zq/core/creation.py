@@ -92,7 +92,10 @@ class TopicCreation:
         self._sealed.forget(topic)
 
     def sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return the time since which all bodies of the topic are encrypted; 0 = some may be unencrypted. Cached."""
+        """Return the time since which all bodies of the topic are encrypted. The result is cached.
+
+        If some bodies may be unencrypted, the result is 0.
+        """
         return self._sealed.get(topic)
 
     def stored_sealed_since(self, topic: TopicRef) -> Seconds:

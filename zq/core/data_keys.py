@@ -95,7 +95,10 @@ class DataKeys:
         return ciphers.get(number)
 
     def rekey(self) -> RekeyResult:
-        """Rewrap all data keys, and create a new one for each project. Raises ``Invalid`` if there is no master key."""
+        """Rewrap all data keys, and create a new data key for each project.
+
+        Raises ``Invalid`` if there is no master key.
+        """
         if not self._masters:
             raise Invalid("message_encryption_key_file is not set on this server.")
         projects = left = 0

@@ -98,7 +98,10 @@ class Sealing:
         return opened
 
     def encode_body(self, project: str, id: str, body: bytes, *, seals: bool, checksum: bool) -> tuple[bytes, str]:
-        """Return the body to store and its checksum. The checksum is "" unless ``checksum`` is set."""
+        """Return the body to store and its checksum.
+
+        If ``seals`` is true, the body is encrypted. If ``checksum`` is false, the checksum is "".
+        """
         if not seals:
             return body, wire.checksum(body) if checksum else ""
         sealed = self.seal(project, id, body)

@@ -25,10 +25,10 @@ class ProtocolKey(Struct, frozen=True):
 
 
 class OwnedDocuments(Struct, frozen=True):
-    """Documents that are deleted with their project.
+    """A kind of documents that are deleted with their project.
 
-    ``deployment_kinds``: kinds of deployment-wide documents that are deleted with the project's document of the same
-    name.
+    ``deployment_kinds`` are kinds of documents that belong to the deployment, not to a project. When a document of the
+    project is deleted, the documents of these kinds that have its name are deleted, too.
     """
 
     kind: str

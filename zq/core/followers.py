@@ -25,7 +25,10 @@ class Followers:
     def copies(
         self, _queue: QueueRef, _drafts: Sequence[Draft], _rules: Rules, _now: Seconds, _hops: int
     ) -> Copies | None:
-        """Return the copies to store with a post, or ``None``. ``_hops``: number of zq subscriptions passed before."""
+        """Return the copies to store with a post, or ``None`` if no follower gets a copy.
+
+        ``_hops`` is the number of zq subscriptions through which the messages have passed already.
+        """
         return None
 
     def end(self, _kind: str, _project: str, _name: str) -> None:

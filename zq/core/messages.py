@@ -334,9 +334,10 @@ class Messages:
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> ReadResult[MessageList]:
         """Delete and return up to ``limit`` ready messages. Return fewer if the response would be too large.
 
-        A popped message that cannot be decrypted is posted again, unless the queue keeps a history, from which the
-        message can be replayed. Raises ``Invalid`` if ``claims`` is not empty and the server requires claim ids for
-        deletions.
+        If a popped message cannot be decrypted, the result omits the message. If the queue keeps a history, the message
+        can be replayed from the history. Otherwise, the message is posted again.
+
+        Raises ``Invalid`` if ``claims`` is not empty and the server requires claim ids for deletions.
         """
         check_range("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
         if self._delete_with_claim_id and claims:
@@ -373,7 +374,10 @@ class Messages:
         self._messages.post(queue, drafts, now)
 
     def _after(self, queue: QueueRef, marker: str, now: Seconds) -> int | None:
-        """Return the sequence number of a marker, or ``None``. openstacksdk sends message ids as markers."""
+        """Convert a page marker to a sequence number. Return ``None`` if the marker is not valid.
+
+        The marker is a sequence number or, in requests of openstacksdk, the id of a message.
+        """
         if MESSAGE_ID.fullmatch(marker):
             return next((found.sequence for found in self._messages.get(queue, [marker], now)), None)
         return int(marker[:40]) if marker.isascii() and marker.isdigit() else None

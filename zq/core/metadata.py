@@ -81,7 +81,10 @@ class MetadataSchema:
                 raise NotBuilt(f"{key}: {sentence}")
 
     def patched(self, metadata: Metadata, operations: Sequence[wire.Operation]) -> Metadata:
-        """Return a copy with the operations applied. A missing key raises ``MetadataConflict``."""
+        """Return a copy of the metadata with the operations applied.
+
+        Raises ``MetadataConflict`` if an operation replaces or removes a key that does not exist.
+        """
         result = dict(metadata)
         for operation, key in [(operation, _key(operation)) for operation in operations]:
             missing = key not in result and key not in self._shown
@@ -95,7 +98,7 @@ class MetadataSchema:
 
 
 def check_operations(operations: Sequence[wire.Operation]) -> None:
-    """Raise ``InvalidBody`` for an operation that is invalid for any metadata (contract 6.5)."""
+    """Raise ``InvalidBody`` if an operation is not valid, whatever the metadata is (contract 6.5)."""
     for operation in operations:
         _key(operation)
 

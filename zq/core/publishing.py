@@ -217,8 +217,8 @@ class Publishing:
 class TopicPoll:
     """A long poll of a topic. It occupies a slot until it is closed.
 
-    ``deadline`` is a monotonic time. The topic is known to have no new message up to the log position ``position``.
-    Raises ``Unavailable`` if the log cannot be read.
+    ``deadline`` is a monotonic time. The topic is known to have no new message up to the log position ``position``. The
+    constructor and the methods raise ``Unavailable`` if the log cannot be read.
     """
 
     def __init__(self, topic: TopicRef, after: int | None, deadline: float, readers: Readers) -> None:

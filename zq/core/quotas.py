@@ -197,7 +197,10 @@ class Quotas:
         self._storage_quotas.forget(project)
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Project]]:
-        """Return a page, by id, of the projects that have settings or have created something."""
+        """Return a page of the projects that have settings or have created an object, such as a queue.
+
+        The projects are ordered by id.
+        """
         size = PAGE if limit is None else check_range("limit", limit, 1, MAX_PAGE)
         now = self._clock.now()
         registered, written = (self._documents.list("", kind, "", marker, size, now).items for kind in (PROJECT, QUOTA))
@@ -292,7 +295,10 @@ class Quotas:
 
     @contextmanager
     def admit_work(self, project: str, work: Work, name: str) -> Iterator[QuotaExceeded | None]:
-        """Reserve quota for a stage, fence or producer; a context manager that yields ``QuotaExceeded`` or ``None``."""
+        """Reserve quota for a stage, fence or producer; a context manager.
+
+        If the quota is exceeded, the context manager yields ``QuotaExceeded``, otherwise ``None``.
+        """
         limit = getattr(self.allotment(project).quota, work)
         known = (project, work, name)
         self._registered.get(project)

@@ -5,7 +5,8 @@ Each rate is a token bucket, implemented as GCRA: the bucket stores the time at 
 request is rejected if a bucket is in debt. Messages and bytes are charged after the request, when their number is
 known.
 
-The processes of a deployment share a project's rates by exchanging their demand, see ``Exchange``.
+The processes of a deployment share a project's rates. Each process reports its demand, and computes its share of the
+rates from all reports; see ``Exchange``.
 """
 
 import logging
@@ -177,7 +178,7 @@ class Account:
             self._update_busy()
 
     def begin_heavy(self, now: Callable[[], float], messages: int, size: int) -> None:
-        """Wait for a slot and charge an estimated cost until ``end_heavy``. Raises ``TooManyRequests``."""
+        """Wait for a slot and charge an estimated cost, which ``end_heavy`` refunds. Raises ``TooManyRequests``."""
         with self._lock:
             self._heavy += 1
             self._update_busy()
@@ -328,7 +329,10 @@ class Rates:
 
 
 class Exchange:
-    """Division of each project's rates among the processes of a deployment, by reported demand."""
+    """A background task that divides each project's rates among the processes of a deployment.
+
+    The share of a process depends on the demand that the processes report.
+    """
 
     def __init__(self, rates: Rates, documents: DocumentController, clock: Clock) -> None:
         self._rates = rates

@@ -42,7 +42,7 @@ class DeadLetters(Struct, frozen=True):
     """The dead-letter queue of a queue, and the claim limit of its messages.
 
     Attributes:
-        ttl: Ttl in seconds of a dead letter; ``None`` = the message's own ttl, restarted.
+        ttl: Ttl in seconds of a dead letter, counted from the move; ``None`` = the ttl that the message already has.
         history: Seconds for which the source queue keeps a history entry of a moved message; 0 = no entry.
     """
 

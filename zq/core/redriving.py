@@ -118,7 +118,7 @@ class Redriving:
         return Redriven(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count, lost)
 
     def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> RedriveDryRun:
-        """Return the expected result of ``redrive``, from at most ``MAX_BATCH`` messages, without moving messages.
+        """Return the expected result of ``redrive`` without moving messages. Inspect at most ``MAX_BATCH`` messages.
 
         Without ids, a redrive stops at the first message without a target. The fields ``counted`` and ``origins`` of
         the result also cover the messages after that message.

@@ -111,7 +111,7 @@ class Removal:
         return bool(found)
 
     def _step_documents(self, project: str, owned: OwnedDocuments) -> bool:
-        """Delete a page of the project's documents of one kind. Return whether there were any."""
+        """Delete a page of the project's documents of one kind. Return whether the page had documents."""
         now = self._clock.now()
         found = self._documents.list(project, owned.kind, "", "", DOCUMENT_PAGE, now).items
         for document in found:

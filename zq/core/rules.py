@@ -148,7 +148,7 @@ class RulesCache:
             self.admit_plain(_plain_targets(source, ready, by_id))
 
     def plain_targets(self, source: QueueRef, claim: str, moves: Sequence[Move], now: Seconds) -> Collection[QueueRef]:
-        """Return the target queues that accept only encrypted bodies but would receive unencrypted ones."""
+        """Return the target queues that accept only encrypted bodies but would receive unencrypted bodies."""
         by_id = self._moves_to_sealed(source, moves)
         if not by_id:
             return ()
@@ -159,7 +159,10 @@ class RulesCache:
         return _plain_targets(source, held, by_id)
 
     def _moves_to_sealed(self, source: QueueRef, moves: Sequence[Move]) -> Mapping[str, Move]:
-        """Return the moves to queues that accept only encrypted bodies, by id; none if the source is one of them."""
+        """Return the moves to queues that accept only encrypted bodies, by message id.
+
+        If the source queue also accepts only encrypted bodies, return no moves.
+        """
         names = {move.to for move in moves}
         sealed = {name for name in names if self.recent(QueueRef(source.project, name)).sealed_since}
         if not sealed or self.fresh(source).sealed_since:
@@ -200,7 +203,10 @@ class RulesCache:
         return DeadLetters(target, rules.max_claim_count, ttl, rules.history_ttl)
 
     def ttl(self, queue: QueueRef, rules: Rules) -> int:
-        """Return the default ttl of the queue's messages. Not cached, because server options may change it."""
+        """Return the default ttl of the queue's messages.
+
+        The result is not cached, because server options may change the default.
+        """
         return rules.default_message_ttl or self.default_ttls.of(queue.name)
 
     def _stored(self, queue: QueueRef) -> Rules:

@@ -72,6 +72,8 @@ class Settling:
     ) -> WriteResult[SettleResult]:
         """Delete, release, move or bury messages of the claim atomically.
 
+        A buried message is moved to the queue's dead-letter queue.
+
         Raises ``Invalid``, ``ClaimNotFound``, ``KeyReused`` or ``Fenced``. Raises ``NotAuthorized`` if the caller may
         not post to a target queue. Raises ``QuotaExceeded`` if a target queue is missing and the project has reached
         its queue limit.

@@ -94,7 +94,7 @@ class Trail:
             self._finishing = False
 
     def list(self, project: str, marker: str, limit: int | None, since: str) -> Page[Entry]:
-        """Return a page of entries, latest first; of all projects if ``project`` is "".
+        """Return a page of entries, latest first. If ``project`` is "", include the entries of all projects.
 
         ``since`` is a time in ISO 8601; "" = no bound. Raises ``InvalidParameter`` if ``marker`` or ``since`` is not
         valid.
@@ -115,7 +115,10 @@ class Trail:
             self._dropped += 1
 
     def _append_counts(self, second: int | None) -> None:
-        """When a new second begins, append each project's number of changes beyond ``MAX_PER_SECOND``."""
+        """Append the counts of the previous second if a new second has begun.
+
+        Each project with more than ``MAX_PER_SECOND`` changes gets an entry with the number of unlisted changes.
+        """
         if second == self._second:
             return
         counts, self._counts, self._second = self._counts, {}, second
@@ -175,7 +178,10 @@ def _truncate(entry: Entry) -> Entry:
 
 
 def _since(given: str) -> str:
-    """Return an upper bound for the names of entries since an ISO 8601 time. Newer entries have smaller names."""
+    """Return the bound that is greater than the names of all entries made at or after an ISO 8601 time.
+
+    Newer entries have smaller names. If ``given`` is "", the bound is greater than all names.
+    """
     if not given:
         return "~"
     since = parse_time(given)

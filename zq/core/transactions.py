@@ -41,7 +41,8 @@ class Transactions:
     """Transactions for restartable batch jobs.
 
     - A stage holds messages that are invisible until a commit publishes them.
-    - A fence rejects requests of outdated job processes by their epoch, a fencing token.
+    - A fence rejects requests of outdated job processes. Each request contains an epoch (a fencing token), and the
+      fence rejects old epochs.
     - A commit publishes stages and deletes the messages of claims atomically.
     """
 

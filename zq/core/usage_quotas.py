@@ -104,7 +104,10 @@ class MetadataQuotas:
         self._known: FIFOCache[str, tuple[float, int]] = FIFOCache(MAX_PROJECTS)
 
     def take(self, project: str, size: int, former: int, limit: int) -> None:
-        """Reserve quota for metadata growth in bytes. Raises ``QuotaExceeded`` beyond ``limit`` (0 = no limit)."""
+        """Reserve quota for metadata that grows from ``former`` to ``size`` bytes.
+
+        Raises ``QuotaExceeded`` if the project's total would exceed ``limit`` (0 = no limit).
+        """
         more = beyond_free(size) - beyond_free(former)
         if not limit or more <= 0:
             return

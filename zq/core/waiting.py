@@ -193,11 +193,11 @@ class Waiters:
                 wait_queue.notify_taker()
 
     def schedule(self, queue: QueueRef, asked: Seconds) -> None:
-        """Set the queue's timer to when the next message becomes ready, or to the next regular poll if that is earlier.
+        """Set the timer at which waiting requests poll the queue again.
 
-        When the timer fires, waiting requests poll the queue. A timer that is set to an earlier time is kept. ``asked``
-        is the start time of the poll that found no message. If a message has become ready since ``asked``, the timer
-        fires immediately.
+        The timer fires when the next message becomes ready, but at the latest when the next regular poll is due. If the
+        queue already has an earlier timer, this method changes nothing. ``asked`` is the start time of the poll that
+        found no message. If a message has become ready since ``asked``, the timer fires immediately.
         """
         due = self._queues.ready(queue, 0, asked).next
         after = max(RECHECK_INTERVAL, len(self._wait_queues) / MAX_RECHECKS)
@@ -261,8 +261,12 @@ class QueuePoll:
     ) -> PollResult[T] | None:
         """Poll once. Return the result, or ``None`` if the caller must wait and poll again.
 
-        At the deadline, the result may have no messages. If ``gone`` returns true because the client has disconnected,
-        a request that claims or pops does not poll again.
+        The result may have no messages, for example after the deadline or if the request does not wait.
+
+        Args:
+            ask: Polls the queue and returns the result.
+            found: Returns whether a result contains messages.
+            gone: Returns whether the client has disconnected. If so, a request that claims or pops does not poll again.
         """
         waiter, owner = self._waiter, self._owner
         if waiter is None:
@@ -302,7 +306,10 @@ class QueuePoll:
         return self._deadline - time.monotonic()
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Register a function to call when the request should poll again. If that is already due, call it at once."""
+        """Register a function to call when the request should poll again.
+
+        If a notification has already arrived, call the function at once.
+        """
         self._owner.events.waiting(1)
         if self._waiter is not None:
             self._waiter.wakeup.set_callback(notify)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchange of counts among the server processes that share a store, so that each process can report total rates.
 
-Each process publishes a document with its counts of the last ten-second intervals. The intervals are numbered since the
-epoch, so all processes use the same numbers (slots). A record contains several intervals, so that a process that reads
-late misses none.
+Time is divided into intervals of ten seconds. The number of an interval (slot) is counted from the Unix epoch, so all
+processes use the same numbers. Each process publishes a record with its counts of the most recent intervals. A record
+contains several intervals, so that a process that reads the record late misses no interval.
 """
 
 import os
@@ -61,7 +61,7 @@ class About(Struct, frozen=True):
 
 
 class State(Struct, frozen=True):
-    """The fields of this process's status report that change, except the message and request counts."""
+    """Current values for the status report of this process. The report also contains message and request counts."""
 
     waiters: int
     streams: int
@@ -84,7 +84,7 @@ class Exchange:
         """The latest status reports, sorted by server and process."""
 
     def publish(self, slot: int, drained: IntervalCounts, state: State, now: Seconds) -> None:
-        """Write this process's record. After ``Unavailable``, the next call also writes these counts."""
+        """Write this process's record. If the call raises ``Unavailable``, the next call writes the counts again."""
         seconds, self._published_at = max(1.0, now - self._published_at), now
         queues = [(*name, *figures) for name, figures in drained.queues.items()]
         topics = [(*name, figures[0]) for name, figures in drained.topics.items()]

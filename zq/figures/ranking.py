@@ -118,7 +118,10 @@ def _decode_marker(marker: str) -> _Marker:
 
 
 class ProjectRows:
-    """The queues of one project in the latest snapshot. ``visible`` filters dead-letter queues; None = all."""
+    """The queues of one project in the latest snapshot.
+
+    ``visible`` returns whether the caller may see the name of a dead-letter queue; None = the caller sees all names.
+    """
 
     def __init__(self, sampler: Sampler, project: str, visible: Callable[[str], bool] | None) -> None:
         self._sampler, self._project, self._visible = sampler, project, visible
@@ -192,7 +195,8 @@ class ProjectRows:
     def lists(self, names: Sequence[str], living: Sequence[str]) -> dict[str, list[FiguresRow]]:
         """Return the overview's lists of top queues, as a mapping from list name to rows.
 
-        ``names`` are the visible queues, ``living`` those that are not dead-letter queues.
+        ``names`` are the queues that the caller may see. ``living`` are the names of these queues that are not
+        dead-letter queues.
         """
         rows = self.rows
         growing = [name for name in living if (self.growth(name) or 0.0) > 0]

@@ -40,7 +40,7 @@ Row = TypeVar("Row", FiguresRow, TopicRow)
 
 
 class Ranked(NamedTuple, Generic[Row]):
-    """A page of a ranking. ``complete``: all queues of the store were counted."""
+    """A page of a ranking. ``complete`` is true if all queues of the store were counted."""
 
     as_of: Seconds
     complete: bool
@@ -111,7 +111,10 @@ class Figures:
         return Ranked(view.as_of, view.complete, len(listed), rows, page.next)
 
     def topics(self, project: str, query: RankingQuery) -> Ranked[TopicRow]:
-        """Return a page of the project's topics with their publish rates. Raises ``InvalidParameter``."""
+        """Return a page of the project's topics with their publish rates.
+
+        Raises ``InvalidParameter`` for a malformed marker.
+        """
         self.sampler.register_viewer(project)
         rates, now = find_latest_rates(self.sampler), self._clock.now()
         names = list(self._topic_names(project, query))

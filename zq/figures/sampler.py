@@ -152,7 +152,11 @@ class Sampler:
             self._thread.join()
 
     def register_viewer(self, project: str) -> None:
-        """Register a viewer. The first one waits briefly for a sweep. Raises ``Unavailable`` if no snapshot exists."""
+        """Register a viewer of the project.
+
+        If this process had no recent viewer, or if the project is new, wait briefly for a sweep. Raises ``Unavailable``
+        if the queue depths are not known.
+        """
         now = self._monotonic()
         awake, self._viewed_at = now - self._viewed_at < VIEWER_TTL, now
         with self._lock:
@@ -270,7 +274,7 @@ class Sampler:
         }
 
     def _get_series(self, queue: QueueRef, now: Seconds) -> Series:
-        """Return the queue's time series. A new one may evict the least recently used ones."""
+        """Return the queue's time series. If it does not exist, create it and evict the least recently used series."""
         series = self.series.get(queue)
         if series is None:
             self.series[queue] = series = Series(now)
@@ -326,7 +330,10 @@ class Sampler:
                 del self.spans[min(self.spans)]
 
     def _add_span(self, slot: int, span: Span) -> None:
-        """Add one process's counts to the rates. Ignore an interval in the future: that process's clock is ahead."""
+        """Add the counts of one process and interval to the rates.
+
+        If the interval has not ended, ignore the counts, because the clock of the process is ahead.
+        """
         if slot >= self.clock.now() // FINE.step:
             return
         rates = self.spans.get(slot)

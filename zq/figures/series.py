@@ -91,7 +91,10 @@ class Ring:
 
 
 class KnownCounts:
-    """The number of ten-second slots with known rates in each slot of the longer windows (``LONG``)."""
+    """Counts of ten-second intervals whose rates are known.
+
+    A point of a longer window (``LONG``) combines several ten-second intervals. Each count belongs to one such point.
+    """
 
     def __init__(self) -> None:
         self._counts: dict[Window, dict[int, int]] = {window: {} for window in LONG}
@@ -105,7 +108,10 @@ class KnownCounts:
                 del counts[min(counts)]
 
     def count(self, slot: int, window: Window, began: int) -> int:
-        """Return the number of ten-second slots with known rates, from ``began`` on, in one slot of ``window``."""
+        """Return the number of ten-second intervals with known rates in the point ``slot`` of ``window``.
+
+        Intervals before the ten-second slot ``began`` are not counted.
+        """
         each = window.step // FINE.step
         return min(self._counts[window].get(slot, 0), max(0, (slot + 1) * each - began))
 
@@ -143,7 +149,10 @@ class Series:
         return DepthSeries(*map(_round, columns))
 
     def rates(self, window: Window, now: Seconds, known: frozenset[int], counts: KnownCounts) -> RateSeries:
-        """Return the rates per second, for each point. ``known`` are the ten-second slots with known rates."""
+        """Return the message rates at each point of the window, in messages per second.
+
+        ``known`` contains the ten-second slots whose rates are known.
+        """
         kept = FINE if window is CLOSE else window
         end = int(now // kept.step)
         began = int(self.began // FINE.step) - SLOTS_BEFORE_START

@@ -45,8 +45,8 @@ class Admission:
 
     Args:
         trusts_network: Whether the network is trusted. If so, HTTP/1.0 requests need no ``Host``.
-        guarded: Whether callers are authenticated. If so, any ``Host`` is accepted, and HTTP/1.0 requests need none,
-            because a page that uses DNS rebinding has no credentials.
+        guarded: Whether callers are authenticated. If so, any ``Host`` is accepted, and HTTP/1.0 requests need no
+            ``Host``, because a web page that uses DNS rebinding has no credentials.
     """
 
     def __init__(self, trusts_network: bool, guarded: bool, allowed_hosts: Callable[[], Collection[str]]) -> None:

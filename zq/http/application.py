@@ -108,7 +108,7 @@ class App(falcon.App[Any, Any]):
         return self._short.includes(environ, body) and self.is_prompt()
 
     def is_prompt(self) -> bool:
-        """Return whether a request on one of ``ShortRoutes`` would now finish without I/O and lock waits.
+        """Return whether a request on one of ``ShortRoutes`` would now wait neither for I/O nor for a lock.
 
         While a thread handles a large request, the result is ``False``, because that thread may hold a queue's lock.
         """

@@ -37,7 +37,10 @@ class Strategy(Protocol):
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity: ...
 
     def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Return whether the cached credential is valid; ``None`` = not cached. Does not count as an attempt."""
+        """Return whether the cached credential is valid, or ``None`` if the credential is not cached.
+
+        An invalid credential is not counted as a failed authentication.
+        """
         ...
 
     def look_up(self, env: Mapping[str, Any], peer: str) -> bool | None:
@@ -54,7 +57,7 @@ class ProxyCheck(Protocol):
 
 
 class SignatureCheck(Protocol):
-    """Interface of the verification of signed URLs; see ``zq.auth.signatures``."""
+    """Interface for verifying signed URLs; see ``zq.auth.signatures``."""
 
     def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None: ...
     def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None: ...
@@ -203,7 +206,7 @@ def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
 def check_again(req: Request) -> Callable[[], object] | None:
     """Return a function that raises ``NotAuthorized`` if a long-running request is no longer permitted.
 
-    Return ``None`` if the permission cannot change.
+    Return ``None`` if the server neither authenticates nor limits callers, because permissions then never change.
     """
     context = req.context
     authentication, bounds = context.authentication, context.bounds

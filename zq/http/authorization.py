@@ -121,7 +121,7 @@ class Authorization:
     def _remember(self, identity: Identity) -> Allowance:
         """Create and cache the caller's permissions.
 
-        The cache key is the ``id`` of the ``identity`` object, which lives as long as the credential is cached.
+        The cache key is ``id(identity)``. The object ``identity`` lives as long as the credential is cached.
         """
         if len(self._allowances) >= MAX_CACHED:
             with suppress(StopIteration, KeyError, RuntimeError):  # another thread has evicted entries
@@ -135,9 +135,10 @@ class Authorization:
             check_state(state, req.method not in SAFE_METHODS)
 
     def charge(self, req: Request, project: str) -> State:
-        """Charge a request of another protocol, and return the project's state, which the caller must check.
+        """Charge a request of another protocol, such as SQS, to the rate limit. Return the project's state.
 
-        Raises ``TooManyRequests``.
+        The caller must check whether this state permits the request. Raises ``TooManyRequests`` if the rate limit is
+        exceeded.
         """
         req.context.bounds = self
         return ACTIVE if self.quotas is None else self._enter(self.quotas, req, project)

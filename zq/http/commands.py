@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server`` commands that send HTTP requests: their interface and helper functions."""
+"""Interface and helper functions of the ``zq-server`` commands that send HTTP requests."""
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,7 +40,7 @@ def request(send: SendRequest, method: str, target: str, document: object = None
 
 
 def list_all(send: SendRequest, path: str, member: str, project: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the entries of all pages of a listing, for one project or, with ``None``, for all projects."""
+    """Yield the entries of all pages of a listing. If ``project`` is ``None``, list the entries of all projects."""
     target = f"{path}?{urlencode({'limit': PAGE} | ({'project': project} if project else {}))}"
     while True:
         page = request(send, "GET", target)

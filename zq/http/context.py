@@ -14,7 +14,10 @@ from zq.model.topics import TopicRef
 
 
 class Context(falcon.Context):
-    """The state of one request. Attributes without a default do not exist until middleware sets them."""
+    """The state of one request, available as ``req.context``.
+
+    An attribute without a default value does not exist until a middleware sets this attribute.
+    """
 
     # Set by ``RequestLog``: start in monotonic time, and request id.
     began: float

@@ -119,7 +119,10 @@ class SocketEdge(Protocol):
         ...
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
-        """Await ``awaited``. Raises ``TimeoutError`` shortly after the monotonic time that ``deadline`` returns."""
+        """Await ``awaited`` with a deadline, which may move while the coroutine waits.
+
+        ``deadline`` returns the current deadline as a monotonic time. Raises ``TimeoutError`` shortly after this time.
+        """
         ...
 
     def call(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
@@ -166,7 +169,10 @@ class Feature:
         """Add the feature's resources to the application."""
 
     def resume(self) -> None:
-        """Continue background work that another server abandoned. Called every second; must return within a second."""
+        """Continue background work that another server did not complete.
+
+        The server calls this method every second. The method must return within a second.
+        """
 
     def sockets(self, edge: SocketEdge) -> Mapping[str, SocketHandler]:
         """Return the WebSocket handlers by path. Called once per process, in the event loop."""

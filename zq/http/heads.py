@@ -43,7 +43,7 @@ TARGETS: Final = frozenset({ENCODED_SLASH, LEADING_SLASHES})
 
 
 class HeadAuthenticator(Protocol):
-    """Authentication by the headers, before the HTTP server (edge) reads the body."""
+    """Interface of an authenticator that checks the credential in the headers before the body is read."""
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
         """Return whether the HTTP server may read the body, or ``None`` if the store must be queried first."""
@@ -55,7 +55,7 @@ class HeadAuthenticator(Protocol):
 
 
 class CredentialCheck(HeadAuthenticator, Protocol):
-    """A feature's own authentication by the headers, which replaces the server's strategy."""
+    """A feature's credential check, which replaces the server's authentication strategy for some requests."""
 
     def applies(self, env: Mapping[str, Any]) -> bool:
         """Return whether the feature authenticates this request."""

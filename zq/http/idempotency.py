@@ -21,8 +21,9 @@ _KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY}}}", re.ASCII)
 def read_key(req: Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey:
     """Read the idempotency key from the header, which must be present.
 
-    The key includes a digest of body, query and ``more``, so the store detects its reuse for a different request.
-    Equal keys for different operations (``verb``) are independent. Raises ``InvalidHeader``.
+    The result includes a digest of body, query and ``more``, so that the store detects if a client uses the key again
+    for a different request. Equal keys for different operations (``verb``) are independent. Raises ``InvalidHeader``
+    if the key is malformed.
     """
     key = req.env[HEADER]
     if _KEY.fullmatch(key) is None:

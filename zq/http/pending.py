@@ -89,7 +89,11 @@ IMMEDIATE: Final = ImmediateRegistration()
 
 
 class PendingRequest:
-    """A long poll that has no response yet. ``fetch`` polls once; ``None`` = continue to wait."""
+    """A long poll that has no response yet.
+
+    ``fetch`` polls once. If ``fetch`` returns ``None``, the long poll continues. ``show`` writes the result of
+    ``fetch`` to the response.
+    """
 
     def __init__(
         self,
@@ -107,7 +111,10 @@ class PendingRequest:
         self.seconds_left, self.begin, self.end, self.close = wait.seconds_left, wait.begin, wait.end, wait.close
 
     def poll(self) -> bool:
-        """Poll once, and return whether the response is complete. After ``LongScan``, poll again on a worker thread."""
+        """Poll once, and return whether the response is complete.
+
+        Raises ``LongScan`` if the poll would block the event loop. The caller then polls again on a worker thread.
+        """
         found = None
         try:
             found = self._fetch()

@@ -99,7 +99,8 @@ class TopicMessages:
     ) -> PollResult[TopicPage] | TopicPoll:
         """Poll the topic once. Return the result, or a ``TopicPoll`` if the request must wait for messages.
 
-        A request counts as heavy only during a poll, not while it waits.
+        A request for a large page occupies a slot for heavy requests (``zq.http.weight``). Release the slot while the
+        request waits.
         """
         try:
             weight.admit_page(req, limit)

@@ -32,7 +32,10 @@ def text(req: Request, name: str) -> str:
 
 
 def integer(req: Request, name: str) -> int | None:
-    """Return the parameter's last value as an integer, or ``None``. Raises ``InvalidParameter``."""
+    """Return the parameter's last value as an integer, or ``None`` if the parameter is missing or empty.
+
+    Raises ``InvalidParameter`` for a value that is not an integer.
+    """
     if name not in req.params or not (value := text(req, name)):
         return None
     return as_integer(name, value)
@@ -53,7 +56,10 @@ def looks_like_integer(value: str) -> bool:
 
 
 def boolean(req: Request, name: str) -> bool | None:
-    """Return the parameter's last value as a boolean, or ``None``. Raises ``InvalidParameter``."""
+    """Return the parameter's last value as a boolean, or ``None`` if the parameter is missing or empty.
+
+    Raises ``InvalidParameter`` for a value that is not a boolean.
+    """
     if name not in req.params or not (value := text(req, name)):
         return None
     if value in _TRUE:
@@ -78,9 +84,10 @@ def values(req: Request, name: str) -> list[str]:
 
 
 def fence(req: Request) -> Fence | None:
-    """Parse the parameter ``fence=<name>:<epoch>``, or return ``None``.
+    """Parse the parameter ``fence=<name>:<epoch>``. Return ``None`` if the parameter is missing or empty.
 
-    Raises ``InvalidParameter``, and ``NotAuthorized`` if the client may not advance the fence.
+    Raises ``InvalidParameter`` if the value is malformed. Raises ``NotAuthorized`` if the client may not advance the
+    fence.
     """
     if "fence" not in req.params or not (value := text(req, "fence")):
         return None
@@ -92,7 +99,11 @@ def fence(req: Request) -> Fence | None:
 
 
 def hops(req: Request) -> int:
-    """Return the number of zq deliveries that led to this request. Raises ``InvalidHeader``."""
+    """Return the number of times that zq servers have forwarded the message, from the header ``Zq-Hops``.
+
+    A subscription can deliver to another zq queue. The count limits endless loops. Raises ``InvalidHeader`` if the
+    header is malformed.
+    """
     given: str = req.env.get("HTTP_ZQ_HOPS", "0")
     if not (given.isascii() and given.isdigit() and len(given) <= 3):
         raise InvalidHeader("Invalid header value", "Zq-Hops must be a number of at most 3 digits.")
@@ -100,13 +111,16 @@ def hops(req: Request) -> int:
 
 
 def trace_attributes(req: Request) -> Mapping[str, AttributeValue]:
-    """Return the request's trace context as message attributes; empty without a valid ``traceparent`` header."""
+    """Return the request's trace context as message attributes.
+
+    If the request has no valid ``traceparent`` header, the result is empty.
+    """
     parent = req.env.get("HTTP_TRACEPARENT")
     return trace_context(parent, req.env.get("HTTP_TRACESTATE", "")) if parent else {}
 
 
 def trace_id(req: Request) -> str:
-    """Return the trace id of the request's trace context; "" without a valid ``traceparent`` header."""
+    """Return the trace id of the request, or "" if the request has no valid ``traceparent`` header."""
     parent = trace_attributes(req).get("traceparent")
     return (parent.string_value or "")[3:35] if parent else ""
 
@@ -126,12 +140,13 @@ def next_page_query(marker: str | None, **given: Any) -> dict[str, str] | None:
 
 
 def body(req: Request, bound: int = limits.MAX_CONTROL_BODY, *, required: bool = False, form: bool = False) -> bytes:
-    """Read and return the body, ``b""`` if there is none.
+    """Read and return the body. If the request has no body, return ``b""``.
 
-    Raises ``Invalid`` if the body exceeds ``bound`` bytes. Raises ``InvalidBody`` if it is incomplete, or missing
-    although required.
+    Raises ``Invalid`` if the body exceeds ``bound`` bytes. Raises ``InvalidBody`` if the body is incomplete, or if a
+    required body is missing.
 
     Args:
+        required: Whether a body is required.
         form: Whether the media type of HTML forms is accepted.
     """
     announced = None if CHUNKED in req.env else req.content_length
@@ -152,7 +167,10 @@ def body(req: Request, bound: int = limits.MAX_CONTROL_BODY, *, required: bool =
 
 
 def announced_size(req: Request, bound: int) -> int:
-    """Return the body's ``Content-Length``. Return ``bound`` for a body of unknown size, 0 without a body."""
+    """Return the body's ``Content-Length``.
+
+    If the size of the body is unknown, return ``bound``. If the request has no body, return 0.
+    """
     announced: int | None = None if CHUNKED in req.env else req.content_length
     return announced if announced is not None else bound if _may_have_body(req) else 0
 

@@ -42,7 +42,10 @@ MAX_SHOWN: Final = 256
 
 
 class RequestLog:
-    """The outermost Falcon middleware. Every response has a request id, including errors of other middleware."""
+    """The outermost Falcon middleware, which assigns a request id and writes logs.
+
+    Every response contains the request id, even if another middleware rejects the request.
+    """
 
     def __init__(
         self, log_requests: Callable[[], bool], events: Events, audit: Audit, trail: Trail, behind_proxy: bool

@@ -93,7 +93,10 @@ class ProjectStream(_StreamResource):
 
 
 class EventStream:
-    """The response body of a stream. Not a generator, because closing an unstarted generator does nothing."""
+    """The response body of a stream.
+
+    This class is not a generator, because closing a generator that has not started would not close the stream.
+    """
 
     def __init__(
         self,
@@ -185,7 +188,7 @@ class EventStream:
         return 0.0 if self._account is None else self._account.owes(self._now())
 
     def _fetch(self, seconds: float) -> bool:
-        """Wait up to ``seconds`` for events, fetch them and charge for them. Return whether there were any.
+        """Wait up to ``seconds`` for events, fetch them and charge for them. Return whether events were fetched.
 
         While the project exceeds its rate limit, no events are fetched.
         """

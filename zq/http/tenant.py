@@ -117,7 +117,10 @@ class Tenant:
             _check_extra_spec(headers["HTTP_EXTRA_SPEC"])
 
     def _read_identity(self, env: Mapping[str, Any], needs_project: bool, of_topic: bool) -> Identity:
-        """Return the caller's identity from the identity headers. ``of_topic`` determines the error."""
+        """Return the caller's identity from the identity headers.
+
+        If the project id is invalid, ``of_topic`` selects the error that is raised.
+        """
         headers: Mapping[str, Any] = env.get(PRESENTED, env)
         through_proxy = headers is not env
         roles = headers.get("HTTP_X_ROLES") if through_proxy or self._trusts_roles else None

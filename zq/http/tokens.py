@@ -74,7 +74,10 @@ class _TokenResource:
 
 
 class _AdminTokenResource(_TokenResource):
-    """Base class of resources for the tokens of the project in the parameter ``project``. For administrators only."""
+    """Base class of resources with which an administrator manages the tokens of any project.
+
+    The query parameter ``project`` names the project.
+    """
 
     path = "/v2/admin/tokens"
     audience = Audience.OPERATOR
@@ -159,7 +162,12 @@ class Me:
     policy = {"GET": "identity:get"}
 
     def __init__(self, auth: str, page: Page | None) -> None:
-        """Initialize the resource. ``auth`` is the name of the authentication strategy, "" for none."""
+        """Initialize the resource.
+
+        Args:
+            auth: Name of the authentication strategy, or "" if the server does not authenticate callers.
+            page: The web console, or ``None`` if the server has no console.
+        """
         self._server: dict[str, Any] = {"auth": auth or "none", "console": page.version if page else None}
 
     def on_get(self, req: Request, resp: falcon.Response) -> None:
@@ -274,7 +282,10 @@ def _roles(given: Sequence[str]) -> list[str]:
 
 
 def _grantable_roles(maker: Identity) -> frozenset[str]:
-    """Return the roles of ``maker``, except administrator, or the member role if there are none."""
+    """Return the roles that ``maker`` can grant: all its roles except the administrator role.
+
+    If no role remains, return the member role.
+    """
     return maker.roles - {ADMIN} or frozenset({MEMBER})
 
 

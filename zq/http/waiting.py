@@ -74,7 +74,8 @@ def poll(
     Args:
         takes: Whether ``fetch`` claims or pops messages. If so, ``fetch`` is not called after the client has
             disconnected.
-        may_use_reserve: Whether the client polls again immediately after an empty response, and may use a reserve slot.
+        may_use_reserve: Whether the request may wait in a slot of the reserve if no other slot is free. Set this for
+            clients that poll again immediately after an empty response.
     """
     req.context.waits = bool(wait)
     if takes and is_disconnected(req):

@@ -80,7 +80,10 @@ def queues_with_history(client: Client) -> list[str]:
 
 
 def archive_queue(spark: SparkSession, path: str, given: Mapping[str, str], strict: str, progress: Progress) -> Counts:
-    """Archive new entries. Return row counts by table. If ``strict`` is "true", fail if entries may have expired."""
+    """Archive the new entries of a queue. Return the number of new rows by table.
+
+    If ``strict`` is "true", the function fails if history entries may have expired before they were archived.
+    """
     counts = {"posted": run_stream(spark, path, "posted", {**given, "failOnDataLoss": "false"}, progress)}
     [begun] = spark.sql("select unix_micros(current_timestamp()) at").collect()
     counts["finished"] = run_stream(spark, path, "finished", {**given, "failOnDataLoss": strict}, progress)

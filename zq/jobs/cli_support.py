@@ -51,8 +51,8 @@ def source_options(session: Session) -> dict[str, str]:
 def spark_session(name: str, progress: Progress, **settings: str) -> Iterator[SparkSession]:
     """Yield the active Spark session, or a new session that is stopped at the end.
 
-    ``format("zq")`` is registered, and the session's time zone is UTC. ``settings`` are ``spark.sql`` settings during
-    the block, with underscores for dots.
+    ``format("zq")`` is registered, and the session's time zone is UTC. ``settings`` are ``spark.sql`` settings that
+    apply during the block. Their names contain underscores instead of dots.
     """
     running = SparkSession.getActiveSession()
     spark = running or start_session(name)

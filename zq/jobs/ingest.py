@@ -116,7 +116,11 @@ def published_count(client: Client, producer: str) -> int | None:
 def read_rows(
     spark: SparkSession, file: str, kind: str, column: str | None = None, parse: bool = False, multiline: bool = False
 ) -> DataFrame:
-    """Parse a file into rows with ``body``, or with ``reason`` and ``raw`` if they do not parse. Raises ``Invalid``."""
+    """Parse a file into rows.
+
+    A valid row has a ``body``. For an invalid row, ``reason`` is the error and ``raw`` is the text. Raises ``Invalid``
+    if ``column`` is missing.
+    """
     path = re.sub(r"([\\{}\[\]*?])", r"\\\1", file)  # Spark would expand glob characters
     if kind == "json":
         return parse_lines(spark.read.text(path), column)
@@ -127,7 +131,10 @@ def read_rows(
 
 
 def read_csv(spark: SparkSession, path: str, multiline: bool) -> DataFrame:
-    """Read a CSV file of strings. Column ``INVALID_ROW`` has the text of rows with a wrong number of fields."""
+    """Read a CSV file. All columns are strings.
+
+    If a row has more or fewer fields than the header, the column ``INVALID_ROW`` contains the text of the row.
+    """
     options = {"header": "true", "escape": '"', "mode": "PERMISSIVE", "columnNameOfCorruptRecord": INVALID_ROW}
     reader = spark.read.options(**options).option("multiLine", multiline)
     named = reader.csv(path).columns
@@ -136,16 +143,20 @@ def read_csv(spark: SparkSession, path: str, multiline: bool) -> DataFrame:
 
 
 def parse_lines(frame: DataFrame, member: str | None = None) -> DataFrame:
-    """Parse lines of JSON to message bodies. Skip blank lines.
+    """Parse each line as a JSON value and return message bodies. Skip blank lines.
 
-    The body is the whole value, or its ``member``.
+    If ``member`` is set, the body is this member of the value. Otherwise, the body is the whole value.
     """
     parsed = frame.where("trim(value) <> ''").withColumn("parsed", parser(member)(F.col("value").cast("binary")))
     return parsed.selectExpr("parsed.body", "value raw", "parsed.reason")
 
 
 def to_bodies(frame: DataFrame, column: str | None = None, parse: bool = False, file: str = "the data") -> DataFrame:
-    """Convert a column, by default an object of all columns, to bodies. Raises ``Invalid`` if ``column`` is missing."""
+    """Convert rows to message bodies.
+
+    If ``column`` is set, the body is the value of this column. Otherwise, the body is an object with all columns.
+    Raises ``Invalid`` if the column is missing.
+    """
     columns = [name for name in frame.columns if name != INVALID_ROW]
     if column is not None and column not in columns:
         raise Invalid(f"There is no column {column} in {file}: it has {', '.join(columns)}.")
@@ -183,7 +194,10 @@ def valid_bodies(rows: DataFrame) -> DataFrame:
 
 
 def check_rows(rows: DataFrame, file: str, place: str | None, strict: bool) -> int:
-    """Count the rows that do not parse, and write them to ``place``. If ``strict``, raise ``InvalidBody``."""
+    """Return the number of invalid rows, and write these rows to the folder ``place``, if given.
+
+    If ``strict`` is true and a row is invalid, raise ``InvalidBody``.
+    """
     torn = rows.where("reason is not null").select(F.lit(file).alias("file"), "raw", "reason")
     [found] = torn.agg(F.count("reason").alias("count"), F.first("reason").alias("reason")).collect()
     if found["count"] and place:

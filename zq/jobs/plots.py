@@ -147,7 +147,7 @@ def format_percentiles(row: dict[str, Any]) -> str:
 
 
 def draw_problems(by_queue: Rows) -> Figure:
-    """Draw the number of messages that were claimed more than once, buried or expired, for each queue."""
+    """Draw for each queue the numbers of messages that were claimed repeatedly, dead-lettered or expired."""
     found = [row for row in by_queue if any(row[column] for column in PROBLEM_COLUMNS)]
     shown = sorted(found, key=lambda row: -sum(row[column] for column in PROBLEM_COLUMNS))[:MAX_QUEUES]
     if not shown:

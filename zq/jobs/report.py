@@ -123,7 +123,10 @@ def filter_period(rows: DataFrame, moment: str, since: datetime | None, until: d
 def read_backlog(
     spark: SparkSession, client: Client, given: Mapping[str, str], queues: Sequence[str], progress: Progress
 ) -> DataFrame:
-    """Read the live messages of the queues (all if empty) and of their dead-letter queues."""
+    """Read the live messages of the queues and of their dead-letter queues.
+
+    If ``queues`` is empty, read the live messages of all queues.
+    """
     rows = spark.createDataFrame([], BACKLOG)
     names = add_dead_letter_queues(client, queues) if queues else [found.name for found in client.queues()]
     for number, queue in enumerate(names, 1):
@@ -174,7 +177,7 @@ def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> None:
 
 
 def compute_throughput(posted: DataFrame, finished: DataFrame, seconds: int = HOUR) -> DataFrame:
-    """Count posted and finished messages per queue and step, without steps that have no messages."""
+    """Count posted and finished messages per queue and time step. Omit steps without messages."""
 
     def step(moment: str) -> Any:
         return F.timestamp_seconds(F.floor(F.unix_seconds(moment) / seconds) * seconds).alias("at")
@@ -210,7 +213,11 @@ def compute_queue_report(found: Mapping[str, DataFrame], backlog: DataFrame, now
 
 
 def finish_counts(finished: DataFrame) -> DataFrame:
-    """Return, per queue, the numbers of finished, retried and buried messages, and the number of retries."""
+    """Return one row per queue with counts of finished messages.
+
+    The columns count all finished messages, the messages that were claimed more than once, their repeated claims, and
+    the dead-lettered messages.
+    """
     again = F.greatest(F.col("claim_count") - 1, F.lit(0))
     return finished.groupBy(*QUEUE_COLUMNS).agg(
         F.count("seq").alias("finished"),

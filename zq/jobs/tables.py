@@ -40,7 +40,10 @@ def write(rows: DataFrame, path: str, table: str) -> None:
 
 
 def add_former_rows(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame:
-    """Add rows of an earlier attempt of the batch, whose messages the server may have deleted since."""
+    """Add the rows that an earlier attempt of the batch has stored and that are missing in ``rows``.
+
+    A row may be missing because the server has deleted the message since the earlier attempt.
+    """
     reader = rows.sparkSession.read.schema(SCHEMAS[table]).option("basePath", f"{path}/{table}")
     try:
         before = reader.parquet(f"{path}/{table}/project=*/queue=*/day=*/batch={batch}")

@@ -59,7 +59,10 @@ def embedded(address: Address) -> Iterable[Address]:
 
 
 def is_public(address: str | Address) -> bool:
-    """Return whether an address and all addresses that it embeds are public. ``False`` for invalid text."""
+    """Return whether an address and all addresses that it embeds are public.
+
+    If ``address`` is a text that is not an address, return ``False``.
+    """
     if isinstance(address, str):
         try:
             address = ipaddress.ip_address(address.partition("%")[0])

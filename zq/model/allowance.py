@@ -47,9 +47,10 @@ class Allowance:
             raise self.refusal(rule)
 
     def authorize_glob(self, rule: str, verb: Verb, kind: Kind, glob: str) -> Callable[[str], bool] | None:
-        """Return a predicate for permitted names, or ``None`` if all names that match the glob are permitted.
+        """Check the permission for the objects whose names match a glob pattern.
 
-        Raises ``NotAuthorized`` if no name is permitted.
+        If all these objects are permitted, return ``None``. If only some objects are permitted, return a function that
+        takes a name and returns whether the object is permitted. Raises ``NotAuthorized`` if no object is permitted.
         """
         scopes = self.scopes
         if not self.permits(rule) or (scopes is not None and not scopes.overlaps(verb, kind, glob)):
@@ -57,7 +58,10 @@ class Allowance:
         return self.visible(verb, kind) if scopes is not None and not scopes.covers(verb, kind, glob) else None
 
     def visible(self, verb: Verb, kind: Kind) -> Callable[[str], bool] | None:
-        """Return a predicate for the names for which the scopes permit the verb; ``None`` = all names."""
+        """Return a function that takes an object's name and returns whether the scopes permit the verb on the object.
+
+        If the scopes permit the verb on all objects of the kind, return ``None``.
+        """
         scopes = self.scopes
         if scopes is None or scopes.covers(verb, kind, "**"):
             return None

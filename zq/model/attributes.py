@@ -85,7 +85,10 @@ def trim_trace(trace: Mapping[str, AttributeValue], room: int) -> Mapping[str, A
 
 
 def value_size(name: str, value: AttributeValue) -> int:
-    """Return the size of an attribute in characters: name, type and value. A Binary counts in its base64 form."""
+    """Return the number of characters in an attribute's name, type and value.
+
+    The size of a binary value is the length of its base64 text.
+    """
     return len(name) + len(value.data_type) + len(value.string_value or value.binary_value or "")
 
 

@@ -9,7 +9,7 @@ from zq.model.quotas import MAX_QUOTA
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """A change, or a rejected request.
+    """An entry of the audit log. An entry describes a change or a rejected request.
 
     Attributes:
         route: The path with parameter names, such as ``/v2/queues/{queue}/purge``.

@@ -31,11 +31,13 @@ class Lease(Struct, frozen=True):
     prolong: bool = True
 
     def extend(self, ttl: int, expires: Moment, ends: Moment, second: Moment) -> tuple[int, Moment]:
-        """Return the new ttl and expiry of a message that is claimed (contract 8.1).
+        """Return the ttl and expiry that a message has after it is claimed (contract 8.1).
 
         Args:
+            ttl: The message's ttl before the claim, in seconds.
+            expires: The message's expiry before the claim.
             ends: Expiry of the claim.
-            second: One second in the unit of the time arguments.
+            second: The number of time units in a second. The arguments ``expires`` and ``ends`` use these units.
         """
         if expires < ends and self.prolong:
             return self.ttl + self.grace, ends + self.grace * second
@@ -54,7 +56,10 @@ class Holder(Struct, frozen=True):
 
 
 class ClaimSummary(Struct, frozen=True):
-    """A live claim without its messages. ``created`` is the time of the last renewal, or of the creation."""
+    """A live claim without its messages.
+
+    ``created`` is the time of the last renewal. If the claim was never renewed, it is the time of the creation.
+    """
 
     id: str
     queue: str
@@ -88,14 +93,20 @@ class ClaimRequest(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """The release of a claimed message after ``delay`` seconds; ``None`` = the queue's redelivery delay."""
+    """A request to release a claimed message, so that it becomes ready after ``delay`` seconds.
+
+    If ``delay`` is ``None``, the queue's redelivery delay applies.
+    """
 
     id: str
     delay: int | None = None
 
 
 class Settlement(Struct, frozen=True):
-    """A request to delete, release or move messages of a claim. ``rest``: delete all messages that are not named."""
+    """A request to delete, release or move messages of a claim.
+
+    If ``rest`` is true, all messages of the claim that the request does not name are deleted.
+    """
 
     delete: Sequence[str] = ()
     rest: bool = False
@@ -185,7 +196,7 @@ class Claim(Struct, frozen=True):
     """A live claim.
 
     Attributes:
-        created: Time of the last renewal, or of the creation.
+        created: Time of the last renewal. If the claim was never renewed, time of the creation.
         lapsed: Number of messages whose last claim expired. Set only when the claim is created.
     """
 

@@ -46,5 +46,8 @@ def owner_of(queue: QueueRef) -> Owner | None:
 
 
 def copies_of(stage: str) -> str:
-    """Return the name of the reserved stage with copies of a stage's messages for followers, such as subscriptions."""
+    """Return the name of the reserved stage that accompanies a client's stage.
+
+    The reserved stage contains copies of the messages for followers of the queue or topic, such as subscriptions.
+    """
     return f"{HIDDEN}{stage}"

@@ -100,5 +100,9 @@ class SignedUrlOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Secrets of signed URLs: the first one signs, and all of them verify. If empty, signed URLs are disabled."""
+        """Secrets of signed URLs.
+
+        The first secret signs URLs. A signature of any of these secrets is valid. Without secrets, signed URLs are
+        disabled.
+        """
         return tuple(filter(None, (self.secret_key, *self.old_secret_keys)))

@@ -60,7 +60,10 @@ def decode(stored: bytes | None) -> StoreLevel:
 
 
 def initial() -> bytes | None:
-    """Return the record of a new store, which has the highest level of this version; None for level 1."""
+    """Return the level record for a new store, or None if the store needs no record.
+
+    A new store has the highest level that this version supports. A store of level 1 has no record.
+    """
     return encode(StoreLevel(supported(), supported(), __version__)) if supported() > 1 else None
 
 

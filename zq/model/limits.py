@@ -176,7 +176,10 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     @property
     def max_settle_body(self) -> int:
-        """Maximum body size of a settlement in bytes: a moved message can have a new body."""
+        """Maximum size in bytes of the request body of a settlement.
+
+        The limit includes the maximum size of a post, because a settlement can give new bodies to moved messages.
+        """
         return self.max_messages_post_size + MAX_CONTROL_BODY
 
 
@@ -363,7 +366,7 @@ def is_base64(text: str) -> bool:
 
 
 def check_claim_name(name: str) -> str:
-    """Return ``name`` if it is a valid name of a claim, with a dot. Otherwise, raise ``Invalid``."""
+    """Return ``name`` if it is a valid claim name that contains a dot. Otherwise, raise ``Invalid``."""
     if "." not in name:
         raise Invalid("The name of a claim must contain a dot, which distinguishes it from ids assigned by the server.")
     return check_free_name("claim", name)

@@ -115,11 +115,13 @@ Messages = list[Message]
 
 
 class Move(Struct, frozen=True):
-    """The move of a message to queue ``to`` of its project, with all defaults applied.
+    """The move of a message to another queue of the same project, with all defaults applied.
 
-    The message keeps its id and attributes, and its claim count is reset. With a ``reason``, the message becomes a dead
-    letter: it keeps its age, and it records its origin queue, its claim count there, the reason and the time of its
-    first claim. Without a ``reason``, these records are deleted, and the age restarts unless ``keeps_age`` is set.
+    ``to`` is the name of the target queue. The message keeps its id and attributes, and its claim count is reset.
+
+    If a ``reason`` is given, the message becomes a dead letter and keeps its age. The message then stores its origin
+    queue, its claim count in the origin queue, the reason, and the time of its first claim. Without a ``reason``, a
+    dead letter loses these values, and the age of the message restarts unless ``keeps_age`` is set.
 
     Attributes:
         ttl: New ttl in seconds; ``None`` = the message's own ttl, restarted.
@@ -147,7 +149,9 @@ class Outcome(StrEnum):
 
 
 class HistoryEntry(Struct, frozen=True):
-    """A finished message that the queue keeps, or a live message in a listing of both.
+    """An entry in a queue's history: a finished message that the queue keeps.
+
+    A listing that contains both finished and live messages also uses this class for live messages.
 
     Attributes:
         outcome: How the message finished; ``None`` = the message is live.

@@ -5,7 +5,11 @@ from enum import StrEnum
 
 
 class Mode(StrEnum):
-    """The requests that the servers of a store accept: all, all that add no messages, or all that change nothing."""
+    """The mode of a deployment, which determines the requests that its servers accept.
+
+    ``NORMAL`` permits all requests. ``NO_POSTS`` forbids requests that add messages. ``READ_ONLY`` forbids requests
+    that change anything.
+    """
 
     NORMAL = "normal"
     NO_POSTS = "no_posts"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Declarations of configuration options. Each option is one field of a struct.
+"""Declarations of configuration options.
 
-Each option is one struct field with the option's name, type and default; the field's docstring is its description. The
-sample file, ``configuration.md`` and error messages are generated from these declarations.
+Each option is one field of a struct, with the option's name, type and default value. The docstring of the field is the
+description of the option. The sample file, ``configuration.md`` and error messages are generated from these
+declarations.
 """
 
 from typing import Annotated, Any

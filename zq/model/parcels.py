@@ -64,7 +64,7 @@ class HistoryParcel(Struct, frozen=True):
 class KeyParcel(Struct, frozen=True):
     """The exported form of an idempotency key. ``queue`` is its queue, or ``LOG`` for the topic log.
 
-    ``last`` is the sequence number of the last message of a post; otherwise 0.
+    If the key belongs to a post, ``last`` is the sequence number of the last posted message. Otherwise, it is 0.
     """
 
     queue: str
@@ -90,7 +90,10 @@ class LogParcel(Struct, frozen=True):
 
 
 class BatchParcel(Struct, frozen=True):
-    """A batch of the topic log. ``messages`` and ``bytes`` are totals of the log before the batch."""
+    """A batch of the topic log.
+
+    ``messages`` and ``bytes`` are the totals of all earlier batches in the log.
+    """
 
     batch: Batch
     messages: int

@@ -30,7 +30,7 @@ class Grouping(StrEnum):
 
 
 class Queue(Struct, frozen=True):
-    """A stored queue. ``metadata`` is the JSON object that its owner set, without defaults."""
+    """A stored queue. ``metadata`` is the JSON object that clients have set. It contains no default values."""
 
     ref: QueueRef
     metadata: bytes

@@ -25,7 +25,11 @@ OVERHEAD: Final = 256
 
 
 class Usage(Struct, frozen=True):
-    """The storage usage of a project: messages, and bytes of bodies plus ``OVERHEAD`` per message."""
+    """The storage usage of a project.
+
+    ``messages`` is the number of messages. ``bytes`` is the total size of the messages. The size of a message is the
+    size of its body plus ``OVERHEAD``.
+    """
 
     messages: int
     bytes: int

@@ -74,7 +74,10 @@ class Scope:
 
 
 class Scopes:
-    """The scopes of one credential, at least one. The constructor raises ``Invalid`` if a text is not a scope."""
+    """The scopes of one credential, which has at least one scope.
+
+    The constructor raises ``Invalid`` if a text is not a scope.
+    """
 
     def __init__(self, texts: Sequence[str]) -> None:
         if not 1 <= len(texts) <= MAX_SCOPES:
@@ -127,7 +130,10 @@ def _parsed(texts: tuple[str, ...]) -> Scopes:
 
 
 def parse(texts: Sequence[str] | None) -> Scopes | None:
-    """Parse the scopes of a credential; return ``None`` if it has no scopes. Raises ``Invalid``."""
+    """Parse the scopes of a credential. Return ``None`` if the credential has no scopes.
+
+    Raises ``Invalid`` if a text is not a scope.
+    """
     return None if texts is None or not texts else _parsed(tuple(texts))
 
 
@@ -137,7 +143,10 @@ def scopes_exceed(asked: Scopes | None, own: Scopes | None) -> bool:
 
 
 def covers(outer: Pattern, inner: Pattern) -> bool:
-    """Return whether ``outer`` matches every name that ``inner`` matches; ``False`` if they are too complex."""
+    """Return whether ``outer`` matches every name that ``inner`` matches.
+
+    If the patterns are too complex to compare, return ``False``.
+    """
     return outer.text in ("**", inner.text) or _reaches(outer, inner, lambda out, into: into and not out) is False
 
 
@@ -147,10 +156,13 @@ def overlap(one: Pattern, other: Pattern) -> bool:
 
 
 def _reaches(one: Pattern, other: Pattern, wanted: Callable[[bool, bool], bool]) -> bool | None:
-    """Return whether ``wanted`` accepts any name that ``other`` matches; ``None`` if the patterns are too complex.
+    """Return whether a name exists that ``other`` matches and ``wanted`` accepts.
+
+    If the patterns are too complex, return ``None``.
 
     Args:
-        wanted: Called with whether ``one`` and whether ``other`` match a name.
+        wanted: Takes two arguments for a name: whether ``one`` matches the name, and whether ``other`` matches it.
+            Returns whether this combination is accepted.
     """
     letters = (set(one.text) | set(other.text) | {".", OTHER}) - {"*"}
     begin = (one.begin, other.begin)

@@ -36,7 +36,7 @@ class Commit(Struct, frozen=True):
     Attributes:
         ttl: Seconds for which the producer is remembered.
         expected: Required message counts by stage; optional for each stage.
-        beside: Further stages to publish if they exist. Their messages do not count.
+        beside: Further stages to publish if they exist. ``CommitResult`` and the limits do not count their messages.
     """
 
     project: str

@@ -180,7 +180,10 @@ class Pools:
                 return pool
 
     def delete(self, name: str) -> None:
-        """Delete the pool, if it exists. Raises ``PoolInUse`` if it has queues or is its flavor's only pool."""
+        """Delete the pool, if it exists.
+
+        Raises ``PoolInUse`` if the pool has queues, or if the pool is the only one of a flavor.
+        """
         stored = self._find(name)
         if stored is None:
             return
@@ -194,7 +197,10 @@ class Pools:
             self._reject_queues(name)
 
     def list_flavors(self, project: str, marker: str, limit: int | None) -> Page[Flavor]:
-        """Return a page of the project's flavors after ``marker``, sorted by name. Raises ``Invalid``."""
+        """Return a page of the project's flavors after ``marker``, sorted by name.
+
+        Raises ``Invalid`` for a bad ``limit``.
+        """
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_flavors_per_page)
         page = self._documents.list(project, FLAVOR, "", marker, size, self._clock.now())
         known = self._all()
@@ -229,7 +235,10 @@ class Pools:
             self._untag(self._of(name), name)
 
     def _check(self, name: str, pool: Pool, before: Pool | None) -> None:
-        """Check the pool against ``before``, its stored version or None. Raises the errors of ``put``."""
+        """Check whether the pool may be stored. Raises the errors of ``put``.
+
+        ``before`` is the stored pool with this name, or None if the pool is new.
+        """
         address = _parse_address(_split_uri(pool.uri))
         moves = before is None or _parse_address(_split_uri(before.uri)) != address
         if before is None or before.uri != pool.uri:
@@ -371,7 +380,10 @@ def _split_uri(uri: str) -> SplitResult:
 
 
 def _check_options(parts: SplitResult) -> None:
-    """Raise ``PoolRefused`` for a fragment or a forbidden option, even if it is percent-encoded."""
+    """Raise ``PoolRefused`` if the URI has a fragment or a forbidden option.
+
+    An option with percent-encoded characters in its name is also forbidden.
+    """
     if parts.fragment:
         raise PoolRefused("uri must not contain #: options follow a question mark.")
     known = _BY_SCHEME.get(parts.scheme, frozenset())

@@ -239,7 +239,7 @@ def open_stores(chosen: Settings) -> Storage:
 def open_store(chosen: Settings) -> Storage:
     """Open the store. With ``wait_for_store``, retry until the store is available.
 
-    Raises ``StartRefused`` if the store cannot be used with these settings, or because of a migration.
+    Raises ``StartRefused`` if the store cannot be used with these settings, or if a migration has locked the store.
     """
     while True:
         try:
@@ -321,7 +321,10 @@ def make_broker(
 
 
 def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metrics") -> None:
-    """Start the probe and metrics listeners, but leave the server's own address to the HTTP server."""
+    """Start the probe and metrics listeners.
+
+    If a listener has the address of the HTTP server, do not start it, because the HTTP server responds to its requests.
+    """
     main = chosen.server.bind, chosen.server.port
     if chosen.probes_address and not overlap(chosen.probes_address, main):
         where = f"Probes: http://{format_authority(*chosen.probes_address)}/readyz and /healthz."

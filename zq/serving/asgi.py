@@ -120,7 +120,11 @@ class Edge:
         self._pauses = 0
 
     def serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> Awaitable[None]:
-        """Serve one request. Call this method in the task that awaits its result."""
+        """Serve one request.
+
+        This method is not a coroutine function, and it may begin the request before it returns. The caller must
+        therefore await the result in the same task.
+        """
         if self.queue.begin_step() or (scope["method"], scope["path"]) in ALWAYS_SERVED:
             return Exchange(self, scope, receive, send).run()
         return self._serve_later(scope, receive, send)
@@ -135,7 +139,8 @@ class Edge:
     def call(self, environ: dict[str, Any]) -> Response:
         """Call the WSGI application. The call blocks.
 
-        If the application defers the response, the body is empty. For a long poll, also ignore the status and headers.
+        If the application defers the response, the returned body is empty. If the deferred response is a long poll, the
+        returned status and headers have no meaning.
         """
         begun: list[Any] = []
         parts = self._app(environ, lambda status, headers, _=None: begun.extend((status, headers)))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control socket, through which ``zq-server`` commands reach a running server.
 
-A command such as ``zq-server token`` needs the socket if a server has the embedded store open. Its requests have
-administrator rights. The Unix socket has mode 0600 and accepts only the server's own user and root. Both can read the
-store anyway.
+If a server has an embedded store open, a command such as ``zq-server token`` can reach the store only through the
+socket. Requests through the socket have administrator rights. The Unix socket has mode 0600 and accepts only the
+server's own user and root. Both users can read the store anyway.
 """
 
 import atexit
@@ -104,7 +104,10 @@ def send(path: str, method: str, target: str, document: object = None, within: f
 
 
 def operate(path: str, operation: str, document: object, within: float = TIMEOUT) -> Any:
-    """Run an operation in the server's process, and return its result. Raises ``StartRefused`` if it is rejected."""
+    """Run an operation in the server's process, and return the result.
+
+    Raises ``StartRefused`` if the server rejects the operation.
+    """
     status, answer = send(path, "POST", operation, document, within)
     if status != HTTPStatus.OK:
         raise StartRefused(answer["description"])

@@ -68,7 +68,10 @@ def add_body(environ: dict[str, Any], body: bytes) -> None:
 
 
 def announced_size(environ: dict[str, Any]) -> int | None:
-    """Return the ``Content-Length``, cut to 20 digits: 0 without a body, ``None`` for an unknown size."""
+    """Return the ``Content-Length``, or its first 20 digits if the number is longer.
+
+    If the request has no body, return 0. If the size of the body is unknown, return ``None``.
+    """
     length = environ.get("CONTENT_LENGTH")
     if length is None:
         return None if "HTTP_TRANSFER_ENCODING" in environ else 0
@@ -76,7 +79,10 @@ def announced_size(environ: dict[str, Any]) -> int | None:
 
 
 def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> bool:
-    """Add common headers without checks. If any header needs ``_add_headers``, add none and return ``False``."""
+    """Add the headers to ``environ`` without checks, and return ``True``, if all of them are common headers.
+
+    If any header needs ``_add_headers``, change nothing and return ``False``.
+    """
     found: dict[str, str] = {}
     for name, value in headers:
         key = _keys.get(name)
@@ -117,7 +123,10 @@ def _remember(names: list[bytes]) -> None:
 
 
 def _refusal(environ: dict[str, Any], headers: list[tuple[str, str]]) -> str | None:
-    """Return an error for line lengths, ``Host`` or ``Transfer-Encoding``, which Granian does not check."""
+    """Check line lengths, ``Host`` and ``Transfer-Encoding``, because Granian does not check them.
+
+    Return the error, or ``None`` if the request is valid.
+    """
     if len(environ["RAW_URI"]) > MAX_LINE or any(len(value) > MAX_LINE for _, value in headers):
         return f"Each line of the request head must be at most {MAX_LINE} bytes."
     if "HTTP_HOST" not in environ and environ["SERVER_PROTOCOL"] == "HTTP/1.1":
@@ -130,7 +139,11 @@ def _refusal(environ: dict[str, Any], headers: list[tuple[str, str]]) -> str | N
 
 @lru_cache(maxsize=1024)
 def _key(name: str) -> str:
-    """Return the environment key of a header; "" for a name with an underscore, which WSGI confuses with a hyphen."""
+    """Return the environment key of a header, or "" if the application must not receive the header.
+
+    Headers for a single connection are omitted. Names with an underscore are also omitted, because WSGI uses one key
+    for names with an underscore and names with a hyphen.
+    """
     if "_" in name or name in HOP_BY_HOP:
         return ""
     return PLAIN.get(name) or "HTTP_" + name.upper().replace("-", "_")

@@ -49,11 +49,12 @@ def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
 
 
 class FairQueue:
-    """A queue that limits the work of each caller on the event loop's thread per loop iteration.
+    """A queue that shares the event loop's thread fairly among callers.
 
-    A step is the work of a request on that thread until the request waits or ends. In one iteration, each caller may
-    take ``MAX_STEPS`` steps. To save time, the first ``MAX_STEPS`` steps of an iteration are not counted by caller, so
-    any caller can take them. If only one project has recently sent requests, ``MAX_STEPS_ALONE`` replaces both limits.
+    A step is the work of a request on that thread until the request waits or ends. In one iteration of the event loop,
+    each caller may take ``MAX_STEPS`` steps. To save time, the first ``MAX_STEPS`` steps of an iteration are not
+    counted by caller, so any caller can take them. If only one project has recently sent requests, ``MAX_STEPS_ALONE``
+    replaces ``MAX_STEPS`` in both rules.
 
     All methods except ``notify`` must be called in the event loop.
     """

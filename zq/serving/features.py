@@ -130,7 +130,10 @@ def create_features(
 
 
 def command_features(core: Broker, chosen: Settings | None = None) -> list[Feature]:
-    """Create the features whose routes the ``zq-server`` commands call. Without ``chosen``, they use the defaults."""
+    """Create the features whose routes the ``zq-server`` commands call.
+
+    Without ``chosen``, the features have the default options.
+    """
     behind_proxy = chosen is not None and chosen.server.behind_proxy
     return [
         AdministrationFeature(core.quotas, core.removal, core.sealing.keys),
@@ -149,7 +152,10 @@ def described_features(core: Broker) -> list[Feature]:
 
 
 def postpone_expiry(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
-    """Postpone all expiry times in a feature's document. Return ``None`` if documents of this ``kind`` have none."""
+    """Return a feature's document with all its expiry times postponed by ``seconds``.
+
+    Return ``None`` if documents of this ``kind`` contain no expiry times.
+    """
     for postpone in POSTPONEMENTS:
         if (document := postpone(kind, stored, seconds)) is not None:
             return document

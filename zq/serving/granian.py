@@ -129,7 +129,11 @@ async def _reject(send: Send, status: HTTPStatus) -> None:
 
 
 class Worker:
-    """The event loop of one process and its Granian servers: one, or more after a reload of certificates."""
+    """The event loop of one process with its Granian servers.
+
+    A reload of certificates starts another Granian server for new connections. The previous server then finishes its
+    requests and ends.
+    """
 
     def __init__(self, chosen: Settings, opened: WorkerApplication, number: int) -> None:
         self._chosen = chosen

@@ -30,7 +30,10 @@ LOG = logging.getLogger(__name__)
 
 
 def _admit(request: Any, is_leaving: Callable[[], bool]) -> None:
-    """Reject a request with an ambiguous head. If the server is leaving, close the connection after the response."""
+    """Reject a request if a proxy could interpret its request line or headers differently.
+
+    If the server is about to stop, close the connection after the response.
+    """
     sentence = heads.find_head_error(request.headers, "")
     if sentence is not None:
         raise InvalidHeader(sentence, request)

@@ -40,7 +40,7 @@ PAGE: Final = 256
 
 
 class ProcessRecord(Struct, frozen=True):
-    """The record of a process.
+    """A record that a running process publishes in the store, so that an upgrade knows the process's version.
 
     Attributes:
         server: Host and port, which are the same for all processes of a server.

@@ -49,7 +49,10 @@ def check(host: str, port: int) -> None:
 
 
 def overlap(one: tuple[str, int], other: tuple[str, int]) -> bool:
-    """Return whether two addresses conflict: equal ports, and equal hosts or a wildcard host."""
+    """Return whether a process cannot listen on both addresses.
+
+    Two addresses conflict if their ports are equal, and their hosts are equal or one host is a wildcard.
+    """
     hosts = {one[0].strip("[]"), other[0].strip("[]")}
     return one[1] == other[1] and (len(hosts) == 1 or bool(hosts & EVERYWHERE))
 
@@ -87,11 +90,13 @@ def _family(address: str) -> socket.AddressFamily:
 
 
 def divert_new_connections(address: str, port: int, listeners: int) -> socket.socket | None:
-    """Divert new connections, so that closing the server's ``listeners`` listening sockets resets no connection.
+    """Divert new connections, so that no connection is reset when the server closes its listening sockets.
 
     The function returns an additional listening socket on the address. The kernel assigns all new connections to this
     socket and drops their handshakes. After a second, a client repeats the handshake, which another server on the
     address can then accept. Return ``None`` if the kernel does not support this.
+
+    ``listeners`` is the number of the server's listening sockets.
     """
     sink = socket.socket(_family(address))
     try:

@@ -90,8 +90,8 @@ class Store(NamedTuple):
 class Options(NamedTuple):
     """The options of a migration.
 
-    ``projects`` is ``None`` to move all. The command watches the recorded times for ``watch`` seconds to detect
-    servers.
+    If ``projects`` is ``None``, all projects are moved. To detect running servers, the command watches the times
+    recorded in the stores for ``watch`` seconds.
     """
 
     projects: Sequence[str] | None = None
@@ -101,7 +101,10 @@ class Options(NamedTuple):
 
 
 class Digest:
-    """The count and SHA-256 digest of a set of facts. The digest does not depend on the order of the facts."""
+    """The number of items in a set of stored items (facts), and the SHA-256 digest of the set.
+
+    The digest does not depend on the order of the items.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -207,7 +210,8 @@ def _open(uri: str, is_new: bool = False) -> Storage:
 def migrate(source: Store, target: Store, options: Options, report: Callable[[str], object]) -> int:
     """Copy the projects of the source to the target, and compare the stores. ``report`` prints a line.
 
-    Return 0, or 1 if the migration is not complete. Raises ``StartRefused`` or ``Unavailable`` if nothing was copied.
+    Return 0 if the migration is complete, otherwise 1. If the command fails before it copies data, the function raises
+    ``StartRefused`` or ``Unavailable``.
     """
     began = time.monotonic()
     migration = Migration(source, target, options, report)
@@ -412,7 +416,10 @@ class Migration:
             migration_record.write(self._target.documents, record, self._target.now())
 
     def _complete_commits(self) -> None:
-        """Complete the source's commits that can no longer fail, and abort its overdue ones."""
+        """Abort the overdue commits of the source, and complete the commits that can no longer fail.
+
+        Raises ``StartRefused`` if another commit is still running.
+        """
         work, now = self._source.transactions, self._source.now()
         for project, producer, seconds in self._from.abort_overdue(now):
             raise StartRefused(
@@ -488,7 +495,10 @@ class Migration:
         return contents
 
     def _find_differences(self, source: Contents, target: Contents, elapsed: Seconds) -> list[str]:
-        """Return a sentence for each difference, except of items that may have expired within ``elapsed`` seconds."""
+        """Return a sentence for each difference between the stores.
+
+        Ignore items that may have expired within ``elapsed`` seconds.
+        """
         here, there = source.digests, target.digests
         compared = {key for key in {*here, *there} if 2 ** key[2] > elapsed}
         for kind in sorted({kind for _, kind, _ in compared}):

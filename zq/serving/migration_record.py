@@ -21,7 +21,7 @@ RELEASE: Final = "To let servers use it nevertheless: zq-server migrate --releas
 
 
 class TargetRecord(Struct, frozen=True):
-    """The record in the target.
+    """The record of a migration in its target store.
 
     Attributes:
         projects: The projects to move; None = all.
@@ -37,7 +37,12 @@ class TargetRecord(Struct, frozen=True):
 
 
 class SourceRecord(Struct, frozen=True):
-    """The record in the source: the URI of the target without its password, and the time of completion."""
+    """The record of a migration in its source store.
+
+    Attributes:
+        target: The URI of the target store, without its password.
+        finished: Time at which the migration was completed; None = the migration is not complete.
+    """
 
     target: str
     finished: Seconds | None = None

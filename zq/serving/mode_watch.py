@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thread that reads the mode and the free disk space every few seconds, so that no request has to."""
+"""A thread that reads the mode and the free disk space every few seconds, so that requests need not read them."""
 
 import logging
 import threading

@@ -28,7 +28,11 @@ ADAPTATION: Final = 0.002
 
 
 class Job(NamedTuple):
-    """Work for a thread, waiting since the monotonic time ``since``. A ``patient`` job waits without a timeout."""
+    """A job for a thread of the pool.
+
+    ``since`` is the monotonic time at which the job began to wait for a thread. A ``patient`` job waits without a
+    timeout.
+    """
 
     since: float
     future: "asyncio.Future[Any]"
@@ -142,7 +146,10 @@ class Pool:
     def do(
         self, work: Callable[[], Any], *, caller: bytes | None = None, patient: bool = False
     ) -> "asyncio.Future[Any]":
-        """Run ``work`` on a thread and return a future, in the event loop. A ``patient`` job waits without timeout."""
+        """Run ``work`` on a thread and return a future for its result.
+
+        A ``patient`` job waits for a thread without a timeout. Call this method in the event loop.
+        """
         job = Job(time.monotonic(), self._loop.create_future(), work, patient, caller)
         with self._lock:
             if caller is not None and self._started[caller] >= self._max_threads():
@@ -271,7 +278,10 @@ class DurabilityWaiter:
         threading.Thread(target=self._run, name="zq-durability", daemon=True).start()
 
     def wait_for(self, ticket: Ticket) -> "asyncio.Future[Any]":
-        """Return a future that resolves when the changes are durable, or fails with ``Unavailable``."""
+        """Return a future that resolves when the changes of the ticket's request are durable.
+
+        If the disk sync fails, the future fails with ``Unavailable``.
+        """
         future = self._loop.create_future()
         self._tickets.put((ticket, future))
         return future
@@ -315,7 +325,11 @@ class Deadlines:
         self._sweep()
 
     async def bound(self, awaited: Any, deadline: Callable[[], float]) -> Any:
-        """Await ``awaited``. Raise ``TimeoutError`` up to ``INTERVAL`` seconds after the monotonic ``deadline()``."""
+        """Await ``awaited`` with a deadline, which may move while the task waits.
+
+        ``deadline`` returns the current deadline as a monotonic time. Raises ``TimeoutError`` at most ``INTERVAL``
+        seconds after the deadline.
+        """
         task = asyncio.current_task()
         assert task is not None
         self._tasks[task] = deadline

@@ -47,7 +47,10 @@ def health() -> Response:
 
 
 def readiness(check: Callable[[], object], is_leaving: Callable[[], bool]) -> Page:
-    """Return a readiness page. Its status is 503 if ``check`` raises ``ZqError`` or the server is leaving."""
+    """Return a readiness page.
+
+    The status of the page is 503 if ``check`` raises ``ZqError``, or if the server drains or stops.
+    """
 
     def page() -> Response:
         if is_leaving():
@@ -135,7 +138,10 @@ def _hang_up(connection: socket.socket) -> None:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A handler for GET and HEAD of ``pages``, with one request per connection."""
+    """A handler for GET and HEAD requests. Each connection serves one request.
+
+    ``pages`` maps paths to functions that return the response.
+    """
 
     pages: ClassVar[dict[str, Page]] = {}
     timeout = TIMEOUT

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requirements of a start that can be checked without the store and the listening address.
+"""Checks of the requirements that a server needs to start. The checks do not open the store.
 
-``zq-server --check`` and ``zq-server doctor`` check them. A check raises ``StartRefused`` if the server would not
+``zq-server --check`` and ``zq-server doctor`` run these checks. A check raises ``StartRefused`` if the server would not
 start.
 """
 

@@ -371,7 +371,7 @@ def _count(text: str) -> int:
 def _export_options(given: argparse.Namespace) -> None:
     """Copy command-line options to the environment, where the serving processes read them.
 
-    A store URI with a password raises ``StartRefused``, because other users can see command lines.
+    Raises ``StartRefused`` if the store URI contains a password, because other users can see command lines.
     """
     if given.store and logs.holds_password(given.store):
         raise StartRefused(

@@ -112,7 +112,10 @@ def reload_files(*files: Reloadable | None) -> None:
 
 
 def _store(uri: str) -> str:
-    """Return the store URI without secrets, for the log. Append the absolute path to a relative one."""
+    """Return the store URI without secrets, for the log.
+
+    If the URI contains a relative path, append the absolute path of the directory.
+    """
     parts = store_uri.split(uri)
     path = unquote(parts.path)
     if parts.scheme == "rocksdb" and not path.startswith("/"):

@@ -62,7 +62,9 @@ class ServerTls:
 
 
 def read_expiry(certificate: str, key: str) -> Seconds:
-    """Return the time at which a certificate expires, read by a handshake in memory.
+    """Return the time at which a certificate expires.
+
+    The function performs a TLS handshake in memory to read the certificate.
 
     Raises ``ssl.SSLCertVerificationError`` if the certificate has expired or is not valid yet.
     """

@@ -119,7 +119,10 @@ def _announce(storage: Storage) -> None:
 
 
 def _withdraw(storage: Storage) -> None:
-    """Withdraw the announcement, even one of an interrupted command, unless a store already has the new level."""
+    """Withdraw the announcement of the new level, unless a store already has the new level.
+
+    The announcement may come from this command or from an earlier command that was interrupted.
+    """
     records = [(store, store.read_level()) for store in _stores(storage)]
     found = [(store, record, levels.check(record)) for store, record in records]
     if all(level.level < levels.supported() for _, _, level in found):

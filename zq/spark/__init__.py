@@ -19,7 +19,10 @@ def register(spark: "SparkSession") -> None:
 
 
 def warn_of_speculation(spark: "SparkSession") -> None:
-    """Warn of speculative execution: only one attempt of a task can commit, so the other fails."""
+    """Warn if speculative execution is on.
+
+    With speculative execution, Spark runs two attempts of a task. Only one attempt can commit, so the other one fails.
+    """
     if spark.conf.get("spark.speculation", "false") == "true":
         warnings.warn(
             "spark.speculation is on. Only one of two attempts of a task that writes to zq can commit, so the other "

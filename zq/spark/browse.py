@@ -41,7 +41,11 @@ class TrimmedMessages(Invalid):
 
 @dataclass(frozen=True)
 class Scan:
-    """The messages found by ``Log.scan``. ``end`` is the last message's position, or the start position."""
+    """The result of ``Log.scan``.
+
+    ``rows`` is the number of messages that were found. ``end`` is the position of the last message. If no message was
+    found, ``end`` is the start position of the scan.
+    """
 
     end: int
     rows: int
@@ -81,7 +85,10 @@ class Log:
         return self.after(position, 1).end
 
     def find_first(self, position: int) -> int | None:
-        """Return ``first(position)``, or ``None`` if ``position`` is beyond the end of the log."""
+        """Return the position of the first message after ``position``, or ``None`` if no message follows.
+
+        Unlike ``first``, this method does not raise ``Invalid`` if ``position`` is beyond the end of the log.
+        """
         try:
             return self.first(position)
         except TrimmedMessages:
@@ -181,7 +188,10 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """The reader with filter pushdown. Spark rejects it unless its configuration enables pushdown."""
+    """A batch reader that uses filters of the query to read fewer messages (filter pushdown).
+
+    Spark rejects this reader unless filter pushdown is enabled in Spark's configuration.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Narrow the range of messages to read. Return all filters, because Spark must still filter each row."""

@@ -189,7 +189,10 @@ def _check_limits(options: ClaimingOptions) -> None:
 
 
 def _fence_name(options: ClaimingOptions) -> str:
-    """Return the name of the fencing token, with a digest, because its length is limited."""
+    """Return the name of the fencing token.
+
+    The name contains a digest of the consumer and the queue, because the length of the name is limited.
+    """
     return "stream." + hashlib.sha256(f"{options.consumer}/{options.queue}".encode()).hexdigest()[:40]
 
 

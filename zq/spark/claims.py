@@ -47,7 +47,10 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def keep_alive(self, claims: Iterable[str], at_once: bool = False) -> None:
-        """Renew the claims periodically and, if ``at_once``, now, because old claims may be about to expire."""
+        """Renew the claims periodically.
+
+        If ``at_once`` is true, also renew the claims now, because old claims may be about to expire.
+        """
         names = list(claims)
         for claim in names if at_once else ():
             self._renew(claim)
@@ -109,7 +112,10 @@ class ClaimedBatch:
 
 
 class BatchClaimer:
-    """A claimer that creates, settles and releases the claims of batches with a fencing token. Not thread-safe."""
+    """A claimer that creates, settles and releases the claims of batches.
+
+    The claimer uses a fencing token for its requests. It is not thread-safe.
+    """
 
     def __init__(self, options: ClaimingOptions, fence: Fence, heartbeat: Heartbeat) -> None:
         self._options = options
@@ -119,7 +125,10 @@ class BatchClaimer:
         self._fills = 0
 
     def fill(self, batch: ClaimedBatch, most: int, wait: int) -> None:
-        """Claim up to ``most`` messages in ``MAX_CLAIMS`` claims. The first waits ``wait`` seconds for messages."""
+        """Claim up to ``most`` messages, with up to ``MAX_CLAIMS`` claims.
+
+        The request for the first claim waits up to ``wait`` seconds for messages.
+        """
         self._fills += 1
         inherited = self._fills <= INHERITED_BATCHES
         while batch.messages < most and len(batch.claims) < MAX_CLAIMS:

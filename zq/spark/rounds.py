@@ -42,7 +42,11 @@ _messages: Final = msgspec.json.Decoder(list[Message])
 
 
 class Round(Struct, frozen=True):
-    """The claims of a round, with the ids of the messages to process (``None`` = all), and the batch number."""
+    """A round of a pipeline.
+
+    ``batch`` is the batch number of the round. ``claims`` maps the name of each claim to the ids of the messages to
+    process; ``None`` = all messages of the claim.
+    """
 
     name: str
     epoch: int
@@ -113,7 +117,7 @@ class RoundReader(DataSourceReader):
 
 
 class RoundWriter(BatchWriter):
-    """The writer of the results, whose commit also settles the round's claims."""
+    """The writer of a round's results. Its commit also settles the claims of the round."""
 
     round: Round
 
@@ -248,12 +252,16 @@ def stage_name(stage: Stage) -> str:
 
 
 def _class_prefix(error: Exception) -> str:
-    """Return the error's class as a prefix, or "" for Spark's errors, whose messages already contain it."""
+    """Return the error's class name as a prefix for its message.
+
+    Return "" for an error of Spark, because its message already contains the class name. Also return "" for an error
+    without a message.
+    """
     return "" if isinstance(error, SPARK_ERRORS) or not str(error) else f"{type(error).__name__}: "
 
 
 def _without_ids(this: Round) -> Round:
-    """Remove the message ids from a round, which keeps the option ``round`` short."""
+    """Return a copy of the round without the message ids, so that the option ``round`` is short."""
     return structs.replace(this, claims=dict.fromkeys(this.claims))
 
 

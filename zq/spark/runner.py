@@ -40,7 +40,10 @@ MessageIds = Mapping[str, Sequence[str]]
 
 
 class RoundFailed(ZqError):
-    """A failure of a round for a reason other than poison messages. The messages of the round were released."""
+    """The error if a round fails for a reason other than poison messages.
+
+    The runner has released the messages of the round.
+    """
 
 
 class Totals(Struct):
@@ -53,7 +56,10 @@ class Totals(Struct):
 
 
 class Runner:
-    """The loop of a pipeline. If there is a backlog, the next batch is claimed during a round."""
+    """The main loop of a pipeline, which claims batches of messages and processes each batch in a round.
+
+    If the queue has a backlog, the runner claims the next batch while Spark processes the current batch.
+    """
 
     def __init__(self, taking: ClaimingOptions, work: RoundExecutor, most_poison: int) -> None:
         self.name = taking.consumer
@@ -142,14 +148,21 @@ class Runner:
         return True
 
     def _start_prefetch(self, batch: ClaimedBatch) -> None:
-        """Prefetch if there is a backlog, unless an earlier run's claims have the names of the next batch."""
+        """Start to claim the next batch in the background if the current batch is full, which indicates a backlog.
+
+        After a crash, the current batch may contain claims that an earlier run prefetched. Their names would collide
+        with the names in the next batch. In this case, do not prefetch.
+        """
         following, most = self._batch(2), self._taking.most
         if batch.messages < most or any(name.startswith(following.prefix + ".") for name in batch.claims):
             return
         self._prefetch.start(following, lambda: self._claimer.fill(following, most, 0))
 
     def _batch(self, number: int) -> ClaimedBatch:
-        """Return a batch without claims. ``number`` 1 follows the last committed batch; 2 is the batch to prefetch."""
+        """Return a batch without claims.
+
+        ``number`` is the distance from the last committed batch: 1 for the current batch, 2 for the prefetched batch.
+        """
         return ClaimedBatch(self._prefix(number), room=INLINED_BYTES)
 
     def _prefix(self, number: int) -> str:
@@ -179,7 +192,10 @@ class Runner:
                 return
 
     def _committed(self) -> bool:
-        """Return whether the round is committed. Raises ``Fenced`` if it is, but another run has started."""
+        """Return whether the server has committed the round, and record the commit.
+
+        Raises ``Fenced`` if the round is committed and another run has started since then.
+        """
         try:
             last = self._client.committed(self.name)
         except ProducerNotFound:
@@ -193,10 +209,11 @@ class Runner:
         return True
 
     def _bury_poison(self, batch: ClaimedBatch, error: Exception, again: bool) -> bool:
-        """Find and bury poison messages after a failed round. Raises ``RoundFailed`` for any other cause.
+        """Find poison messages after a failed round, and move them to the dead-letter queue.
 
-        Return ``True`` if messages were buried. If none are found, return ``False``, or raise ``RoundFailed`` if
-        ``again`` is false.
+        Return ``True`` if messages were moved. If the search finds no poison message, return ``False`` if ``again`` is
+        true; otherwise raise ``RoundFailed``. Raises ``RoundFailed`` also if poison messages are not the cause of the
+        failure.
         """
         if isinstance(extract_error(error), StageNotFound):
             raise self._failure(
@@ -240,8 +257,9 @@ class Runner:
     def _dry_run(self, batch: ClaimedBatch, ids: Sequence[str], keep: bool) -> str | None:
         """Process some messages in a dry run. Return the reason of a failure, or ``None`` if the dry run succeeds.
 
-        ``keep`` also stages the results and drops them. Raises ``RunStopped`` if the run must stop, and ``RoundFailed``
-        for an expired claim or a missing permission.
+        If ``keep`` is true, the dry run also sends the results to the server as uncommitted messages, to test whether
+        the server accepts them. Raises ``RunStopped`` if the run must stop, and ``RoundFailed`` if a claim has expired
+        or a permission is missing.
         """
         self._check_stopped()
         wanted = frozenset(ids)
@@ -264,7 +282,10 @@ class Runner:
         return Round(self.name, self._fence.epoch, self._last + 1, self._queue.name, ids, dry, self._work.tasks)
 
     def _bury(self, batch: ClaimedBatch, rejected: Mapping[str, str]) -> Round:
-        """Move rejected messages to the dead-letter queue. Return the remaining round. Raises ``Invalid``."""
+        """Move rejected messages to the dead-letter queue. Return the round without these messages.
+
+        Raises ``Invalid`` if the queue has no dead-letter queue, or if a rejected message is not in the batch.
+        """
         if not self._buries:
             raise Invalid(f"Queue {self._queue.name} has no dead-letter queue for messages that a stage rejects.")
         known = {one for held in batch.claims.values() for one in held}
@@ -285,7 +306,11 @@ class Runner:
         return self._round(batch.claims)
 
     def _renew(self, claims: Iterable[str]) -> None:
-        """Renew claims, or check the server if there are none. Raises ``RoundFailed``, ``Fenced``, ``Unavailable``."""
+        """Renew claims. If there are no claims, check that the server is available.
+
+        Raises ``RoundFailed`` if a claim has expired, ``Fenced`` if another run has started, and ``Unavailable`` if the
+        server is not available.
+        """
         has_claims = False
         for name in claims:
             has_claims = True

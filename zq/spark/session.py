@@ -51,7 +51,10 @@ def start_session(name: str, master: str = MASTER, settings: Mapping[str, str] |
 
 
 def _prepend(variable: str, text: str, between: str) -> None:
-    """Prepend options to a variable. The user's own options take precedence, because Java applies the last one."""
+    """Insert text at the beginning of an environment variable.
+
+    For Java options, the user's own values take precedence, because Java applies the last value of an option.
+    """
     os.environ[variable] = between.join(filter(None, [text, os.environ.get(variable)]))
 
 

@@ -4,8 +4,9 @@
 An offset is ``{"after": 1729, "seen": 1764000000, "rows": 40, "next": null}``:
 
 - ``after``: position up to which all messages were read.
-- ``seen``: a server time in Unix seconds; 0 = unknown. Each message after position ``after`` was posted (in a history:
-  finished) after this time, unless the message existed when the stream began.
+- ``seen``: a server time in Unix seconds; 0 = unknown. Each message after position ``after`` was posted after this
+  time, unless the message existed when the stream began. In a history, the time of a message is the time when it was
+  finished.
 - ``rows``: number of rows in the last batch.
 - ``next``: position of the first history entry after ``after``; null if unknown.
 
@@ -184,7 +185,11 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _check_queue(self, start: Offset) -> None:
-        """If the check is due, check that the queue keeps a history. Raises ``Invalid`` or ``MessagesLost``."""
+        """Check at most once per ``CHECK_INTERVAL`` that the queue keeps a history and is still the original queue.
+
+        Raises ``Invalid`` if the queue keeps no history. Raises ``MessagesLost`` if the queue was deleted and created
+        again.
+        """
         if self.is_topic or not self.options.strict or not self._is_due("queue"):
             return
         self.kept = self.options.connection.client().queue(self.options.name).metadata().get("_history_ttl") or 0
@@ -237,7 +242,10 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.newest
 
     def _is_due(self, what: str) -> bool:
-        """Return whether the check ``what`` is due, every ``CHECK_INTERVAL`` seconds. If so, record the time."""
+        """Return whether the check named ``what`` is due, and record the time of a due check.
+
+        A check is due if its last run was at least ``CHECK_INTERVAL`` seconds ago.
+        """
         now = time.monotonic()
         due = now - self.done.get(what, -CHECK_INTERVAL) >= CHECK_INTERVAL
         if due:

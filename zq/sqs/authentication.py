@@ -125,9 +125,10 @@ def _translate_refusals() -> Iterator[None]:
 
 
 class UnauthenticatedCallers:
-    """A replacement for ``SignedCallers`` when authentication is off.
+    """Authenticator for SQS requests when authentication is off; it does not verify signatures.
 
-    The access key id selects the project. Default: ``[sqs] project``.
+    The access key id of a request selects the project. If it does not name a project, the option ``[sqs] project``
+    applies.
     """
 
     def __init__(self, options: SqsOptions) -> None:

@@ -170,7 +170,7 @@ def _handle(
     answer: BatchResponse,
     refusal: Callable[[HandleOutcome, E], errors.SqsError | None],
 ) -> BatchResponse:
-    """Execute ``handles``, the operations by entry id, and add the results to ``answer``."""
+    """Execute the operations in ``handles``, which maps entry ids to operations, and add the results to ``answer``."""
     handled = call.use_cases.messaging.handle(queue, list(handles.values())) if handles else ()
     for id, outcome in zip(handles, handled, strict=True):
         failure = None
@@ -184,7 +184,10 @@ def _handle(
 
 
 def _check_ids(entries: Sequence[SendEntry], terms: QueueAttributes) -> None:
-    """Raise ``SqsError`` unless each entry for a FIFO queue has a group id and any required deduplication id."""
+    """Check that each entry for a FIFO queue has a group id and, if the queue requires it, a deduplication id.
+
+    Raises ``SqsError`` if an id is missing.
+    """
     for entry in entries:
         if entry.message_group_id is None:
             raise errors.invalid_parameter("The request must contain the parameter MessageGroupId.")

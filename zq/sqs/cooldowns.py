@@ -41,7 +41,10 @@ class Cooldowns:
         return True
 
     def delete(self, ref: QueueRef, seconds: int) -> int | None:
-        """Delete the queue and reserve its name for ``seconds``. Return the number of deleted messages, or None."""
+        """Delete the queue and reserve its name for ``seconds``.
+
+        Return the number of deleted messages, or None if the messages could not be counted.
+        """
         now = self._clock.now()
         if seconds:  # written before the deletion, so that no queue of this name is created in between
             self._documents.put(DocumentRef(ref.project, DELETED, ref.name), b"", now, expires=now + seconds)

@@ -22,7 +22,7 @@ class SqsError(Exception):
 
     Args:
         receiver: Whether the server is at fault. If so, clients retry the request.
-        query_message: The error message in the query protocol, if different.
+        query_message: The error message in the query protocol; "" = ``message``.
     """
 
     def __init__(

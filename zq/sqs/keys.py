@@ -59,7 +59,7 @@ MAX_TRIES: Final = 20
 
 
 class StoredKey(Struct, frozen=True, omit_defaults=True):
-    """An access key as stored.
+    """The stored form of an access key.
 
     Args:
         secret: The unencrypted secret; "" if the secret is encrypted.
@@ -105,7 +105,10 @@ class ValidKey(Struct, frozen=True):
 
 
 class SqsKeys:
-    """The access keys of all projects. The first master key encrypts new secrets; all of them decrypt."""
+    """The access keys of all projects.
+
+    The first master key encrypts new secrets. To decrypt a secret, the server uses the master key that encrypted it.
+    """
 
     def __init__(self, documents: DocumentController, clock: Clock, masters: Mapping[str, bytes]) -> None:
         self._documents = documents
@@ -169,7 +172,11 @@ class SqsKeys:
         return Page(keys, page.next)
 
     def disable(self, id: str, disabled: bool = True) -> SqsKey:
-        """Disable or enable the key on all servers within a second. Raises ``NotFound`` or ``MetadataConflict``."""
+        """Disable or enable the key. All servers apply the change within a second.
+
+        Raises ``NotFound`` if there is no key with this id, and ``MetadataConflict`` if concurrent changes prevent the
+        update.
+        """
         for _ in range(MAX_TRIES):
             now = self._clock.now()
             document = self._documents.get(DocumentRef("", KEY, id), now)
@@ -234,7 +241,7 @@ class SqsKeys:
 
 
 class SqsKeyLookup:
-    """A cache of access keys for one second. Failed lookups are rate-limited per client address."""
+    """A cache that keeps each access key for one second. Failed lookups are rate-limited per client address."""
 
     def __init__(self, keys: SqsKeys, clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -250,7 +257,11 @@ class SqsKeyLookup:
         return None if found is NOT_CACHED else found is not None
 
     def find(self, id: str, peer: str) -> ValidKey:
-        """Return a valid key. Raises ``Refusal``, which counts as a failure of ``peer``, or ``TooManyRequests``."""
+        """Return the valid key with this id.
+
+        Raises ``Refusal`` if there is no valid key; this counts as a failure of the client address ``peer``. Raises
+        ``TooManyRequests`` if ``peer`` has too many failures.
+        """
         if self._known.peek(id, NOT_CACHED) is NOT_CACHED and id not in self._valid:
             self.failures.check(peer)
         found = self._known.get(id)

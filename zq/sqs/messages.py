@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations on single messages, and functions that the batch operations share.
 
-The body of an SQS message is stored as a JSON string. An SQS consumer receives a JSON string as its text, and any other
-JSON value as JSON.
+The text of an SQS message is stored as a JSON string. If the stored body is a JSON string, an SQS consumer receives the
+text of this string. If a zq client has sent any other JSON value, an SQS consumer receives the value as JSON text.
 """
 
 import re
@@ -194,9 +194,10 @@ def receive_message(call: Call, given: ReceiveMessage) -> ReceiveRequest:
 
 
 def delete_message(call: Call, given: DeleteMessage) -> None:
-    """Delete a message. Do nothing if it is missing or another consumer has received it since.
+    """Delete a received message.
 
-    In a FIFO queue, raises ``SqsError`` if the message's visibility timeout has expired.
+    Do nothing if the message is missing, or if another consumer has received the message in the meantime. In a FIFO
+    queue, raises ``SqsError`` if the message's visibility timeout has expired.
     """
     queue, terms = find_queue(call, given.queue_url)
     [outcome] = call.use_cases.messaging.handle(queue, [receipts.decode_handle(queue, given.receipt_handle)])
@@ -214,13 +215,16 @@ def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> Non
 
 
 def find_queue(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
-    """Return the queue with the given URL and its attributes, which can come from the cache."""
+    """Return the queue with the given URL, and the queue's attributes. The attributes can come from the cache."""
     queue = names.parse_queue(call, url)
     return queue, call.use_cases.messaging.get_attributes(queue)
 
 
 def prepare_message(call: Call, terms: QueueAttributes, message: MessageParams) -> tuple[OutgoingMessage, SentMessage]:
-    """Validate a message, and return its stored form and its response without the id. Raises ``SqsError``."""
+    """Validate a message. Return the message to store, and the response to the sender, still without the message id.
+
+    Raises ``SqsError`` if the message is not valid.
+    """
     text, given = message.message_body, message.message_attributes
     if not text:
         raise errors.missing_parameter("MessageBody")
@@ -289,7 +293,11 @@ def message_id(id: str) -> str:
 
 
 def _check_ids(message: MessageParams, terms: QueueAttributes, raw: bytes) -> str:
-    """Validate the group id, and return the deduplication id; "" in a standard queue. Raises ``SqsError``."""
+    """Validate the group id and the deduplication id, and return the deduplication id.
+
+    In a standard queue, messages have no deduplication id, and the function returns "". Raises ``SqsError`` if an id is
+    missing or not valid.
+    """
     for name, id in (
         ("MessageGroupId", message.message_group_id),
         ("MessageDeduplicationId", message.message_deduplication_id),

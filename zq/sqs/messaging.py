@@ -6,7 +6,8 @@ Differences from zq's own API:
 - Sending a message does not create a missing queue.
 - Each message can have its own delay.
 - A claim can last 0 seconds, and does not extend the ttl of its messages.
-- Each message of a claim is deleted, or has its visibility timeout changed, on its own.
+- A consumer deletes each message of a claim separately, and changes the visibility timeout of each message
+  separately.
 """
 
 from collections.abc import Mapping, Sequence
@@ -162,8 +163,8 @@ class Messaging:
     def _get_sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
         """Return the sequence numbers of messages that were just posted, by message id.
 
-        If a consumer has deleted a message, post it again: the store's error for the duplicate contains the sequence
-        number.
+        If a consumer has already deleted a message, its sequence number cannot be read from the queue. In this case,
+        post the message again. The store rejects the duplicate, and its error contains the sequence number.
         """
         now = self._clock.now()
         found = self._storage.messages.get(queue, [draft.id for draft in posted], now) if posted else ()
@@ -207,7 +208,7 @@ class Messaging:
 
         In these cases, a message stays unchanged:
 
-        - Another consumer has received the message since.
+        - Another consumer has received the message in the meantime.
         - The new visibility timeout is too long.
         - The queue is a FIFO queue, and the message's visibility timeout has expired.
         """

@@ -81,7 +81,7 @@ class MoveTask(Struct, frozen=True, omit_defaults=True):
 
     Args:
         destination: The target queue; "" = each message returns to its origin.
-        rate: The maximum number of messages per second; 0 = unlimited.
+        rate: The maximum number of messages per second; 0 = ``DEFAULT_RATE``.
         to_move: The number of ready messages when the task started. Counting may have stopped at a limit.
         marker: The sequence number of the last listed message of the source queue. The next step continues after it.
     """
@@ -217,10 +217,10 @@ class MoveTasks:
         return task
 
     def _plan_moves(self, task: MoveTask, messages: Sequence[Message]) -> tuple[list[Move] | None, Failure | None]:
-        """Return the moves for the messages, and the failure that ends the task after these moves, or None.
+        """Plan moves for the messages, up to the first message whose target queue is unknown or does not exist.
 
-        Stop before the first message without a target queue. If posts to a target are paused, return None instead of
-        moves.
+        Return the moves and a failure. If there is no such message, the failure is None. Otherwise, the task must end
+        with this failure after the moves. If posts to a target are paused, return None instead of the moves.
         """
         moves: list[Move] = []
         for message in messages:
@@ -258,7 +258,10 @@ class MoveTasks:
         raise Conflict("The task was changed concurrently. Try again.")
 
     def _keep_if_ended(self, document: Document, task: MoveTask) -> bool:
-        """Archive an ended task and delete the oldest ones. Return whether the task has ended. Idempotent."""
+        """Archive the task if it has ended, and delete the queue's oldest archived tasks. Return whether it has ended.
+
+        Repeated calls for one task have the same result.
+        """
         if task.status not in ENDED_STATUSES:
             return False
         now = self._clock.now()

@@ -42,7 +42,11 @@ VERSION: Final = "2008-10-17"
 
 
 def switch_account(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
-    """Return a copy of the call in the account of the queue's owner. Raises ``SqsError`` or ``NotAuthorized``."""
+    """Return a copy of the call for the account that owns the queue, if the caller belongs to another account.
+
+    Raises ``SqsError`` if the account does not exist or the queue's policy does not allow the operation. Raises
+    ``NotAuthorized`` if the owner's project is suspended or read-only.
+    """
     account, name = _queue_parts(call, operation, given)
     if not account or account == call.account:
         return call
@@ -59,7 +63,7 @@ def switch_account(call: Call, operation: str, given: Mapping[str, Any]) -> Call
 
 
 def _queue_parts(call: Call, operation: str, given: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the account id and the queue name in the parameters; "" for a missing value."""
+    """Return the account id and the queue name in the parameters. If a value is missing, return "" for this value."""
     if operation == "GetQueueUrl":
         return str(given.get("QueueOwnerAWSAccountId") or ""), str(given.get("QueueName") or "")
     return names.parse_url(call.project, str(given.get("QueueUrl") or ""))[:2]
@@ -90,7 +94,10 @@ def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bo
 
 
 def _statements(policy: str) -> list[Any]:
-    """Return the statements of a policy. An invalid policy is one unsupported statement, which allows nothing."""
+    """Return the statements of a policy.
+
+    If the policy is invalid, return one unsupported statement, so that the policy allows nothing.
+    """
     try:
         found = wire.json_object(policy.encode()).get("Statement") if policy else []
     except InvalidBody:
@@ -99,9 +106,10 @@ def _statements(policy: str) -> list[Any]:
 
 
 def _matches(value: Any, matches: Callable[[str], bool | None], denies: bool) -> bool:
-    """Return whether any entry of an element in a policy statement matches.
+    """Return whether at least one entry of ``value`` is "*" or accepted by the function ``matches``.
 
-    ``matches`` returns None for an unsupported entry. In a Deny statement, this entry counts as a match.
+    ``value`` is an element of a policy statement: an entry, or a list of entries. ``matches`` returns None for an
+    unsupported entry. If ``denies`` is true, the statement is a Deny statement, and an unsupported entry is accepted.
     """
     for entry in value if isinstance(value, list) else [value]:
         verdict = (entry == "*" or matches(entry)) if isinstance(entry, str) else None

@@ -72,7 +72,10 @@ Tree = dict[str, Any]
 
 
 def read(req: Request, body: bytes) -> tuple[str, dict[str, Any], None]:
-    """Return the operation's name, the raw parameters and None. Raises ``SqsError``."""
+    """Return the operation's name and the raw parameters. Raises ``SqsError`` if the form is not valid.
+
+    The third result is None, because this protocol does not decode the parameters here; see ``json_protocol.read``.
+    """
     form = _fields(req.query_string) | _fields(body)
     operation = form.pop("Action", "")
     renamed = OPERATION_NAMES.get(operation, {})

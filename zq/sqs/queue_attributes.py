@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion between SQS queue attributes, whose values are strings, and queue metadata.
 
-An attribute with its own metadata key in zq's API is stored under this key; all others under ``_sqs``.
+If zq's own API has a metadata key for an attribute, the attribute is stored under this key. All other attributes are
+stored under ``_sqs``.
 """
 
 import json
@@ -152,7 +153,10 @@ def _set_redrive_policy(edit: MetadataEdit, name: str, value: str) -> None:
 
 
 def _find_target(edit: MetadataEdit, arn: str, refusal: Callable[[str], errors.SqsError]) -> str:
-    """Return the name of the dead-letter queue. Raise the error from ``refusal`` if it cannot be used."""
+    """Return the name of the dead-letter queue with this ARN.
+
+    If the queue cannot be a dead-letter queue, raise the error that ``refusal`` creates from the reason.
+    """
     target = names.parse_arn(edit.call, arn)
     if target is None:
         raise refusal("Dead letter target must be a queue of the same account.")

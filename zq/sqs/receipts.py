@@ -87,5 +87,8 @@ def decode_handle(queue: QueueRef, text: str, hold: int | None = None, max_hold:
 
 @lru_cache(maxsize=4096)
 def _prefix(queue: QueueRef) -> bytes:
-    """Return the version and the queue hash. No part contains NUL, the separator, so the hashed text is unique."""
+    """Return the first bytes of a queue's receipt handles: the version and the hash of project and queue name.
+
+    NUL separates the project from the queue name. Neither contains NUL, so each queue has its own hashed text.
+    """
     return VERSION + blake2b(f"{queue.project}\x00{queue.name}".encode(), digest_size=8).digest()

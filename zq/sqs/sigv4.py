@@ -74,7 +74,10 @@ class Head(NamedTuple):
 
 
 class RequestSignature(Struct, frozen=True):
-    """The parsed but unverified signature of a request. ``expires`` is in seconds; None = not pre-signed."""
+    """The parsed but unverified signature of a request.
+
+    ``expires`` is the lifetime of a pre-signed URL in seconds. It is None if the request is not a pre-signed URL.
+    """
 
     key: str
     date: str

@@ -100,10 +100,11 @@ def check(uri: str) -> Report | None:
 def diagnose(
     uri: str, now: Callable[[], Seconds], options: Mapping[str, object] | None = None
 ) -> AbstractContextManager[Sequence[Check]] | None:
-    """Provide the driver's diagnostic checks of the store, or None; a context manager.
+    """Return a context manager that provides the driver's diagnostic checks of the store.
 
-    The store is not changed. An embedded store is not opened, so a server may have it open. The function and the
-    context manager raise the errors of ``connect``.
+    Return None if the driver has no diagnostic checks. The checks do not change the store. They do not open an embedded
+    store, so a server may have the store open. The function and the context manager can raise the same errors as
+    ``connect``.
     """
     find_driver(uri)
     driver = _drivers("zq.storage.doctor").get(_scheme(uri))
@@ -114,7 +115,10 @@ def diagnose(
 
 
 def salvage(uri: str, to: str) -> SalvageResult | None:
-    """Copy the readable data of a damaged store, which no server may have open. Return None if not supported."""
+    """Copy the readable data of the damaged store at ``uri`` to a new store at ``to``.
+
+    No server may have the damaged store open. Return None if the driver cannot salvage stores.
+    """
     driver = _drivers("zq.storage.salvage").get(_scheme(uri))
     salvaged: SalvageResult | None = _load(driver)(uri, to) if driver else None
     return salvaged
@@ -125,7 +129,7 @@ def restore(uri: str, to: str, at: Seconds | None, position: int | None) -> tupl
 
     By default, the latest state is restored; the Unix time ``at`` or the log position ``position`` selects an earlier
     state. A server may continue to use the store in the object store. Return the log position and the Unix time of the
-    restored state, or None if the driver has no restore. Raises the errors of ``connect``.
+    restored state. Return None if the driver cannot restore stores. Raises the same errors as ``connect``.
     """
     driver = _drivers("zq.storage.restore").get(_scheme(uri))
     restored: tuple[int, Seconds] | None = _load(driver)(uri, to, at, position) if driver else None
@@ -153,7 +157,10 @@ def ship(uri: str, to: str, check: Callable[[Storage], object]) -> int | None:
 
 
 def owner(uri: str) -> Mapping[str, str | int] | None:
-    """Describe the owner of a store in an object store, as values by label. Return None if unsupported."""
+    """Return information about the server that owns a store in an object store, as a mapping from label to value.
+
+    Return None if the driver does not use an object store.
+    """
     driver = _drivers("zq.storage.owner").get(_scheme(uri))
     known: Mapping[str, str | int] | None = _load(driver)(uri) if driver else None
     return known
@@ -166,7 +173,7 @@ def _drivers(group: str) -> Mapping[str, EntryPoint]:
 
 
 def _load(driver: EntryPoint) -> Any:
-    """Load an entry point. Raises ``StartRefused`` if the vendor's package is not installed."""
+    """Load a driver's entry point. Raises ``StartRefused`` if a package that the driver needs is not installed."""
     try:
         return driver.load()
     except ModuleNotFoundError as error:

@@ -241,8 +241,8 @@ class ClaimController(Protocol):
     def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
         """Release all messages of the claim; they become available after ``delay`` seconds. Ignore an unknown claim.
 
-        If ``delay`` is None, the redelivery delay of the claim applies; if that is 0, the messages return to their
-        previous positions.
+        If ``delay`` is None, the redelivery delay of the claim applies. If this redelivery delay is 0, the messages
+        return to their previous positions.
         """
 
     def settle(
@@ -333,7 +333,8 @@ class Storage(Protocol):
     def is_prompt(self) -> bool:
         """Whether short operations may currently run on the event loop's thread, because they access memory only.
 
-        A ``zq.storage.inline.Ticket`` later waits for their changes to be on disk.
+        Their changes are not yet on disk when the operations return. The HTTP server waits for the disk on another
+        thread before it sends the response; see ``zq.storage.inline``.
         """
 
     def now(self) -> Seconds:
@@ -352,9 +353,9 @@ class Storage(Protocol):
         """Run one maintenance round that reclaims space, and return the number of removed expired messages.
 
         One thread of each server calls this method every few seconds. Servers that share a store share the work.
-        ``expiry`` has new settings (None = no change) that also apply to lazy expiry, the removal of expired messages
-        that readers find. Operations in progress do not fail when the settings change. ``pace`` defaults to
-        ``Steps()``.
+        ``expiry`` contains new expiry settings; None = no change. The settings also apply to lazy expiry, in which
+        readers remove the expired messages that they find. Operations in progress do not fail when the settings
+        change. ``pace`` defaults to ``Steps()``.
         """
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
@@ -364,20 +365,25 @@ class Storage(Protocol):
         """
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """Return the message counts by state of at most ``queues`` queues, over all projects.
+        """Return the message counts of up to ``queues`` queues, which may belong to any project.
 
-        Each state is counted up to ``most`` messages. If a state reaches this maximum, the other counts may be too low.
+        The result has a count for each message state. Each state is counted up to ``most`` messages. If a state reaches
+        this maximum, the other counts may be too low.
         """
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
         """Return the message counts of one queue by state; 0 for a missing queue.
 
-        Each state is counted up to at least ``most`` messages; higher counts may be too low. A driver that does not
-        count expired messages returns 0 for ``expired``.
+        Each state is counted up to at least ``most`` messages. If a count reaches ``most``, all counts may be too low.
+        A driver that does not count expired messages returns 0 for ``expired``.
         """
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
-        """Return the project's message with this id and its queue, or else its latest history entry, or else None."""
+        """Find a message by its id in all queues of a project.
+
+        If the message exists, return it with its queue. Otherwise, return its latest history entry. If the message has
+        no history entry either, return None.
+        """
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         """Return the metrics of the store, except queue metrics; see ``api-ref/metrics.md``. The call must be cheap."""
@@ -395,7 +401,10 @@ class Storage(Protocol):
 
 
 class Defaults:
-    """The defaults that a driver inherits. The server rejects requests for a missing capability (decision 0046)."""
+    """The base class of drivers. It implements the optional operations for drivers that do not support them.
+
+    The server rejects requests that need a missing capability (decision 0046).
+    """
 
     history: HistoryController = cast(HistoryController, capabilities.NO_HISTORY)
     transactions: TransactionController = cast(TransactionController, capabilities.NO_TRANSACTIONS)
@@ -414,7 +423,10 @@ class Defaults:
         return ()
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        """Compute the counts from ``stats`` and ``ready``, without ``oldest_ready``. The cost grows with the queue."""
+        """Compute the counts from the results of ``stats`` and ``ready``. The cost grows with the size of the queue.
+
+        The result has no value for ``oldest_ready``.
+        """
         queues = cast(Storage, self).queues
         stats, ready = queues.stats(queue, now), queues.ready(queue, most, now).count
         return Depth(ready, max(0, stats.free - ready) if ready < most else 0, stats.claimed)

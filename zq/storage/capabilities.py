@@ -121,16 +121,20 @@ class Migratable(Protocol):
 
 @runtime_checkable
 class Levelled(Protocol):
-    """A ``Storage`` whose store has a level (see ``zq.model.levels``). Opening the store checks the level."""
+    """A ``Storage`` whose store records its level, which determines the versions of zq that can use the store.
+
+    Opening the store checks the level; see ``zq.model.levels``.
+    """
 
     def read_level(self) -> bytes | None:
         """Return the record of the level, or None if the store has none."""
         ...
 
     def replace_level(self, former: bytes | None, new: bytes) -> bool:
-        """Replace the record ``former`` durably, in one step.
+        """Durably replace the record of the level in one step, if its current value is ``former``.
 
-        Return False, and change nothing, if the store has neither the record ``former`` nor the record ``new``.
+        Return True if the value is now ``new``. If the current value is neither ``former`` nor ``new``, change nothing
+        and return False. None for ``former`` means that the store has no record yet.
         """
         ...
 
@@ -145,7 +149,10 @@ class LimitedSpace(Protocol):
 
 
 class HistoryController(Protocol):
-    """The operations on the history of finished messages. Entries expire, and survive a purge but not a deletion."""
+    """The operations on the history of finished messages.
+
+    History entries expire. A purge of the queue keeps them, and a deletion of the queue deletes them.
+    """
 
     def list(
         self,
@@ -301,9 +308,9 @@ class TopicController(Protocol):
         """Return a slice of the log: batches of the topics that match ``pattern``, in log order.
 
         Each batch has messages above the sequence ``after``. It may also have expired messages, which readers filter
-        out. The slice ends with the batch that reaches ``limit`` messages, or with the next one. It ends earlier if the
-        bodies would exceed a megabyte, or if the search has passed many batches of other topics. If the pattern is a
-        single topic, the cost depends on that topic only.
+        out. The slice ends with the batch that reaches ``limit`` messages, or with the batch after that. It ends
+        earlier if the bodies would exceed a megabyte, or if the search has skipped many batches of other topics. If the
+        pattern is a single topic, the cost depends on that topic only.
         """
         ...
 

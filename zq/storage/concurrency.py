@@ -156,7 +156,7 @@ class GroupCommit(Generic[Request, Answer]):
                 member.woken.release()
 
     def _wait_for_followers(self) -> None:
-        """Wait until the group is as large as the last one, but for at most ``linger`` seconds."""
+        """Wait until the group is as large as the previous group, but for at most ``linger`` seconds."""
         with self._lock:
             if self._last_size <= 1 + len(self._waiting):
                 return
@@ -166,7 +166,10 @@ class GroupCommit(Generic[Request, Answer]):
         self._awaited = 0
 
     def _take_followers(self, weight: int) -> list[_Member[Request, Answer]]:
-        """Remove and return the oldest waiting requests that fit in the group of a leader with this weight."""
+        """Remove the oldest waiting requests from the waiting list, and return them as members of the leader's group.
+
+        ``weight`` is the weight of the leader's request. The total weight of the group does not exceed the capacity.
+        """
         with self._lock:
             count = 0
             for member in self._waiting:

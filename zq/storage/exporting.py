@@ -146,7 +146,11 @@ class Exporter:
     def _read_missing_keys(
         self, project: str, at: Cursor, limit: int, now: Seconds
     ) -> tuple[Sequence[Parcel], Cursor | None]:
-        """Read the idempotency keys of missing queues, from the position in ``at`` or from the queue after it."""
+        """Read the idempotency keys of missing queues.
+
+        If the cursor ``at`` has a position, continue with its queue at this position. Otherwise, start with the first
+        missing queue after the cursor's queue.
+        """
         names = [at.queue] if at.position else self._reader.missing(project, at.queue, limit)
         found: list[Parcel] = []
         for name in names:

@@ -11,7 +11,10 @@ from collections.abc import Callable
 
 
 class LongScan(Exception):
-    """Raised before any change if an operation would read too many entries on the event loop's thread."""
+    """The error for an operation that would read too many entries on the event loop's thread.
+
+    The operation raises this error before it changes anything.
+    """
 
 
 class Ticket:
@@ -32,11 +35,17 @@ class Ticket:
         _thread.ticket = None
 
     def defer(self, wait: Callable[[], object]) -> None:
-        """Set the function that waits for the disk. The last function suffices: it also waits for earlier writes."""
+        """Set the function that waits for the disk, and replace the function of an earlier call.
+
+        The new function also waits for all earlier writes, so the earlier function is not needed.
+        """
         self.wait = wait
 
     def keep_open(self, release: Callable[[], object]) -> bool:
-        """Keep the store open until ``release``. Return False if it is already kept open or no sync is pending."""
+        """Keep the store open until the method ``release`` calls the function ``release``.
+
+        Do nothing and return False if the ticket already keeps the store open, or if no disk sync is pending.
+        """
         if self.wait is None or self._release is not None:
             return False
         self._release = release

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The in-memory store for tests and demonstrations: the queue engine over sorted dictionaries."""
+"""The in-memory driver for tests and demonstrations, which keeps all data in sorted dictionaries."""
 
 import logging
 import threading

@@ -43,7 +43,7 @@ class ConnectionSubscriptions:
         self._watchers: dict[QueueRef, Callable[[], object]] = {}
 
     def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
-        """Set the callback for new messages of the subscription ``id`` to the queue.
+        """Set the callback for new messages of a subscription. ``queue`` and ``id`` identify the subscription.
 
         ``notify`` is called on any thread. Calls can be lost, so the connection must also poll.
         """
@@ -65,7 +65,10 @@ class ConnectionSubscriptions:
         self._subscriptions.delete(_source(queue), id)
 
     def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
-        """Yield the messages in batches. A batch is deleted when the next one is requested. Raises ``ReadOnly``."""
+        """Yield the messages in batches. A batch is deleted when the next one is requested.
+
+        Raises ``ReadOnly`` if the server is in read-only mode.
+        """
         hidden = _source(queue).connection_queue(id)
         while True:
             self._modes.check_change()

@@ -56,7 +56,10 @@ class Deliveries:
     def list(
         self, source: Source, id: str, marker: int, limit: int | None, pending: bool
     ) -> ReadResult[Page[Delivery]]:
-        """Return a page of pending or dead-lettered deliveries, oldest first. Raises ``Invalid``."""
+        """Return a page of pending or dead-lettered deliveries, oldest first.
+
+        Raises ``Invalid`` if the limit is out of range.
+        """
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         one, now = self._get_subscription(source, id), self._clock.now()
         queue, chosen = source.dead_letter_queue(id), ListFilter()

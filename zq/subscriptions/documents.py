@@ -38,7 +38,7 @@ _decoder: Final = msgspec.msgpack.Decoder(SubscriptionSet)
 
 
 class Cursors:
-    """The fan-out cursors: how far the messages of a project's topic log have been copied to subscriptions.
+    """The fan-out cursors. A cursor is the position up to which a project's topic log was copied to subscriptions.
 
     Only projects with topic subscribers have a cursor. Each change is a compare-and-set on the cursor's version.
     """
@@ -228,7 +228,10 @@ def postpone(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
 
 
 def _decode_unexpired(stored: bytes | None, now: Seconds) -> SubscriptionSet:
-    """Decode a set and drop expired subscriptions. Its generation is at least the time, so that none repeats."""
+    """Decode a set and drop expired subscriptions.
+
+    The generation of the result is at least the current time, so that no generation is used twice.
+    """
     found = _decoder.decode(stored).without_expired(now) if stored else SubscriptionSet()
     return msgspec.structs.replace(found, generation=max(found.generation, int(now * 1000)))
 

@@ -85,7 +85,7 @@ class Subscribers(Followers):
 
 
 class FollowResult(Struct, frozen=True):
-    """The result of one fan-out step of a topic log. ``more``: the log has more messages."""
+    """The result of one fan-out step of a topic log. If ``more`` is true, the log has more messages."""
 
     pending: Sequence[QueueRef]
     more: bool

@@ -82,7 +82,10 @@ class SubscriptionsFeature(Feature):
 def subscriptions_feature(
     options: NotificationOptions, core: Broker, share: Callable[[], SignedUrlOptions], strategy: object, alone: bool
 ) -> SubscriptionsFeature:
-    """Create the feature. Without the extra ``delivery``, the server rejects all new subscriptions."""
+    """Create the feature.
+
+    If the package's extra ``delivery`` is not installed, the server rejects all new subscriptions.
+    """
     if not CAN_DELIVER:
         return SubscriptionsFeature(UseCases(core, create_policy(options, share, check_address=_reject_subscriber)))
     trusts, storage, clock = create_trusts(options, strategy), core.storage, core.waiters.clock

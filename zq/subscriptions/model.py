@@ -72,7 +72,8 @@ class Notice(Struct, frozen=True, array_like=True):
         generation: For a queue, the version of its subscription set at the time of the post. For a topic, the
             message's sequence number.
         confirmation: The type of a confirmation request; "" for a message.
-        delay: The delay of the message in seconds. None = the queue has no default delay, so delays are ignored.
+        delay: The delay of the message in seconds. If the queue has no default delay, the server ignores the delays of
+            messages, and ``delay`` is None.
         hops: The number of subscriptions through which the message has already passed, for loop detection.
         seal: For a topic message, the random bytes to which its encryption is bound (``Entry.seal``).
     """

@@ -141,7 +141,10 @@ class SubscriptionConfirmation(_Resource):
 
 
 def _is_owner(req: Request) -> bool:
-    """Return whether the caller acts as the source's owner: neither by a signed URL nor as an administrator."""
+    """Return whether the caller acts as the source's owner.
+
+    A caller with a signed URL or the role of an administrator does not act as the owner.
+    """
     identity: Identity = req.context.identity
     return bool(identity.credential) and SIGNATURE not in req.env and ADMIN not in identity.roles
 

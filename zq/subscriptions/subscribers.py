@@ -140,7 +140,7 @@ def with_trust(options: dict[str, Any], trust: str) -> dict[str, Any]:
 
 
 def drop_masked_headers(options: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of the options without headers whose values are masked, for a new subscriber."""
+    """Return a copy of the options for a new subscriber. The copy has no headers whose values are masked."""
     result = {name: value for name, value in options.items() if name != "post_headers"}
     if isinstance(headers := options.get("post_headers"), dict):
         given = {name: value for name, value in headers.items() if value != HIDDEN}

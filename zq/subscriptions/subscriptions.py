@@ -125,7 +125,8 @@ class Subscriptions:
 
         Args:
             token: The caller's Keystone token, with which a trust is created.
-            connection: The id of the caller's WebSocket connection, the subscriber if ``terms`` has none.
+            connection: The id of the caller's WebSocket connection. If ``terms`` has no subscriber, the connection
+                becomes the subscriber.
 
         Raises:
             Invalid: A term is not valid, or the server lacks a key or a service that the subscription needs.
@@ -170,14 +171,20 @@ class Subscriptions:
         return CreatedSubscription(found.id, secret if found.id == made.id else "")
 
     def list(self, source: Source, marker: str, limit: int | None) -> ReadResult[Page[Subscription]]:
-        """Return a page of the source's subscriptions, sorted by id. Raises ``Invalid``."""
+        """Return a page of the source's subscriptions, sorted by id.
+
+        Raises ``Invalid`` if the limit is out of range.
+        """
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         now = self._clock.now()
         items = [each for each in self._stored.get(source).items if each.id > marker][:size]
         return ReadResult(Page(items, items[-1].id if items else None), now)
 
     def list_project(self, project: str, marker: str, limit: int | None) -> ReadResult[Page[ListedSubscription]]:
-        """Return a page of the project's subscriptions. Raises ``Invalid`` and ``InvalidParameter``."""
+        """Return a page of the project's subscriptions.
+
+        Raises ``Invalid`` if the limit is out of range, and ``InvalidParameter`` if the marker is malformed.
+        """
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         if marker and not MARKER.fullmatch(marker):
             raise InvalidParameter("marker is not valid for this listing; use the marker in the link to the next page.")
@@ -286,7 +293,10 @@ class Subscriptions:
             self._request_confirmation(source, left, "UnsubscribeConfirmation")
 
     def rotate(self, source: Source, id: str) -> str:
-        """Create a signing secret. For a day, the old one also signs. Raises ``Invalid`` without an encryption key."""
+        """Create a signing secret and return it. For one day, the previous secret also signs deliveries.
+
+        Raises ``Invalid`` if the server has no encryption key.
+        """
         secret = new_secret()
         sealed, until = self._policy.sealer.seal(secret), self._clock.now() + ROTATION_SECONDS
 

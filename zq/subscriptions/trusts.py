@@ -71,7 +71,10 @@ class Trusts:
             raise Unavailable("Keystone is temporarily unavailable. Try again later.") from error
 
     def headers(self, subscriber: str, options: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return HTTP headers that contain a trust token, which is cached. Raises ``Invalid`` if there is no token."""
+        """Return HTTP headers that contain a trust token. The token is cached until it is about to expire.
+
+        Raises ``Invalid`` if there is no token, or if the subscriber may not receive it.
+        """
         trust = options.get("trust_id")
         if not isinstance(trust, str) or not trust:
             raise Invalid("The subscription has no trust.")
@@ -117,7 +120,10 @@ def _list_urls(catalogue: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _is_below(place: str, url: str) -> bool:
-    """Return whether ``url`` is at or below the prefix ``place``. Paths with ``.`` or ``..`` never are."""
+    """Return whether ``url`` is at or below the prefix ``place``.
+
+    Return False if the path of ``url`` contains ``.`` or ``..``.
+    """
     ours, theirs = urlsplit(place), urlsplit(url)
     if (ours.scheme, ours.hostname, _port(ours)) != (theirs.scheme, theirs.hostname, _port(theirs)):
         return False

@@ -107,9 +107,9 @@ class Server:
 def server(
     *, auth_strategy: str = "", quota: Mapping[str, int] | None = None, store: str = "memory:", sqs: bool = False
 ) -> Generator[Server, None, None]:
-    """Serve an empty store on a free port of the loopback interface, from threads of this process.
+    """Serve an empty store on a free port of the loopback interface; a context manager.
 
-    Several servers may run concurrently.
+    The server runs in threads of this process. Several servers may run concurrently.
 
     Args:
         auth_strategy: "" = no authentication; "token" = clients need a token from ``Server.token``.
@@ -209,7 +209,10 @@ class _Connection(WSGIRequestHandler):
     timeout = PATIENCE
 
     def get_environ(self) -> dict[str, Any]:
-        """Add the socket, which the application needs to detect a disconnected client."""
+        """Add the connection's socket to the WSGI environment.
+
+        The application needs the socket to detect a disconnected client.
+        """
         return {**super().get_environ(), "gunicorn.socket": self.connection}
 
     def log_message(self, *_: object) -> None:

@@ -52,7 +52,7 @@ class ExporterLogFilter(logging.Filter):
 
 
 class BoundedExporter(SpanExporter):
-    """An exporter that bounds the queue of spans in front of it, and counts the spans that were not sent.
+    """An exporter with a limit for the number of queued spans. It counts the spans that were not sent.
 
     Thread-safe.
 

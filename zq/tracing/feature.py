@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TracingFeature(Feature):
-    """The middleware that records spans, and their export.
+    """The tracing feature: the middleware that records spans, and the export of the spans.
 
     Args:
         recorder: ``None`` = tracing is off.

@@ -90,8 +90,10 @@ class RequestSpan:
 class RequestTracing:
     """Falcon middleware that records a span of each sampled request.
 
+    If a request has a parent span, the parent determines whether the request is sampled.
+
     Args:
-        sample: Fraction of requests without a parent that are sampled.
+        sample: The fraction of the other requests that are sampled.
     """
 
     def __init__(self, sample: float, recorder: Recorder) -> None:
@@ -172,7 +174,10 @@ def _describe(req: Request, resp: falcon.Response, span: RequestSpan, now: float
 
 
 def _stored_context(attributes: bytes) -> SpanContext | None:
-    """Return the context of the span that posted the messages with these attributes, if they have a valid one."""
+    """Return the context of the span that posted the messages with these attributes.
+
+    Return None if the attributes contain no valid context.
+    """
     value = decode_attributes(attributes).message_attributes.get(TRACE_NAMES[0])
     return _parse_context(value.string_value or "") if value else None
 

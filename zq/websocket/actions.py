@@ -32,7 +32,10 @@ class Reply(Struct, frozen=True):
 
 
 def build_request(action: str, body: Body) -> Request | None:
-    """Build the HTTP request for an action, or None for an empty ``message_get_many``. Raises ``Invalid``."""
+    """Build the HTTP request for an action. Raises ``Invalid`` if a parameter is missing or has the wrong type.
+
+    Return None for a ``message_get_many`` without ids.
+    """
     if action == "queue_list":
         return Request("GET", "/v2/queues", _get_query(body, marker=str, limit=int, detailed=bool))
     queue = "/v2/queues/" + _get_segment(body, "queue_name")
@@ -136,7 +139,10 @@ def _get_ids(body: Body, name: str) -> list[str]:
 
 
 def _get_drafts(body: Body) -> list[dict[str, Any]]:
-    """Return the messages to post, without ``delay``, which contract 14 ignores. Raises ``Invalid``."""
+    """Return the messages to post. Omit their ``delay``, which contract 14 ignores.
+
+    Raises ``Invalid`` if the messages are missing or malformed.
+    """
     messages = _get_field(body, "messages", list)
     if messages is None:
         raise Invalid('Bad request. Missing "messages" field.')

@@ -29,7 +29,7 @@ CLOSE_TOO_BIG: Final = 1009
 
 
 class ClientDisconnect(Exception):
-    """Raised if the client has disconnected, or does not read the data sent to it."""
+    """The error for a client that has disconnected, or that does not read the data sent to it."""
 
 
 class ConnectionLimits(Struct, frozen=True):

@@ -142,7 +142,10 @@ class Session:
         self._deadline = time.monotonic() + CREDENTIAL_TIMEOUT
 
     def begin(self) -> None:
-        """Raise ``CloseConnection`` unless a required proxy has authenticated the handshake."""
+        """Check that the handshake came through the proxy, if the authentication strategy is ``proxy``.
+
+        Raises ``CloseConnection`` if the check fails.
+        """
         if self._service.strategy == "proxy" and self._call(WHOAMI_REQUEST, {}).status != 200:
             raise CloseConnection(CLOSE_POLICY, "This connection did not come through the proxy.")
 
@@ -152,7 +155,10 @@ class Session:
         return self._open or bool(self._credential)
 
     def check(self) -> None:
-        """Check the authentication deadline and the credential's expiry. Raises ``CloseConnection``."""
+        """Check whether the connection may stay open.
+
+        Raises ``CloseConnection`` if the credential has expired, or if the client did not authenticate in time.
+        """
         if self._credential:
             if self._expires is not None and self._service.clock.now() >= self._expires:
                 raise CloseConnection(CLOSE_EXPIRED, "The credential has expired.")
@@ -175,7 +181,10 @@ class Session:
         self.pushes.end()
 
     def start_pushing(self) -> None:
-        """Start pushing for a new subscription, after its answer was sent: no message may precede the answer."""
+        """Start to push the messages of a new subscription.
+
+        Call this method after the answer was sent, because no message may precede the answer.
+        """
         subscribed, self._subscribed = self._subscribed, None
         if subscribed is not None:
             self.pushes.add(*subscribed)
@@ -271,7 +280,7 @@ class Session:
         return self._build_success(action, body, project, reply)
 
     def _build_success(self, action: str, body: dict[str, Any], project: str, reply: Reply) -> tuple[int, Any]:
-        """Return the status and body of the answer. Queue metadata is as stored, without defaults."""
+        """Return the status and body of the answer. Queue metadata in the answer has no defaults for unset keys."""
         if action == "queue_get":
             return 200, self._stored(project, body["queue_name"]) or {}
         if action == "subscription_create" and not self._is_new(project, body, reply):
@@ -302,7 +311,11 @@ class Session:
         return None if stored is None else wire.json_object(stored.metadata)
 
     def _headers(self, headers: Mapping[str, Any], signed: bool, checks_client: bool = True) -> dict[str, str]:
-        """Return the HTTP headers: those in the frame, and the frame's or the connection's credential."""
+        """Return the HTTP headers of the request.
+
+        The headers include a credential. If ``signed`` is true, it is the signature in the frame. Otherwise, it is the
+        credential of the connection.
+        """
         given = {"X-Project-ID": headers["X-Project-ID"], "Client-ID": headers["Client-ID"]}
         if not checks_client and not _is_uuid(given["Client-ID"]):
             given["Client-ID"] = NO_CLIENT

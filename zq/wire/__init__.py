@@ -118,7 +118,7 @@ def json_value(raw: bytes) -> Any:
 
 
 def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
-    """Decode JSON, including checks of encoding and numbers. Raises ``InvalidBody``."""
+    """Decode JSON, and check its encoding and numbers. Raises ``InvalidBody`` if the JSON is not valid."""
     try:
         value = decoder.decode(raw)
         if not raw.isascii():
@@ -137,7 +137,10 @@ def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
 
 
 def _lone_surrogate(raw: bytes) -> str:
-    """Return an error sentence for an unpaired surrogate, which msgspec does not explain, or ""."""
+    """Return an error sentence if the JSON has an unpaired surrogate, or "" if it has none.
+
+    The errors of msgspec do not explain unpaired surrogates.
+    """
     half = next((escape for escape in _ESCAPES.finditer(raw) if escape[1]), None)
     if half is None:
         return ""

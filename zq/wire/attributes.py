@@ -100,7 +100,7 @@ def _to_json(value: AttributeValue) -> JsonValue:
 
 
 def _number(text: str) -> int | float | None:
-    """Parse an attribute of type Number. Return ``None`` if its text would change as a JSON number."""
+    """Parse an attribute of type Number. Return ``None`` if a JSON number would not preserve the text."""
     try:
         number = _decode_number(text)
     except msgspec.DecodeError:

@@ -45,7 +45,10 @@ def page(member: str, items: Sequence[object], path: str, query: dict[str, str] 
 
 
 def next_links(path: str, query: dict[str, str] | None) -> list[answers.Link]:
-    """Return the link to the next page. Only the last parameter may change, because the rest is cached."""
+    """Return the link to the next page.
+
+    The parameter that changes from page to page must be the last one, because the encoded form of the others is cached.
+    """
     if query is None:
         return []
     *given, (name, value) = query.items()
@@ -203,7 +206,10 @@ def _format_since(moment: Seconds | None, now: Seconds) -> tuple[str | None, int
 
 @lru_cache(maxsize=4096)
 def timestamp(moment: Seconds) -> str:
-    """Format a time as ISO 8601 in UTC with milliseconds. Cached, because all messages of a post have one time."""
+    """Format a time as ISO 8601 in UTC with milliseconds.
+
+    The result is cached, because all messages of a post have the same time.
+    """
     return datetime.fromtimestamp(round(moment, 3), UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 

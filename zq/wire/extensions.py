@@ -91,7 +91,10 @@ def replay_terms(raw: bytes) -> ReplayTerms:
 
 
 def parse_time(text: str) -> Seconds | None:
-    """Parse ISO 8601, by default in UTC, rounded to milliseconds; ``None`` if the text is not valid."""
+    """Parse a time in ISO 8601, and round it to milliseconds. Return ``None`` if the text is not valid.
+
+    A time without a time zone is in UTC.
+    """
     try:
         named = datetime.fromisoformat(text)
     except ValueError:

@@ -41,7 +41,8 @@ class Key(Struct, frozen=True):
             clients see no value.
         topics: Whether the key has an effect on topics.
         shown_on_topics: Whether clients see the value of ``shown`` on topics, too.
-        refusal: Why a topic cannot have the key, as the end of a sentence; "" = a topic can have it.
+        refusal: The reason why a topic cannot have the key; it ends the sentence of an error message. "" = a topic can
+            have the key.
         parse: Converts a stored value to the parsed value. Without ``parse``, the stored value is used, or the field's
             default if the value is unset or falsy.
         page: The documentation page or section that explains the key, relative to ``api-ref``.

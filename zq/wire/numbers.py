@@ -43,7 +43,11 @@ def check_numbers(raw: bytes, field: str = "") -> None:
 
 
 def checked_json(value: object, field: str = "") -> bytes:
-    """Encode a value as JSON. Raises ``InvalidBody`` for NaN and infinities, and msgspec's errors."""
+    """Encode a value as JSON.
+
+    Raises ``InvalidBody`` if the value contains NaN or an infinity. Raises msgspec's error if the type of a value is
+    not supported.
+    """
     encoded = msgspec.json.encode(value)
     if b"null" in encoded:
         check_finite(value, field)
@@ -111,6 +115,9 @@ def _children(value: object) -> Iterable[tuple[str, object]]:
 
 
 def _path(steps: tuple[str, ...]) -> str:
-    """Format a path for an error message. It ends at ``body``, because errors must not reveal a message's content."""
+    """Format a path for an error message.
+
+    The path ends at ``body``, because errors must not reveal a message's content.
+    """
     shown = steps[: steps.index(".body") + 1] if ".body" in steps else steps
     return "".join(step[:_MAX_KEY] for step in shown[:_MAX_STEPS]).removeprefix(".")

@@ -86,7 +86,10 @@ def events(messages: Sequence[PublishedMessage], now: Seconds) -> list[bytes]:
 
 
 def gap_event(after: int, resumes: int) -> bytes:
-    """Render the event for a gap. Its id is the last missing sequence number, after which clients resume."""
+    """Render the event for a gap.
+
+    The event id is the last missing sequence number, so that a client resumes after the gap.
+    """
     return b"id: %d\nevent: gap\ndata: %b\n\n" % (resumes - 1, encode(answers.Gap(after, resumes)))
 
 
@@ -96,7 +99,10 @@ def opening(position: int) -> bytes:
 
 
 def heartbeat(position: int) -> bytes:
-    """Render a heartbeat: a comment, and ``position`` as the event id, from which a client that reconnects resumes."""
+    """Render a heartbeat: a comment, and ``position`` as the event id.
+
+    A client that reconnects resumes from this position.
+    """
     return b": heartbeat\nid: %d\n\n" % position
 
 

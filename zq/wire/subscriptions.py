@@ -93,7 +93,7 @@ class Tested(Struct):
 
 
 def mask_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of the options in which header values and the trust id are masked, for responses."""
+    """Return a copy of the options for a response. The header values and the trust id are masked."""
     shown = dict(options)
     if isinstance(headers := options.get("post_headers"), dict):
         shown["post_headers"] = dict.fromkeys(headers, HIDDEN)

@@ -54,12 +54,18 @@ _share_decoder: Final = msgspec.json.Decoder(ShareTerms)
 
 
 def token_terms(raw: bytes) -> TokenTerms:
-    """Parse the body of a request to create a token, or return the defaults. Raises ``InvalidBody``."""
+    """Parse the body of a request to create a token. If the body is empty, return the defaults.
+
+    Raises ``InvalidBody`` if the body is not valid.
+    """
     return wire.decode(_decoder, raw) if raw else TokenTerms()
 
 
 def share_terms(raw: bytes) -> ShareTerms:
-    """Parse the body of a request to create a pre-signed URL, or return the defaults. Raises ``InvalidBody``."""
+    """Parse the body of a request to create a pre-signed URL. If the body is empty, return the defaults.
+
+    Raises ``InvalidBody`` if the body is not valid.
+    """
     return wire.decode(_share_decoder, raw) if raw else ShareTerms()
 
 

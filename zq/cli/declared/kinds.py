@@ -109,7 +109,7 @@ class Kind(ABC, Generic[D, A]):
         self.delete(name, actual)
 
     def held(self, name: str, actual: A) -> str:
-        """Describe the data that a deletion of the object would destroy, such as messages; "" = none."""
+        """Describe the data that a deletion of the object would destroy. Return "" if there is no such data."""
         return ""
 
     def remark(self, action: Action, name: str, actual: A | None) -> str:
@@ -227,7 +227,8 @@ class Queues(_Resources):
     def deletion_order(self, actual: dict[str, ActualResource]) -> list[str]:
         """Return the queues to prune, each before its dead-letter queue.
 
-        The dead-letter queue of a queue that remains is kept, because the server would create it again.
+        If a remaining queue uses a dead-letter queue, the dead-letter queue is kept, because the server would create
+        the dead-letter queue again.
         """
         stored = self.export(actual)
         kept = {*targets_first({**stored, **self.declared}, self.declared)}
@@ -236,7 +237,10 @@ class Queues(_Resources):
 
 
 def targets_first(queues: Mapping[str, Resource], names: Iterable[str]) -> list[str]:
-    """Return the names and dead-letter queues that ``queues`` contains, each dead-letter queue before its sources."""
+    """Return the names and the names of their dead-letter queues, each dead-letter queue before its sources.
+
+    Names that ``queues`` does not contain are omitted.
+    """
     ordered: dict[str, None] = {}
     for name in names:
         chain: dict[str, None] = {}

@@ -29,7 +29,7 @@ class Step(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """The steps in order. ``obstacles`` has a sentence for each reason why a step would fail."""
+    """The steps of ``zq apply`` in order. ``obstacles`` has a sentence for each reason why a step would fail."""
 
     steps: list[Step]
     obstacles: list[str]
@@ -89,7 +89,10 @@ def carry_out(plan: Plan, show_secrets: Callable[[Change, dict[str, Any]], None]
 
 @contextmanager
 def named_errors(kind: Kind[Any, Any], name: str, remark: str = "") -> Generator[None, None, None]:
-    """Convert server errors to a ``Failure`` that names the object and, for permission errors, ``Kind.right``."""
+    """Convert server errors in the block to a ``Failure`` whose message begins with ``name``.
+
+    If the caller lacks a permission, the message includes ``kind.right``, which describes the required permission.
+    """
     try:
         yield
     except ZqError as error:

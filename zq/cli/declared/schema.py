@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON Schema of a declaration file, with the server's limits, and its error messages."""
+"""The JSON Schema of a declaration file, and error messages for files that violate the schema."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -77,7 +77,10 @@ def _resource(kind: str, limits: Limits) -> Json:
 
 
 def file_schema(limits: Limits) -> Json:
-    """Return the JSON Schema of a declaration file. Each description is the predicate of an error message."""
+    """Return the JSON Schema of a declaration file.
+
+    Each ``description`` in the schema is the predicate of an error message, such as "must be an object".
+    """
     queue = (
         rf"^{bounds.LONG_QUEUE_NAME.pattern}\Z",
         f"a name must be 1 to {bounds.MAX_NAME} characters from A-Z a-z 0-9 _ - and the dot",

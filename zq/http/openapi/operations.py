@@ -106,7 +106,7 @@ def operation(
 
     Args:
         answers: Responses by status code. A string is the name of the body's schema; "" means no body.
-        errors: Status codes of further error responses, besides ``usual`` and those of failed authentication.
+        errors: Status codes of further error responses. Omit ``usual`` and the status codes of failed authentication.
         usual: Status codes of the error responses that almost all operations have.
     """
     errors = (*usual, *errors, *(() if identity in UNGUARDED_OPERATIONS else GUARDED))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenAPI operations of queues and topics: metadata, listings, stats, purge; messages and streams of topics."""
+"""OpenAPI operations of queues and topics (metadata, listings, stats, purge), and of messages and streams in topics."""
 
 from typing import Final, NamedTuple
 

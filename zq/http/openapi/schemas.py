@@ -222,7 +222,10 @@ def _service() -> Json:
 
 
 def _record(optional: str = "", /, **members: Json) -> Json:
-    """Return the schema of an object. ``optional`` lists its optional properties, separated by blanks."""
+    """Return the schema of an object with the properties ``members``.
+
+    ``optional`` contains the names of the optional properties, separated by spaces.
+    """
     return {
         "type": "object",
         "properties": members,

@@ -17,7 +17,10 @@ _MEMBER: Final = re.compile(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)$", re.MULTILINE)
 
 
 def request_schemas(*kinds: Any, **named: Any) -> Json:
-    """Return the schemas of structs and of the structs in them. ``named`` sets other component names."""
+    """Return the schemas of structs and of all nested structs, by component name.
+
+    The component name of a struct is its class name. ``named`` maps other component names to further structs.
+    """
     structs = {kind.__name__: kind for kind in kinds} | named
     references, found = msgspec.json.schema_components(structs.values(), ref_template="{name}")
     names = {made["$ref"]: name for made, name in zip(references, structs, strict=True)}

@@ -87,7 +87,10 @@ class LatencyMonitor(Events):
         return self.monotonic() - self._last >= QUIET
 
     def adjust_share(self) -> None:
-        """Adjust the fraction of time for sweeps after every ``SAMPLES`` samples."""
+        """Adjust the fraction of time that sweeps may use, if there are ``SAMPLES`` new samples of the latency.
+
+        If sweeps have been behind for ``ARREARS`` seconds, set the fraction to its maximum.
+        """
         with self._lock:
             if self._sample_count >= SAMPLES:
                 self.ratio = self._ratios / self._sample_count

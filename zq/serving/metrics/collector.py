@@ -110,7 +110,8 @@ class StoreCollector(Collector):
     def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
         """Yield the dead-letter queues that are named in the metadata of the queues in ``rows``.
 
-        The rows of a project must be its first queues, because the listing is read from the beginning.
+        This method reads as many queues of each project as ``rows`` contains, from the start of the project's listing.
+        The rows must therefore contain the first queues of the listing.
         """
         for project, count in Counter(queue.project for queue, _ in rows).items():
             after: str | None = ""

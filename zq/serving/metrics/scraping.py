@@ -21,7 +21,7 @@ class Metrics(Struct, frozen=True):
 
 
 def scrape(host: str, port: int) -> Metrics:
-    """Read the metrics page of a server. Raises ``Unavailable`` if no zq server serves it at this address."""
+    """Read the metrics page of a server. Raises ``Unavailable`` if no zq server serves the page at this address."""
     # Must be imported after multiprocess.begin in a server, which does not scrape.
     from prometheus_client.parser import text_string_to_metric_families
 

@@ -218,7 +218,10 @@ def _parse_allowed_hosts(given: Sequence[str]) -> Iterator[str]:
 
 
 def read_queue_ttl_lines(conf: cfg.ConfigOpts) -> Sequence[str]:
-    """Return the entries of the option ``queue_ttl``; in its environment variable, commas separate them."""
+    """Return the entries of the option ``queue_ttl``.
+
+    If an environment variable sets the option, commas separate the entries.
+    """
     # oslo.config would treat each character of the variable as an entry.
     together = os.environ.get(variable("expiry", "queue_ttl"))
     lines: list[str] = conf.expiry.queue_ttl if together is None else [line for line in together.split(",") if line]
@@ -340,7 +343,10 @@ def _describe_values(option: DeclaredOption) -> str | None:
 
 
 def parse_strategy(given: str) -> str:
-    """Return the authentication strategy without blanks. Raises ``StartRefused`` for an unknown strategy."""
+    """Remove spaces from the name of an authentication strategy and return the name.
+
+    Raises ``StartRefused`` for an unknown strategy.
+    """
     strategy = given.replace(" ", "")
     if strategy not in STRATEGIES:
         names = ", ".join(STRATEGIES[1:-1])
@@ -403,7 +409,11 @@ def read_pool_settings(
 
 
 def choose_http_server(chosen: str, certificates: str) -> str:
-    """Return the HTTP server. "auto" selects Granian if installed and without client certificates, else gunicorn."""
+    """Return the name of the HTTP server.
+
+    The choice "auto" selects Granian if Granian is installed and client certificates are not configured. Otherwise,
+    "auto" selects gunicorn.
+    """
     if chosen != "auto":
         return chosen
     return "granian" if find_spec("granian") is not None and not certificates else "gunicorn"

@@ -72,10 +72,11 @@ class MongoStorage(Defaults):
     def now(self) -> Seconds:
         """Return the time of the database, in seconds since the Unix epoch.
 
-        The time never decreases, even across zq servers. The exception: a stored time more than ``FALSE_FUTURE``
-        seconds ahead of MongoDB's clock is reset to the clock.
+        The time never decreases, even across zq servers, with one exception: if the stored time is more than
+        ``FALSE_FUTURE`` seconds ahead of MongoDB's clock, it is reset to MongoDB's clock.
 
-        The command does not wait for secondaries, because a shorter round trip gives a more accurate time.
+        The method sends a write that does not wait for secondaries, because a shorter round trip gives a more accurate
+        time.
         """
         return self._tell_time(durable=False)
 

@@ -69,7 +69,8 @@ def update_in_transaction(
 ) -> int:
     """Update all messages of a claim in one transaction, and return the number of updated messages.
 
-    ``until`` is the highest new expiry in milliseconds; 0 = unchanged. Raises ``Fenced`` if the epoch of ``fence`` is
+    ``until`` is the latest expiry of the messages after the update, in milliseconds. It is 0 if the update does not
+    change the expiry of any message. Raises ``Fenced`` if the epoch of ``fence`` is
     not the last issued epoch.
     """
     held = held_filter(client, key, claim, now)

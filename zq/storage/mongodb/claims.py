@@ -81,8 +81,9 @@ class CreationResult(NamedTuple):
 class ExclusiveClaim:
     """A request for a claim that has a caller-supplied name or is protected by a fence.
 
-    Each request has its own transaction, which also writes the document of the name. If several callers request a claim
-    with the same name at the same time, the transactions conflict, and only one claim is created.
+    Each request has its own transaction. If the claim has a name, the transaction also writes a document for this name.
+    If several callers request a claim with the same name at the same time, their transactions therefore conflict, and
+    only one claim is created.
     """
 
     def __init__(
@@ -170,7 +171,8 @@ class SettleRequest(Struct, frozen=True):
         """Whether the settlement only deletes and releases messages, without history, idempotency key or fence.
 
         The counts in MongoDB's reply are then sufficient to build the result. The counts do not distinguish named
-        messages from the rest, so a settlement with both is not plain.
+        messages from the claim's other messages. A settlement that names messages and also deletes all other messages
+        is therefore not plain.
         """
         settlement = self.settlement
         return not (

@@ -144,7 +144,10 @@ class StoreClient:
         return {"s": key.shard, "q": key.messages, **conditions} if self.sharded else {"q": key.messages, **conditions}
 
     def shards(self, shards: Iterable[str]) -> BsonDocument:
-        """Return a condition that routes a command to these shard keys; empty if the store is not sharded."""
+        """Return a condition that routes a command to the shards with these shard keys.
+
+        If the store is not sharded, return an empty condition.
+        """
         return {"s": {"$in": list(dict.fromkeys(shards))}} if self.sharded else {}
 
     def find(
@@ -200,9 +203,10 @@ class StoreClient:
     ) -> list[BsonDocument]:
         """Run a read command and return the documents of its cursor.
 
-        If ``is_single``, the method saves the cost of a cursor object, a fifth of the call's CPU time, but may return
-        documents beyond ``max_bytes``. The first batch must contain all documents, unless these exceed the size of a
-        reply. The other options are those of ``find``.
+        If ``is_single`` is true, the method reads the documents from the first reply, without a cursor object. This
+        saves a fifth of the call's CPU time, but the result may exceed ``max_bytes``. If MongoDB has more documents and
+        the first reply is smaller than ``max_bytes``, the method sends the command again and reads with a cursor. The
+        other options are those of ``find``.
         """
         later = {"afterClusterTime": committed} if isinstance(committed, Timestamp) else {}
         if committed:
@@ -299,7 +303,8 @@ class StoreClient:
     ) -> int:
         """Run delete statements, and return the number of deleted documents.
 
-        If ``durable`` is False, a failover may undo the deletions, so a server must repeat them.
+        If ``durable`` is False, a failover may undo the deletions. Use this option only for deletions that a server
+        repeats later, such as the removal of expired documents.
         """
         deleted: int = self._write({"delete": MESSAGES, "deletes": statements}, session, durable)["n"]
         return deleted

@@ -25,7 +25,10 @@ TRANSIENT: Final = "TransientTransactionError"
 
 
 class RemovalPending(OperationFailure):
-    """Raised if a purge or deletion of the queue is pending: some of the removed messages are not yet deleted."""
+    """The error for a write to a queue with a pending purge or deletion.
+
+    Some of the messages that the purge or deletion has removed are not yet deleted from the database.
+    """
 
 
 def read_up_to(cursor: CommandCursor[BsonDocument], max_bytes: int) -> list[BsonDocument]:

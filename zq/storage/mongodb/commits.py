@@ -119,7 +119,7 @@ class Commits:
         return producers.last_batch(record) if producers.has_last_batch(record, now) else None
 
     def carry_on(self, project: str, producer: str, most: int, now: int) -> bool:
-        """Carry out up to ``most`` messages of the producer's decided commit, and return whether work is left."""
+        """Delete or publish up to ``most`` messages of the producer's decided commit. Return whether work is left."""
         record = self._find(producers.identity(project, producer))
         if record.get("state") != DECIDED:
             return False
@@ -152,7 +152,8 @@ class Commits:
     def resume(self, now: int, *, stages: bool = True) -> int:
         """Abort overdue undecided commits, drop expired stages, and return the number of removed drafts.
 
-        If ``stages`` is False, drop only stages without the field ``e``, because the TTL index cannot remove these.
+        If ``stages`` is False, drop only expired stages without the field ``e``. MongoDB's TTL index removes the other
+        expired stages.
         """
         # A large commit removes ``e`` from its stages. After an abort, only this method can drop them.
         lasting: BsonDocument = {"$or": [{"state": {"$exists": True}}, {"e": {"$exists": False}}]}
@@ -276,7 +277,11 @@ class Commits:
     def _slice(
         self, record: BsonDocument, most: int, entered: list[QueueKey], clock: RunningClock
     ) -> tuple[Callable[[Session], BsonDocument] | None, Step]:
-        """Return a function that executes the next slice of a decided commit, and the step that the slice completes."""
+        """Return a function and a step of the commit.
+
+        The function executes the next slice of a decided commit. It is None if all messages are deleted or published.
+        The step is the step that the slice belongs to.
+        """
         if record["settled"] < len(record["settle"]):
             return partial(self._settle, record, most, clock), Step.SETTLED
         drafts, at = next_drafts(self._stages, record["publish"], record["at"], most)

@@ -178,7 +178,7 @@ class QueueDetails(NamedTuple):
 
 
 class MetadataLookup:
-    """Lookups of queue metadata for all threads of a process. Concurrent lookups share a command."""
+    """A reader of queue metadata for all threads of a process. It combines concurrent lookups into one command."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client

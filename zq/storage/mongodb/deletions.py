@@ -3,8 +3,9 @@
 
 - Concurrent requests share a command if each of them deletes a single message, or deletes messages regardless of
   claims. If the reply shows that some messages were not deleted, each caller checks its own messages.
-- Other requests share a transaction: deletions with history entries, in a grouped queue, or of several claimed
-  messages. Separate transactions on one queue would conflict on the queue's history counter.
+- A deletion uses a transaction if the queue keeps a history, if the queue is grouped, or if the request deletes several
+  claimed messages. Concurrent requests share a transaction, because separate transactions on one queue would conflict
+  on the queue's history counter.
 """
 
 from collections import defaultdict
@@ -26,7 +27,10 @@ from zq.storage.mongodb.shared_commands import CAPACITY, SharedCommands
 
 
 class Deletion(NamedTuple):
-    """A request to delete messages. ``now`` is in milliseconds; ``claims`` None = delete regardless of claims."""
+    """A request to delete messages. ``now`` is in milliseconds.
+
+    ``claims`` lists the claims that may hold the messages. If it is None, claimed messages are deleted too.
+    """
 
     key: QueueKey
     doc_ids: Sequence[str]

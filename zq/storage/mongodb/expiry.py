@@ -12,12 +12,12 @@ over at most ``LEASE`` seconds later. If two servers ever work at the same time,
 The fields ``g`` and, for a deletion, ``g1`` store the sequence up to which documents are still to be deleted. The
 leader deletes these documents in small steps:
 
-1. the messages, whether claimed or not; outdated group entries are recomputed
-2. after a deletion of the queue, its history entries and idempotency keys
-3. the fields ``g`` and ``g1``
+1. The messages, whether claimed or not. In a grouped queue, outdated group entries are recomputed.
+2. If the queue was deleted: its history entries and idempotency keys.
+3. The fields ``g`` and ``g1``.
 
-A deleted queue keeps its counters for 60 days. If the queue is created again, its sequences therefore exceed all old
-markers.
+The counters of a deleted queue are kept for 60 days. If a queue of the same name is created during this time, its
+sequences continue from the old counters, so they exceed all markers of the deleted queue.
 
 **Topics.** Documents of purged topics and trimmed batches are deleted in the same way: see the module ``topic_log``.
 """

@@ -70,7 +70,10 @@ def _guard(key: QueueKey) -> BsonDocument:
 
 
 def find_pending(client: StoreClient, project: str | None = None) -> Mapping[str, BsonDocument]:
-    """Return the documents of queues with pending deletes, by shard key. ``project`` None = all projects."""
+    """Return the documents of all queues with pending deletes, as a mapping from shard key to document.
+
+    If ``project`` is not None, return only documents of queues of this project.
+    """
     prefix = "q" if project is None else "q" + layout.project_prefix(project)
     end = "r" if project is None else layout.after(prefix)
     noted = {"g": {"$exists": True}, "_id": {"$gt": prefix, "$lt": end}}

@@ -71,7 +71,7 @@ class ServeResult(NamedTuple):
 
 
 class GroupClaimer:
-    """The claims and pops of one grouped queue, for all threads of this process."""
+    """The executor of claims and pops in one grouped queue, for all threads of this process."""
 
     def __init__(self, client: StoreClient, key: QueueKey) -> None:
         self._client = client
@@ -186,8 +186,8 @@ class GroupClaimer:
     ) -> dict[str, "GroupMessages"]:
         """Read several groups in one command, and return the first messages of each group.
 
-        If the groups have more messages than the command reads, the last groups are missing, and the last group in the
-        result is marked as cut.
+        If the groups have more messages than the command reads, the result lacks the groups at the end of ``names``.
+        The last group in the result then has ``is_cut`` set, because it may have more messages.
         """
         if len(names) < 2:
             return {}

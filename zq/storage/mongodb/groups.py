@@ -74,7 +74,8 @@ def update_entries(
 ) -> None:
     """Rewrite the entries of message groups whose messages this transaction has changed or removed.
 
-    ``changed`` has the messages before the change. ``until`` is their latest new expiry in milliseconds; 0 = unchanged.
+    ``changed`` contains the messages as they were before the change. ``until`` is the latest expiry of the messages
+    after the change, in milliseconds. It is 0 if no expiry has changed.
     """
     names = sorted({one["h1"] for one in changed if "h1" in one})
     if names:
@@ -193,7 +194,8 @@ def _entry(shard: str, group: str) -> BsonDocument:
 def _addition_statement(shard: str, group: str, joined: Sequence[Head], floor: int) -> BsonDocument:
     """Return the statement that updates the entry of the group for the added messages ``joined``.
 
-    The entry keeps its message, unless this message was removed or, in a fair group, an added message is earlier.
+    An entry refers to the message that becomes available next. The entry continues to refer to this message, with two
+    exceptions: the message was removed, or the queue's grouping is fair and an added message becomes available earlier.
     """
     is_fair = index_of(group) == FAIR
     first = min(joined) if is_fair else min(joined, key=lambda one: one.sequence)

@@ -8,8 +8,8 @@ A lane is a document with these fields:
 ========= ==============================================================================================================
 ``_id``   "j" name; ``s``: "j"
 ``l``     number of the last committed group of posts
-``o``     owner: a random text for each life of a process
-``u``     end of the owner's lease, which each group extends. Later, another process may take the lane.
+``o``     owner: a random text that each process generates when it starts
+``u``     end of the owner's lease, which each group extends; after this time, another process may take the lane
 ``r``     how often the lane has changed hands
 ``t``     how often readers have found that no transaction holds the lane
 ========= ==============================================================================================================
@@ -43,7 +43,10 @@ MAX_ATTEMPTS: Final = 1 << 32
 
 
 class NotDrawn(Aborted):
-    """Raised if sequences cannot be drawn outside a transaction. The caller then assigns them inside a transaction."""
+    """The error if sequences cannot be reserved outside a transaction.
+
+    The caller then reserves the sequences inside a transaction.
+    """
 
 
 class Lane:
@@ -64,8 +67,9 @@ class Lane:
     def hold(self, session: Session) -> None:
         """Write the lane's document, so that other writers wait for the end of the session's transaction.
 
-        This must be the first write of the transaction. Raises ``NotDrawn`` if another process has taken the lane, or
-        if a transaction of unknown outcome was committed; the next call then acquires a lane again.
+        This must be the first write of the transaction. Raises ``NotDrawn`` if another process has taken the lane. Also
+        raises ``NotDrawn`` if the outcome of an earlier transaction was unknown and the transaction was in fact
+        committed. After ``NotDrawn``, the next call acquires a lane again.
         """
         if not self.name:
             self._acquire()

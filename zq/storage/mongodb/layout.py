@@ -388,7 +388,8 @@ WAIT: Final[BsonDocument] = {"$subtract": ["$d", "$c.e"]}
 def release_update(now: int, delay: int | None = None) -> list[BsonDocument]:
     """Return the update that releases messages at ``now``, in milliseconds.
 
-    The messages become available ``delay`` seconds later; None = after their back-off.
+    The messages become available ``delay`` seconds later. If ``delay`` is None, the messages become available after
+    their back-off.
     """
     after_wait = {"$cond": [{"$gt": [WAIT, 0]}, {"$add": [now, WAIT]}, "$c.d"]}
     return [{"$set": {"d": after_wait if delay is None else now + delay * 1000}}, {"$unset": CLAIM_FIELDS}]

@@ -101,7 +101,11 @@ Metadata = bytes | None
 
 
 class PostResult(NamedTuple):
-    """The result of one transaction of posts; the answer to a post is None, unexpected metadata, or an error."""
+    """The result of one transaction that stores posts.
+
+    ``answers`` has one item for each post: None if the post was stored, the queue's metadata if it differs from the
+    metadata that the caller expects, or an error.
+    """
 
     answers: Sequence[Metadata | Exception]
     ranges: Mapping[QueueKey, SequenceRange]
@@ -153,7 +157,10 @@ class Poster:
             self._client.counters.record(counter["_id"], last, last)
 
     def _draw(self, posts: Sequence[Post]) -> PostResult | None:
-        """Store posts whose sequences are reserved outside the transaction, or return None if this is impossible."""
+        """Store posts in a transaction, and reserve their sequences outside this transaction.
+
+        Return None if the sequences cannot be reserved. In this case, nothing is stored.
+        """
         try:
             stored = self._run(posts, Beside(self._client, self._lane))
         except NotDrawn:

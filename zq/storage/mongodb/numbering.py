@@ -3,18 +3,20 @@
 
 - ``InTransaction``: the transaction advances the counters itself. This takes the fewest commands, but two servers that
   post to the same queue abort each other's transactions.
-- ``Beside``: the transaction first holds the lane of its process. A plain write outside the transaction then draws the
-  sequences. It holds a counter for one write only, so nothing is aborted. Readers wait for open posts: see
+- ``Beside``: the transaction first writes the document of its process's lane (see ``lanes``). A write outside the
+  transaction then reserves the sequences. This write is called a *draw*. A draw locks a counter only briefly, so
+  servers that post to the same queue do not abort each other's transactions. Readers wait for open posts: see
   ``open_posts``.
 
 A process draws for ``SHARED_SECONDS`` after it has found that another one advanced a counter; see ``counter_cache``.
 Both ways may be used at the same time: a draw waits for a transaction that has written the counter, and a transaction
 whose snapshot does not include a draw cannot advance the counter.
 
-**Draws.** A draw changes the queue's document only if the queue exists and if no later attempt of the lane has drawn
-there. A draw that is given up and executed late therefore never replaces the range of a running transaction. If a
-transaction is aborted, its sequences stay unused, and it is counted as posted until the next count of the project's
-usage. If anything else than the expected happens, nothing is stored, and the posts are repeated with ``InTransaction``.
+**Draws.** A draw changes the queue's document only if the queue exists and no later attempt of the lane has already
+drawn sequences in the queue. MongoDB may execute a draw after the server has stopped waiting for the reply. The
+condition ensures that such a late draw never replaces the range of a running transaction. If a transaction is aborted,
+its sequences stay unused, and the usage of the project includes its messages until the next count. If a draw fails,
+nothing is stored, and the posts are repeated with ``InTransaction``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,7 +48,7 @@ class Numbering(Protocol):
 
 
 class InTransaction:
-    """Sequences that the transaction assigns itself, as ``counters`` describes.
+    """The assignment of sequences within the transaction that stores the messages; see ``counters``.
 
     Args:
         cached: The cached counters.
@@ -74,7 +76,10 @@ class InTransaction:
 
 
 class Beside:
-    """Sequences that a plain write draws outside the transaction, while the transaction holds the process's lane."""
+    """The assignment of sequences by a write outside the transaction that stores the messages.
+
+    The transaction holds the lane of its process during this write; see ``lanes``.
+    """
 
     def __init__(self, client: StoreClient, lane: Lane) -> None:
         self._client = client

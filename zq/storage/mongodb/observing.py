@@ -162,7 +162,10 @@ def list_claims(client: StoreClient, project: str, after: str, limit: int, now: 
 
 
 def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapping[str, int]:
-    """Return the floor (last removed sequence) of each queue with removed messages in ``groups``, by shard key."""
+    """Return the queues whose removed messages are in ``groups``, as a mapping from shard key to floor.
+
+    The floor of a queue is the last sequence that a purge or deletion has removed.
+    """
     first: dict[str, int] = {}
     for group in groups:
         shard = group["_id"]["q"][1:]

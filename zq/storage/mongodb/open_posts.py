@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readers that wait for open posts: listings by marker, and changes of a queue.
 
-Messages whose sequences were drawn beside their transactions (see ``numbering``) do not become visible in the order of
-their sequences. A listing that returns a message must not leave a lower sequence to an open transaction, because the
-listing continues after the marker.
+A *draw* reserves the sequences of a post outside the post's transaction (see ``numbering``). Messages with drawn
+sequences do not become visible in the order of their sequences. A listing continues after the sequence of the last
+message that it has returned. It must therefore not return a message while an open transaction can still add a message
+with a lower sequence.
 
 **Listings.** A listing reads the queue's document and the lanes, then the messages up to the queue's last sequence in
 this view. If a range that begins at or below the page's last message is open in the view, the listing *settles* the
@@ -23,10 +24,11 @@ lane's document, which fails while a transaction holds the lane.
 
 Most pages need no view:
 
-- If the document that is read after the page has no ranges, no server has ever drawn sequences in the queue. The draws
-  below a message precede its commit, so a page that includes the message would show them.
-- A process remembers the *final* sequence of each queue: no message up to it can appear any more. It is below the first
-  range that is open in a view.
+- A search reads the queue's document after the page. If this document contains no ranges, no server has ever drawn
+  sequences in the queue. All draws of lower sequences precede the commit of a message. If the page includes the
+  message, the document would therefore contain these draws.
+- A process remembers the *final* sequence of each queue. No further message can appear up to the final sequence,
+  because it is below the first range that is open in a view.
 
 **Changes.** A purge, a deletion and a change of the metadata settle the open ranges before they are answered. A post
 that drew before the change is then committed before the answer, or never.
@@ -94,7 +96,10 @@ Found = tuple[Sequence[BsonDocument], BsonDocument]
 
 
 class OpenPosts:
-    """The posts of all servers that are still open, as known to one process. Thread-safe."""
+    """One process's knowledge about the open posts of all servers, used to read pages and to wait for these posts.
+
+    Thread-safe.
+    """
 
     def __init__(self, client: StoreClient, timer: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -135,7 +140,9 @@ class OpenPosts:
     def _limits(self, key: QueueKey, after: Timestamp | None = None) -> PageLimits:
         """Return the limits by a view of the time ``after`` or later. Ranges of ended attempts are not open.
 
-        The page must be read as late as the last of them was settled, so ``committed`` is at least this time.
+        Ranges that this process has settled do not count as open. The page must be read from data that includes the
+        outcomes of these ranges. ``committed`` is therefore not earlier than the time at which the last of these ranges
+        was settled.
         """
         conditions: BsonDocument = {"$or": [{"_id": key.counter}, LANES]}
         found, committed = self._client.view(conditions, "_id_", after or self._time)

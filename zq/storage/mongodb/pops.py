@@ -37,10 +37,10 @@ class Pop(NamedTuple):
 class Pops:
     """The executor of pops in one process.
 
-    If another process has changed a message, the transaction is aborted. Each request of the group then runs in its own
-    transaction, and so do all requests of the next ``APART`` seconds. Without this pause, collisions of two processes
-    on one queue would also abort pops from other queues. On a sharded cluster, requests never share a transaction,
-    because the transaction would involve many shards.
+    Concurrent requests share a transaction. If another process has changed a message, the transaction is aborted. Each
+    request of the group then runs in its own transaction. For the next ``APART`` seconds, new requests do not share
+    transactions either. Otherwise, collisions of two processes on one queue would also abort pops from other queues. On
+    a sharded cluster, requests never share a transaction, because the transaction would involve many shards.
     """
 
     def __init__(self, client: StoreClient) -> None:

@@ -90,7 +90,7 @@ class QueueClaimer:
         (self.group_claimer.head_hint if found.groups else self._head_hint).record_collision()
 
     def search(self, want: int, now: int, max_bytes: int) -> SearchResult:
-        """Search for ready messages, or for message groups that may have ready messages if the queue is grouped."""
+        """Search for ready messages. In a grouped queue, search for message groups that may have ready messages."""
         for _ in range(2):
             if self.is_grouped:
                 names, metadata = self.group_claimer.find_due(want, now)

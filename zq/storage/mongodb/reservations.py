@@ -144,7 +144,10 @@ class Reservations:
                 raise ClaimLapsed.of(claim.claim)
 
     def unreserve(self, claims: Sequence[ClaimRef], attempt: str) -> None:
-        """Restore the former state of the claims' messages that the commit attempt has reserved."""
+        """Cancel the reservation of all messages of these claims that the commit attempt has reserved.
+
+        The messages return to the state before the reservation.
+        """
         for start in range(0, len(claims), CLAIMS_AT_ONCE):
             some = claims[start : start + CLAIMS_AT_ONCE]
             kept = [{**self._kept(claim, attempt), **UNGROUPED_FILTER} for claim in some]
@@ -157,8 +160,9 @@ class Reservations:
     def finish(self, claims: Sequence[ClaimRef], attempt: str, most: int, now: int, session: Session) -> int:
         """Finish up to ``most`` messages of the commit attempt, and return the number of completed claims.
 
-        One call handles only the first claims in the list, as long as they have the same queue and history retention.
-        If the call reaches ``most`` messages, it returns 0, and the next call continues with the same claims.
+        One call processes only claims at the start of the list, up to the first claim with another queue or another
+        history retention. If the call reaches its limit of messages, it returns 0, because some of the claims may still
+        hold messages. The caller then repeats the call with the same claims.
         """
         first = claims[0]
         group = list(

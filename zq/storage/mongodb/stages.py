@@ -122,10 +122,10 @@ class Stages:
         return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 
     def _stage(self, session: Session, staging: StageRequest) -> tuple[BsonDocument, BsonDocument | None]:
-        """Add the drafts to the counts of the stage, or create the stage, and return its former document.
+        """Add the drafts to the counts of the stage. Create the stage if it does not exist.
 
-        If an expired stage of this name must be dropped first, change nothing, and return the expired stage's document
-        twice.
+        Return the document of the stage before the change, and None. If an expired stage of this name must be dropped
+        first, change nothing. In this case, both items of the result are the expired stage's document.
         """
         named = identity(staging.project, staging.stage)
         more = {"count": len(staging.drafts), "bytes": sum(draft.size for draft in staging.drafts)}
@@ -214,7 +214,7 @@ class Stages:
         return removed
 
     def remove_part(self, stage: BsonDocument, begin: int, end: int) -> None:
-        """Remove the drafts of a published stage after the position ``begin``, up to the position ``end``."""
+        """Remove the drafts of a published stage whose positions are above ``begin`` and at most ``end``."""
         with self._client.verb():
             self._client.delete_all({**self._within(stage), "k": {"$gt": begin, "$lte": end}}, hint=layout.OBSERVERS)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connection to the database at startup: parse the URI, connect, and prepare the database.
 
-Every PyMongo option in the URI takes precedence over the settings. Exception: all reads go to the primary, because
-secondaries may lag behind.
+Every PyMongo option in the URI takes precedence over the settings, except the read preference: all reads go to the
+primary, because secondaries may lag behind.
 """
 
 import contextlib
@@ -213,7 +213,7 @@ def check_layout(client: Client, database: str) -> None:
 
 
 def store_layout(client: Client, database: str) -> None:
-    """Write the layout version and the level into a store that has none.
+    """Write the layout version and the level of this version of zq into the store, unless the store already has them.
 
     Raises ``StartRefused`` if this version of zq cannot use the store, and ``Unavailable`` if the command fails.
     """

@@ -227,7 +227,11 @@ class Floors(NamedTuple):
     purged: Mapping[str, int]
 
     def merge(self, later: "Floors") -> "Floors":
-        """Combine two states: the last sequence of ``later``, and the higher trimmed and purged sequences."""
+        """Combine two states of one log.
+
+        The result has the last sequence of ``later``. Its trimmed sequence, and the purged sequence of each topic, are
+        the maximum of the values in both states.
+        """
         topics = {*self.purged, *later.purged}
         purged = {topic: max(self.purged.get(topic, 0), later.purged.get(topic, 0)) for topic in topics}
         return Floors(later.last, max(self.trimmed, later.trimmed), purged)
@@ -246,7 +250,10 @@ def _state(key: QueueKey) -> BsonDocument:
 
 
 def _portion(found: Sequence[BsonDocument], start: int, limit: int) -> list[Batch]:
-    """Return the first batches, up to the batch that reaches ``limit`` messages after the sequence ``start``."""
+    """Return batches from the start of ``found`` until they have ``limit`` messages above the sequence ``start``.
+
+    Stop earlier if the batches would exceed ``MAX_BYTES``, but return at least the first batch.
+    """
     batches: list[Batch] = []
     count = weight = 0
     for one in found:

@@ -69,8 +69,9 @@ class Totals(Struct, frozen=True):
 class Count(Struct, frozen=True):
     """The last count of a project, as stored in its document.
 
-    ``moment`` is the start of the count. If it is in the future because a clock was wrong, the project is counted
-    again. ``until`` is the expiry of the lease. ``entered`` has the totals ever posted before the start of the count.
+    ``moment`` is the time at which the count started. If a wrong clock has set ``moment`` to a time in the future, the
+    project is counted again. ``until`` is the expiry of the lease. ``entered`` has the number and size of all messages
+    that had been posted to the project before the count started.
     """
 
     moment: Seconds = 0.0
@@ -146,7 +147,11 @@ class UsageEstimates:
         return None
 
     def _total(self, project: str, entered: Totals, most: int = 0) -> tuple[Totals, bool]:
-        """Return the message count and data size of a project, and whether both numbers are complete."""
+        """Return the message count and data size of a project, and whether the count was completed.
+
+        The count ends early if the project has more than ``most`` messages, history entries or idempotency keys; 0 = no
+        limit. The numbers are then too low.
+        """
         mean = entered.bytes // entered.messages if entered.messages else OVERHEAD
         found = Totals()
         for kind in "mho":
@@ -192,7 +197,7 @@ class UsageEstimates:
         return Totals(int(found[0]["messages"]), int(found[0]["bytes"])) if found else Totals()
 
     def _staged(self, project: str) -> Totals:
-        """Return the number of messages and bytes in stages, without published drafts."""
+        """Return the number and size of the drafts in the project's stages. Drafts that were published do not count."""
         prefix = layout.project_prefix(project)
         within = {"_id": {"$gt": "s" + prefix, "$lt": "s" + layout.after(prefix)}}
         stages = self._client.find(within, hint="_id_", fields={"_id": 0, "s": 1, "token": 1, "count": 1, "bytes": 1})

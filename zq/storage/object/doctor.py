@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health checks of a store in an object store, for ``zq-server doctor``, which do not take over the store."""
+"""Health checks of a store in an object store, for ``zq-server doctor``.
+
+The checks do not take over the store, so a server may continue to use it.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -12,8 +12,9 @@ The successor writes the position of the epoch's last valid record to ``Opening.
 parts. A record that arrives later is therefore ignored. ``api-ref/decisions`` contains the proof, and ``tests/model``
 enumerates the interleavings. The module ``restoring`` explains fencing by position.
 
-**Reads.** An owner serves reads only within one lease of its last successful check. A successor serves no requests
-until one lease after its fence. This requires only that clocks run at similar rates.
+**Reads.** A lease is a fixed period of time. An owner serves reads only if it has found no fence within the last lease
+period. A successor waits for a full lease period after it has stored its fence before it serves requests. This requires
+only that the clocks of both servers run at similar rates.
 """
 
 import threading
@@ -38,7 +39,7 @@ RECENT: Final = 1.0
 
 
 class TakenOver(Exception):
-    """Raised if another server takes over the store during this server's takeover."""
+    """The error if another server takes over the store during this server's takeover."""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
@@ -97,7 +98,10 @@ class Head(RestorePoints, frozen=True, kw_only=True):
 
 
 def log_name(epoch: int, position: int, by_position: bool = False) -> str:
-    """Return the object name of a log record. The name has no epoch if the epoch is fenced by position."""
+    """Return the object name of a log record.
+
+    If the epoch uses fencing by position (see ``restoring``), the name does not contain the epoch.
+    """
     return f"log/{position}" if by_position else f"log/{epoch}/{position}"
 
 
@@ -123,7 +127,8 @@ def write(objects: Objects, name: str, value: object) -> None:
 def newest(objects: Objects, known: int = 0) -> int:
     """Return the number of the newest election, or 0 if there was none.
 
-    Election numbers have no gaps, so the search begins at ``known``, the number of an earlier election.
+    ``known`` is the number of an earlier election, or 0. Election numbers have no gaps, so the function searches only
+    the numbers above ``known`` and uses a binary search.
     """
     low, high = known, known + 1
     while objects.has_election(high):
@@ -186,7 +191,11 @@ def extend_chain(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:
 
 
 class Proof:
-    """The proof that this server owns the store, valid for one lease after a check that finds no successor's fence."""
+    """The proof that this server owns the store.
+
+    The server regularly checks that no successor has stored a fence. Each successful check makes the proof valid for
+    ``lease`` seconds.
+    """
 
     def __init__(self, objects: Objects, epoch: int, lease: float, clock: Callable[[], float]) -> None:
         """Create a proof that is not valid yet.
@@ -242,13 +251,13 @@ class Proof:
 
     @property
     def is_valid(self) -> bool:
-        """Whether this server owned the store within the last lease and is not known to be deposed."""
+        """Whether the proof has not expired, and this server does not know of a successor."""
         return not self.fenced and self._clock() < self._until
 
     def extend(self, moment: float) -> None:
-        """Extend the proof to one lease after ``moment``, when this server owned the store.
+        """Make the proof valid for ``lease`` seconds from ``moment``, minus a safety margin.
 
-        ``moment`` is a time of the clock ``now``.
+        ``moment`` is a time at which this server owned the store, by the clock of ``now``.
         """
         self._until = max(self._until, moment + self._lease * (1 - MARGIN))
 

@@ -13,7 +13,7 @@ from zq.errors import Unavailable
 
 
 class ObjectStoreRejection(Unavailable):
-    """Raised if the object store rejects a request for a lasting reason, such as missing permissions or a quota."""
+    """The error if the object store rejects a request for a lasting reason, such as missing permissions or a quota."""
 
 
 class Requests:
@@ -54,7 +54,10 @@ class Objects(Protocol):
         ...
 
     def prove_exclusive(self) -> None:
-        """Test that only one of several concurrent calls of ``put_new`` succeeds. Raises ``StartRefused`` if not."""
+        """Test that only one of several concurrent calls of ``put_new`` succeeds.
+
+        Raises ``StartRefused`` if several calls succeed.
+        """
         ...
 
     def get(self, name: str) -> bytes | None:

@@ -36,8 +36,9 @@ NOT_THERE: Final = "There is no store under this prefix in the object store."
 class Restored(NamedTuple):
     """The state that a restore has reached.
 
-    ``position`` is the log position. ``moment`` is the creation time of the last applied log record or else of the
-    checkpoint, in milliseconds since the Unix epoch; 0 for an empty store.
+    ``position`` is the log position. ``moment`` is the creation time of the last applied log record, in milliseconds
+    since the Unix epoch. If the restore has applied no log records, ``moment`` is the creation time of the checkpoint.
+    It is 0 for an empty store.
     """
 
     position: int

@@ -69,7 +69,7 @@ class TakeoverTerms(NamedTuple):
         takeover: The action while the current owner may be alive: ``wait`` until it has stopped or timed out,
             ``refuse`` to start, or take over ``now``.
         owner_timeout: Seconds without a heartbeat after which ``wait`` assumes that the owner has stopped.
-        by_position: Whether the log is fenced by position after the takeover.
+        by_position: Whether the new owner's log uses fencing by position; see ``restoring``.
     """
 
     lease: float = 10.0
@@ -299,10 +299,10 @@ class Owner(Directory):
         return isinstance(head, Head) and head.released >= 0
 
     def _choose_copy(self, copy: StandbyCopy | None, kept: RestorePoints) -> StandbyCopy:
-        """Return the standby copy, or download the newest checkpoint in ``kept`` if it is newer than the copy.
+        """Return the standby copy, or replace it by the newest checkpoint in ``kept`` if the checkpoint is newer.
 
-        The log may no longer have the records that follow an older copy. Without a copy and a checkpoint, the result is
-        at position 0.
+        An older copy is unsuitable, because the log may no longer contain the records that follow it. If there is
+        neither a copy nor a checkpoint, the result has no data and the position 0.
         """
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
         if copy is not None and copy.position >= newest:

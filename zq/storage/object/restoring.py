@@ -92,8 +92,8 @@ def read_records(
 def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: Sequence[bytes | None]) -> bool:
     """Return whether a record of the epoch states that this position was acknowledged.
 
-    If none does, a missing record at this position is not damage, because concurrent uploads may be stored in any
-    order.
+    If the position was not acknowledged, a missing record at this position is not damage: the owner uploads records
+    concurrently, so a later record may have been stored first.
     """
     there = zip(names, values, strict=True)
     records = (entries.decode(value, name) for name, value in there if value is not None)

@@ -260,7 +260,10 @@ class Shipper:
                 return
 
     def _next(self) -> tuple[int, list[Batch], int] | None:
-        """Wait for the next record, and return its position, batches and uncompressed size, or None at the end."""
+        """Wait until the next record is due, and return its position, batches and uncompressed size.
+
+        Return None if this server no longer owns the store, or if the shipper is closing and no batches are waiting.
+        """
         with self._changed:
             while True:
                 if self._proof.fenced or (self._closing and not self._waiting):
@@ -292,7 +295,10 @@ class Shipper:
             self._cuts.popleft().position = position
 
     def _pause(self) -> float:
-        """Return the seconds until the next upload may begin or the next check is due; 0 or less = now."""
+        """Return the seconds until the next upload may begin or the next check is due.
+
+        A value of 0 or less means that an upload may begin now.
+        """
         if not self._waiting or self._last - self._acknowledged >= self._ahead:
             return UNHURRIED / 2
         now, oldest = time.monotonic(), self._waiting[0].since

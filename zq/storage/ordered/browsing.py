@@ -106,7 +106,10 @@ def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now:
 
 
 def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> list[Candidate]:
-    """Return fresh messages, above a position, that are not available yet because the clock was set back."""
+    """Return the fresh messages after a position that are not available yet.
+
+    Such messages exist only after the clock was set back.
+    """
     first, last = max(state.tally.fresh_head, after.lane) + 1, state.tally.fresh_tail + 1
     found: list[Candidate] = []
     if first < last:

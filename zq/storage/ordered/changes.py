@@ -49,9 +49,10 @@ class ReadyMessage(NamedTuple):
 
 
 class Change:
-    """Insertions, removals and rewrites of messages that are committed in one batch.
+    """A batch of insertions, removals and rewrites of messages, which ``commit`` applies atomically.
 
-    A claim group lists the messages of one claim that are claimed until the same time.
+    The change also updates the claim groups in the store. A claim group is a list of messages of one claim whose
+    visibility timeouts end at the same time.
     """
 
     def __init__(self, store: Store, now: int) -> None:
@@ -98,7 +99,10 @@ class Change:
         self._store_new(state, sequence, record, body)
 
     def adopt(self, state: QueueState, sequence: int, record: StoredMessage, body: bytes) -> None:
-        """Insert a message from another store, with its sequence and available-at. Add the body to ``record.size``."""
+        """Insert a message from another store, and keep its sequence and available-at.
+
+        The method adds the stored size of the body to ``record.size``.
+        """
         tally = self._tally(state)
         record.size += len(body) + OVERHEAD
         record.indexed = not state.grouping
@@ -199,7 +203,10 @@ class Change:
             self.invalidate_visibility(state, sequence)
 
     def invalidate_visibility(self, state: QueueState, sequence: int) -> None:
-        """Make listings read the message again, because it may become visible earlier than the index has recorded."""
+        """Discard the times in the queue's ``VisibilityIndex`` that let listings skip the message.
+
+        Call this method if the message may become visible earlier than before.
+        """
         self._lowered.setdefault(state, set()).add(sequence)
 
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
@@ -342,9 +349,10 @@ def _set_available(tally: Tally, record: NewMessage, now: int, may_be_fresh: boo
 
 
 def read_bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
-    """Return the bodies of the messages ``found``. A body is None if the message was removed or has expired since.
+    """Return the bodies of the messages in ``found``.
 
-    A damaged body raises ``StoreDamaged`` or, if ``spare`` is true, is returned as b"".
+    A body is None if the message was removed or expired after the search. For a damaged body, the function raises
+    ``StoreDamaged`` or, if ``spare`` is true, returns b"".
     """
     apart = [layout.pair.pack(queue, sequence) for sequence, record in found if record.body is None]
     if not apart:
@@ -376,7 +384,10 @@ class Routes(NamedTuple):
         return [ref for ref in target_queues(self.source.ref, moves) if self.targets[ref.name] is None]
 
     def move_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> list[Move]:
-        """Move the messages ``found`` by id, and return the completed moves. Expired messages are not moved."""
+        """Execute the moves, and return the completed ones. Expired messages are not moved.
+
+        ``found`` maps the id of each message to its sequence and record.
+        """
         carried = []
         values = read_bodies(store, self.source.number, [found[move.id] for move in moves])
         for move, body in zip(moves, values, strict=True):

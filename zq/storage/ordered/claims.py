@@ -232,8 +232,8 @@ def claim_message(
 def release_message(change: Change, state: QueueState, found: Found, delay: int | None, now: int) -> None:
     """Release a message from its claim. It becomes available ``delay`` seconds after ``now``.
 
-    If ``delay`` is None, the redelivery delay of the claim applies. If that is 0, the message's available-at before the
-    claim is restored.
+    If ``delay`` is None, the redelivery delay of the claim applies. If this redelivery delay is 0, the message gets
+    back the available-at that it had before the claim.
     """
     sequence, record = found
     place = record.index_fields()
@@ -286,9 +286,10 @@ class ClaimPage:
         self._steps = 0
 
     def read(self, project: str, after: str, queue: str) -> Page[ClaimSummary]:
-        """Return the claims after the marker ``after``, in one queue or, if ``queue`` is "", in the whole project.
+        """Return the next page of claims in a queue, or in the whole project if ``queue`` is "".
 
-        The page also ends after ``MAX_STEPS`` reads, but never within a claim.
+        The page begins after the marker ``after``. The page also ends after ``MAX_STEPS`` reads, but never within a
+        claim.
         """
         name, _, claim = after.rpartition("/")
         names = [queue] if queue else self._names(project, name)

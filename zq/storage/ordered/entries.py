@@ -31,7 +31,7 @@ HISTORY_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
 
 
 def message_entries(project: bytes, key: bytes, record: NewMessage, gone: bool = False) -> list[Write]:
-    """Return the writes that store, or remove if ``gone``, the index entries of a message.
+    """Return the writes that store the index entries of a message. If ``gone`` is true, the writes remove them.
 
     The indexes ``lines`` (message groups) and ``claims`` are not included. ``project`` is the project's key prefix.
     """

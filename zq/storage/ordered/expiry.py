@@ -160,9 +160,10 @@ class ActiveExpiry:
 
 
 def _counter_writes(store: Store, removed: Counter[bytes]) -> list[Write]:
-    """Return the writes that add to the counters of removed bytes.
+    """Return the writes that add the sizes in ``removed`` to the stored counters.
 
-    No lock is needed, because only active expiry writes these counters.
+    For each queue, a counter contains the total size of the messages that active expiry has removed. No lock is needed,
+    because only active expiry writes these counters.
     """
     keys = [layout.REMOVED + number for number, size in removed.items() if size]
     before = store.get_many("default", keys)
@@ -171,7 +172,7 @@ def _counter_writes(store: Store, removed: Counter[bytes]) -> list[Write]:
 
 
 class LazyExpiry:
-    """The removal of expired messages that readers have found, on a thread that runs from ``start`` to ``close``."""
+    """The executor of lazy expiry: a background thread that removes the expired messages that readers have found."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
@@ -206,7 +207,10 @@ class LazyExpiry:
 
 
 def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moments]]:
-    """Group (message key, time) by queue number. Each message had expired by its time, in Unix milliseconds."""
+    """Group pairs of message key and time by the number of the queue.
+
+    The time is a Unix time in milliseconds at which the message had already expired.
+    """
     grouped: defaultdict[bytes, Moments] = defaultdict(dict)
     for key, moment in expired:
         grouped[key[:8]][key] = moment

@@ -105,11 +105,17 @@ class GroupIndexChanges:
         index.slots[encode_slot(grouping, record.available, sequence)] = record
 
     def add_scanned(self, state: QueueState, key: bytes, scanned: ScannedRecords) -> None:
-        """Add the records that a claim has read in the group. This change finds the next first message among them."""
+        """Add the records that a claim has read in the group.
+
+        After the claim, the group may have a different first message. ``writes`` searches these records for it.
+        """
         self._indexes.setdefault(key, _GroupIndexChange(state, key)).scanned = scanned
 
     def writes(self, now: int) -> Iterator[tuple[QueueState, list[Write], bytes]]:
-        """Yield (queue, writes, key of the new entry in ``available`` or b"") for each changed group."""
+        """Yield (queue, writes, entry) for each changed group.
+
+        ``entry`` is the key of the group's new entry in ``available``, or b"" if the group has no new entry.
+        """
         for key, index in self._indexes.items():
             writes: list[Write] = [
                 ("lines", key + slot, None if record is None else b"")

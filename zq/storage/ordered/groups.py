@@ -69,8 +69,8 @@ def count_ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
 def count_depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
     """Count the messages of a grouped queue by state; see ``Storage.depth``.
 
-    Only the first ``most`` messages are read, and all later messages count as ready. ``expired`` is added to the
-    result.
+    Read only the first ``most`` messages, and count all remaining messages as ready. ``expired`` is the number of
+    expired messages, which the caller has counted.
     """
     counts = dict.fromkeys(State, 0)
     oldest = seen = 0
@@ -98,7 +98,10 @@ class GroupScan:
         self.damaged = False
 
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield (entry key, group key, head) of each message group that may have ready messages, in claim order."""
+        """Yield (entry key, group key, head) of each message group that may have ready messages, in claim order.
+
+        The head is the encoded time, order and sequence of the group's first message.
+        """
         number, size = layout.number.pack(self._state.number), layout.number.size
         upper = layout.pair.pack(self._state.number, self._now + 1)
         for key, value in self._state.ready_cursor.entries(self._store, upper):

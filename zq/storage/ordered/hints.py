@@ -52,7 +52,7 @@ class LazyExpiryQueue:
             return not self._closed
 
     def take(self, most: int) -> dict[bytes, int]:
-        """Remove up to ``most`` keys, oldest first. Return them with a time by which the message had expired."""
+        """Remove up to ``most`` keys, oldest first. Return each key with a time by which its message had expired."""
         with self._changed:
             taken = dict(islice(self._keys.items(), most))
             for key in taken:
@@ -94,7 +94,7 @@ class ReadyCursor(NamedTuple):
         return self.head < min(self.low, upper) or self.high < upper
 
     def move_to(self, head: bytes) -> "ReadyCursor":
-        """Return the cursor after a claim that has searched up to the key ``head``."""
+        """Return the cursor for the next claim, after a claim has searched up to the key ``head``."""
         return (
             ReadyCursor(head, self.low, self.high) if head < self.low else ReadyCursor(head, head, max(head, self.high))
         )
@@ -139,8 +139,8 @@ class VisibilityIndex:
     claimed or delayed messages to find the ten messages of a page.
 
     - Sequences are grouped into blocks, and blocks into larger blocks.
-    - For each kind of filter, a block may have a time before which none of its messages becomes visible. Filters that
-      hide a client's own messages have their own times per client.
+    - For each kind of filter, a block may have a time before which none of its messages becomes visible. A filter that
+      hides the messages of a certain client has separate times.
     - A change that makes a message visible earlier discards the times of its blocks. If a change discards times during
       a scan, the scan must not record times.
 
@@ -172,10 +172,10 @@ class VisibilityIndex:
         return sequence
 
     def record(self, list_filter: ListFilter, moments: Mapping[int, int], own: Mapping[int, int]) -> None:
-        """Record, for blocks of sequences, the time before which none of their messages becomes visible.
+        """Record times of blocks of sequences. Before its time, a block has no visible message.
 
-        ``moments`` has the times in Unix milliseconds for every client, by block. ``own`` has the times for the client
-        whose messages the filter hides.
+        Both mappings have the time of each block in Unix milliseconds. The times in ``moments`` are valid for all
+        clients. The times in ``own`` are valid only for the client whose messages the filter hides.
         """
         if moments:
             self._note((list_filter.claimed, list_filter.delayed, ""), moments, MAX_BLOCKS)

@@ -44,10 +44,14 @@ def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey
 def check_keys(
     store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, drafts: Sequence[Draft], now: int
 ) -> None:
-    """Raise an error if an idempotency key of a post or its drafts is already in use in the queue or log ``owner``.
+    """Raise an error if an idempotency key of a post is already in use in the queue or log ``owner``.
 
-    ``Repeated`` and ``DraftsRepeated`` contain the stored results. ``KeyReused`` means that a key belongs to a
-    different request.
+    A post may have one key, and each of its messages (``drafts``) may have one.
+
+    Raises:
+        Repeated: The post is a repetition. The error contains the result of the first request.
+        DraftsRepeated: Some messages are repetitions. The error contains the results of their first requests.
+        KeyReused: A key belongs to a different request.
     """
     check_key(store, owner, idempotency_key, list[str], now)
     first: dict[str, Repeated] = {}
@@ -65,9 +69,10 @@ def check_keys(
 def key_writes(
     owner: Owner, idempotency_key: IdempotencyKey, answer: Any, now: int, counts: bool = True, last: int = 0
 ) -> tuple[list[Write], int]:
-    """Return the writes that store a key with the result ``answer``, and their size in bytes (0 unless ``counts``).
+    """Return the writes that store a key with the result ``answer``, and the size of the result in bytes.
 
-    For a post, ``last`` is the sequence of its last message; otherwise 0.
+    If ``counts`` is false, the size is 0. ``last`` is the sequence of the last message of a post, or 0 for other
+    requests.
     """
     encoded = layout.encode(answer)
     size = len(encoded) + OVERHEAD if counts else 0

@@ -19,8 +19,8 @@ numbers   q                                    key in ``queues``
 tallies   q                                    Tally: the queue's counters
 messages  q sequence                           StoredMessage, including a short body; the order of listings
 bodies    q sequence                           longer raw JSON body, followed by a 4-byte stamp, see ``seal_body``
-available q available-at sequence              expires: the order of claims, of all messages except fresh ones;
-                                               in a grouped queue a group's hash: one entry per group
+available q available-at sequence              expires: the claim order of all messages that are not fresh;
+                                               in a grouped queue, the hash of a group: one entry per group
 lines     q hash                               time, order, sequence: the head of a message group, see ``group_index``
 lines     q hash order sequence                empty: a message of the group, in a grouped queue
 expiry    expires q sequence                   empty: the order of active expiry
@@ -259,8 +259,8 @@ class StoredEntry(Struct, array_like=True):
 class StoredKey(Struct, array_like=True):
     """The stored form of an idempotency key and the result of its first request.
 
-    ``size`` counts towards the queue's counters; it is 0 in a topic log. ``last`` is the sequence of the last message
-    of a post; 0 if it is unknown.
+    ``size`` is the number of bytes that the key adds to the queue's counters, or 0 in a topic log. ``last`` is the
+    sequence of the last message of a post, or 0 if the sequence is unknown.
     """
 
     digest: bytes
@@ -270,7 +270,13 @@ class StoredKey(Struct, array_like=True):
 
 
 class Stage(Struct, array_like=True):
-    """A stage: its number (the key prefix of its messages in ``staged``), its message count, and its size in bytes."""
+    """The record of a stage: messages that a producer has stored, and that a commit publishes.
+
+    Attributes:
+        number: The number of the stage. The keys of its messages in ``staged`` begin with this number.
+        count: The number of messages.
+        size: The size of the stage in bytes.
+    """
 
     number: int
     count: int = 0
@@ -310,7 +316,10 @@ def ms(moment: Seconds) -> int:
 
 
 def project_prefix(project: str) -> bytes:
-    """Return the key prefix of a project. It begins with a length: the prefix of ``a`` does not match ``ab``."""
+    """Return the key prefix of a project: the length of the name, and the name.
+
+    Because of the length, the prefix of project ``a`` does not match the keys of project ``ab``.
+    """
     text = project.encode("utf-8", "surrogatepass")
     return len(text).to_bytes(LENGTH, "big") + text
 
@@ -339,7 +348,10 @@ def extract_project_prefix(key: bytes) -> bytes:
 
 
 def name_prefix(prefix: bytes, name: str) -> bytes:
-    """Return the key prefix for a name without zero bytes. Its final zero byte excludes longer names."""
+    """Return the key prefix for a name, which must not contain zero bytes.
+
+    The prefix ends with a zero byte, so that it does not match the keys of longer names.
+    """
     return prefix + name.encode("utf-8", "surrogatepass") + b"\0"
 
 

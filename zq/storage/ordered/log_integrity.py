@@ -20,7 +20,7 @@ NO_LOG: Final = LogRecord(0)
 
 
 class _LenientStore:
-    """A store that reports damaged values as missing, and then sets ``missed``."""
+    """A store that reports a damaged value as missing. Such a read sets ``missed`` to True."""
 
     def __init__(self, store: Readable) -> None:
         self._store = store
@@ -68,7 +68,10 @@ class Findings:
             return None
 
     def check_wanted(self, family: str, key: bytes, wanted: Sequence[Write]) -> None:
-        """Report each entry in ``wanted`` that is missing or different. The record ``key`` must have these entries."""
+        """Report each entry in ``wanted`` that is missing or different.
+
+        The record that is stored under ``key`` must have these index entries.
+        """
         for other, place, value in wanted:
             stored = self.store.get(other, place)
             if stored is None:
@@ -77,7 +80,7 @@ class Findings:
                 self.contradict(f"{other}: {place.hex()} does not match {key.hex()} of {family}")
 
     def record_entries(self, family: str, key: bytes, value: bytes) -> list[Write]:
-        """Return the writes that store a record and its index entries; empty if the value is damaged."""
+        """Return the writes that store a record and its index entries, or an empty list if the value is damaged."""
         return self.decode(lambda stored: entries.record_entries(family, key, stored), family, key, value) or []
 
     def read_numbers(self, kind: bytes) -> set[bytes]:
@@ -116,7 +119,10 @@ class LogIntegrity:
         return set(self._logs)
 
     def check_due(self, key: bytes, note: bytes) -> None:
-        """Check a batch's entry in ``due``: the batch exists or was trimmed, and its entry in ``topics`` matches."""
+        """Check a batch's entry in ``due``.
+
+        The batch must exist or be trimmed, and the batch's entry in ``topics`` must match.
+        """
         batch = due.parse_entry(key)[1]
         value = self._findings.store.get(*logs.topic_removal(batch, note)[:2])
         if value is None or value[:8] != key[:8]:

@@ -133,14 +133,17 @@ MIN_COMPACTED: Final = 8 << 20
 
 
 class LogView(NamedTuple):
-    """A view of a log for readers. Only ``floors`` is mutable: the last purged sequence of each purged topic."""
+    """An immutable view of a log for readers, except for ``floors``, which later purges update.
+
+    ``floors`` maps the name of each purged topic to the last purged sequence.
+    """
 
     record: LogRecord
     floors: dict[str, int]
 
 
 class Log:
-    """The log of a project.
+    """The topic log of a project: one sequence of messages in memory and in the store, which all topics share.
 
     Attributes:
         pending: The notifications to send once their sequence is durable, as (sequence, batch). For a purge, the batch
@@ -241,10 +244,10 @@ class Log:
         store.write([write for batch, its in new for write in batch_writes(batch, its)])
 
     def trimmed(self) -> Range | None:
-        """Return the key range trimmed since the last returned range, for the caller to compact. Not thread-safe.
+        """Return a range of keys for the caller to compact: the batches trimmed since the last returned range.
 
-        Return None if the range is small, or if batches were trimmed since the last call: while trims continue, the
-        store compacts by itself.
+        Return None if the range is small. Also return None if a trim has happened since the last call, because the
+        store compacts by itself while trims continue. Not thread-safe.
         """
         record, seen, former = self.view.record, self._seen, self._compacted
         self._seen = record
@@ -327,9 +330,9 @@ class Logs:
 
 
 def _trim(store: Store, grown: LogRecord, old: LogRecord, keep: Retention) -> LogRecord:
-    """Compute the log record after a trim to ``keep``, without writing.
+    """Compute the record that the log has after a trim to ``keep``. Do not write the record.
 
-    Nothing is trimmed until the log exceeds a limit by an eighth, so that one range removal covers many batches.
+    The trim begins only when the log exceeds a limit by an eighth, so that one range removal covers many batches.
     """
     size, messages = grown.size - old.gone_size, grown.messages - old.gone_messages
     if 8 * size <= 9 * keep.size and 8 * messages <= 9 * keep.messages:

@@ -47,8 +47,8 @@ def take(
 ) -> list[ReadyMessage]:
     """Return up to ``limit`` ready messages in claim order. The caller must claim or remove all of them in ``change``.
 
-    A bounded number of expired messages is skipped and offered to lazy expiry (law L10). Unreadable messages are
-    skipped, so that a damaged block does not stop the queue. Raises ``StoreDamaged`` if all messages found are
+    The search skips a bounded number of expired messages and offers them to lazy expiry. It also skips unreadable
+    messages, so that a damaged block does not stop the queue. Raises ``StoreDamaged`` if all messages found are
     unreadable.
     """
     if state.grouping:
@@ -74,7 +74,10 @@ def take(
 def _read_messages(
     store: Store, state: QueueState, candidates: Sequence[Candidate], max_bytes: int
 ) -> tuple[list[ReadyMessage], int, int]:
-    """Read candidates up to ``max_bytes``. Return the messages, and the unreadable and processed counts."""
+    """Read candidates until their size exceeds ``max_bytes``.
+
+    Return the messages, the number of unreadable candidates, and the number of processed candidates.
+    """
     ready: list[ReadyMessage] = []
     unread, left = 0, max_bytes
     for at, (sequence, record, body) in enumerate(_read_contents(store, state.number, candidates)):

@@ -6,7 +6,8 @@
 - The batches of purged topics.
 
 The data is removed in steps. Each step begins at the key where the last one ended. A scan from the beginning would read
-the tombstones that earlier steps have left in the store. The removals are reported to ``pace``.
+the tombstones that earlier steps have left in the store. The removals are reported to ``pace``, the pace of the removal
+round.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,7 +43,10 @@ class PendingDeletes:
         return self._clear(store, layout.PENDING_QUEUE, self._messages, size, pace)
 
     def clear_numbers(self, store: Store, size: int, pace: Pace) -> int:
-        """Remove up to ``size`` records of removed histories and stages. An empty history or stage counts as one."""
+        """Remove up to ``size`` records of removed histories and stages.
+
+        An empty history or stage counts as one record.
+        """
         return self._clear(store, layout.PENDING_NUMBER, self._records, size, pace)
 
     def _clear(
@@ -100,7 +104,7 @@ class PendingDeletes:
 
 
 def delete_unused_hidden(session: Session) -> None:
-    """Delete the hidden states (idempotency keys of missing queues) that have no idempotency keys left."""
+    """Delete each hidden state of a missing queue if the state has no idempotency keys left."""
     for key, _ in session.store.scan("hidden", b"", layout.END):
         ref = layout.decode_queue_key(key)
         with session.registry.locked_or_hidden(ref) as state:
@@ -145,7 +149,7 @@ class BatchReclaim:
         return found
 
     def clear_purged(self, session: Session, size: int, pace: Pace) -> int:
-        """Remove up to ``size`` batches of purged topics. A topic without batches counts as one step."""
+        """Remove up to ``size`` batches of purged topics. A topic without batches counts as one batch."""
         found = 0
         for key, value in session.store.scan("floors", b"", layout.END * 3):
             log = session.registry.logs.find(layout.decode_project(value[layout.number.size :]))

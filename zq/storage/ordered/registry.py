@@ -196,7 +196,10 @@ class Registry:
                     return
 
     def ensure(self, ref: QueueRef, metadata: bytes = NO_METADATA, grouping: Grouping = Grouping.NONE) -> bool:
-        """Create the queue if it is missing, with the keys of its hidden state. Return whether it was missing."""
+        """Create the queue if it is missing, and return whether it was missing.
+
+        The new queue takes over the idempotency keys of its hidden state.
+        """
         while True:
             hidden = self._hidden.get(ref)
             with nullcontext() if hidden is None else hidden.lock, self._lock:
@@ -207,7 +210,7 @@ class Registry:
                     return True
 
     def create_hidden(self, ref: QueueRef) -> None:
-        """Create a hidden state for the idempotency keys of a missing queue, unless the queue exists."""
+        """Ensure that a missing queue has a hidden state for its idempotency keys. Do nothing if the queue exists."""
         with self._lock:
             if not (self._states.get(ref) or self._load_locked(ref) or self._hidden.get(ref)):
                 number = self._last_number + 1
@@ -218,7 +221,10 @@ class Registry:
                 self._hidden[ref] = QueueState(ref, record, Tally(), self.context)
 
     def purge(self, state: QueueState) -> None:
-        """Purge a locked queue atomically: give it a new number. Active expiry removes the messages of the old one."""
+        """Purge a locked queue atomically by giving it a new number.
+
+        Active expiry removes the messages under the old number later.
+        """
         with self._lock:
             record = QueueRecord(self._last_number + 1, state.metadata, state.history, state.grouping)
             empty = structs.replace(state.tally, count=0, bytes=0, fresh_head=state.tally.fresh_tail, fresh_gap=0)

@@ -63,7 +63,7 @@ def resume(
 
 
 def _shift_all(store: Store, later: int, postpone: Postpone) -> None:
-    """Extend all expiries by ``later`` milliseconds, even past ones, but not claims and delays."""
+    """Extend all expiries by ``later`` milliseconds, including past ones. Claims and delays stay unchanged."""
     postponed: dict[str, Shift] = {**_SHIFTS, "records": partial(_shift_document, postpone)}
     found: Iterator[list[Write]] = chain(
         (_shift_message(key, value, later) for key, value in store.scan("messages", b"", TOP)),

@@ -57,7 +57,7 @@ class Salvage(SalvageState):
         self.flush()
 
     def _find_level(self) -> bytes | None:
-        """Return the record of the level. If it is damaged, return the highest level, which the store may have."""
+        """Return the record of the store's level. If the record is damaged, return the highest level."""
         with suppress(StoreDamaged):
             return self.source.get("default", startup.LEVEL)
         return levels.initial()
@@ -71,7 +71,10 @@ def _latest_start(source: DamagedStore) -> int:
 
 
 class LogSalvage:
-    """The salvage of topic logs from a damaged store. ``numbers`` has the numbers of the logs in the new store."""
+    """The salvage of topic logs from a damaged store.
+
+    ``numbers`` has the number of each log that was copied to the new store.
+    """
 
     def __init__(self, salvage: SalvageState) -> None:
         self._salvage = salvage
@@ -105,7 +108,7 @@ class LogSalvage:
             self._salvage.raise_top(log)
 
     def _names(self) -> dict[bytes, bytes]:
-        """Return a mapping from keys of the family ``logs`` to log numbers, read from ``floors`` and ``default``."""
+        """Return the number of each log by its key in ``logs``. The sources are ``floors`` and ``default``."""
         floors = {value[8:]: key[:8] for key, value in self._source.scan("floors", b"", TOP)}
         notes = self._source.scan("default", layout.TRIMMED_LOG, layout.prefix_end(layout.TRIMMED_LOG))
         return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}

@@ -58,7 +58,11 @@ class CommitSalvage:
         return None if commit is None else Batch(commit.batch, commit.published, commit.deleted)
 
     def copy(self, queues: set[bytes], producers: set[bytes]) -> None:
-        """Copy the open commits to a new store with these queue numbers and producer keys (without the expiry)."""
+        """Copy the open commits to the new store.
+
+        ``queues`` has the numbers of the queues in the new store. ``producers`` has the keys of the producers in the
+        new store, without the expiry.
+        """
         for producer, commit in self._open.items():
             commit.reserved = [part for part in commit.reserved if layout.number.pack(part.number) in queues]
             rests = (self._copy_rest(producer, rest) for rest in commit.rests)
@@ -129,7 +133,7 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def describe_key(key: bytes) -> str:
-    """Return the name and project of a key of ``stages`` or ``producers`` for the list of losses."""
+    """Return the name and project in a key of ``stages`` or ``producers``, as text for the list of losses."""
     prefix = layout.extract_project_prefix(key)
     name = key[len(prefix) : -9].decode("utf-8", "replace")
     return f"{name} of project {layout.decode_project(prefix)!r}"
@@ -198,10 +202,12 @@ class NamedRecordSalvage:
                 self._salvage.save("producers", record_entries("producers", key, value))
 
     def _copy_stages(self) -> None:
-        """Copy the complete stages. Drop incomplete stages, because a commit would publish them as if complete.
+        """Copy the complete stages.
 
-        Stages of open commits are skipped. A commit removes the stage's entry, but the entry may reappear if the
-        write-ahead log is damaged.
+        Drop each incomplete stage, because a commit would publish only a part of its messages.
+
+        Skip the stages of open commits. A commit removes the entries of its stages, but if the write-ahead log is
+        damaged, such an entry may reappear.
         """
         for key, value in self._source.entries("stages", self._due("stages")):
             stage = None if value is None else layout.decode_stage(value)

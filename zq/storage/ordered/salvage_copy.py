@@ -86,7 +86,10 @@ class SalvageState:
         self._writes, self._size = [], 0
 
     def read_number(self, key: bytes) -> int | None:
-        """Return a number from the family ``default``; 0 if missing. If unreadable, report the loss and return None."""
+        """Return a number from the family ``default``, or 0 if there is no such number.
+
+        If the number is unreadable, report the loss and return None.
+        """
         try:
             return int.from_bytes(self.source.get("default", key) or b"")
         except StoreDamaged:

@@ -28,7 +28,7 @@ class IndexedFields(Struct):
     available: int = 0
 
     def read(self, family: str, key: bytes) -> None:
-        """Read the value in the key of an entry of the index ``family``, and set the field for this value."""
+        """Set the field of the message that the key of an entry in the index ``family`` contains."""
         if family == "ids":
             self.id = key[len(layout.extract_project_prefix(key)) :].decode("utf-8", "surrogatepass")
         elif family == "expiry":
@@ -125,7 +125,10 @@ class QueueSalvage:
 
     @cached_property
     def _traces(self) -> dict[bytes, IndexedFields]:
-        """The fields of messages with unreadable records, as far as index entries have them, by key in ``messages``."""
+        """The known fields of messages with unreadable records, by key in ``messages``.
+
+        The fields come from index entries.
+        """
         spans = self._source.gaps("messages")
         traces: defaultdict[bytes, IndexedFields] = defaultdict(IndexedFields)
         for family in ("ids", "expiry", "available") if spans else ():
@@ -247,7 +250,7 @@ class QueueSalvage:
 
     @cached_property
     def _orphans(self) -> dict[bytes, bytes]:
-        """The keys in ``queues`` of the queues that replace lost queues, by number of the lost queue."""
+        """The replacements of lost queues: the key in ``queues`` of each replacement, by number of the lost queue."""
         found = {}
         for key, value in self._source.scan("ids", b"", TOP):
             if value[:8] not in self._records and value[:8] not in found:
@@ -285,7 +288,10 @@ class QueueSalvage:
                 yield history_of(key, value)
 
     def write_tallies(self, answers: Counter[bytes]) -> None:
-        """Write the counters of all queues. ``answers`` has the bytes of idempotency results, by history number."""
+        """Write the counters of all queues.
+
+        ``answers`` has the size of the idempotency results in bytes, by history number.
+        """
         self._kept.update(answers)
         for record in self._hidden:
             number = layout.number.pack(record.number)

@@ -27,7 +27,10 @@ HANDFUL = 8
 def page(
     store: Store, state: QueueState, marker: int, limit: int, list_filter: ListFilter, now: int, max_bytes: int
 ) -> list[Message]:
-    """Return up to ``limit`` matching messages above the sequence ``marker``, at least one if any exists."""
+    """Return up to ``limit`` matching messages above the sequence ``marker``, up to a size of ``max_bytes``.
+
+    The first message is returned even if it exceeds ``max_bytes``.
+    """
     messages: list[Message] = []
     left = max_bytes
     while (want := limit - len(messages)) > 0:
@@ -167,9 +170,10 @@ class _Scan:
         self._note(block, until, own, self._open_block)
 
     def _note(self, block: int, until: int, own: int, next_block: int) -> None:
-        """Record the time until which later scans can skip a block, and the empty blocks before ``next_block``.
+        """Record the times until which later scans can skip a block.
 
-        ``until`` applies to scans for any client, ``own`` to scans that hide this client's own messages.
+        ``until`` is the time for all scans. ``own`` is the time for scans that hide the messages of the same client.
+        The blocks between this block and ``next_block`` are recorded as empty.
         """
         if until > self._now and block < self._open_block:
             self._times[block] = until

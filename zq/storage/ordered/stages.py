@@ -46,7 +46,10 @@ def find_or_create(
 
 
 def append_writes(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
-    """Return the writes that append drafts to the stage. Raises ``StageFull`` above ``most`` (bytes, messages)."""
+    """Return the writes that append drafts to the stage.
+
+    Raises ``StageFull`` if the stage would exceed ``most``, the maximum size in bytes and the maximum message count.
+    """
     size = stage.size + sum(draft.size for draft in drafts)
     grown = Stage(stage.number, stage.count + len(drafts), size)
     if size > most[0] or grown.count > most[1]:
@@ -147,7 +150,10 @@ def find_commit(store: Store, producer: bytes) -> OpenCommit | None:
 
 
 def scan_commits(store: Readable) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (producer, stored entry) for each open commit. The producer is the key of its record without the expiry."""
+    """Yield (producer, stored entry) for each open commit.
+
+    ``producer`` is the key of the producer's record in ``producers``, without the expiry.
+    """
     for key, value in store.scan("default", COMMIT, layout.prefix_end(COMMIT)):
         yield key[len(COMMIT) :], value
 
@@ -191,7 +197,10 @@ def _describe(store: Store, work: Work, name: str, key: bytes, value: bytes) -> 
 
 
 def usage(store: Store, project: str) -> tuple[int, int]:
-    """Return the number of staged messages in the project and the bytes of their bodies, including open commits."""
+    """Return the number of staged messages in the project, and the total size of their bodies in bytes.
+
+    Messages that an open commit has not published yet are counted too.
+    """
     prefix = layout.project_prefix(project)
     found = [layout.decode_stage(value) for _, value in store.scan("stages", prefix, layout.prefix_end(prefix))]
     begun = COMMIT + prefix

@@ -42,7 +42,10 @@ def uptime() -> float:
 
 
 class StorageClock:
-    """The machine's clock, but never less than ``seen``. ``now`` ignores a jump ahead until the jump is trusted."""
+    """A clock that follows the machine's clock, but never returns a time before ``seen``.
+
+    If the machine's clock jumps ahead, ``now`` ignores the jump until the jump is trusted.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -74,7 +77,10 @@ class StorageClock:
             return moment
 
     def _judge_offset(self, offset: Seconds, ran: Seconds) -> None:
-        """Decide whether to trust the clock. ``offset`` is its boot time in Unix seconds; ``ran`` is ``uptime()``."""
+        """Decide whether to trust the machine's clock.
+
+        ``offset`` is the time of the machine's boot according to this clock, in Unix seconds. ``ran`` is ``uptime()``.
+        """
         leap = 0.0 if self._offset is None else offset - self._offset
         if leap > LEAP and (self._since is None or abs(leap - self._leapt) > LEAP):
             self._since, self._leapt = ran, leap
@@ -109,7 +115,10 @@ def check_version(store: Store) -> None:
 
 
 def check_readable(store: Readable) -> None:
-    """Raise ``StartRefused`` if this version cannot read the store. A missing or damaged version is accepted."""
+    """Raise ``StartRefused`` if this version of zq cannot read the store.
+
+    A store whose layout version or level is missing or damaged is accepted.
+    """
     with suppress(StoreDamaged):
         _check_layout(store.get("default", b"version"))
     with suppress(StoreDamaged):

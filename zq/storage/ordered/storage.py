@@ -47,8 +47,9 @@ class OrderedStorage:
         """Open the storage.
 
         ``open_store`` is called again after the store has failed. At most ``max_clock_jump`` seconds may have passed
-        since the store's last use; 0 = no limit. Raises ``StartRefused`` if the store has another version, or the clock
-        is implausible.
+        since the store's last use; 0 = no limit.
+
+        Raises ``StartRefused`` if this version of zq cannot use the store, or if the machine's clock is implausible.
         """
         self._housekeeping = housekeeping or Housekeeping()
         self._clock = StorageClock()
@@ -197,7 +198,7 @@ MAX_EXPIRED: Final = 100_000
 
 
 class StoreMetrics:
-    """Message counts and metrics, read from the store and from active and lazy expiry."""
+    """The reader of message counts and metrics. The sources are the store, active expiry and lazy expiry."""
 
     def __init__(self, handle: StoreHandle, active_expiry: ActiveExpiry, lazy_expiry: LazyExpiry) -> None:
         self._handle = handle
@@ -261,10 +262,10 @@ def _measure_messages(store: Store) -> Iterator[Measure]:
 
 
 def _count_depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
-    """Return the message counts of one queue, each counted up to ``most`` messages.
+    """Return the message counts of one queue. For each state, scan up to ``most`` messages.
 
-    If the counts of the other states are complete, all remaining messages are ready and need no count. ``expired``
-    becomes part of the result.
+    If the counts of the other states are complete, all remaining messages are ready, and no scan for them is necessary.
+    ``expired`` is the number of expired messages, which the caller has counted.
     """
     if state.grouping:
         return groups.count_depth(store, state, expired, now, most)
@@ -288,7 +289,10 @@ def _count_depth(store: Store, state: QueueState, expired: int, now: int, most: 
 
 
 def _count_claimed(store: Store, state: QueueState, now: int, most: int) -> tuple[int, bool]:
-    """Count live claims' messages among the first ``most`` in ``claims``. Also return whether there are no more."""
+    """Count the messages of live claims among the first ``most`` messages in ``claims``.
+
+    Also return whether the scan has read all claims of the queue.
+    """
     claimed = seen = 0
     for _, value in store.scan("claims", *state.bounds(), spare=True):
         ends, sequences = layout.decode_group(value)

@@ -72,7 +72,10 @@ class Store(Protocol):
     def get(self, family: str, key: bytes) -> bytes | None: ...
 
     def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
-        """Return the values of ``keys``, in order; None if missing. With ``spare``, a damaged value is b""."""
+        """Return the value of each key in ``keys``, in the same order. The value of a missing key is None.
+
+        With ``spare``, the value of a damaged key is b"".
+        """
         ...
 
     def scan(
@@ -95,7 +98,11 @@ class Store(Protocol):
         ...
 
     def wait_durable(self, always: bool = False) -> None:
-        """Wait until this thread's writes are as durable as the sync mode requires or, with ``always``, are on disk."""
+        """Wait until this thread's writes are durable.
+
+        The sync mode determines the durability. If ``always`` is true, wait until the writes are on disk, regardless of
+        this mode.
+        """
         ...
 
     def prove(self) -> None:
@@ -144,13 +151,22 @@ class Housekeeping:
         return False
 
     def maintain(self, trimmed: Iterator[Range]) -> None:
-        """Run maintenance, every few seconds. ``trimmed`` yields the key ranges of trimmed batches to compact."""
+        """Run maintenance. The engine calls this method every few seconds.
+
+        ``trimmed`` yields the key ranges of trimmed batches to compact.
+        """
 
     def bound_memory(self) -> None:
-        """Limit the memory of unflushed writes after a slice of a large commit. Raises ``Unavailable`` on failure."""
+        """Limit the memory of unflushed writes. The engine calls this method after each slice of a large commit.
+
+        Raises ``Unavailable`` on failure.
+        """
 
     def snapshot(self, moment: Seconds) -> AbstractContextManager[Snapshot]:
-        """Provide a snapshot labelled with the time ``moment``. The context may outlast the current operation."""
+        """Provide a snapshot labelled with the time ``moment``; a context manager.
+
+        The context may outlast the current operation.
+        """
         raise NotBuilt("A store in memory cannot be backed up.")
 
     def measures(self) -> Iterator[Measure]:

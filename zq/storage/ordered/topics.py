@@ -254,7 +254,10 @@ def _scan_entries(
 
 
 def _known_head(log: Log, view: LogView, topic: str | None) -> int:
-    """Return the sequence up to which a topic, or the whole log for None, is known to have no batches."""
+    """Return the sequence up to which a topic is known to have no batches.
+
+    If ``topic`` is None, return the sequence for the whole log.
+    """
     known = max(view.record.dropped, log.head(None), log.head(topic))
     return known if topic is None else max(known, view.floors.get(topic, 0))
 

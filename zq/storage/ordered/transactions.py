@@ -299,7 +299,10 @@ def _producer_lock(producer: bytes) -> bytes:
 
 
 def _find_last(store: Store, producer: bytes, now: int) -> tuple[bytes, CommitResult] | None:
-    """Return the key of a producer's record and the result of its last batch, or None if the producer is unknown."""
+    """Return the key of a producer's record and the result of the producer's last batch.
+
+    Return None if the producer is unknown.
+    """
     found = due.find_live(store, "producers", producer, now)
     if found is None:
         return None
@@ -307,7 +310,11 @@ def _find_last(store: Store, producer: bytes, now: int) -> tuple[bytes, CommitRe
 
 
 def _describe_commit(producer: bytes, value: bytes) -> UnfinishedCommit:
-    """Describe an open commit. Its progress is the length and the checksum of the entry, which each slice changes."""
+    """Describe an open commit.
+
+    The description of the progress consists of the length and the checksum of the commit's entry. Each slice of the
+    commit changes the entry.
+    """
     prefix = layout.extract_project_prefix(producer)
     return UnfinishedCommit(
         layout.decode_project(prefix), producer[len(prefix) : -1].decode(), f"{len(value)} {crc32(value)}"
@@ -383,7 +390,10 @@ def _next_staged(store: Store, rest: StageRest, most: int) -> tuple[Sequence[byt
 
 
 def _advance(commit: OpenCommit, count: int, size: int) -> None:
-    """Remove the first ``count`` messages, with ``size`` bytes of bodies, from the open commit's first stage."""
+    """Remove the first ``count`` messages from the open commit's first stage.
+
+    ``size`` is the total size of their bodies in bytes.
+    """
     rest = commit.rests[0]
     rest.at += count
     rest.size -= size

@@ -33,10 +33,10 @@ MAXIMUM_METRICS: Final = frozenset(
 
 
 class PooledStorage:
-    """The storage interface over a catalogue and the stores of pools.
+    """The storage interface over several stores: the catalogue, and the stores of the pools.
 
-    Closing the pooled store closes the catalogue. If ``virtual`` is true, new queues that match no pool are stored in
-    the catalogue.
+    The catalogue contains all data except the queues in pools. If ``virtual`` is true, the catalogue also stores new
+    queues that match no pool. Closing the pooled store closes the catalogue.
     """
 
     is_prompt = False

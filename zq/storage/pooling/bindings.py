@@ -67,7 +67,10 @@ class BindingLookup(NamedTuple):
 
 
 class Bindings:
-    """The assignments of queues to pools. If ``virtual``, the catalogue stores new queues that match no pool."""
+    """The assignments of queues to pools.
+
+    If ``virtual`` is true, the catalogue stores new queues that match no pool.
+    """
 
     def __init__(
         self,
@@ -122,7 +125,7 @@ class Bindings:
                 return pool
 
     def bind_together(self, queue: QueueRef, other: QueueRef) -> None:
-        """Bind ``other`` to the pool of ``queue``. Raises ``PoolsApart`` if it is already in another pool."""
+        """Bind ``other`` to the pool of ``queue``. Raises ``PoolsApart`` if ``other`` is already in another pool."""
         pool = self.bind(queue)
         target = self.bind(other, beside=pool)
         if target != pool:
@@ -156,7 +159,10 @@ class Bindings:
         self._lookups.forget(queue)
 
     def sweep(self, store_of: Callable[[str], Storage]) -> None:
-        """Remove the bindings of queues that were deleted ``BINDING_RETENTION`` seconds ago and not recreated since."""
+        """Remove the binding of each queue that was deleted at least ``BINDING_RETENTION`` seconds ago.
+
+        If such a queue exists again, keep its binding.
+        """
         now = self._catalogue.now()
         for note in each(self._documents, UNBOUND, now):
             gone = read_unbound(note)
@@ -236,7 +242,10 @@ class Bindings:
         return weights
 
     def _revive(self, queue: QueueRef, document: Document) -> str | None:
-        """Cancel the removal of the binding, and return its pool; None if another server has changed the binding."""
+        """Cancel the removal of the binding, and return the name of the binding's pool.
+
+        Return None if another server has changed the binding.
+        """
         binding = read_binding(document)
         if binding.deleted is None:
             return binding.pool

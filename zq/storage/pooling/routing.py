@@ -63,7 +63,10 @@ class Controller:
         return self._stores.get(self._bindings.find(queue))
 
     def _target_store(self, queue: QueueRef, fence: Fence | None) -> Storage:
-        """Return the store of the queue. Raises ``PoolsApart`` for a fence unless the queue is in the default pool."""
+        """Return the store of the queue.
+
+        Raises ``PoolsApart`` if a fence is given and the queue is not in the default pool.
+        """
         pool = self._bindings.find(queue)
         if fence is not None and pool != DEFAULT_POOL:
             raise PoolsApart(
@@ -146,8 +149,8 @@ class Queues(Controller):
     def _names(self, project: str, after: str, limit: int) -> tuple[dict[str, str], dict[str, Queue | None], bool]:
         """Return (pools, queues, is_last) for the next queues with names greater than ``after``, in order of names.
 
-        Both mappings are by queue name. The pool "" is the default pool. The queue is None if it must be read from its
-        pool.
+        ``pools`` maps the name of each queue to the name of its pool; "" is the default pool. ``queues`` maps the name
+        to the queue, or to None if the caller must read the queue from its pool.
         """
         bound = self._catalogue.documents.list(project, BINDING, "", after, limit, self._catalogue.now()).items
         own = self._catalogue.queues.list(project, after, limit).items
@@ -209,9 +212,10 @@ class Claims(Controller):
         return self._target_store(queue, request.fence).claims.create(queue, request, now)
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
-        """Return a page of the claims of one queue, or of a project's claims pool by pool.
+        """Return a page of the claims of one queue, or of all queues of a project.
 
-        For a project, ``Page.next`` consists of the pool, a slash, and the ``Page.next`` of the pool's store.
+        A project's claims are listed pool by pool. Their ``Page.next`` consists of the pool, a slash, and the
+        ``Page.next`` of the pool's store.
         """
         if queue:
             return self._source_store(QueueRef(project, queue)).claims.list(project, after, limit, now, queue)

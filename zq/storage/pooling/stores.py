@@ -98,7 +98,10 @@ class Stores:
             storage.listen(listener)
 
     def close_removed(self) -> None:
-        """Close each store whose pool was removed, or changed to another store, at least ``GRACE`` seconds ago."""
+        """Close each store that has been unused for at least ``GRACE`` seconds.
+
+        A store becomes unused when its pool is removed or is changed to another store.
+        """
         now, pools = self._monotonic(), self._bindings.pools()
         with self._lock:
             for name in [name for name in self._opened if name not in pools]:

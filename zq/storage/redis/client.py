@@ -75,7 +75,11 @@ class ReadRequest(NamedTuple):
     keys: Block = ()
 
     def command(self, known: bool) -> Command:
-        """Return the command to send, with the script's source unless the server has loaded the script (``known``)."""
+        """Return the command to send.
+
+        If the request is a script and the server has not loaded it (``known`` is false), the command contains the
+        source.
+        """
         if self.script is None:
             return self.arguments
         return _call(self.script.call if known else self.script.load, self.keys, self.arguments)
@@ -228,7 +232,7 @@ class Client:
         return reply
 
     def _read(self, connection: Any, deadline: float) -> Reply:
-        """Read the next reply until the monotonic time ``deadline``.
+        """Read the next reply. Raises ``TimeoutError`` if there is no reply by the monotonic time ``deadline``.
 
         A change of the connection's timeout costs two system calls. The first attempt therefore uses the connection's
         own timeout, within which a reply usually arrives.

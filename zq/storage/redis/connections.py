@@ -177,7 +177,10 @@ def connection_options(timeout: float) -> dict[str, Any]:
 
 
 def pool_to(address: Address, host: Host | None, options: dict[str, Any]) -> Pool:
-    """Return a connection pool for one server, without connecting; ``host`` None = the Unix socket of ``address``."""
+    """Return a connection pool for one server. This function does not connect to the server.
+
+    If ``host`` is None, the pool connects to the Unix socket of ``address``.
+    """
     limits = {"max_connections": CONNECTIONS, "timeout": options["socket_timeout"]}
     if host is None:
         path = options | {"path": address.path}

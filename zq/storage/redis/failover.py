@@ -136,7 +136,8 @@ def _host(name: bytes, port: bytes) -> Host:
 class Announcements(Subscriber):
     """A subscriber to a Sentinel's announcements about the master.
 
-    ``listener`` is called with the Sentinel's address, and whether the announcement begins a failover.
+    ``listener`` is called with the Sentinel's address and a flag, which is true if the announcement begins a failover.
+    ``listener`` is also called, with a false flag, when the subscription begins.
     """
 
     def __init__(self, pool: Pool, host: Host, name: str, listener: Callable[[Host, bool], None]) -> None:

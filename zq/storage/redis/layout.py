@@ -9,14 +9,14 @@ key                     type         content
 zq:version              string       version of this layout
 zq:level                string       StoreLevel; absent: level 1
 zq:clock                string       largest time seen, in microseconds
-zq:{0}:due … {63}:due   sorted set   expiry schedule in buckets: time, project and queue, by time; projects that have
-                                     queues, by ``FAR``
+zq:{0}:due … {63}:due   sorted set   expiry schedule in buckets: time, project and queue, by time; also, with the score
+                                     ``FAR``, one entry per project
 zq:{0}:sweeper …        string       lease of the maintenance round that works on this bucket; has a TTL
 zq:{t}:names            sorted set   names of the project's queues, in byte order
 zq:{t}:queues           hash         queue name -> metadata; zero byte and queue name -> grouping, if it is grouped
 zq:{t}:floor            string       largest sequence of any deleted queue
-zq:{t}:usage            hash         ``messages`` and ``bytes`` of the project; those of its stages, ``staged`` and
-                                     ``staged_bytes``; bytes of remembered results by queue, ``answers:queue``
+zq:{t}:usage            hash         ``messages``, ``bytes``: usage of the project; ``staged``, ``staged_bytes``: usage
+                                     of its stages; ``answers:queue``: bytes of the idempotency results of a queue
 zq:{t}:fences           hash         name -> last epoch
 zq:{t}:producers        hash         name -> last batch, its counts, and the expiry
 zq:{t}:producing        sorted set   producers by expiry, for active expiry
@@ -57,7 +57,7 @@ zq:{t}:line:queue       sorted set   if grouped: hash of the group, available-at
 zq:{t}:answers:queue    hash         idempotency key -> expiry, digest, first answer; queue "" means the log
 zq:{t}:windows:queue    sorted set   idempotency keys by expiry, for active expiry; for a key that counts as usage, the
                                      score is 0.25 ms less than the expiry
-zq:{t}:history:queue    sorted set   position by position: the order of finishing
+zq:{t}:history:queue    sorted set   positions, scored by position: the order of finishing
 zq:{t}:past:queue       sorted set   position by the message's sequence
 zq:{t}:forget:queue     sorted set   position by the expiry of the history entry, for active expiry
 zq:{t}:finished:queue   hash         position -> outcome, times, the message's state without a claim, its entry
@@ -257,7 +257,7 @@ def content(project: str, stage: str) -> Block:
 
 
 def opened(project: str, producer: str, number: int) -> Block:
-    """Return the Redis key of the message list number ``number`` of a producer's open (incomplete) commit."""
+    """Return the Redis key of a message list of a producer's open (incomplete) commit, by the list's number."""
     return own(project, f"open:{number}:{producer}")
 
 
@@ -276,7 +276,7 @@ def bucket_lease(number: int) -> bytes:
 
 
 def bucket_of(ref: QueueRef) -> bytes:
-    """Return the Redis key of the bucket of the expiry schedule that contains the queue."""
+    """Return the Redis key of the queue's bucket in the expiry schedule."""
     return bucket(crc32(text(ref.name), crc32(text(ref.project))) % BUCKETS)
 
 

@@ -77,7 +77,10 @@ class SweepRound:
             self._store.client.run(scripts.DUE_DONE, (key,), self._name)
 
     def _sweep_queue(self, number: int, member: bytes) -> bool:
-        """Remove the expired data of one queue, or return ``False`` if the round must leave the bucket."""
+        """Remove the expired data of one queue.
+
+        Return ``False`` if the round must leave the bucket, because the lease was lost or the round has ended.
+        """
         queue = layout.queue_of(member[layout.MOMENT.size :])
         while size := min(self._pace.step(), MAX_SCRIPT_REMOVALS):
             # The lease may have ended during a long pause.
@@ -146,7 +149,7 @@ class StoreStats:
         self._client = store.client
 
     def depths(self, now: int, queues: int, most: int) -> list[tuple[QueueRef, Depth]]:
-        """Return the message counts by state of up to ``queues`` queues. Each count is at most ``most``."""
+        """Return the message counts by state for up to ``queues`` queues. No count exceeds ``most``."""
         named = self._queues(queues)
         terms = b"%d" % now, b"%d" % most
         replies = self._client.each([self._store.read_request(scripts.DEPTH, queue, *terms) for queue in named])

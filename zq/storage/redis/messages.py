@@ -173,9 +173,10 @@ class MessageController:
 def _keys(
     drafts: Sequence[Draft], idempotency_key: IdempotencyKey | None
 ) -> Sequence[tuple[int, IdempotencyKey, Sequence[Draft]]]:
-    """List the idempotency keys of a post, each with a number, the key, and the messages.
+    """List the idempotency keys of a post. Each item has a number, a key, and the messages that the key covers.
 
-    The number is 0 for the whole request, or the position of the message, counted from 1.
+    The number is 0 for the key of the whole request. For the key of a single message, it is the position of the
+    message, counted from 1.
     """
     own = [(at, draft.once, [draft]) for at, draft in enumerate(drafts, 1) if draft.once is not None]
     return own if idempotency_key is None else [(0, idempotency_key, drafts), *own]

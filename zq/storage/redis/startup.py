@@ -111,7 +111,10 @@ def _check_eviction(facts: dict[str, str], address: Address) -> None:
 
 
 def _answer(ask: Callable[[], Reply], address: Address) -> Reply:
-    """Call ``ask`` and return the reply, or None if the server is out of memory. Name the server in other errors."""
+    """Call ``ask`` and return the reply, or None if the server is out of memory.
+
+    Convert any other ``Unavailable`` to an error that names the server.
+    """
     try:
         return ask()
     except Unavailable as unavailable:

@@ -81,7 +81,10 @@ class Store:
     def schedule_idempotency_key(
         self, queue: QueueRef, idempotency_key: IdempotencyKey, now: int
     ) -> tuple[Block, list[bytes]]:
-        """Schedule the removal of an idempotency key, and return the keys of results and the script arguments."""
+        """Schedule the removal of an idempotency key.
+
+        Return the Redis keys under which the queue's idempotency results are stored, and the script arguments.
+        """
         expires = now + idempotency_key.window * 1000
         self.schedule_expiry(queue, expires, now)
         return layout.keys(queue).answers, [

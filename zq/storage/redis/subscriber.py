@@ -41,7 +41,8 @@ Connection = Any
 class Subscriber(ABC):
     """A thread that reads published messages and reconnects after failures, until ``close`` is called.
 
-    ``patience`` is the wait for input before ``send``, and ``pause`` the pause after input, in seconds.
+    Before each call of ``send``, the thread waits up to ``patience`` seconds for input. After input, it pauses for
+    ``pause`` seconds.
     """
 
     def __init__(self, name: str, patience: float, pause: float) -> None:

@@ -76,7 +76,7 @@ def admit(path: Path) -> None:
 
 
 def check(uri: str) -> Report:
-    """Check the integrity of a store. Raises ``StartRefused`` if the store is in use, missing or cannot be opened."""
+    """Check the integrity of a store. Raises ``StartRefused`` if the store is missing or cannot be opened."""
     return _check(parse_path(uri))
 
 
@@ -126,7 +126,10 @@ def salvage(uri: str, to: str) -> SalvageResult:
 
 @contextmanager
 def _replacement(path: Path, to: Path) -> Iterator[Path]:
-    """Provide a folder for a salvage, and rename its subfolder ``store`` to ``to`` if no error occurs."""
+    """Provide a folder for a salvage; a context manager.
+
+    If no error occurs, the subfolder ``store`` is then renamed to ``to``. The folder is removed in any case.
+    """
     unfinished = to.with_name(f"{to.name}.unfinished")
     for target in (to, unfinished):
         if target.exists():
@@ -299,7 +302,7 @@ class Directory(Housekeeping):
         return former.compaction_filter != expiry.compaction_filter
 
     def maintain(self, trimmed: Iterator[Range]) -> None:
-        """Compact trimmed key ranges and files with expired bodies, if due, at most once a minute.
+        """Compact trimmed key ranges, and files with expired bodies. Do nothing within a minute of the last run.
 
         RocksDB itself would compact this data late: a trimmed range has only a few tombstones, and a compaction filter
         causes no compactions.

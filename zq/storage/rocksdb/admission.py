@@ -80,9 +80,10 @@ def admit(path: Path, check: Check) -> None:
 
 
 def inspect_log(path: Path) -> tuple[Tear | None, list[str]]:
-    """Return the position at which the log becomes unreadable, or None, and the names of missing log files.
+    """Return the position at which the log becomes unreadable, and the names of missing log files.
 
-    The caller holds the directory's lock. Raises RocksDB's error if anything except the log is unreadable.
+    The position is None if the whole log is readable. The caller holds the directory's lock. Raises RocksDB's error if
+    anything except the log is unreadable.
     """
     database, is_whole = _open(path)
     try:

@@ -76,7 +76,10 @@ class NewBackup(NamedTuple):
 
 
 def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> NewBackup:
-    """Create a backup of ``snapshot`` in ``target``, then remove all but the newest ``keep`` (0 = remove none)."""
+    """Create a backup of ``snapshot`` in ``target``. Then remove all backups except the newest ``keep``.
+
+    If ``keep`` is None or 0, remove no backups.
+    """
     with _locked(target):
         partial = target / f"{_name_of(snapshot.moment)}{PARTIAL}"
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health checks of an embedded store for the command ``zq-server doctor``, which do not open the store."""
+"""Health checks of an embedded store for ``zq-server doctor``. The checks do not open the store."""
 
 import os
 import shutil

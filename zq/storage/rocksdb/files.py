@@ -82,9 +82,10 @@ class Damage:
         """Number of reads that have failed."""
 
     def record(self, error: Exception, family: str, key: bytes | None = None) -> bool:
-        """Record and log a read error, and return whether it is the family's first known damage.
+        """Record and log a read error. Return whether this is the first known damage of the family.
 
-        The damage is at or above ``key``; None = unknown key. An unknown ``family`` is "".
+        ``key`` is the first key that may be damaged, or None if it is unknown. ``family`` is "" if the family is
+        unknown.
         """
         place = damage_location(error)
         with self._lock:
@@ -162,7 +163,10 @@ def hold_lock(path: Path) -> IO[bytes]:
 
 @contextmanager
 def create_directory(path: Path) -> Iterator[Path]:
-    """Provide a temporary path for a new directory, and rename the directory to ``path`` if no error occurs."""
+    """Create a directory under a temporary path; a context manager that returns this path.
+
+    If no error occurs, the directory is then renamed to ``path``. Otherwise, it is removed.
+    """
     unfinished = path.with_name(f"{path.name}.unfinished")
     if os.path.lexists(path):
         raise StartRefused(f"{path} already exists, but a restore creates a new store. Choose another directory.")
@@ -186,7 +190,8 @@ def flush_all(views: Iterable[Rdict]) -> None:
 def link_files(database: Rdict, folder: Path) -> float:
     """Hard-link the database's files into a new folder, and return the duration in seconds.
 
-    RocksDB flushes the write buffers and blocks all threads. To shorten this time, call ``flush_all`` before.
+    RocksDB flushes the write buffers first, and blocks all threads for the whole time. To shorten this time, flush the
+    buffers with ``flush_all`` before you call this function.
     """
     began = time.monotonic()
     try:

@@ -49,8 +49,8 @@ class SpaceGuard:
     def is_low(self) -> bool:
         """Return whether free disk space is low.
 
-        Space becomes low when it falls below the minimum. It stays low until it reaches twice the minimum, or the mean
-        of the minimum and the total size if that is less.
+        Space becomes low when it falls below the minimum. It then stays low until it reaches the lesser of two limits:
+        twice the minimum, and the mean of the minimum and the total size.
         """
         usage = self._disk_usage(self._path)
         minimum = default_minimum(usage.total) if self._minimum is None else self._minimum

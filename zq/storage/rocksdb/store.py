@@ -136,8 +136,9 @@ class Store(ordered.Store):
     ) -> None:
         """Open the store.
 
-        ``filtered`` is the family with the compaction filter, which ``enable_filter`` enables; "" = none. If ``logged``
-        is False, the caller makes the writes durable.
+        ``filtered`` is the name of the family with the compaction filter; "" means that no family has one. The
+        compactions of this family are disabled until ``enable_filter`` is called. If ``logged`` is False, the store has
+        no write-ahead log, and the caller makes the writes durable.
         """
         self._damage = damage or Damage()
         self._path = path
@@ -318,7 +319,10 @@ class Store(ordered.Store):
         return int(self._views[family].property_int_value(f"rocksdb.{name}") or 0)
 
     def totals(self) -> Counter[str]:
-        """Return counters since the store was opened, by name. After ``close``, return the last counters."""
+        """Return the store's counters by name, counted since the store was opened.
+
+        After ``close``, return the last values.
+        """
         if self._ended is not None:
             return self._ended
         lines = (line.split() for line in (self._options.get_statistics() or "").splitlines())

@@ -256,7 +256,10 @@ def _find_end(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> byt
 
 
 def _estimate_loss(table: Table | None, error: Exception) -> int:
-    """Estimate the number of entries in the unreadable block, or in the whole table if it is unreadable."""
+    """Estimate the number of entries in the unreadable block.
+
+    If the whole table is unreadable, return the number of entries in the table.
+    """
     if table is None:
         return 0
     size = str(error).rpartition(" size ")[2].split()[:1]

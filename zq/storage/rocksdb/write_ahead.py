@@ -73,7 +73,7 @@ class Fragment(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A write in a log file, with byte offsets. ``entries`` is 0 for a record without content."""
+    """A write in a log file, with byte offsets. If the record has no content, ``entries`` is 0."""
 
     start: int
     end: int
@@ -167,7 +167,8 @@ class LogFile:
     def readable(self, recovered: int) -> tuple[int, int, int]:
         """Return the end offset of the readable writes, and their first and last sequence numbers (0 = no writes).
 
-        CRCs are checked only after the sequence number ``recovered``, up to which RocksDB has already read the log.
+        RocksDB has already read the log up to the sequence number ``recovered``. CRCs are checked only for later
+        writes.
         """
         at = first = last = 0
         while (batch := self.batch(at)) is not None:
@@ -181,7 +182,8 @@ class LogFile:
     def intact_after(self, at: int, known: int) -> Iterator[Batch]:
         """Yield the intact writes that start at or after ``at``, the offset of the damage.
 
-        A write counts only if its sequence number exceeds ``known``, the last known one, by less than ``PLAUSIBLE``.
+        ``known`` is the last known sequence number. A write is yielded only if its sequence number is above ``known``,
+        by less than ``PLAUSIBLE``.
         """
         for start in self._possible_starts(at):
             found = self.batch(start)
@@ -225,7 +227,7 @@ def log_files(path: Path, least: int = 0) -> list[Path]:
 
 
 def end_in_zeros(path: Path, least: int) -> bool:
-    """Return whether any log file ends with at least ``ZEROS`` zero bytes, which no intact write does.
+    """Return whether any log file ends with at least ``ZEROS`` zero bytes. No intact write ends like this.
 
     After a power failure, a file system may leave zeros in place of lost writes. RocksDB treats the zeros as the end of
     the log. ``least`` is the number of the first log file to check.

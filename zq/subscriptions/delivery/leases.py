@@ -21,7 +21,10 @@ TTL: Final = 10.0
 
 
 class Leases:
-    """The leases of one delivery worker. If ``alone``, no other process uses the store, so all are granted."""
+    """The leases of one delivery worker.
+
+    If ``alone`` is true, no other process uses the store, so the worker acquires every lease.
+    """
 
     def __init__(self, documents: DocumentController, clock: Clock, alone: bool) -> None:
         self._documents = documents
@@ -54,7 +57,7 @@ class Leases:
         return True
 
     def seconds_left(self, queue: QueueRef) -> float:
-        """Return the seconds until another worker's lease on the queue expires, at least 0.1."""
+        """Return the seconds until another worker's lease on the queue expires. The result is at least 0.1."""
         return max(0.1, self._others.get(queue, 0.0) - time.monotonic())
 
     def release_all(self) -> None:

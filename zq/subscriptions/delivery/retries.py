@@ -21,7 +21,11 @@ MAX_DELAY: Final = 43200
 
 
 class Outcome(Struct, frozen=True):
-    """The outcome of a delivery attempt. ``final``: do not retry (contract 9.8). ``status`` 0 = no response."""
+    """The outcome of a delivery attempt.
+
+    If ``final`` is true, the worker does not retry the delivery (contract 9.8). If there was no response, ``status`` is
+    0.
+    """
 
     delivered: bool
     status: int = 0
@@ -32,7 +36,11 @@ class Outcome(Struct, frozen=True):
 def merge_policies(
     subscription_policy: Mapping[str, Any] | None, queue_policy: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
-    """Return the subscription's retry policy, or the queue's if that is missing or overridden, with defaults."""
+    """Return the retry policy that applies to a subscription. Missing members have their defaults.
+
+    The subscription's policy applies. If it is missing, or if either policy sets ``ignore_subscription_override``, the
+    queue's policy applies instead.
+    """
     subscription_policy, queue_policy = subscription_policy or {}, queue_policy or {}
     overridden = subscription_policy.get("ignore_subscription_override") or queue_policy.get(
         "ignore_subscription_override"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Delivery by HTTP and mail.
 
-Imported on first use, because importing aiohttp is slow.
+Other modules import this module on first use, because the import of aiohttp is slow.
 """
 
 import asyncio
@@ -68,7 +68,10 @@ class CheckingResolver(AbstractResolver):
 
 
 def make_socket_factory(policy: TargetPolicy) -> Any:
-    """Return a socket factory that checks all addresses, because aiohttp does not resolve IP addresses in URLs."""
+    """Return a socket factory that rejects addresses that the policy does not allow.
+
+    The check of the resolver is not sufficient, because aiohttp does not resolve IP addresses in URLs.
+    """
 
     def make(info: Any) -> socket.socket:
         family, kind, protocol, _, where = info
@@ -107,7 +110,10 @@ class Senders:
         self._threads.shutdown()
 
     async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: int) -> Outcome:
-        """Deliver by HTTP POST. A redirect counts as a failure. ``hops`` includes this subscription."""
+        """Deliver by HTTP POST. A redirect counts as a failure.
+
+        ``hops`` is the number of subscriptions that the message has passed through, including this one.
+        """
         try:
             trusted = await self._authority(one)
         except (Invalid, TimeoutError) as refusal:

@@ -68,7 +68,10 @@ def get_port(url: str) -> int:
 
 
 def _is_local(address: Address) -> bool:
-    """Return whether the address belongs to this machine. If so, a socket can be bound to it."""
+    """Return whether the address belongs to this machine.
+
+    The check binds a socket to the address, which fails for addresses of other machines.
+    """
     with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((str(address), 0))

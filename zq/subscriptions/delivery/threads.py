@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Threads(Executor):
-    """An executor with a fixed number of daemon threads that accepts calls until the process exits.
+    """An executor with a fixed number of daemon threads. It accepts calls until the process exits.
 
     ``ThreadPoolExecutor`` rejects calls during interpreter shutdown, but an ``atexit`` function needs a thread to
     release leases.
