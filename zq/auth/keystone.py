@@ -100,7 +100,7 @@ class Keystone:
 
     @property
     def middleware(self) -> AuthProtocol:
-        """The middleware. Its session with Keystone uses the server's own credential."""
+        """keystonemiddleware's middleware. It authenticates to Keystone with the server's own credential."""
         return self._middleware
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:

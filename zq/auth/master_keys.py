@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files with master keys. A master key encrypts data keys (contract 7.9) and other stored secrets."""
+"""Files with master keys. A master key encrypts data keys (contract section 7.9) and other stored secrets."""
 
 import binascii
 import re

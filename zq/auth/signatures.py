@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pre-signed URLs: access to paths of one queue for clients without a credential (contract 10).
+"""Pre-signed URLs: access to paths of one queue for clients without a credential (contract section 10).
 
 Parts of the signed text that contain a separator are rejected, because they would make the text ambiguous.
 
@@ -91,7 +91,7 @@ def derive_key(secret: bytes, label: str) -> bytes:
 
 
 def signature(key: bytes, paths: Iterable[str], methods: Iterable[str], project: str, expires: str) -> str:
-    """Compute the signature of a pre-signed URL (contract 10.2), in lower-case hex."""
+    """Compute the signature of a pre-signed URL (contract section 10.2), in lower-case hex."""
     text = SIGNED_TEXT.format(
         paths=",".join(sorted(paths)), methods=",".join(sorted(methods)), project=project, expires=expires
     )

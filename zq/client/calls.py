@@ -382,7 +382,7 @@ class Retries(Struct, frozen=True):
 
 
 def split_sleep(pause: float, over: Callable[[], bool]) -> Iterator[float]:
-    """Split a pause into short sleeps, in seconds. Stop when the pause has passed or ``over`` returns ``True``."""
+    """Yield durations in seconds for short sleeps until ``pause`` seconds have passed or ``over`` returns ``True``."""
     ends = time.monotonic() + pause
     while (left := ends - time.monotonic()) > 0 and not over():
         yield min(left, CHECK_INTERVAL)

@@ -2,7 +2,7 @@
 """HTTP resources for the console's HTML document and static files.
 
 File paths contain a version, so browsers can cache them forever. URLs are relative, so the console works behind a proxy
-that adds a path prefix. There is no build step: JavaScript modules are served without comments and indentation.
+that adds a path prefix. There is no build step; the server removes comments and indentation from JavaScript.
 """
 
 import base64

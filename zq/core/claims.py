@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on claims (contract 8)."""
+"""Operations on claims (contract section 8)."""
 
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable
@@ -150,7 +150,7 @@ class Claims:
         return ReadResult(Page(found, _encode_marker(after) if after else None), now)
 
     def renew(self, queue: QueueRef, claim: str, terms: wire.ClaimTerms, fence: Fence | None) -> None:
-        """Renew a live claim (contract 8.3). An unset ttl or grace gets the server's default."""
+        """Renew a live claim (contract section 8.3). An unset ttl or grace gets the server's default."""
         self._claims.renew(queue, self._lease(claim, terms, caps_grace=True), self._clock.now(), fence)
 
     def release(self, queue: QueueRef, claim: str, delay: int | None) -> None:
@@ -162,7 +162,7 @@ class Claims:
     def _lease(self, claim: str, terms: wire.ClaimTerms, *, caps_grace: bool = False) -> Lease:
         """Validate the terms of a claim and return them as a lease.
 
-        If ``caps_grace`` is true, a grace outside the limits is capped instead of rejected (contract 8.3).
+        If ``caps_grace`` is true, a grace outside the limits is capped instead of rejected (contract section 8.3).
         """
         limits, ttl = self._limits, terms.ttl
         if ttl is UNSET:

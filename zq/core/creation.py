@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creation of queues and topics on first use, and lookup of their rules (contract 7.2, 13).
+"""Creation of queues and topics on first use, and lookup of their rules (contract sections 7.2, 13).
 
 Rules are the parsed settings in the metadata of a queue or topic.
 """

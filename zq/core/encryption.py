@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encryption of stored message bodies and attributes (contract 7.9).
+"""Encryption of stored message bodies and attributes (contract section 7.9).
 
 An encrypted body has this layout:
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on a queue's messages (contract 7)."""
+"""Operations on a queue's messages (contract section 7)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -98,7 +98,7 @@ class Messages:
         self._events = events
 
     def rules(self, queue: QueueRef, size: int) -> Rules:
-        """Return the queue's rules for a post of ``size`` bytes (contract 7.2, step 1). Create a missing queue.
+        """Return the queue's rules for a post of ``size`` bytes (contract section 7.2). Create a missing queue.
 
         The rules may be outdated; the store then rejects the post. Raises ``NoPosts`` or ``ReadOnly`` if the mode of
         the service forbids posts.
@@ -119,7 +119,7 @@ class Messages:
         rules: Rules | None = None,
         trace: Mapping[str, AttributeValue] = NO_TRACE,
     ) -> WriteResult[list[str]]:
-        """Post all messages of a JSON body atomically. Return their ids, in the order of the body (contract 7.2).
+        """Post all messages in a JSON body atomically. Return their ids, in the same order (contract section 7.2).
 
         A missing queue is created first. The store looks up the idempotency key after all other checks.
 

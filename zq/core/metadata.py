@@ -98,7 +98,7 @@ class MetadataSchema:
 
 
 def check_operations(operations: Sequence[wire.Operation]) -> None:
-    """Raise ``InvalidBody`` if an operation is not valid, whatever the metadata is (contract 6.5)."""
+    """Raise ``InvalidBody`` if an operation is not valid, whatever the metadata is (contract section 6.5)."""
     for operation in operations:
         _key(operation)
 
@@ -126,7 +126,7 @@ def metadata_schema(limits: Limits, protocol_keys: Sequence[ProtocolKey] = ()) -
 
 
 def check_retry_policy(policy: object, field: str) -> None:
-    """Raise ``InvalidBody`` if a ``_retry_policy`` is not valid. A falsy policy is valid (contract 6.1)."""
+    """Raise ``InvalidBody`` if a ``_retry_policy`` is not valid. A falsy policy is valid (contract section 6.1)."""
     if not policy:
         return
     for error in Draft4Validator(RETRY_POLICY).iter_errors(policy):

@@ -143,7 +143,7 @@ class Publishing:
         return topic_poll
 
     def get(self, topic: TopicRef, ids: Sequence[str]) -> ReadResult[Sequence[PublishedMessage]]:
-        """Return the topic's readable messages with these ids. Raises the errors of ``Messages.get_many``."""
+        """Return the topic's readable messages with these ids. Raises the same errors as ``Messages.get_many``."""
         check_count("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = [message for id in dict.fromkeys(ids) for message in self._find(topic, id, now)]

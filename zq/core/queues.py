@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on queues (contract 6)."""
+"""Operations on queues (contract section 6)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules for messages that were claimed but not deleted: redelivery delay, back-off and dead letters.
 
-The core applies these rules for all drivers (contract 8.6, extensions 4).
+The core applies these rules for all drivers (contract sections 8.6, extensions 4).
 """
 
 from collections.abc import Callable, Sequence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations that queues and topics share (contract 6, 13)."""
+"""Operations that queues and topics share (contract sections 6, 13)."""
 
 import logging
 import time
@@ -234,8 +234,8 @@ class MetadataResource(Generic[R, T]):
         """Replace the metadata atomically with the result of ``edit``. Return the new metadata as clients see it.
 
         If other clients change the metadata concurrently, ``edit`` is called again. ``named`` are the dead-letter
-        queues that ``edit`` may set; permission and quota are checked for them. Raises the errors of ``patch`` and of
-        ``edit``.
+        queues that ``edit`` may set; permission and quota are checked for them. Raises the same errors as ``patch`` and
+        of ``edit``.
         """
         self._authorize_dead_letters(allowance, named)
         while True:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of a queue (its settings, parsed from the metadata) and caches of the rules (contract 6.1, extensions 4).
+"""The rules of a queue, which are the settings in its metadata, and caches of the rules (contract section 6.1).
 
-The caches evict the entry that was inserted first (FIFO). Therefore a lookup does not reorder the entries and needs no
-lock.
+The caches evict the oldest entry (FIFO), so a lookup does not reorder the entries and needs no lock.
 """
 
 import re
@@ -190,7 +189,7 @@ class RulesCache:
         self._recent.forget(queue)
 
     def dead_letters(self, queue: QueueRef, rules: Rules) -> DeadLetters | None:
-        """Return the dead-letter queue, claim limit and ttl; ``None`` if messages are never moved (contract 8.6).
+        """Return the dead-letter queue, claim limit and ttl, or ``None`` without a dead-letter queue.
 
         A queue of another protocol, such as SQS, may be its own dead-letter queue. Its messages are never moved,
         because a move to the same queue would only reset their claim counts.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on topics (contract 13)."""
+"""Operations on topics (contract section 13)."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager

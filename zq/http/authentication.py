@@ -65,7 +65,7 @@ class SignatureCheck(Protocol):
 
 
 class SignedUrlStrategy:
-    """The authentication strategy for requests with a ``URL-Signature`` header, even an empty one (contract 10.3)."""
+    """The authentication strategy for requests with a ``URL-Signature`` header, even an empty one."""
 
     def __init__(self, signatures: SignatureCheck) -> None:
         self._signatures = signatures

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources that manage claims (contract 8), and a resource that redrives the messages of dead-letter queues."""
+"""HTTP resources for claims (contract section 8) and for the redrive of dead-letter queues."""
 
 from functools import lru_cache, partial
 from typing import Any, ClassVar

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources for the messages of a queue (contract 7)."""
+"""HTTP resources for the messages of a queue (contract section 7)."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access to query parameters, headers and bodies of requests (contract 1.5, 1.6)."""
+"""Access to query parameters, headers and bodies of requests (contract sections 1.5, 1.6)."""
 
 import re
 from collections.abc import Mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources that queues and topics share: metadata, stats and purge (contract 6, 13).
+"""HTTP resources that queues and topics share: metadata, stats and purge (contract sections 6, 13).
 
 The argument ``word`` is "queue" or "topic". It is also the name of the attribute of ``req.context`` that contains the
 queue or topic. The plural of ``word`` occurs in policy rules, paths and listings.

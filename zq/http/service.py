@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources for the server: versions, routes, limits, health and metrics (contract 2 to 5, extensions 10)."""
+"""HTTP resources for the server: versions, routes, limits, health and metrics."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -172,7 +172,7 @@ class Readiness:
 
 
 class HealthReport:
-    """``/v2/health``: the health report of the store (contract 5)."""
+    """``/v2/health``: the health report of the store (contract section 5)."""
 
     policy = {"GET": "health:get"}
 
@@ -184,7 +184,7 @@ class HealthReport:
 
 
 class Ping:
-    """``/v2/ping``: availability of the store (contract 4)."""
+    """``/v2/ping``: availability of the store (contract section 4)."""
 
     policy = {"GET": "ping:get", "HEAD": "ping:get"}
 

@@ -88,13 +88,13 @@ def end(req: Request) -> None:
 
 
 def admit_page(req: Request, limit: int | None) -> None:
-    """Admit a request that reads a page of up to ``limit`` messages. Raises the errors of ``admit``."""
+    """Admit a request that reads a page of up to ``limit`` messages. Raises the same errors as ``admit``."""
     if limit is not None and limit > MAX_LIGHT_MESSAGES:
         admit(req, limit, 0, min(limit, UNKNOWN) * MESSAGE_SIZE)
 
 
 def admit_post(req: Request, raw: bytes) -> None:
-    """Admit a request that posts the messages in ``raw``. Raises the errors of ``admit``."""
+    """Admit a request that posts the messages in ``raw``. Raises the same errors as ``admit``."""
     count = max_posted_messages(raw)
     admit(req, count, count, len(raw))
 

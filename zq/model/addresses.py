@@ -61,7 +61,7 @@ def embedded(address: Address) -> Iterable[Address]:
 def is_public(address: str | Address) -> bool:
     """Return whether an address and all addresses that it embeds are public.
 
-    If ``address`` is a text that is not an address, return ``False``.
+    If ``address`` is not a valid address, return ``False``.
     """
     if isinstance(address, str):
         try:

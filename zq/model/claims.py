@@ -31,7 +31,7 @@ class Lease(Struct, frozen=True):
     prolong: bool = True
 
     def extend(self, ttl: int, expires: Moment, ends: Moment, second: Moment) -> tuple[int, Moment]:
-        """Return the ttl and expiry that a message has after it is claimed (contract 8.1).
+        """Return the ttl and expiry that a message has after it is claimed (contract section 8.1).
 
         Args:
             ttl: The message's ttl before the claim, in seconds.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All limits of zq and their checks (contract 6.1, 7, 8, 16). No other module defines a limit."""
+"""All limits of zq and their checks (contract sections 6.1, 7, 8, 16). No other module defines a limit."""
 
 import re
 from base64 import b64decode
@@ -223,7 +223,7 @@ def project_id(project: str, error: type[InvalidName] = InvalidName) -> str:
 
 @lru_cache(maxsize=4096)
 def queue_ref(project: str, name: str) -> QueueRef:
-    """Return the full name of a queue. Raises ``InvalidName`` if a part is not valid (contract 1.7)."""
+    """Return the full name of a queue. Raises ``InvalidName`` if a part is not valid (contract section 1.7)."""
     _check_ref("queue", project, name, InvalidName)
     return QueueRef(project, name)
 
@@ -243,7 +243,7 @@ def reachable_queue_ref(project: str, name: str, find: Find | None = None) -> Qu
 
 @lru_cache(maxsize=4096)
 def topic_ref(project: str, name: str) -> TopicRef:
-    """Return the full name of a topic. Raises ``InvalidTopicName`` if a part is not valid (contract 1.7)."""
+    """Return the full name of a topic. Raises ``InvalidTopicName`` if a part is not valid (contract section 1.7)."""
     _check_ref("topic", project, name, InvalidTopicName)
     return TopicRef(project, name)
 

@@ -76,7 +76,7 @@ class Scope:
 class Scopes:
     """The scopes of one credential, which has at least one scope.
 
-    The constructor raises ``Invalid`` if a text is not a scope.
+    The constructor raises ``Invalid`` if a string is not a valid scope.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -132,7 +132,7 @@ def _parsed(texts: tuple[str, ...]) -> Scopes:
 def parse(texts: Sequence[str] | None) -> Scopes | None:
     """Parse the scopes of a credential. Return ``None`` if the credential has no scopes.
 
-    Raises ``Invalid`` if a text is not a scope.
+    Raises ``Invalid`` if a string is not a valid scope.
     """
     return None if texts is None or not texts else _parsed(tuple(texts))
 

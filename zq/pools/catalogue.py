@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases for pools and flavors (contract 11, 12)."""
+"""Use cases for pools and flavors (contract sections 11, 12)."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -164,7 +164,7 @@ class Pools:
                 return
 
     def patch(self, name: str, raw: bytes) -> Pool:
-        """Update the given fields of a pool and return it. Raises ``PoolNotFound``, and the errors of ``put``."""
+        """Update the given fields of a pool and return it. Raises ``PoolNotFound``, and the same errors as ``put``."""
         given = _decode_body(raw, _pool_change)
         changes = {field: value for field, value in given.items() if field in _FIELDS}
         if not changes:
@@ -235,7 +235,7 @@ class Pools:
             self._untag(self._of(name), name)
 
     def _check(self, name: str, pool: Pool, before: Pool | None) -> None:
-        """Check whether the pool may be stored. Raises the errors of ``put``.
+        """Check whether the pool may be stored. Raises the same errors as ``put``.
 
         ``before`` is the stored pool with this name, or None if the pool is new.
         """

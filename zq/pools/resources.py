@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources ``/v2/pools`` and ``/v2/flavors`` (contract 11, 12)."""
+"""HTTP resources ``/v2/pools`` and ``/v2/flavors`` (contract sections 11, 12)."""
 
 from typing import Annotated, Any, Final
 from urllib.parse import quote

@@ -229,7 +229,7 @@ class Application:
 
 
 def open_stores(chosen: Settings) -> Storage:
-    """Open the store, or the stores of all pools if pooling is on. Raises the errors of ``open_store``."""
+    """Open the store, or the stores of all pools if pooling is on. Raises the same errors as ``open_store``."""
     catalogue = open_store(chosen)
     if chosen.pooling is None:
         return catalogue

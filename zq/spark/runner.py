@@ -148,7 +148,7 @@ class Runner:
         return True
 
     def _start_prefetch(self, batch: ClaimedBatch) -> None:
-        """Start to claim the next batch in the background if the current batch is full, which indicates a backlog.
+        """Start claiming the next batch in the background if the current batch is full, which indicates a backlog.
 
         After a crash, the current batch may contain claims that an earlier run prefetched. Their names would collide
         with the names in the next batch. In this case, do not prefetch.

@@ -237,9 +237,9 @@ class TransactionController(Protocol):
           raises ``MessageClaimed``, even for the consumer that holds the claim.
         - Its stages are invisible to all other operations.
 
-        If a batch of the producer is open, the operation only returns the result of that batch. If the batch number is
-        not above that of the producer's last batch, the operation deletes the stages as ``drop_stage`` does. It returns
-        the counts of the last batch with ``replayed`` set.
+        Each commit of a producer has a batch number. If an earlier commit of the producer is still open, the operation
+        only returns the result of that commit. If the batch number is not above the producer's last one, the operation
+        deletes the stages as ``drop_stage`` does, and returns the counts of the last commit with ``replayed`` set.
 
         After an error, nothing has changed.
 

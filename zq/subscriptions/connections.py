@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue subscriptions of this process's WebSocket connections (contract 14)."""
+"""The queue subscriptions of this process's WebSocket connections (contract section 14)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final

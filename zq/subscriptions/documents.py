@@ -164,7 +164,7 @@ class SubscriptionDocuments:
             self._storage.queues.delete(queue)
 
     def delete_all(self, source: Source) -> None:
-        """Delete all subscriptions of the source and their deliveries (contract 6.8)."""
+        """Delete all subscriptions of the source and their deliveries (contract section 6.8)."""
         ended = self.get(source)
         if ended.items:
             self.change(source, lambda all: (SubscriptionSet(all.generation + 1), None))

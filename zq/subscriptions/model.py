@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data model of subscriptions (contract 9) and deliveries.
+"""Data model of subscriptions (contract section 9) and deliveries.
 
 A source is a queue or topic with subscribers. A notice describes a posted message. A delivery is a copy of the notice
 for one subscription. Notices and deliveries are messages in hidden queues.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoding of notices, for storage and for delivery to subscribers (contract 9.7, 9.8)."""
+"""Encoding of notices, for storage and for delivery to subscribers (contract sections 9.7, 9.8)."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -45,7 +45,7 @@ def decrypt_notice(sealing: Sealing, project: str, notice: Notice) -> Notice:
 
 
 def build_notification(notice: Notice, *, is_mail: bool = False) -> bytes:
-    """Build the JSON document that subscribers receive (contract 9.7). A mail has no attributes."""
+    """Build the JSON document that subscribers receive (contract section 9.7). A mail has no attributes."""
     shown: dict[str, Any] = {"ttl": notice.ttl, "body": Raw(notice.body)}
     if notice.delay is not None:
         shown["delay"] = notice.delay

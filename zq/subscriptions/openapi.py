@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenAPI operations and schemas of subscriptions and deliveries (contract 9)."""
+"""OpenAPI operations and schemas of subscriptions and deliveries (contract section 9)."""
 
 from zq.http.openapi.operations import (
     QUEUE,

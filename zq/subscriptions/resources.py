@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources for the subscriptions of queues and topics (contract 9), and for their deliveries."""
+"""HTTP resources for the subscriptions of queues and topics (contract section 9), and for their deliveries."""
 
 from typing import Any, ClassVar, Final
 
@@ -42,7 +42,7 @@ class _Resource:
 def _parse_terms(req: Request, needed: bool) -> Terms:
     """Parse the properties of a subscription in the request body. Unknown members are ignored.
 
-    Clients rely on the texts of the error messages (contract 0.2).
+    Clients rely on the texts of the error messages (contract section 0.2).
     """
     raw = query.body(req, required=needed)
     given = wire.json_value(raw) if raw else {}

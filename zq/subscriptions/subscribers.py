@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Syntax checks of subscriber URIs and options (contract 9.2)."""
+"""Syntax checks of subscriber URIs and options (contract section 9.2)."""
 
 import re
 from email.errors import MessageError

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases for subscriptions (contract 9): create, list, change, confirm and delete.
+"""Use cases for subscriptions (contract section 9): create, list, change, confirm and delete.
 
 All subscriptions of a source are stored in one document, so no subscriber can be added twice.
 
@@ -119,7 +119,7 @@ class Subscriptions:
         self._policy = policy
 
     def create(self, source: Source, terms: Terms, token: str = "", connection: str = "") -> CreatedSubscription:
-        """Create a subscription (contract 9.2).
+        """Create a subscription (contract section 9.2).
 
         If the subscriber already has an unconfirmed subscription, send another confirmation request instead.
 
@@ -210,7 +210,7 @@ class Subscriptions:
         return ReadResult(found, self._clock.now())
 
     def update(self, source: Source, id: str, terms: Terms, token: str = "") -> None:
-        """Change the given properties of the subscription (contract 9.5).
+        """Change the given properties of the subscription (contract section 9.5).
 
         If the subscriber changes:
 
@@ -261,7 +261,7 @@ class Subscriptions:
             self._request_confirmation(source, new, "SubscriptionConfirmation")
 
     def confirm(self, source: Source, id: str, agreed: bool, by_owner: bool = False) -> None:
-        """Confirm or decline the subscription (contract 9.6).
+        """Confirm or decline the subscription (contract section 9.6).
 
         A subscriber that declines an active subscription gets another confirmation request, to subscribe again.
 

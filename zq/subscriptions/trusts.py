@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keystone trusts for subscribers with the schemes ``trust+http`` and ``trust+https`` (contract 9.2, 9.9).
+"""Keystone trusts for subscribers with the schemes ``trust+http`` and ``trust+https`` (contract sections 9.2, 9.9).
 
 With a trust, the caller delegates its roles in the project to the service user until the subscription expires. Each
 delivery contains a token with all of these roles. By default, the server therefore sends tokens only over TLS and only

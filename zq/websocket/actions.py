@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of actions to HTTP requests, and of HTTP responses to answers (contract 14)."""
+"""Conversion of actions to HTTP requests, and of HTTP responses to answers (contract section 14)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final

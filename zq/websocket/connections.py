@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WebSocket connections: handshake, connection limits, and transfer of frames (contract 14)."""
+"""WebSocket connections: handshake, connection limits, and transfer of frames (contract section 14)."""
 
 import asyncio
 import logging

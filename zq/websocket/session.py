@@ -91,8 +91,8 @@ class CloseConnection(Exception):
 def call(app: Application, peer: str, headers: Mapping[str, str], request: Request, connection: str) -> Reply:
     """Execute a request within this process and return the response. Blocks.
 
-    If a new subscription has no subscriber, ``connection`` becomes the subscriber. Raises ``Invalid`` if a text cannot
-    be encoded as UTF-8.
+    If a new subscription has no subscriber, ``connection`` becomes the subscriber. Raises ``Invalid`` if a string
+    cannot be encoded as UTF-8.
     """
     try:
         raw = b"" if request.document is None else msgspec.json.encode(request.document)

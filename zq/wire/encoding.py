@@ -91,7 +91,7 @@ def history_page(
 
 
 def message(queue: str, message: Message, now: Seconds, detailed: bool = False, starts: bool = False) -> bytes:
-    """Encode one message (contract 7.1)."""
+    """Encode one message (contract section 7.1)."""
     return encode(_format_messages(queue, [message], now, detailed, starts)[0])
 
 
@@ -110,7 +110,7 @@ def messages(
 
 
 def popped(messages: Sequence[Message], now: Seconds, detailed: bool = False) -> bytes:
-    """Encode popped messages (contract 7.7)."""
+    """Encode popped messages (contract section 7.7)."""
     if detailed:
         return encode(answers.Messages([_format_popped(m, now) for part in slices(messages) for m in part]))
     shown = [
@@ -133,7 +133,7 @@ def post_result(queue: str, ids: Sequence[str]) -> bytes:
 
 
 def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False, starts: bool = False) -> bytes:
-    """Encode a claim with its messages (contract 8.2). With ``detailed``, include its holder, creation and expiry."""
+    """Encode a claim with its messages. With ``detailed``, include its holder, creation and expiry."""
     return encode(
         answers.Claim(
             age(claim.created, now),
@@ -179,7 +179,7 @@ def depth(found: Depth, now: Seconds) -> bytes:
 
 
 def stats(path: str, stats: Stats, now: Seconds, detailed: bool) -> bytes:
-    """Encode the message counts, and the oldest and newest message if there is one (contract 6.7)."""
+    """Encode the message counts, and the oldest and newest message if there is one (contract section 6.7)."""
     ends: list[answers.Edge[str] | None] = [None, None]
     if stats.oldest is not None and stats.newest is not None:
         ends = [_format_edge(path, edge, now, detailed) for edge in (stats.oldest, stats.newest)]

@@ -227,7 +227,7 @@ def check_retry_span(policy: Mapping[str, Any], field: str = "_retry_policy") ->
 
 
 def shown_defaults(limits: Limits, topic: bool = False) -> Json:
-    """Return the values that clients see for unset keys, by key (contract 6.1 and 13)."""
+    """Return the values that clients see for unset keys, by key (contract sections 6.1 and 13)."""
     shown = {name: key.shown for name, (_, key) in KEYS.items() if key.shown is not UNSET}
     return {
         name: getattr(limits, value) if isinstance(value, str) else value

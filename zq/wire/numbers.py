@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Range check of numbers in JSON: integers must fit in 64 signed bits, other numbers in a double (contract 1.6).
+"""Range check of numbers in JSON: integers must fit in 64 signed bits, others in a double (contract section 1.6).
 
 Server, client, command line and Spark share this check, so that every consumer can decode the messages.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mapping between error classes and HTTP statuses, for server and client (contract 1.8)."""
+"""Mapping between error classes and HTTP statuses, for server and client (contract section 1.8)."""
 
 from typing import Final
 

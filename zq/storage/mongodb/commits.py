@@ -92,7 +92,7 @@ class Commits:
         - If the producer has an undecided commit whose deadline has passed, abort it first.
 
         Raises ``CommitRunning`` if another server is preparing or aborting a commit of the producer, or if the attempts
-        take too long. Also raises the errors of ``TransactionController.commit``.
+        take too long. Also raises the same errors as ``TransactionController.commit``.
         """
         clock = RunningClock(now)
         while True:

@@ -124,5 +124,5 @@ def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> M
 
 
 def _holder(claims: Sequence[str], now: int) -> BsonDocument:
-    """Return the condition under which a request may delete a message (contract 7.6)."""
+    """Return the condition under which a request may delete a message (contract section 7.6)."""
     return held_condition(claims[0], now) if claims else {"c.e": {"$not": {"$gt": now}}}

@@ -298,7 +298,7 @@ BEGINNING: Final[Progress] = [0, 0]
 
 
 def fits(stages: Sequence[BsonDocument], others: int, most: int) -> bool:
-    """Return whether one slice can publish all drafts of the stages and process ``others`` more messages."""
+    """Return whether one transaction can publish all messages of the stages and process ``others`` further messages."""
     count, weight = (sum(stage[what] for stage in stages) for what in ("count", "bytes"))
     return bool(count + others <= most and weight <= BYTES_AT_ONCE)
 

@@ -89,7 +89,7 @@ def _client(uri: str) -> "SwiftObjects | CloudObjects":
 
 
 def prepare(uri: str, **_: object) -> None:
-    """Prepare the object store for its first use. Raises the errors of ``objects_of``."""
+    """Prepare the object store for its first use. Raises the same errors as ``objects_of``."""
     objects_of(uri)
 
 
@@ -114,8 +114,8 @@ def restore(uri: str, to: str, at: float | None = None, position: int | None = N
 def ship(uri: str, to: str, check: Callable[[Storage], object]) -> int:
     """Upload the embedded store at ``uri`` to the object store at ``to``, and return the store's number of files.
 
-    ``check`` is called with the open store before the upload. Raises the errors of ``check``, and ``StartRefused`` if
-    there is no store at ``uri`` or already a store at ``to``.
+    ``check`` is called with the open store before the upload. Raises the same errors as ``check``, and ``StartRefused``
+    if there is no store at ``uri`` or already a store at ``to``.
     """
 
     def admit(path: Path) -> None:

@@ -239,7 +239,7 @@ class Proof:
         created therefore proves that there was no fence. If the proof has expired, check for a fence anyway: the
         successor may have written a fence and removed it again.
 
-        Raises the errors of ``check_fence``.
+        Raises the same errors as ``check_fence``.
         """
         if not by_position or not self.is_valid:
             self.check_fence()

@@ -104,7 +104,7 @@ class PendingDeletes:
 
 
 def delete_unused_hidden(session: Session) -> None:
-    """Delete each hidden state of a missing queue if the state has no idempotency keys left."""
+    """Delete the states that remained of deleted queues, if they have no idempotency keys left."""
     for key, _ in session.store.scan("hidden", b"", layout.END):
         ref = layout.decode_queue_key(key)
         with session.registry.locked_or_hidden(ref) as state:

@@ -27,7 +27,7 @@ LOST_NUMBERS: Final = 1_000_000
 
 
 class Salvage(SalvageState):
-    """The salvage of a damaged store. ``saved`` counts the copied records by kind; ``lost`` has a sentence per loss."""
+    """Copies the readable records of a damaged store to a new store. See ``SalvageState`` for the results."""
 
     def run(self) -> None:
         startup.check_readable(self.source)

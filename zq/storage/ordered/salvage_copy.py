@@ -46,7 +46,7 @@ class DamagedStore(Readable, Protocol):
 
 
 class SalvageState:
-    """The state of a running salvage. ``saved`` counts the copied records by kind; ``lost`` has a sentence per loss."""
+    """State of a running salvage. ``saved`` counts the copied records by kind; ``lost`` has a message for each loss."""
 
     def __init__(self, source: DamagedStore, store: Store, now: int) -> None:
         self.source = source

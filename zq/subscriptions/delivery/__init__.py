@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delivery of notifications by webhook and mail (contract 9.7 to 9.11)."""
+"""Delivery of notifications by webhook and mail (contract sections 9.7 to 9.11)."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Confirmation requests to subscribers, as signed documents or mails (contract 9.11)."""
+"""Confirmation requests to subscribers, as signed documents or emails (contract section 9.11)."""
 
 from collections.abc import Callable
 from typing import Any

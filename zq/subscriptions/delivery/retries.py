@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delivery outcomes and retry policies (contract 9.8). Delays are in whole seconds."""
+"""Delivery outcomes and retry policies (contract section 9.8). Delays are in whole seconds."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -23,8 +23,7 @@ MAX_DELAY: Final = 43200
 class Outcome(Struct, frozen=True):
     """The outcome of a delivery attempt.
 
-    If ``final`` is true, the worker does not retry the delivery (contract 9.8). If there was no response, ``status`` is
-    0.
+    If ``final`` is true, the worker does not retry the delivery. If there was no response, ``status`` is 0.
     """
 
     delivered: bool
