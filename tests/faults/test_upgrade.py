@@ -2,22 +2,27 @@
 """``zq-server upgrade``: the level of a store rises once no server of an earlier version uses the store."""
 
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from tests.commands import run, run_apart
 from tests.servers import ZqServer, ask, wait_for
-from tests.stores import pooled
-from zq.clock import Clock
+from tests.stores import Stores, pooled
+from zq.clock import Clock, StoreClock
 from zq.conformance.builders import OpenStore
 from zq.conformance.test_levels import levelled, support
 from zq.errors import StartRefused, Unavailable
 from zq.model import levels
+from zq.model.documents import DocumentRef
 from zq.model.levels import StoreLevel
-from zq.serving import upgrade_command
+from zq.serving import application, upgrade_command
+from zq.serving.application import wait_for_store
 from zq.serving.level_watch import TTL, LevelWatch, read_processes
 from zq.serving.upgrade_command import apply, describe
+from zq.storage import connect
 from zq.storage.api import Storage
 
 OLD, NEW = ("0.1",), ("0.1", "0.2")
@@ -30,6 +35,10 @@ def old(storage: Storage, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Leve
     watch = LevelWatch(storage, clock, 8888, True)
     support(monkeypatch, *NEW)
     return watch
+
+
+def reject(*_: object, **__: object) -> bool:
+    raise Unavailable("The store rejects changes.")
 
 
 def level_of(storage: Storage) -> StoreLevel:
@@ -144,6 +153,50 @@ def test_a_server_ends_if_the_level_was_raised_without_it(storage: Storage, cloc
     levelled(storage).replace_level(None, levels.encode(StoreLevel(3, 3, "0.3.0")))
     watch.refresh()
     assert (seen, ended) == ([1, 1, 3], [1])
+
+
+def test_a_full_store_accepts_records(stores: Stores, tmp_path: Path) -> None:
+    """Servers of a full Redis can be restarted, and ``--finish`` finds them."""
+    uri = stores.empty("redis", tmp_path, "a")
+    with closing(connect(uri)) as storage, redis.Redis.from_url(uri) as admin:
+        clock = StoreClock(storage.now)
+        admin.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(Unavailable):
+                storage.documents.put(DocumentRef("", "other", "a"), b"", clock.now())
+            watch = LevelWatch(storage, clock, 8888, True)
+            watch.refresh()
+            assert len(read_processes(storage.documents, storage.now())) == 1
+            watch.stop()
+        finally:
+            admin.config_set("maxmemory", 0)
+
+
+def test_a_server_that_cannot_publish_its_record_reads_the_level(
+    storage: Storage, clock: Clock, old: LevelWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = list[int]()
+    watch = LevelWatch(storage, clock, 8888, True, give_up=lambda: ended.append(1))
+    levelled(storage).replace_level(None, levels.encode(StoreLevel(3, 3, "0.3.0")))
+    monkeypatch.setattr(storage.documents, "put", reject)
+    with pytest.raises(Unavailable):
+        watch.refresh()
+    assert ended == [1]
+    with pytest.raises(Unavailable):
+        LevelWatch(storage, clock, 8889, True)
+
+
+def test_a_start_waits_for_a_store_that_becomes_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store may become unavailable after it was opened."""
+    monkeypatch.setattr(application, "RETRY_INTERVAL", 0.0)
+    outcomes = iter([Unavailable("gone"), None])
+
+    def call() -> int:
+        if error := next(outcomes):
+            raise error
+        return 1
+
+    assert wait_for_store(True, call) == 1
 
 
 def test_finish_raises_the_level_of_each_pool(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from zq import audit
 from zq.audit import Audit
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 # Seconds between two attempts to open the store.
 RETRY_INTERVAL = 1.0
+T = TypeVar("T")
 # Minimum number of concurrent requests per process from which a project's fair share is computed.
 REQUESTS_AT_ONCE = 64
 NO_SNAPSHOT = "zq cannot back up this store or these pools. Use the tools of the store: see backup.md."
@@ -73,7 +74,9 @@ class Application:
         self._metrics = _metrics(chosen, self._storage, self._clock)
         self._events = Observers(self._metrics)
         documents = self._storage.documents
-        level = LevelWatch(self._storage, self._clock, chosen.server.port, chosen.shared_store, self._metrics.set_level)
+        terms = self._storage, self._clock, chosen.server.port, chosen.shared_store, self._metrics.set_level
+        with lifecycle.exit_at_once():
+            level = wait_for_store(chosen.storage.wait, lambda: LevelWatch(*terms))
         level.start()
         self._strategy = create_strategy(lambda: configuration.current.auth, documents, self._clock, configuration.path)
         storage = measure_verbs(self._storage, self._metrics, monitor)
@@ -221,11 +224,18 @@ def open_store(chosen: Settings) -> Storage:
 
     Raises ``StartRefused`` if the store cannot be used with these settings, or because of a migration.
     """
+    return wait_for_store(
+        chosen.storage.wait, lambda: _open_served(chosen.storage.uri, chosen.driver_options, chosen.expiry)
+    )
+
+
+def wait_for_store(waits: bool, call: Callable[[], T]) -> T:
+    """Return the result of ``call``. If ``waits``, repeat the call until the store is available."""
     while True:
         try:
-            return _open_served(chosen.storage.uri, chosen.driver_options, chosen.expiry)
+            return call()
         except Unavailable as absence:
-            if not chosen.storage.wait:
+            if not waits:
                 raise
             LOG.warning("Waiting for the store: %s", absence)
             time.sleep(RETRY_INTERVAL)

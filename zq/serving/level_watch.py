@@ -104,12 +104,12 @@ class LevelWatch:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_published = False
-        if is_shared:
-            self._publish()
-            self._thread = threading.Thread(target=self._run, name="zq-level", daemon=True)
         try:
+            if is_shared:
+                self._publish()
+                self._thread = threading.Thread(target=self._run, name="zq-level", daemon=True)
             report(levels.check(self._read()).level)
-        except StartRefused:
+        except (StartRefused, Unavailable):
             self.stop()
             raise
 
@@ -136,13 +136,16 @@ class LevelWatch:
                 LOG.critical("Unexpected error while reading the level of the store.", exc_info=True)
 
     def refresh(self) -> None:
-        """Publish the record and read the level. If this version does not support the level, end the process."""
-        self._publish()
+        """Read the level and publish the record. If this version does not support the level, end the process.
+
+        The level is read first, because a store that rejects writes must not prevent the end of the process.
+        """
         level = levels.decode(self._read()).level
         self._report(level)
         if level > levels.supported():
             LOG.critical("The process ends: the store has level %d, and zq %s does not support it.", level, __version__)
             self._give_up()
+        self._publish()
 
     def _read(self) -> bytes | None:
         return self._store.read_level() if isinstance(self._store, Levelled) else None
@@ -150,5 +153,5 @@ class LevelWatch:
     def _publish(self) -> None:
         self._is_published = False
         now = self._clock.now()
-        self._store.documents.put(self._ref, self._record, now, expires=now + TTL)
+        self._store.documents.put(self._ref, self._record, now, expires=now + TTL, is_vital=True)
         self._is_published = True
