@@ -3,6 +3,7 @@
 
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +18,10 @@ from zq.conformance.test_levels import levelled, support
 from zq.errors import StartRefused, Unavailable
 from zq.model import levels
 from zq.model.documents import DocumentRef
+from zq.model.expiry import Expiry
 from zq.model.levels import StoreLevel
 from zq.serving import application, upgrade_command
-from zq.serving.application import wait_for_store
+from zq.serving.application import _open_pool, wait_for_store
 from zq.serving.level_watch import TTL, LevelWatch, read_processes
 from zq.serving.upgrade_command import apply, describe
 from zq.storage import connect
@@ -212,6 +214,33 @@ def test_finish_raises_the_level_of_each_pool(monkeypatch: pytest.MonkeyPatch) -
             assert level_of(storage.catalogue) == StoreLevel()
         assert apply(storage, finish=True).level == 2
         assert (level_of(storage.catalogue).level, level_of(pool).level) == (2, 2)
+
+
+def test_a_new_pool_gets_the_level_of_the_catalogue(store_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Earlier servers can use a pool that a new server adds before the upgrade is finished."""
+    chosen: Any = SimpleNamespace(pooling=None)
+    with closing(connect("memory:")) as catalogue:
+        support(monkeypatch, *NEW)
+        with closing(_open_pool(chosen, catalogue, store_uri, Expiry())) as pool:
+            assert level_of(pool) == StoreLevel()
+            apply(catalogue, finish=True)
+        with closing(_open_pool(chosen, catalogue, store_uri, Expiry())) as pool:
+            assert level_of(pool) == StoreLevel()
+
+
+def test_a_refused_command_withdraws_the_announcement_although_a_pool_has_the_new_level(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with closing(pooled()) as storage:
+        pool = storage.pools()["other"]
+        assert pool is not None
+        LevelWatch(storage, StoreClock(storage.now), 8888, True)
+        support(monkeypatch, *NEW)
+        levelled(pool).replace_level(None, levels.encode(StoreLevel(2, 2, "0.2.0")))
+        levelled(storage.catalogue).replace_level(None, levels.encode(StoreLevel(1, 2, "0.2.0")))
+        with pytest.raises(StartRefused, match="Servers of earlier versions"):
+            apply(storage, finish=True)
+        assert (level_of(storage.catalogue), level_of(pool).level) == (StoreLevel(), 2)
 
 
 def test_finish_of_another_command_is_refused() -> None:

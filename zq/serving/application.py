@@ -29,11 +29,12 @@ from zq.http.application import App
 from zq.http.authentication import get_peer, set_aside
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
+from zq.model.levels import Initial
 from zq.model.stats import Snapshot
 from zq.serving import lifecycle, migration_record, probes
 from zq.serving.draining import Drain
 from zq.serving.features import EXTENSIONS, create_features, create_followers
-from zq.serving.level_watch import LevelWatch
+from zq.serving.level_watch import LevelWatch, catalogue_of
 from zq.serving.listening import format_authority, overlap
 from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
@@ -45,7 +46,7 @@ from zq.serving.tls import ServerTls
 from zq.serving.upgrade_command import UpgradeControl
 from zq.storage import connect
 from zq.storage.api import Storage
-from zq.storage.capabilities import LimitedSpace, Snapshots
+from zq.storage.capabilities import Levelled, LimitedSpace, Snapshots
 from zq.storage.pooling import PooledStorage
 
 if TYPE_CHECKING:
@@ -88,9 +89,8 @@ class Application:
             create_followers(chosen, storage, self._clock),
             self._storage.pools if isinstance(self._storage, PooledStorage) else None,
         )
-        self.features = create_features(
-            configuration, self.broker, self._events, self._strategy, documents, partial(_probe, chosen)
-        )
+        probe = partial(_probe, chosen, catalogue_of(self._storage))
+        self.features = create_features(configuration, self.broker, self._events, self._strategy, documents, probe)
         self._keys = MasterKeys(chosen.transport.message_encryption_key_file, self.broker.sealing.keys.replace)
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.auth.policy_file), Audit()
@@ -216,7 +216,7 @@ def open_stores(chosen: Settings) -> Storage:
     catalogue = open_store(chosen)
     if chosen.pooling is None:
         return catalogue
-    return PooledStorage(catalogue, partial(_open_pool, chosen), chosen.pooling.virtual)
+    return PooledStorage(catalogue, partial(_open_pool, chosen, catalogue), chosen.pooling.virtual)
 
 
 def open_store(chosen: Settings) -> Storage:
@@ -241,13 +241,17 @@ def wait_for_store(waits: bool, call: Callable[[], T]) -> T:
             time.sleep(RETRY_INTERVAL)
 
 
-def _open_pool(chosen: Settings, uri: str, expiry: Expiry | None) -> Storage:
+def _open_pool(chosen: Settings, catalogue: Storage, uri: str, expiry: Expiry | None) -> Storage:
+    """Open the store of a pool. A new store gets the level of the catalogue, which all servers support."""
     options = chosen.pooling.options if chosen.pooling else {}
-    return _open_served(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry)
+    initial = catalogue.read_level if isinstance(catalogue, Levelled) else None
+    return _open_served(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry, initial)
 
 
-def _open_served(uri: str, options: Mapping[str, object] | None, expiry: Expiry) -> Storage:
-    storage = connect(uri, options, expiry)
+def _open_served(
+    uri: str, options: Mapping[str, object] | None, expiry: Expiry, initial: Initial | None = None
+) -> Storage:
+    storage = connect(uri, options, expiry, initial)
     try:
         migration_record.check_served(storage.documents, storage.now())
     except BaseException:
@@ -256,8 +260,8 @@ def _open_served(uri: str, options: Mapping[str, object] | None, expiry: Expiry)
     return storage
 
 
-def _probe(chosen: Settings, uri: str) -> None:
-    storage = _open_pool(chosen, uri, None)
+def _probe(chosen: Settings, catalogue: Storage, uri: str) -> None:
+    storage = _open_pool(chosen, catalogue, uri, None)
     try:
         storage.ping()
     finally:

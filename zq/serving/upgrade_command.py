@@ -119,13 +119,15 @@ def _announce(storage: Storage) -> None:
 
 
 def _withdraw(storage: Storage) -> None:
-    """Withdraw the announcement, even one of an interrupted command, unless a store already has the new level."""
-    records = [(store, store.read_level()) for store in _stores(storage)]
-    found = [(store, record, levels.check(record)) for store, record in records]
-    if all(level.level < levels.supported() for _, _, level in found):
-        for store, record, level in found:
-            if level.required > level.level:
-                store.replace_level(record, levels.encode(levels.former()))
+    """Withdraw the announcement, even one of an interrupted command, from each store without the new level.
+
+    The catalogue comes first, because all servers check it.
+    """
+    for store in reversed([*_stores(storage)]):
+        record = store.read_level()
+        level = levels.check(record)
+        if level.required > level.level:
+            store.replace_level(record, levels.encode(levels.former()))
 
 
 def _replace(store: Levelled, former: bytes | None, new: StoreLevel) -> None:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from zq.errors import StartRefused, Unavailable
-from zq.model import LocatedMessage, QueueRef, Seconds
+from zq.model import LocatedMessage, QueueRef, Seconds, levels
 from zq.model.expiry import Expiry, Pace, Steps
+from zq.model.levels import Initial
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage import browsing
@@ -136,7 +137,7 @@ class MongoStorage(Defaults):
         self._client.pymongo.close()
 
 
-def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
+def connect(uri: str, expiry: Expiry = SWEPT, initial: Initial = levels.initial, **options: Any) -> Storage:
     """Open the store at ``mongodb://hosts/database?options``; ``options`` are fields of ``MongodbOptions``.
 
     Raises ``StartRefused`` if the configuration or the database cannot be used, and ``Unavailable`` if the database
@@ -146,12 +147,13 @@ def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
     found = startup.parse(uri, chosen.timeout, chosen.database, chosen.write_concern, chosen.journal)
     client, cluster = startup.connect(found)
     try:
-        startup.check_layout(client, found.database)
+        is_new = startup.check_layout(client, found.database, initial)
         if cluster:
             startup.check_sharded(client, found.database)
         startup.ensure_indexes(client, found.database)
         startup.ensure_feed(client, found.database)
-        startup.store_layout(client, found.database)
+        if is_new:
+            startup.store_layout(client, found.database, initial)
     except (StartRefused, Unavailable):
         client.close()
         raise
