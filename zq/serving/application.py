@@ -211,22 +211,23 @@ class Application:
         return lambda env, start: (self.app if self.app.find_check(env) else behind)(env, start)
 
 
-def open_stores(chosen: Settings) -> Storage:
+def open_stores(chosen: Settings, initial: Initial | None = None) -> Storage:
     """Open the store, or the stores of all pools if pooling is on. Raises the errors of ``open_store``."""
-    catalogue = open_store(chosen)
+    catalogue = open_store(chosen, initial)
     if chosen.pooling is None:
         return catalogue
     return PooledStorage(catalogue, partial(_open_pool, chosen, catalogue), chosen.pooling.virtual)
 
 
-def open_store(chosen: Settings) -> Storage:
+def open_store(chosen: Settings, initial: Initial | None = None) -> Storage:
     """Open the store. With ``wait_for_store``, retry until the store is available.
+
+    ``initial`` is called if the store is new; see ``zq.storage.connect``.
 
     Raises ``StartRefused`` if the store cannot be used with these settings, or because of a migration.
     """
-    return wait_for_store(
-        chosen.storage.wait, lambda: _open_served(chosen.storage.uri, chosen.driver_options, chosen.expiry)
-    )
+    terms = chosen.storage.uri, chosen.driver_options, chosen.expiry, initial
+    return wait_for_store(chosen.storage.wait, lambda: _open_served(*terms))
 
 
 def wait_for_store(waits: bool, call: Callable[[], T]) -> T:
