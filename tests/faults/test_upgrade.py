@@ -12,7 +12,6 @@ import redis
 from tests.commands import run, run_apart
 from tests.servers import ZqServer, ask, wait_for
 from tests.stores import Stores, pooled
-from zq.clock import Clock, StoreClock
 from zq.conformance.builders import OpenStore
 from zq.conformance.test_levels import levelled, support
 from zq.errors import StartRefused, Unavailable
@@ -22,8 +21,8 @@ from zq.model.expiry import Expiry
 from zq.model.levels import StoreLevel
 from zq.serving import application, upgrade_command
 from zq.serving.application import _open_pool, wait_for_store
-from zq.serving.level_watch import TTL, LevelWatch, read_processes
-from zq.serving.upgrade_command import apply, describe
+from zq.serving.level_watch import INTERVAL, TTL, LevelWatch, read_processes
+from zq.serving.upgrade_command import PAUSE, apply, describe
 from zq.storage import connect
 from zq.storage.api import Storage
 
@@ -31,10 +30,10 @@ OLD, NEW = ("0.1",), ("0.1", "0.2")
 
 
 @pytest.fixture
-def old(storage: Storage, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> LevelWatch:
+def old(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> LevelWatch:
     """A process of the earlier version. From now on, this process is of the new version."""
     support(monkeypatch, *OLD)
-    watch = LevelWatch(storage, clock, 8888, True)
+    watch = LevelWatch(storage, 8888, True)
     support(monkeypatch, *NEW)
     return watch
 
@@ -47,12 +46,10 @@ def level_of(storage: Storage) -> StoreLevel:
     return levels.decode(levelled(storage).read_level())
 
 
-def test_finish_raises_the_level_after_the_last_earlier_server_stops(
-    storage: Storage, clock: Clock, old: LevelWatch
-) -> None:
+def test_finish_raises_the_level_after_the_last_earlier_server_stops(storage: Storage, old: LevelWatch) -> None:
     """The refusal names the server and changes nothing. A repeated command has no effect."""
-    new = LevelWatch(storage, clock, 8889, True)
-    assert [one.level for one in read_processes(storage.documents, clock.now())] == [1, 2]
+    new = LevelWatch(storage, 8889, True)
+    assert [one.level for one in read_processes(storage.documents, storage.now())] == [1, 2]
     with pytest.raises(StartRefused, match=r"Servers of earlier versions use the store: .*:8888 \(zq 0"):
         apply(storage, finish=True)
     assert levelled(storage).read_level() is None
@@ -64,12 +61,24 @@ def test_finish_raises_the_level_after_the_last_earlier_server_stops(
     assert level_of(storage).level == 2
     assert list(describe(apply(storage, finish=False)))[-1] == "There is no upgrade to finish."
     new.stop()
-    assert read_processes(storage.documents, clock.now()) == []
+    assert read_processes(storage.documents, storage.now()) == []
 
 
 def test_the_record_of_a_killed_server_expires(storage: Storage, old: LevelWatch) -> None:
     assert read_processes(storage.documents, storage.now() + TTL - 1) != []
     assert read_processes(storage.documents, storage.now() + TTL + 1) == []
+
+
+def test_finish_finds_a_server_after_the_clock_of_the_store_jumps(
+    storage: Storage, old: LevelWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record appears to have expired until the server publishes it again, with the time of the store."""
+    now = storage.now
+    monkeypatch.setattr(storage, "now", lambda: now() + 40)
+    monkeypatch.setattr(upgrade_command, "sleep", lambda seconds: old.refresh() if seconds > INTERVAL else None)
+    with pytest.raises(StartRefused, match="Servers of earlier versions"):
+        apply(storage, finish=True, pause=PAUSE)
+    assert level_of(storage) == StoreLevel()
 
 
 def test_finish_is_repeated_after_a_kill(
@@ -102,7 +111,7 @@ def test_finish_is_repeated_after_a_kill(
 
 
 def test_a_server_that_starts_while_an_upgrade_is_finished_prevents_it(
-    storage: Storage, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its record is found after the announcement, which the command withdraws."""
     support(monkeypatch, *NEW)
@@ -112,7 +121,7 @@ def test_a_server_that_starts_while_an_upgrade_is_finished_prevents_it(
         monkeypatch.setattr(upgrade_command, "_check_processes", check)
         check(given)
         support(monkeypatch, *OLD)
-        LevelWatch(storage, clock, 8888, True)
+        LevelWatch(storage, 8888, True)
         support(monkeypatch, *NEW)
 
     monkeypatch.setattr(upgrade_command, "_check_processes", check_and_start)
@@ -121,9 +130,7 @@ def test_a_server_that_starts_while_an_upgrade_is_finished_prevents_it(
     assert level_of(storage) == StoreLevel()
 
 
-def test_a_server_that_starts_after_an_announcement_ends(
-    storage: Storage, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_starts_after_an_announcement_ends(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """It publishes its record before it checks the level, and does not leave the record behind."""
     put = storage.documents.put
 
@@ -134,8 +141,8 @@ def test_a_server_that_starts_after_an_announcement_ends(
 
     monkeypatch.setattr(storage.documents, "put", put_and_announce)
     with pytest.raises(StartRefused, match="upgraded to level 2"):
-        LevelWatch(storage, clock, 8888, True)
-    assert read_processes(storage.documents, clock.now()) == []
+        LevelWatch(storage, 8888, True)
+    assert read_processes(storage.documents, storage.now()) == []
 
 
 def test_a_refused_command_withdraws_the_announcement_of_an_interrupted_one(storage: Storage, old: LevelWatch) -> None:
@@ -146,10 +153,10 @@ def test_a_refused_command_withdraws_the_announcement_of_an_interrupted_one(stor
     assert level_of(storage) == StoreLevel()
 
 
-def test_a_server_ends_if_the_level_was_raised_without_it(storage: Storage, clock: Clock, old: LevelWatch) -> None:
+def test_a_server_ends_if_the_level_was_raised_without_it(storage: Storage, old: LevelWatch) -> None:
     """A machine that stood still for longer than its record lived, for example."""
     ended, seen = list[int](), list[int]()
-    watch = LevelWatch(storage, clock, 8888, True, seen.append, lambda: ended.append(1))
+    watch = LevelWatch(storage, 8888, True, seen.append, lambda: ended.append(1))
     watch.refresh()
     old.stop()
     levelled(storage).replace_level(None, levels.encode(StoreLevel(3, 3, "0.3.0")))
@@ -161,12 +168,11 @@ def test_a_full_store_accepts_records(stores: Stores, tmp_path: Path) -> None:
     """Servers of a full Redis can be restarted, and ``--finish`` finds them."""
     uri = stores.empty("redis", tmp_path, "a")
     with closing(connect(uri)) as storage, redis.Redis.from_url(uri) as admin:
-        clock = StoreClock(storage.now)
         admin.config_set("maxmemory", 1)
         try:
             with pytest.raises(Unavailable):
-                storage.documents.put(DocumentRef("", "other", "a"), b"", clock.now())
-            watch = LevelWatch(storage, clock, 8888, True)
+                storage.documents.put(DocumentRef("", "other", "a"), b"", storage.now())
+            watch = LevelWatch(storage, 8888, True)
             watch.refresh()
             assert len(read_processes(storage.documents, storage.now())) == 1
             watch.stop()
@@ -175,17 +181,17 @@ def test_a_full_store_accepts_records(stores: Stores, tmp_path: Path) -> None:
 
 
 def test_a_server_that_cannot_publish_its_record_reads_the_level(
-    storage: Storage, clock: Clock, old: LevelWatch, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, old: LevelWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = list[int]()
-    watch = LevelWatch(storage, clock, 8888, True, give_up=lambda: ended.append(1))
+    watch = LevelWatch(storage, 8888, True, give_up=lambda: ended.append(1))
     levelled(storage).replace_level(None, levels.encode(StoreLevel(3, 3, "0.3.0")))
     monkeypatch.setattr(storage.documents, "put", reject)
     with pytest.raises(Unavailable):
         watch.refresh()
     assert ended == [1]
     with pytest.raises(Unavailable):
-        LevelWatch(storage, clock, 8889, True)
+        LevelWatch(storage, 8889, True)
 
 
 def test_a_start_waits_for_a_store_that_becomes_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +240,7 @@ def test_a_refused_command_withdraws_the_announcement_although_a_pool_has_the_ne
     with closing(pooled()) as storage:
         pool = storage.pools()["other"]
         assert pool is not None
-        LevelWatch(storage, StoreClock(storage.now), 8888, True)
+        LevelWatch(storage, 8888, True)
         support(monkeypatch, *NEW)
         levelled(pool).replace_level(None, levels.encode(StoreLevel(2, 2, "0.2.0")))
         levelled(storage.catalogue).replace_level(None, levels.encode(StoreLevel(1, 2, "0.2.0")))

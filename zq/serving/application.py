@@ -75,7 +75,7 @@ class Application:
         self._metrics = _metrics(chosen, self._storage, self._clock)
         self._events = Observers(self._metrics)
         documents = self._storage.documents
-        terms = self._storage, self._clock, chosen.server.port, chosen.shared_store, self._metrics.set_level
+        terms = self._storage, chosen.server.port, chosen.shared_store, self._metrics.set_level
         with lifecycle.exit_at_once():
             level = wait_for_store(chosen.storage.wait, lambda: LevelWatch(*terms))
         level.start()

@@ -39,7 +39,7 @@ def run(arguments: Sequence[str], flags: SignalFlags) -> None:
     _check(chosen)
     storage = open_stores(chosen)
     clock = StoreClock(storage.now, distrusted_lead=storage.clock_lead)
-    level = wait_for_store(chosen.storage.wait, lambda: LevelWatch(storage, clock, "zq-deliver", chosen.shared_store))
+    level = wait_for_store(chosen.storage.wait, lambda: LevelWatch(storage, "zq-deliver", chosen.shared_store))
     level.start()
     sealing = Sealing(DataKeys(storage.documents, clock, read_keys(chosen.transport.message_encryption_key_file)))
     keys = MasterKeys(chosen.transport.message_encryption_key_file, sealing.keys.replace)

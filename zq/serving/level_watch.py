@@ -19,7 +19,6 @@ import msgspec
 from msgspec import Struct
 
 from zq import __version__
-from zq.clock import Clock
 from zq.errors import StartRefused, Unavailable
 from zq.model import Seconds, levels
 from zq.model.documents import DocumentRef
@@ -88,14 +87,12 @@ class LevelWatch:
     def __init__(
         self,
         storage: Storage,
-        clock: Clock,
         server: int | str,
         is_shared: bool,
         report: Callable[[int], object] = int,
         give_up: Callable[[], object] = lifecycle.give_up,
     ) -> None:
         self._store = catalogue_of(storage)
-        self._clock = clock
         self._ref = DocumentRef(DEPLOYMENT, KIND, uuid4().hex)
         name = f"{socket.gethostname()}:{server}"
         self._record = msgspec.json.encode(ProcessRecord(name, os.getpid(), __version__, levels.supported()))
@@ -103,7 +100,7 @@ class LevelWatch:
         self._give_up = give_up
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._is_published = False
+        self._published: Seconds | None = None
         try:
             if is_shared:
                 self._publish()
@@ -122,9 +119,9 @@ class LevelWatch:
         self._stopping.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join()
-        if self._is_published:
+        if self._published is not None:
             with suppress(Unavailable):
-                self._store.documents.delete(self._ref, self._clock.now())
+                self._store.documents.delete(self._ref, self._published)
 
     def _run(self) -> None:
         while not self._stopping.wait(INTERVAL):
@@ -151,7 +148,6 @@ class LevelWatch:
         return self._store.read_level() if isinstance(self._store, Levelled) else None
 
     def _publish(self) -> None:
-        self._is_published = False
-        now = self._clock.now()
+        self._published, now = None, self._store.now()  # not the server's clock, which follows the store's clock slowly
         self._store.documents.put(self._ref, self._record, now, expires=now + TTL, is_vital=True)
-        self._is_published = True
+        self._published = now

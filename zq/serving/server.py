@@ -158,8 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.command == "mode":
             return mode_command.run(given, chosen.server.control, partial(_open_modes, chosen))
         if given.command == "upgrade":
-            socket = "" if chosen.shared_store else chosen.server.control
-            return upgrade_command.run(given, socket, lambda: closing(_open_existing(chosen)))
+            socket, pause = ("", upgrade_command.PAUSE) if chosen.shared_store else (chosen.server.control, 0)
+            return upgrade_command.run(given, socket, lambda: closing(_open_existing(chosen)), pause)
         if given.command in OFFLINE:
             return OFFLINE[given.command](chosen.storage.uri, given)
         if given.command == "rekey":
