@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zq-server upgrade``: the level of a store rises once no server of an earlier version uses the store."""
 
+import time
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import redis
@@ -19,12 +22,13 @@ from zq.model import levels
 from zq.model.documents import DocumentRef
 from zq.model.expiry import Expiry
 from zq.model.levels import StoreLevel
-from zq.serving import application, upgrade_command
+from zq.serving import application, level_watch, lifecycle, upgrade_command
 from zq.serving.application import _open_pool, wait_for_store
 from zq.serving.level_watch import INTERVAL, TTL, LevelWatch, read_processes
 from zq.serving.upgrade_command import PAUSE, apply, describe
 from zq.storage import connect
 from zq.storage.api import Storage
+from zq.storage.mongodb import MongoStorage
 
 OLD, NEW = ("0.1",), ("0.1", "0.2")
 
@@ -161,7 +165,7 @@ def test_a_server_ends_if_the_level_was_raised_without_it(storage: Storage, old:
     old.stop()
     levelled(storage).replace_level(None, levels.encode(StoreLevel(3, 3, "0.3.0")))
     watch.refresh()
-    assert (seen, ended) == ([1, 1, 3], [1])
+    assert (seen, ended) == ([1, 1], [1])
 
 
 def test_a_full_store_accepts_records(stores: Stores, tmp_path: Path) -> None:
@@ -187,8 +191,7 @@ def test_a_server_that_cannot_publish_its_record_reads_the_level(
     watch = LevelWatch(storage, 8888, True, give_up=lambda: ended.append(1))
     levelled(storage).replace_level(None, levels.encode(StoreLevel(3, 3, "0.3.0")))
     monkeypatch.setattr(storage.documents, "put", reject)
-    with pytest.raises(Unavailable):
-        watch.refresh()
+    watch.refresh()
     assert ended == [1]
     with pytest.raises(Unavailable):
         LevelWatch(storage, 8889, True)
@@ -205,6 +208,59 @@ def test_a_start_waits_for_a_store_that_becomes_unavailable(monkeypatch: pytest.
         return 1
 
     assert wait_for_store(True, call) == 1
+
+
+def test_a_server_ends_at_once_if_the_level_is_not_supported_or_unreadable(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not serve further requests, as a deposed server does."""
+    ended = list[int]()
+    monkeypatch.setattr(lifecycle.os, "_exit", ended.append)
+    monkeypatch.setattr(lifecycle, "LAST_RESPONSES", 2.0)
+    watch, began = LevelWatch(storage, 8888, True), time.monotonic()
+    former: bytes | None = None
+    for record in (levels.encode(StoreLevel(3, 3, "0.3.0")), b"?"):
+        assert levelled(storage).replace_level(former, record)
+        watch.refresh()
+        former = record
+    assert ended == [lifecycle.GIVEN_UP] * 2
+    assert time.monotonic() - began < 2
+
+
+def test_a_server_restores_a_level_that_the_store_has_lost(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failover may have undone the change."""
+    support(monkeypatch, *NEW)
+    raised, lost = (levels.encode(StoreLevel(level, 2, "0.2.0")) for level in (2, 1))
+    assert levelled(storage).replace_level(None, raised)
+    watch = LevelWatch(storage, 8888, True)
+    assert levelled(storage).replace_level(raised, lost)
+    watch.refresh()
+    assert levelled(storage).read_level() == raised
+
+
+def test_a_server_stops_although_the_store_does_not_answer(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for the store only briefly, and leaves its record to expire."""
+    monkeypatch.setattr(level_watch, "INTERVAL", 0.0)
+    monkeypatch.setattr(level_watch, "STOP_TIMEOUT", 0.1)
+    watch, called, released = LevelWatch(storage, 8888, True), Event(), Event()
+    monkeypatch.setattr(storage, "read_level", lambda: (called.set(), released.wait(3), b"?")[2])
+    monkeypatch.setattr(storage.documents, "delete", lambda *_: pytest.fail("The record is deleted."))
+    watch._give_up = bool
+    watch.start()
+    assert called.wait(3)
+    began = time.monotonic()
+    watch.stop()
+    assert time.monotonic() - began < 2
+    released.set()
+
+
+def test_mongodb_confirms_a_level_by_a_majority(stores: Stores, tmp_path: Path) -> None:
+    """The write concern of the store may be weaker."""
+    with closing(connect(stores.empty("mongodb", tmp_path, "a"), {"write_concern": "1"})) as storage:
+        assert isinstance(storage, MongoStorage)
+        with mock.patch.object(storage._client.database, "command", wraps=storage._client.database.command) as sent:
+            assert storage.replace_level(None, b"a")
+        assert sent.call_args.args[0]["writeConcern"]["w"] == "majority"
 
 
 def test_finish_raises_the_level_of_each_pool(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,12 +119,13 @@ class Application:
         self._upkeep.start()
         for feature in self.features:
             atexit.register(feature.finish)  # must run after the store is closed
+        atexit.register(self._storage.close)
+        atexit.register(level.stop)  # must run after all other changes to the store
         atexit.register(self._upkeep.stop)
         has_low_space = self._storage.has_low_space if isinstance(self._storage, LimitedSpace) else bool
         watch = ModeWatch(self.broker.modes, has_low_space, self._metrics.set_mode)
         watch.start()
         atexit.register(watch.stop)  # must run before the store is closed
-        atexit.register(level.stop)  # must run before the store is closed
         lifecycle.register_exit(self.broker.trail.finish)  # must run before the store is closed
         for feature in self.features:
             feature.start()

@@ -102,9 +102,13 @@ class MongoStorage(Defaults):
         return found[0].get("level") if found else None
 
     def replace_level(self, former: bytes | None, new: bytes) -> bool:
-        stored = {"query": {"_id": layout.LAYOUT, "level": {"$in": [former, new]}}, "update": {"$set": {"level": new}}}
+        command: layout.BsonDocument = {
+            "query": {"_id": layout.LAYOUT, "level": {"$in": [former, new]}},
+            "update": {"$set": {"level": new}},
+            "writeConcern": {"w": "majority", "j": True},  # a failover must not undo the change
+        }
         with self._client.verb():
-            return self._client.modify(stored, collection=layout.CLOCK) is not None
+            return self._client.modify(command, collection=layout.CLOCK) is not None
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
         self._expiry = expiry or self._expiry
