@@ -2,6 +2,7 @@
 """``zq-server upgrade``: the level of a store rises once no server of an earlier version uses the store."""
 
 import time
+from argparse import Namespace
 from contextlib import closing
 from pathlib import Path
 from threading import Event
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import msgspec
 import pytest
 import redis
 
@@ -22,10 +24,10 @@ from zq.model import levels
 from zq.model.documents import DocumentRef
 from zq.model.expiry import Expiry
 from zq.model.levels import StoreLevel
-from zq.serving import application, level_watch, lifecycle, upgrade_command
+from zq.serving import application, control, level_watch, lifecycle, upgrade_command
 from zq.serving.application import _open_pool, wait_for_store
 from zq.serving.level_watch import INTERVAL, TTL, LevelWatch, read_processes
-from zq.serving.upgrade_command import PAUSE, apply, describe
+from zq.serving.upgrade_command import PAUSE, UpgradeControl, apply, describe
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.mongodb import MongoStorage
@@ -303,6 +305,24 @@ def test_a_refused_command_withdraws_the_announcement_although_a_pool_has_the_ne
         with pytest.raises(StartRefused, match="Servers of earlier versions"):
             apply(storage, finish=True)
         assert (level_of(storage.catalogue), level_of(pool).level) == (StoreLevel(), 2)
+
+
+def test_the_command_refuses_an_embedded_store_of_a_server_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server would otherwise answer that there is no upgrade to finish."""
+    with closing(connect("memory:")) as storage:
+        answer = UpgradeControl(storage, int)
+
+        def operate(path: str, operation: str, body: object) -> object:
+            with pytest.MonkeyPatch.context() as server:
+                support(server, *OLD)
+                return answer(msgspec.json.encode(body))
+
+        monkeypatch.setattr(control, "operate", operate)
+        given = Namespace(finish=True)
+        assert upgrade_command.run(given, "control.sock", lambda: closing(storage), 0) == 0
+        support(monkeypatch, *NEW)
+        with pytest.raises(StartRefused, match=r"supports level 1, but this command .* Restart the server with zq"):
+            upgrade_command.run(given, "control.sock", lambda: closing(storage), 0)
 
 
 def test_finish_of_another_command_is_refused() -> None:
