@@ -1,47 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zq-server upgrade``: the level of a store rises once no server of an earlier version uses the store."""
 
+import time
+from argparse import Namespace
 from contextlib import closing
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
+import msgspec
 import pytest
+import redis
 
 from tests.commands import run, run_apart
 from tests.servers import ZqServer, ask, wait_for
-from tests.stores import pooled
-from zq.clock import Clock
+from tests.stores import Stores, pooled
 from zq.conformance.builders import OpenStore
 from zq.conformance.test_levels import levelled, support
 from zq.errors import StartRefused, Unavailable
 from zq.model import levels
+from zq.model.documents import DocumentRef
+from zq.model.expiry import Expiry
 from zq.model.levels import StoreLevel
-from zq.serving import upgrade_command
-from zq.serving.level_watch import TTL, LevelWatch, read_processes
-from zq.serving.upgrade_command import apply, describe
+from zq.serving import application, control, level_watch, lifecycle, upgrade_command
+from zq.serving.application import _open_pool, wait_for_store
+from zq.serving.level_watch import INTERVAL, TTL, LevelWatch, read_processes
+from zq.serving.upgrade_command import PAUSE, UpgradeControl, apply, describe
+from zq.storage import connect
 from zq.storage.api import Storage
+from zq.storage.mongodb import MongoStorage
 
 OLD, NEW = ("0.1",), ("0.1", "0.2")
 
 
 @pytest.fixture
-def old(storage: Storage, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> LevelWatch:
+def old(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> LevelWatch:
     """A process of the earlier version. From now on, this process is of the new version."""
     support(monkeypatch, *OLD)
-    watch = LevelWatch(storage, clock, 8888, True)
+    watch = LevelWatch(storage, 8888, True)
     support(monkeypatch, *NEW)
     return watch
+
+
+def reject(*_: object, **__: object) -> bool:
+    raise Unavailable("The store rejects changes.")
 
 
 def level_of(storage: Storage) -> StoreLevel:
     return levels.decode(levelled(storage).read_level())
 
 
-def test_finish_raises_the_level_after_the_last_earlier_server_stops(
-    storage: Storage, clock: Clock, old: LevelWatch
-) -> None:
+def test_finish_raises_the_level_after_the_last_earlier_server_stops(storage: Storage, old: LevelWatch) -> None:
     """The refusal names the server and changes nothing. A repeated command has no effect."""
-    new = LevelWatch(storage, clock, 8889, True)
-    assert [one.level for one in read_processes(storage.documents, clock.now())] == [1, 2]
+    new = LevelWatch(storage, 8889, True)
+    assert [one.level for one in read_processes(storage.documents, storage.now())] == [1, 2]
     with pytest.raises(StartRefused, match=r"Servers of earlier versions use the store: .*:8888 \(zq 0"):
         apply(storage, finish=True)
     assert levelled(storage).read_level() is None
@@ -53,12 +67,24 @@ def test_finish_raises_the_level_after_the_last_earlier_server_stops(
     assert level_of(storage).level == 2
     assert list(describe(apply(storage, finish=False)))[-1] == "There is no upgrade to finish."
     new.stop()
-    assert read_processes(storage.documents, clock.now()) == []
+    assert read_processes(storage.documents, storage.now()) == []
 
 
 def test_the_record_of_a_killed_server_expires(storage: Storage, old: LevelWatch) -> None:
     assert read_processes(storage.documents, storage.now() + TTL - 1) != []
     assert read_processes(storage.documents, storage.now() + TTL + 1) == []
+
+
+def test_finish_finds_a_server_after_the_clock_of_the_store_jumps(
+    storage: Storage, old: LevelWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record appears to have expired until the server publishes it again, with the time of the store."""
+    now = storage.now
+    monkeypatch.setattr(storage, "now", lambda: now() + 40)
+    monkeypatch.setattr(upgrade_command, "sleep", lambda seconds: old.refresh() if seconds > INTERVAL else None)
+    with pytest.raises(StartRefused, match="Servers of earlier versions"):
+        apply(storage, finish=True, pause=PAUSE)
+    assert level_of(storage) == StoreLevel()
 
 
 def test_finish_is_repeated_after_a_kill(
@@ -91,7 +117,7 @@ def test_finish_is_repeated_after_a_kill(
 
 
 def test_a_server_that_starts_while_an_upgrade_is_finished_prevents_it(
-    storage: Storage, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its record is found after the announcement, which the command withdraws."""
     support(monkeypatch, *NEW)
@@ -101,7 +127,7 @@ def test_a_server_that_starts_while_an_upgrade_is_finished_prevents_it(
         monkeypatch.setattr(upgrade_command, "_check_processes", check)
         check(given)
         support(monkeypatch, *OLD)
-        LevelWatch(storage, clock, 8888, True)
+        LevelWatch(storage, 8888, True)
         support(monkeypatch, *NEW)
 
     monkeypatch.setattr(upgrade_command, "_check_processes", check_and_start)
@@ -110,9 +136,7 @@ def test_a_server_that_starts_while_an_upgrade_is_finished_prevents_it(
     assert level_of(storage) == StoreLevel()
 
 
-def test_a_server_that_starts_after_an_announcement_ends(
-    storage: Storage, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_starts_after_an_announcement_ends(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """It publishes its record before it checks the level, and does not leave the record behind."""
     put = storage.documents.put
 
@@ -123,8 +147,8 @@ def test_a_server_that_starts_after_an_announcement_ends(
 
     monkeypatch.setattr(storage.documents, "put", put_and_announce)
     with pytest.raises(StartRefused, match="upgraded to level 2"):
-        LevelWatch(storage, clock, 8888, True)
-    assert read_processes(storage.documents, clock.now()) == []
+        LevelWatch(storage, 8888, True)
+    assert read_processes(storage.documents, storage.now()) == []
 
 
 def test_a_refused_command_withdraws_the_announcement_of_an_interrupted_one(storage: Storage, old: LevelWatch) -> None:
@@ -135,15 +159,110 @@ def test_a_refused_command_withdraws_the_announcement_of_an_interrupted_one(stor
     assert level_of(storage) == StoreLevel()
 
 
-def test_a_server_ends_if_the_level_was_raised_without_it(storage: Storage, clock: Clock, old: LevelWatch) -> None:
+def test_a_server_ends_if_the_level_was_raised_without_it(storage: Storage, old: LevelWatch) -> None:
     """A machine that stood still for longer than its record lived, for example."""
     ended, seen = list[int](), list[int]()
-    watch = LevelWatch(storage, clock, 8888, True, seen.append, lambda: ended.append(1))
+    watch = LevelWatch(storage, 8888, True, seen.append, lambda: ended.append(1))
     watch.refresh()
     old.stop()
     levelled(storage).replace_level(None, levels.encode(StoreLevel(3, 3, "0.3.0")))
     watch.refresh()
-    assert (seen, ended) == ([1, 1, 3], [1])
+    assert (seen, ended) == ([1, 1], [1])
+
+
+def test_a_full_store_accepts_records(stores: Stores, tmp_path: Path) -> None:
+    """Servers of a full Redis can be restarted, and ``--finish`` finds them."""
+    uri = stores.empty("redis", tmp_path, "a")
+    with closing(connect(uri)) as storage, redis.Redis.from_url(uri) as admin:
+        admin.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(Unavailable):
+                storage.documents.put(DocumentRef("", "other", "a"), b"", storage.now())
+            watch = LevelWatch(storage, 8888, True)
+            watch.refresh()
+            assert len(read_processes(storage.documents, storage.now())) == 1
+            watch.stop()
+        finally:
+            admin.config_set("maxmemory", 0)
+
+
+def test_a_server_that_cannot_publish_its_record_reads_the_level(
+    storage: Storage, old: LevelWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = list[int]()
+    watch = LevelWatch(storage, 8888, True, give_up=lambda: ended.append(1))
+    levelled(storage).replace_level(None, levels.encode(StoreLevel(3, 3, "0.3.0")))
+    monkeypatch.setattr(storage.documents, "put", reject)
+    watch.refresh()
+    assert ended == [1]
+    with pytest.raises(Unavailable):
+        LevelWatch(storage, 8889, True)
+
+
+def test_a_start_waits_for_a_store_that_becomes_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store may become unavailable after it was opened."""
+    monkeypatch.setattr(application, "RETRY_INTERVAL", 0.0)
+    outcomes = iter([Unavailable("gone"), None])
+
+    def call() -> int:
+        if error := next(outcomes):
+            raise error
+        return 1
+
+    assert wait_for_store(True, call) == 1
+
+
+def test_a_server_ends_at_once_if_the_level_is_not_supported_or_unreadable(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not serve further requests, as a deposed server does."""
+    ended = list[int]()
+    monkeypatch.setattr(lifecycle.os, "_exit", ended.append)
+    monkeypatch.setattr(lifecycle, "LAST_RESPONSES", 2.0)
+    watch, began = LevelWatch(storage, 8888, True), time.monotonic()
+    former: bytes | None = None
+    for record in (levels.encode(StoreLevel(3, 3, "0.3.0")), b"?"):
+        assert levelled(storage).replace_level(former, record)
+        watch.refresh()
+        former = record
+    assert ended == [lifecycle.GIVEN_UP] * 2
+    assert time.monotonic() - began < 2
+
+
+def test_a_server_restores_a_level_that_the_store_has_lost(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failover may have undone the change."""
+    support(monkeypatch, *NEW)
+    raised, lost = (levels.encode(StoreLevel(level, 2, "0.2.0")) for level in (2, 1))
+    assert levelled(storage).replace_level(None, raised)
+    watch = LevelWatch(storage, 8888, True)
+    assert levelled(storage).replace_level(raised, lost)
+    watch.refresh()
+    assert levelled(storage).read_level() == raised
+
+
+def test_a_server_stops_although_the_store_does_not_answer(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for the store only briefly, and leaves its record to expire."""
+    monkeypatch.setattr(level_watch, "INTERVAL", 0.0)
+    monkeypatch.setattr(level_watch, "STOP_TIMEOUT", 0.1)
+    watch, called, released = LevelWatch(storage, 8888, True), Event(), Event()
+    monkeypatch.setattr(storage, "read_level", lambda: (called.set(), released.wait(3), b"?")[2])
+    monkeypatch.setattr(storage.documents, "delete", lambda *_: pytest.fail("The record is deleted."))
+    watch._give_up = bool
+    watch.start()
+    assert called.wait(3)
+    began = time.monotonic()
+    watch.stop()
+    assert time.monotonic() - began < 2
+    released.set()
+
+
+def test_mongodb_confirms_a_level_by_a_majority(stores: Stores, tmp_path: Path) -> None:
+    """The write concern of the store may be weaker."""
+    with closing(connect(stores.empty("mongodb", tmp_path, "a"), {"write_concern": "1"})) as storage:
+        assert isinstance(storage, MongoStorage)
+        with mock.patch.object(storage._client.database, "command", wraps=storage._client.database.command) as sent:
+            assert storage.replace_level(None, b"a")
+        assert sent.call_args.args[0]["writeConcern"]["w"] == "majority"
 
 
 def test_finish_raises_the_level_of_each_pool(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +280,51 @@ def test_finish_raises_the_level_of_each_pool(monkeypatch: pytest.MonkeyPatch) -
         assert (level_of(storage.catalogue).level, level_of(pool).level) == (2, 2)
 
 
+def test_a_new_pool_gets_the_level_of_the_catalogue(store_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Earlier servers can use a pool that a new server adds before the upgrade is finished."""
+    chosen: Any = SimpleNamespace(pooling=None)
+    with closing(connect("memory:")) as catalogue:
+        support(monkeypatch, *NEW)
+        with closing(_open_pool(chosen, catalogue, store_uri, Expiry())) as pool:
+            assert level_of(pool) == StoreLevel()
+            apply(catalogue, finish=True)
+        with closing(_open_pool(chosen, catalogue, store_uri, Expiry())) as pool:
+            assert level_of(pool) == StoreLevel()
+
+
+def test_a_refused_command_withdraws_the_announcement_although_a_pool_has_the_new_level(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with closing(pooled()) as storage:
+        pool = storage.pools()["other"]
+        assert pool is not None
+        LevelWatch(storage, 8888, True)
+        support(monkeypatch, *NEW)
+        levelled(pool).replace_level(None, levels.encode(StoreLevel(2, 2, "0.2.0")))
+        levelled(storage.catalogue).replace_level(None, levels.encode(StoreLevel(1, 2, "0.2.0")))
+        with pytest.raises(StartRefused, match="Servers of earlier versions"):
+            apply(storage, finish=True)
+        assert (level_of(storage.catalogue), level_of(pool).level) == (StoreLevel(), 2)
+
+
+def test_the_command_refuses_an_embedded_store_of_a_server_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server would otherwise answer that there is no upgrade to finish."""
+    with closing(connect("memory:")) as storage:
+        answer = UpgradeControl(storage, int)
+
+        def operate(path: str, operation: str, body: object) -> object:
+            with pytest.MonkeyPatch.context() as server:
+                support(server, *OLD)
+                return answer(msgspec.json.encode(body))
+
+        monkeypatch.setattr(control, "operate", operate)
+        given = Namespace(finish=True)
+        assert upgrade_command.run(given, "control.sock", lambda: closing(storage), 0) == 0
+        support(monkeypatch, *NEW)
+        with pytest.raises(StartRefused, match=r"supports level 1, but this command .* Restart the server with zq"):
+            upgrade_command.run(given, "control.sock", lambda: closing(storage), 0)
+
+
 def test_finish_of_another_command_is_refused() -> None:
     """A forgotten name of the command does not start a server."""
     done = run("--finish", "--store", "memory:")
@@ -168,12 +332,18 @@ def test_finish_of_another_command_is_refused() -> None:
     assert "--status or --finish does not apply to this command" in done.error
 
 
+def test_the_command_creates_no_store(store_uri: str) -> None:
+    for _ in range(2):
+        done = run_apart("upgrade", "--finish", "--store", store_uri)
+        assert done.code == 2
+        assert "There is no store at " in done.error
+    assert not (store_uri.startswith("rocksdb:") and Path(store_uri.removeprefix("rocksdb://")).exists())
+
+
 def test_the_command_lists_the_servers(store_uri: str) -> None:
-    """An embedded store is asked through its server, and before its server starts."""
+    """An embedded store is asked through its server, and after its server has stopped."""
     first = "The store has level 1. zq 0.1.0 supports level 1.\n"
     last = "There is no upgrade to finish.\n"
-    done = run_apart("upgrade", "--store", store_uri)
-    assert (done.code, done.said) == (0, first + last), done
     with ZqServer(store_uri) as server:
         assert b"zq_store_level 1.0" in ask(server.url, "GET", "/metrics").body
         done = run_apart("upgrade", "--finish", "--store", store_uri)
@@ -182,4 +352,4 @@ def test_the_command_lists_the_servers(store_uri: str) -> None:
         assert done.said.startswith(first)
         assert done.said.endswith(listed + last)
         assert server.terminate() == 0
-    wait_for(lambda: "runs zq" not in run_apart("upgrade", "--store", store_uri).said, 5, "its record is gone")
+    wait_for(lambda: run_apart("upgrade", "--store", store_uri).said == first + last, 5, "its record is gone")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import run_apart
 from tests.object.conftest import LEASE, Open
 from tests.object.work import bodies, post
 from tests.servers import wait_for
@@ -47,6 +48,21 @@ def test_a_deposed_owner_acknowledges_and_shows_nothing(machine: Open) -> None:
         with pytest.raises(Deposed):
             post(first, "after")
     assert bodies(second) == ["before"]
+
+
+def test_the_upgrade_command_does_not_take_over_the_store(machine: Open, uri: str, tmp_path: Path) -> None:
+    """Without the control socket of the server, the command is refused, also if there is no store."""
+    config = tmp_path / "zq.conf"
+    config.write_text(f"[storage]\nuri = {uri}\n[storage:object]\ncache = {tmp_path}/command\ntakeover = now\n")
+    done = run_apart("upgrade", "--config", config)
+    assert (done.code, "There is no store" in done.error) == (2, True), done
+    first = machine("first")
+    done = run_apart("upgrade", "--config", config)
+    assert (done.code, "Another server owns the store" in done.error) == (2, True), done
+    post(first, "after")
+    assert bodies(first) == ["after"]
+    first.close()
+    assert run_apart("upgrade", "--config", config).said.startswith("The store has level 1.")
 
 
 def test_an_owner_that_learns_of_it_by_its_own_commit(machine: Open) -> None:

@@ -8,6 +8,7 @@ raises the level with ``zq-server upgrade --finish`` when all servers run the ne
 Every driver keeps the level beside the layout number, and checks it before it changes the store.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -36,6 +37,8 @@ class StoreLevel(Struct, frozen=True):
 
 
 _decoder: Final = msgspec.json.Decoder(StoreLevel)
+# Returns the record of a new store, which is None for level 1. May raise ``StartRefused`` to prevent a new store.
+Initial = Callable[[], bytes | None]
 
 
 def supported() -> int:

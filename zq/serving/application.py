@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zq import audit
 from zq.audit import Audit
@@ -30,11 +30,12 @@ from zq.http.application import App
 from zq.http.authentication import get_peer, set_aside
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
+from zq.model.levels import Initial
 from zq.model.stats import Snapshot
 from zq.serving import lifecycle, migration_record, probes
 from zq.serving.draining import Drain
 from zq.serving.features import EXTENSIONS, create_features, create_followers
-from zq.serving.level_watch import LevelWatch
+from zq.serving.level_watch import LevelWatch, catalogue_of
 from zq.serving.listening import format_authority, overlap
 from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
@@ -46,7 +47,7 @@ from zq.serving.tls import ServerTls
 from zq.serving.upgrade_command import UpgradeControl
 from zq.storage import connect
 from zq.storage.api import Storage
-from zq.storage.capabilities import LimitedSpace, Snapshots
+from zq.storage.capabilities import Levelled, LimitedSpace, Snapshots
 from zq.storage.pooling import PooledStorage
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 # Seconds between two attempts to open the store.
 RETRY_INTERVAL = 1.0
+T = TypeVar("T")
 # Minimum number of concurrent requests per process from which a project's fair share is computed.
 REQUESTS_AT_ONCE = 64
 NO_SNAPSHOT = "zq cannot back up this store or these pools. Use the tools of the store: see backup.md."
@@ -74,7 +76,9 @@ class Application:
         self._metrics = _metrics(chosen, self._storage, self._clock)
         self._events = Observers(self._metrics)
         documents = self._storage.documents
-        level = LevelWatch(self._storage, self._clock, chosen.server.port, chosen.shared_store, self._metrics.set_level)
+        terms = self._storage, chosen.server.port, chosen.shared_store, self._metrics.set_level
+        with lifecycle.exit_at_once():
+            level = wait_for_store(chosen.storage.wait, lambda: LevelWatch(*terms))
         level.start()
         self._strategy = create_strategy(lambda: configuration.current.auth, documents, self._clock, configuration.path)
         storage = measure_verbs(self._storage, self._metrics, monitor)
@@ -86,9 +90,8 @@ class Application:
             create_followers(chosen, storage, self._clock),
             self._storage.pools if isinstance(self._storage, PooledStorage) else None,
         )
-        self.features = create_features(
-            configuration, self.broker, self._events, self._strategy, documents, partial(_probe, chosen)
-        )
+        probe = partial(_probe, chosen, catalogue_of(self._storage))
+        self.features = create_features(configuration, self.broker, self._events, self._strategy, documents, probe)
         self._keys = MasterKeys(chosen.transport.message_encryption_key_file, self.broker.sealing.keys.replace)
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.auth.policy_file), Audit()
@@ -118,12 +121,13 @@ class Application:
         self._upkeep.start()
         for feature in self.features:
             atexit.register(feature.finish)  # must run after the store is closed
+        atexit.register(self._storage.close)
+        atexit.register(level.stop)  # must run after all other changes to the store
         atexit.register(self._upkeep.stop)
         has_low_space = self._storage.has_low_space if isinstance(self._storage, LimitedSpace) else bool
         watch = ModeWatch(self.broker.modes, has_low_space, self._metrics.set_mode)
         watch.start()
         atexit.register(watch.stop)  # must run before the store is closed
-        atexit.register(level.stop)  # must run before the store is closed
         lifecycle.register_exit(self.broker.trail.finish)  # must run before the store is closed
         for feature in self.features:
             feature.start()
@@ -228,36 +232,48 @@ class Application:
         return lambda env, start: (self.app if self.app.find_check(env) else behind)(env, start)
 
 
-def open_stores(chosen: Settings) -> Storage:
-    """Open the store, or the stores of all pools if pooling is on. Raises the same errors as ``open_store``."""
-    catalogue = open_store(chosen)
+def open_stores(chosen: Settings, initial: Initial | None = None) -> Storage:
+    """Open the store, or the stores of all pools if pooling is on. Raises the errors of ``open_store``."""
+    catalogue = open_store(chosen, initial)
     if chosen.pooling is None:
         return catalogue
-    return PooledStorage(catalogue, partial(_open_pool, chosen), chosen.pooling.virtual)
+    return PooledStorage(catalogue, partial(_open_pool, chosen, catalogue), chosen.pooling.virtual)
 
 
-def open_store(chosen: Settings) -> Storage:
+def open_store(chosen: Settings, initial: Initial | None = None) -> Storage:
     """Open the store. With ``wait_for_store``, retry until the store is available.
 
-    Raises ``StartRefused`` if the store cannot be used with these settings, or if a migration has locked the store.
+    ``initial`` is called if the store is new; see ``zq.storage.connect``.
+
+    Raises ``StartRefused`` if the store cannot be used with these settings, or because of a migration.
     """
+    terms = chosen.storage.uri, chosen.driver_options, chosen.expiry, initial
+    return wait_for_store(chosen.storage.wait, lambda: _open_served(*terms))
+
+
+def wait_for_store(waits: bool, call: Callable[[], T]) -> T:
+    """Return the result of ``call``. If ``waits``, repeat the call until the store is available."""
     while True:
         try:
-            return _open_served(chosen.storage.uri, chosen.driver_options, chosen.expiry)
+            return call()
         except Unavailable as absence:
-            if not chosen.storage.wait:
+            if not waits:
                 raise
             LOG.warning("Waiting for the store: %s", absence)
             time.sleep(RETRY_INTERVAL)
 
 
-def _open_pool(chosen: Settings, uri: str, expiry: Expiry | None) -> Storage:
+def _open_pool(chosen: Settings, catalogue: Storage, uri: str, expiry: Expiry | None) -> Storage:
+    """Open the store of a pool. A new store gets the level of the catalogue, which all servers support."""
     options = chosen.pooling.options if chosen.pooling else {}
-    return _open_served(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry)
+    initial = catalogue.read_level if isinstance(catalogue, Levelled) else None
+    return _open_served(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry, initial)
 
 
-def _open_served(uri: str, options: Mapping[str, object] | None, expiry: Expiry) -> Storage:
-    storage = connect(uri, options, expiry)
+def _open_served(
+    uri: str, options: Mapping[str, object] | None, expiry: Expiry, initial: Initial | None = None
+) -> Storage:
+    storage = connect(uri, options, expiry, initial)
     try:
         migration_record.check_served(storage.documents, storage.now())
     except BaseException:
@@ -266,8 +282,8 @@ def _open_served(uri: str, options: Mapping[str, object] | None, expiry: Expiry)
     return storage
 
 
-def _probe(chosen: Settings, uri: str) -> None:
-    storage = _open_pool(chosen, uri, None)
+def _probe(chosen: Settings, catalogue: Storage, uri: str) -> None:
+    storage = _open_pool(chosen, catalogue, uri, None)
     try:
         storage.ping()
     finally:

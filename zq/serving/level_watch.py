@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
@@ -19,7 +20,6 @@ import msgspec
 from msgspec import Struct
 
 from zq import __version__
-from zq.clock import Clock
 from zq.errors import StartRefused, Unavailable
 from zq.model import Seconds, levels
 from zq.model.documents import DocumentRef
@@ -35,6 +35,11 @@ KIND: Final = "process"
 # Seconds between two publications of a record, and seconds after which it expires.
 INTERVAL: Final = 5.0
 TTL: Final = 15.0
+# Seconds after which a failed publication is repeated.
+RETRY_INTERVAL: Final = 1.0
+# Maximum seconds to wait for the thread to end.
+STOP_TIMEOUT: Final = 1.0
+END_AT_ONCE: Final = partial(lifecycle.give_up, waits=False)
 # Number of records in one page.
 PAGE: Final = 256
 
@@ -88,14 +93,12 @@ class LevelWatch:
     def __init__(
         self,
         storage: Storage,
-        clock: Clock,
         server: int | str,
         is_shared: bool,
         report: Callable[[int], object] = int,
-        give_up: Callable[[], object] = lifecycle.give_up,
+        give_up: Callable[[], object] = END_AT_ONCE,
     ) -> None:
         self._store = catalogue_of(storage)
-        self._clock = clock
         self._ref = DocumentRef(DEPLOYMENT, KIND, uuid4().hex)
         name = f"{socket.gethostname()}:{server}"
         self._record = msgspec.json.encode(ProcessRecord(name, os.getpid(), __version__, levels.supported()))
@@ -103,13 +106,14 @@ class LevelWatch:
         self._give_up = give_up
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._is_published = False
-        if is_shared:
-            self._publish()
-            self._thread = threading.Thread(target=self._run, name="zq-level", daemon=True)
+        self._published: Seconds | None = None
         try:
-            report(levels.check(self._read()).level)
-        except StartRefused:
+            if is_shared:
+                self._publish()
+                self._thread = threading.Thread(target=self._run, name="zq-level", daemon=True)
+            self._seen = self._read()
+            report(levels.check(self._seen).level)
+        except (StartRefused, Unavailable):
             self.stop()
             raise
 
@@ -118,37 +122,65 @@ class LevelWatch:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and delete the record, so that an upgrade need not wait until the record expires."""
+        """End the thread and delete the record, so that an upgrade need not wait until the record expires.
+
+        If the last publication failed or is not complete, the record is left to expire, because the store is slow.
+        """
         self._stopping.set()
         if self._thread is not None and self._thread.is_alive():
-            self._thread.join()
-        if self._is_published:
+            self._thread.join(STOP_TIMEOUT)
+        if self._published is not None:
             with suppress(Unavailable):
-                self._store.documents.delete(self._ref, self._clock.now())
+                self._store.documents.delete(self._ref, self._published)
 
     def _run(self) -> None:
-        while not self._stopping.wait(INTERVAL):
+        pause = INTERVAL
+        while not self._stopping.wait(pause):
+            pause = RETRY_INTERVAL
             try:
                 self.refresh()
+                pause = INTERVAL
             except Unavailable as error:
                 LOG.warning("The level of the store cannot be read: %s", error)
             except Exception:  # the thread must survive every failure
                 LOG.critical("Unexpected error while reading the level of the store.", exc_info=True)
 
     def refresh(self) -> None:
-        """Publish the record and read the level. If this version does not support the level, end the process."""
-        self._publish()
-        level = levels.decode(self._read()).level
-        self._report(level)
-        if level > levels.supported():
-            LOG.critical("The process ends: the store has level %d, and zq %s does not support it.", level, __version__)
+        """Read the level and publish the record. If this version does not support the level, end the process at once.
+
+        The level is read first, because a store that rejects writes must not prevent the end of the process. A server
+        whose record had expired, because it was paused or partitioned, may use the store until then.
+        """
+        self._published = None
+        try:
+            level = self._find_level()
+        except StartRefused as refusal:
+            LOG.critical("The process ends: %s", refusal)
             self._give_up()
+            return
+        self._report(level)
+        self._publish()
+
+    def _find_level(self) -> int:
+        """Return the level of the store. If a failover has undone a change of the level, repeat the change.
+
+        Raises ``StartRefused`` if the record cannot be read, or this version does not support the level.
+        """
+        record = self._read()
+        level = levels.decode(record).level
+        if level > levels.supported():
+            raise StartRefused(f"The store has level {level}, and zq {__version__} does not support it.")
+        if self._seen is not None and level < levels.decode(self._seen).level and isinstance(self._store, Levelled):
+            LOG.warning("The store has lost a change of its level. The change is repeated.")
+            self._store.replace_level(record, self._seen)
+        else:
+            self._seen = record
+        return level
 
     def _read(self) -> bytes | None:
         return self._store.read_level() if isinstance(self._store, Levelled) else None
 
     def _publish(self) -> None:
-        self._is_published = False
-        now = self._clock.now()
-        self._store.documents.put(self._ref, self._record, now, expires=now + TTL)
-        self._is_published = True
+        self._published, now = None, self._store.now()  # not the server's clock, which follows the store's clock slowly
+        self._store.documents.put(self._ref, self._record, now, expires=now + TTL, is_vital=True)
+        self._published = now

@@ -39,12 +39,14 @@ LAST_RESPONSES: Final = 0.5
 _stopping = threading.Event()
 
 
-def give_up() -> NoReturn:
-    """Exit because another process now owns the store. Requests in progress get ``LAST_RESPONSES`` seconds to finish.
+def give_up(waits: bool = True) -> NoReturn:
+    """Exit because this process must not use the store any more.
 
-    The store is not closed, because its resources belong to the new owner.
+    If ``waits``, requests in progress get ``LAST_RESPONSES`` seconds to finish. The store is not closed, because its
+    resources belong to the new owner.
     """
-    time.sleep(LAST_RESPONSES)
+    if waits:
+        time.sleep(LAST_RESPONSES)
     os._exit(GIVEN_UP)
 
 

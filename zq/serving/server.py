@@ -16,6 +16,8 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from msgspec import structs
+
 from zq import __version__, audit, logs
 from zq.auth.policy import Policy
 from zq.clock import StoreClock
@@ -49,9 +51,11 @@ from zq.serving.metrics import multiprocess
 from zq.serving.mode_command import ModeControl
 from zq.serving.requirements import read_secrets
 from zq.serving.settings import Configuration, Settings
+from zq.serving.settings.options import OBJECT_SCHEMES
 from zq.serving.supervisor import Supervisor
 from zq.serving.tls import ServerTls
-from zq.storage import find_driver, prepare
+from zq.storage import find_driver, owner, prepare
+from zq.storage.api import Storage
 
 if TYPE_CHECKING:
     from zq.serving import granian
@@ -154,8 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.command == "mode":
             return mode_command.run(given, chosen.server.control, partial(_open_modes, chosen))
         if given.command == "upgrade":
-            socket = "" if chosen.shared_store else chosen.server.control
-            return upgrade_command.run(given, socket, lambda: closing(open_stores(chosen)))
+            socket, pause = ("", upgrade_command.PAUSE) if chosen.shared_store else (chosen.server.control, 0)
+            return upgrade_command.run(given, socket, lambda: closing(_open_existing(chosen)), pause)
         if given.command in OFFLINE:
             return OFFLINE[given.command](chosen.storage.uri, given)
         if given.command == "rekey":
@@ -224,6 +228,18 @@ def _open_in_process(chosen: Settings) -> App:
 def _open_modes(chosen: Settings) -> Iterator[Modes]:
     with closing(open_store(chosen)) as storage:
         yield Modes(storage.documents, StoreClock(storage.now, distrusted_lead=storage.clock_lead))
+
+
+def _open_existing(chosen: Settings) -> Storage:
+    """Open the stores. Raises ``StartRefused`` if there is no store, or if an object store has a live owner."""
+    if chosen.storage.uri.partition(":")[0] in OBJECT_SCHEMES:
+        owner(chosen.storage.uri)  # raises the error if there is no store
+        chosen = structs.replace(chosen, driver_options=chosen.driver_options | {"takeover": "refuse"})
+
+    def reject() -> NoReturn:
+        raise StartRefused(f"There is no store at {logs.without_secrets(chosen.storage.uri)}.")
+
+    return open_stores(chosen, reject)
 
 
 def _connect(chosen: Settings) -> SendRequest:

@@ -9,6 +9,7 @@ import argparse
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from time import sleep
 from typing import Final
 
 import msgspec
@@ -17,16 +18,19 @@ from msgspec.structs import replace
 
 from zq import __version__, wire
 from zq.errors import StartRefused, Unavailable
-from zq.model import levels
+from zq.model import Seconds, levels
 from zq.model.levels import StoreLevel
 from zq.serving import control
-from zq.serving.level_watch import TTL, ProcessRecord, catalogue_of, read_processes
+from zq.serving.level_watch import INTERVAL, TTL, ProcessRecord, catalogue_of, read_processes
 from zq.storage.api import Storage
 from zq.storage.capabilities import Levelled
 from zq.storage.pooling import PooledStorage
 
 # Path of the operation of the control socket.
 PATH: Final = "/upgrade"
+# Seconds to wait in a shared store. Even if the records have expired early, because the store's clock has jumped, each
+# process publishes its record again.
+PAUSE: Final = INTERVAL + 2
 CONFLICT: Final = "Another command changed the level at the same time. Repeat the command."
 
 
@@ -75,8 +79,10 @@ class UpgradeControl:
         return msgspec.to_builtins(status)
 
 
-def apply(storage: Storage, finish: bool) -> UpgradeStatus:
+def apply(storage: Storage, finish: bool, pause: Seconds = 0) -> UpgradeStatus:
     """Finish the upgrade if ``finish`` is true, and return the status.
+
+    Between the announcement and the last look at the processes, the function waits ``pause`` seconds.
 
     Raises ``StartRefused`` if the upgrade cannot be finished, and ``Unavailable`` if a store is unavailable. After an
     error, the level is unchanged, or another call can complete the change.
@@ -85,6 +91,7 @@ def apply(storage: Storage, finish: bool) -> UpgradeStatus:
         try:
             _check_processes(storage)
             _announce(storage)
+            sleep(pause)
             _check_processes(storage)
         except StartRefused:
             _withdraw(storage)
@@ -119,16 +126,15 @@ def _announce(storage: Storage) -> None:
 
 
 def _withdraw(storage: Storage) -> None:
-    """Withdraw the announcement of the new level, unless a store already has the new level.
+    """Withdraw the announcement, even one of an interrupted command, from each store without the new level.
 
-    The announcement may come from this command or from an earlier command that was interrupted.
+    The catalogue comes first, because all servers check it.
     """
-    records = [(store, store.read_level()) for store in _stores(storage)]
-    found = [(store, record, levels.check(record)) for store, record in records]
-    if all(level.level < levels.supported() for _, _, level in found):
-        for store, record, level in found:
-            if level.required > level.level:
-                store.replace_level(record, levels.encode(levels.former()))
+    for store in reversed([*_stores(storage)]):
+        record = store.read_level()
+        level = levels.check(record)
+        if level.required > level.level:
+            store.replace_level(record, levels.encode(levels.former()))
 
 
 def _replace(store: Levelled, former: bytes | None, new: StoreLevel) -> None:
@@ -161,29 +167,47 @@ def _stores(storage: Storage) -> Iterator[Levelled]:
     yield store
 
 
-def run(given: argparse.Namespace, socket: str, open_storage: Callable[[], AbstractContextManager[Storage]]) -> int:
+def run(
+    given: argparse.Namespace,
+    socket: str,
+    open_storage: Callable[[], AbstractContextManager[Storage]],
+    pause: Seconds,
+) -> int:
     """Run ``zq-server upgrade`` and return its exit code.
 
     Args:
         socket: Path of the control socket of the server that may have the store open, or "" for a shared store.
         open_storage: Opens the store. Called if no server answers at the socket.
+        pause: See ``apply``.
 
     Raises ``StartRefused`` if the upgrade cannot be finished, and ``Unavailable`` if the store is unavailable.
     """
-    status = _ask(socket, given.finish, open_storage)
+    status = _ask(socket, given.finish, open_storage, pause)
     for line in describe(status):
         print(line)  # noqa: T201
     return 0
 
 
-def _ask(socket: str, finish: bool, open_storage: Callable[[], AbstractContextManager[Storage]]) -> UpgradeStatus:
+def _ask(
+    socket: str, finish: bool, open_storage: Callable[[], AbstractContextManager[Storage]], pause: Seconds
+) -> UpgradeStatus:
     if socket:
         try:
-            return msgspec.convert(control.operate(socket, PATH, {"finish": finish}), UpgradeStatus)
+            status = _ask_server(socket, finish=False)
+            if (status.version, status.supported) != (__version__, levels.supported()):
+                raise StartRefused(
+                    f"The server runs zq {status.version}, which supports level {status.supported}, but this command "
+                    f"is of zq {__version__}. Restart the server with zq {__version__}, and repeat the command."
+                )
+            return _ask_server(socket, finish=True) if finish else status
         except Unavailable:
             pass  # no server has the store open
     with open_storage() as storage:
-        return apply(storage, finish)
+        return apply(storage, finish, pause)
+
+
+def _ask_server(socket: str, finish: bool) -> UpgradeStatus:
+    return msgspec.convert(control.operate(socket, PATH, {"finish": finish}), UpgradeStatus)
 
 
 def describe(status: UpgradeStatus) -> Iterator[str]:

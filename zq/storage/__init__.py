@@ -12,6 +12,7 @@ from zq.diagnosis import Check
 from zq.errors import StartRefused
 from zq.model import Seconds, store_uri
 from zq.model.expiry import Expiry
+from zq.model.levels import Initial
 from zq.model.stats import Postpone, Report, RestoreResult, SalvageResult, Snapshot
 from zq.storage.api import Storage
 
@@ -58,14 +59,21 @@ class Backups(Protocol):
         ...
 
 
-def connect(uri: str, options: Mapping[str, object] | None = None, expiry: Expiry | None = None) -> Storage:
+def connect(
+    uri: str,
+    options: Mapping[str, object] | None = None,
+    expiry: Expiry | None = None,
+    initial: Initial | None = None,
+) -> Storage:
     """Open the store at ``uri`` with the driver for its scheme, an entry point of the group ``zq.storage``.
 
     ``options`` is the driver's section of the configuration. ``expiry`` applies until ``Storage.maintain`` receives new
-    settings. Raises ``StartRefused`` if there is no driver for the scheme, or the store cannot be used with these
-    settings.
+    settings. ``initial`` is called if the store is new; by default, a new store has the highest level.
+
+    Raises ``StartRefused`` if there is no driver for the scheme, or the store cannot be used with these settings.
     """
-    opened: Storage = find_driver(uri)(uri, **(options or {}), expiry=expiry or Expiry())
+    level = {} if initial is None else {"initial": initial}
+    opened: Storage = find_driver(uri)(uri, **(options or {}), expiry=expiry or Expiry(), **level)
     return opened
 
 

@@ -287,12 +287,18 @@ class DocumentController(Protocol):
         """Return the document, or None if it does not exist."""
 
     def put(
-        self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
+        self,
+        ref: DocumentRef,
+        value: bytes,
+        now: Seconds,
+        expected: str | None = None,
+        expires: Seconds | None = None,
+        is_vital: bool = False,
     ) -> bool:
         """Store the value under a new version, in one step. Return False if the stored version is not ``expected``.
 
         ``expected`` is "" if the document must not exist, and None to store unconditionally. ``expires`` is a Unix time
-        in seconds.
+        in seconds. If ``is_vital``, a store that has reached its memory limit accepts the document.
         """
 
     def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:

@@ -11,7 +11,9 @@ from typing import Final
 from sortedcontainers import SortedDict
 
 from zq.errors import StartRefused
+from zq.model import levels
 from zq.model.expiry import Expiry
+from zq.model.levels import Initial
 from zq.model.stats import Measure
 from zq.storage.api import Storage
 from zq.storage.ordered.storage import OrderedStorage
@@ -24,13 +26,13 @@ FIRST_SCAN: Final = 8
 MAX_SCAN: Final = 512
 
 
-def connect(uri: str, expiry: Expiry | None = None) -> Storage:
+def connect(uri: str, expiry: Expiry | None = None, initial: Initial = levels.initial) -> Storage:
     """Open an empty store. Raises ``StartRefused`` if the URI is not exactly ``memory:``."""
     if uri != "memory:":
         raise StartRefused(f"The URI of the in-memory store must be memory:, not {uri!r}.")
     LOG.info("The store is in memory: all messages are lost when this server stops.")
     store = MemoryStore()
-    return OrderedStorage(lambda: store, expiry, store)
+    return OrderedStorage(lambda: store, expiry, store, initial=initial)
 
 
 class MemoryStore(Store, Housekeeping):

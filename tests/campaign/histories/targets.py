@@ -79,6 +79,7 @@ class StorageTarget:
 
     def __exit__(self, *_: object) -> None:
         self._upkeep.stop()
+        self._storage.close()
 
     def prepare(self, queue: QueueRef, *, delayed: bool) -> None:
         self._storage.queues.create(queue, b"{}")

@@ -21,6 +21,9 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Version:
     """The wheel of the commit in the file ``released``, installed without its dependencies.
 
     The commit is the last release, or stands for it until there is one. Change the file after each release.
+
+    The present commit precedes levels: it opens stores of every level and publishes no record, so ``--finish`` does not
+    find it. The tests must not use it for what depends on levels.
     """
     commit, folder = (FOLDER / "released").read_text().strip(), tmp_path_factory.mktemp("released")
     archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)

@@ -69,7 +69,6 @@ class Upkeep:
         self._changed.set()
         for thread in self._threads:
             thread.join()
-        self._storage.close()
 
     def run_round(self) -> bool:
         """Run one sweep round. Return whether the round reached its limit. If so, expired messages may remain."""

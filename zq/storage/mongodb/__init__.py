@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from zq.errors import StartRefused, Unavailable
-from zq.model import LocatedMessage, QueueRef, Seconds
+from zq.model import LocatedMessage, QueueRef, Seconds, levels
 from zq.model.expiry import Expiry, Pace, Steps
+from zq.model.levels import Initial
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage import browsing
@@ -102,9 +103,13 @@ class MongoStorage(Defaults):
         return found[0].get("level") if found else None
 
     def replace_level(self, former: bytes | None, new: bytes) -> bool:
-        stored = {"query": {"_id": layout.LAYOUT, "level": {"$in": [former, new]}}, "update": {"$set": {"level": new}}}
+        command: layout.BsonDocument = {
+            "query": {"_id": layout.LAYOUT, "level": {"$in": [former, new]}},
+            "update": {"$set": {"level": new}},
+            "writeConcern": {"w": "majority", "j": True},  # a failover must not undo the change
+        }
         with self._client.verb():
-            return self._client.modify(stored, collection=layout.CLOCK) is not None
+            return self._client.modify(command, collection=layout.CLOCK) is not None
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
         self._expiry = expiry or self._expiry
@@ -137,7 +142,7 @@ class MongoStorage(Defaults):
         self._client.pymongo.close()
 
 
-def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
+def connect(uri: str, expiry: Expiry = SWEPT, initial: Initial = levels.initial, **options: Any) -> Storage:
     """Open the store at ``mongodb://hosts/database?options``; ``options`` are fields of ``MongodbOptions``.
 
     Raises ``StartRefused`` if the configuration or the database cannot be used, and ``Unavailable`` if the database
@@ -147,12 +152,13 @@ def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
     found = startup.parse(uri, chosen.timeout, chosen.database, chosen.write_concern, chosen.journal)
     client, cluster = startup.connect(found)
     try:
-        startup.check_layout(client, found.database)
+        is_new = startup.check_layout(client, found.database, initial)
         if cluster:
             startup.check_sharded(client, found.database)
         startup.ensure_indexes(client, found.database)
         startup.ensure_feed(client, found.database)
-        startup.store_layout(client, found.database)
+        if is_new:
+            startup.store_layout(client, found.database, initial)
     except (StartRefused, Unavailable):
         client.close()
         raise

@@ -457,7 +457,7 @@ class StoreClient:
 
     def _write(self, command: BsonDocument, session: Session | None, durable: bool = True) -> BsonDocument:
         if session is None:
-            command["writeConcern"] = self._write_concern if durable else UNJOURNALED_CONCERN
+            command.setdefault("writeConcern", self._write_concern if durable else UNJOURNALED_CONCERN)
         return self._retry(
             lambda: check_reply(self.database.command(command, session=session, codec_options=PLAIN)), session
         )

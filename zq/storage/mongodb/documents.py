@@ -37,7 +37,13 @@ class DocumentController:
         return _to_document(ref, found[0]) if found else None
 
     def put(
-        self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
+        self,
+        ref: DocumentRef,
+        value: bytes,
+        now: Seconds,
+        expected: str | None = None,
+        expires: Seconds | None = None,
+        is_vital: bool = False,
     ) -> bool:
         document: BsonDocument = {"s": _shard(ref.project, ref.kind), "v": os.urandom(8).hex(), "b": Binary(value)}
         if expires is not None:

@@ -28,6 +28,7 @@ from pymongo.write_concern import WriteConcern
 
 from zq.errors import StartRefused, Unavailable
 from zq.model import levels
+from zq.model.levels import Initial
 from zq.storage.mongodb.client import Client
 from zq.storage.mongodb.layout import CLOCK, FEED, INDEXES, LAYOUT, MESSAGES, SHARD_KEY, VERSION, BsonDocument
 
@@ -199,8 +200,10 @@ FEED_BYTES: Final = 4 << 20
 INDEX_TIMEOUT_MS: Final = 600_000
 
 
-def check_layout(client: Client, database: str) -> None:
-    """Check the layout version and the level of the store, without writing. A store without a version has layout 1.
+def check_layout(client: Client, database: str, initial: Initial = levels.initial) -> bool:
+    """Check the layout version and the level of the store, without writing, and return whether the store is new.
+
+    A store without a version has layout 1.
 
     Raises ``StartRefused`` if this version of zq cannot use the store, and ``Unavailable`` if the version or the level
     cannot be read.
@@ -209,15 +212,16 @@ def check_layout(client: Client, database: str) -> None:
         found = client.get_database(database)[CLOCK].find_one({"_id": LAYOUT})
     except PyMongoError as error:
         raise _unprepared() from error
-    _compare(found or {"n": 1, "level": levels.initial()}, database)
+    _compare(found or {"n": 1, "level": initial()}, database)
+    return found is None
 
 
-def store_layout(client: Client, database: str) -> None:
-    """Write the layout version and the level of this version of zq into the store, unless the store already has them.
+def store_layout(client: Client, database: str, initial: Initial = levels.initial) -> None:
+    """Write the layout version and the level into a store that has none.
 
     Raises ``StartRefused`` if this version of zq cannot use the store, and ``Unavailable`` if the command fails.
     """
-    new: BsonDocument = {"n": VERSION} | ({"level": level} if (level := levels.initial()) else {})
+    new: BsonDocument = {"n": VERSION} | ({"level": level} if (level := initial()) else {})
     try:
         # A layout version waits for the primary only: if a failover undoes the write, the next start repeats it.
         concern = WriteConcern(w="majority" if "level" in new else 1)

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from zq.errors import StartRefused
-from zq.model import store_uri
+from zq.model import levels, store_uri
 from zq.model.expiry import Expiry
+from zq.model.levels import Initial
 from zq.model.stats import Report
 from zq.storage import rocksdb
 from zq.storage.api import Storage
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 SHAPE: Final = offline.StoreFormat(layout.VERSION.decode(), layout.FAMILIES, rocksdb.admit)
 
 
-def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedStorage:
+def connect(
+    uri: str, expiry: Expiry | None = None, initial: Initial = levels.initial, **options: Any
+) -> OrderedStorage:
     """Take over and open the store at a URI such as ``swift://container/prefix`` or ``s3://bucket/prefix``."""
     chosen = ObjectOptions(**options)
     check_choices(chosen)
@@ -64,7 +67,7 @@ def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedSt
         ),
         now=now,
     )
-    return OrderedStorage(owner.open, expiry, owner, chosen.max_clock_jump)
+    return OrderedStorage(owner.open, expiry, owner, chosen.max_clock_jump, initial)
 
 
 def objects_of(uri: str) -> Objects:

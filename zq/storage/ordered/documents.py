@@ -37,7 +37,13 @@ class DocumentController:
         return _build_live(ref, stored, layout.ms(now))
 
     def put(
-        self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
+        self,
+        ref: DocumentRef,
+        value: bytes,
+        now: Seconds,
+        expected: str | None = None,
+        expires: Seconds | None = None,
+        is_vital: bool = False,
     ) -> bool:
         end = None if expires is None else layout.ms(expires)
         return self._change(ref, now, expected, StoredDocument(value, os.urandom(8).hex(), end))

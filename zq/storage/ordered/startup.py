@@ -21,6 +21,7 @@ from typing import Final
 
 from zq.errors import StartRefused, StoreDamaged
 from zq.model import Seconds, levels
+from zq.model.levels import Initial
 from zq.storage.ordered import layout
 from zq.storage.ordered.store import Readable, Store
 
@@ -101,14 +102,14 @@ STAYED: Final = "This machine's clock is stable after its jump of %.0f seconds. 
 WENT_BACK: Final = "This machine's clock had jumped ahead by %.0f seconds and is correct again."
 
 
-def check_version(store: Store) -> None:
+def check_version(store: Store, initial: Initial) -> None:
     """Check the store's layout version and level, or record them in a new store.
 
     Raises ``StartRefused`` if this version cannot use the store.
     """
     found = store.get("default", b"version")
     if found is None:
-        store.write([("default", b"version", layout.VERSION), ("default", LEVEL, levels.initial())])
+        store.write([("default", b"version", layout.VERSION), ("default", LEVEL, initial())])
     else:
         _check_layout(found)
         levels.check(store.get("default", LEVEL))

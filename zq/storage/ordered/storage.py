@@ -11,8 +11,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from zq.errors import StoreDamaged, Unavailable
-from zq.model import MAX_CLAIM_ATTEMPTS, HistoryEntry, LocatedMessage, QueueRef, Seconds
+from zq.model import MAX_CLAIM_ATTEMPTS, HistoryEntry, LocatedMessage, QueueRef, Seconds, levels
 from zq.model.expiry import Expiry, Pace, Steps
+from zq.model.levels import Initial
 from zq.model.quotas import OVERHEAD, Usage
 from zq.model.stats import Depth, Measure, Snapshot
 from zq.storage import browsing
@@ -43,19 +44,20 @@ class OrderedStorage:
         expiry: Expiry | None = None,
         housekeeping: Housekeeping | None = None,
         max_clock_jump: int = 0,
+        initial: Initial = levels.initial,
     ) -> None:
         """Open the storage.
 
         ``open_store`` is called again after the store has failed. At most ``max_clock_jump`` seconds may have passed
-        since the store's last use; 0 = no limit.
+        since the store's last use; 0 = no limit. ``initial`` is called if the store is new.
 
-        Raises ``StartRefused`` if this version of zq cannot use the store, or if the machine's clock is implausible.
+        Raises ``StartRefused`` if the store has another version, or the clock is implausible.
         """
         self._housekeeping = housekeeping or Housekeeping()
         self._clock = StorageClock()
 
         def admit(store: Store) -> None:
-            startup.check_version(store)
+            startup.check_version(store, initial)
             startup.check_clock(store, self._clock, max_clock_jump)
 
         self._handle = handle = StoreHandle(open_store, EngineContext(expiry or Expiry(), self._housekeeping), admit)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from zq.errors import StartRefused
-from zq.model import LocatedMessage, QueueRef, Seconds
+from zq.model import LocatedMessage, QueueRef, Seconds, levels
 from zq.model.expiry import Expiry, Pace, Steps
+from zq.model.levels import Initial
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage import browsing
@@ -111,7 +112,7 @@ class RedisStorage(Defaults):
         return float(self._client.run(script, (layout.CLOCK_KEY,), b"%d" % (FALSE_FUTURE * 1_000_000))) / 1_000_000
 
 
-def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
+def connect(uri: str, expiry: Expiry = SWEPT, initial: Initial = levels.initial, **options: Any) -> Storage:
     """Open the store at a ``redis:``, ``rediss:`` or ``unix:`` URI; see ``zq.storage.redis.address``.
 
     Raises ``StartRefused`` if the URI or the server is unsuitable, and ``Unavailable`` if the server is unavailable.
@@ -123,7 +124,7 @@ def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> Storage:
     where = address.parse(uri)
     client = Client(network.reach(where, timeout), timeout, wait_replicas)
     try:
-        startup.check(client, where, wait_replicas)
+        startup.check(client, where, wait_replicas, initial)
         return RedisStorage(client, expiry, where.db)
     except BaseException:
         client.close()

@@ -36,7 +36,13 @@ class DocumentController:
         return document if document is None or document.expires is None or document.expires > now else None
 
     def put(
-        self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
+        self,
+        ref: DocumentRef,
+        value: bytes,
+        now: Seconds,
+        expected: str | None = None,
+        expires: Seconds | None = None,
+        is_vital: bool = False,
     ) -> bool:
         moment, ends = layout.ms(now), 0 if expires is None else max(1, layout.ms(expires))
         self._store.register_project(ref.project)
@@ -44,7 +50,8 @@ class DocumentController:
             self._store.schedule_expiry(layout.whole(ref.project), ends, moment)
         version = os.urandom(8).hex().encode()
         terms = b"%d" % moment, title(ref), _expectation(expected), b"%d" % ends, packed(ends, version, value)
-        return bool(self._run(scripts.DOCUMENT_PUT, ref.project, *terms))
+        script = scripts.DOCUMENT_PUT_VITAL if is_vital else scripts.DOCUMENT_PUT
+        return bool(self._run(script, ref.project, *terms))
 
     def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
         first, behind = (title(DocumentRef(project, kind, name)) for name in (prefix, after))

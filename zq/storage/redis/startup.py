@@ -20,6 +20,7 @@ from redis.exceptions import (
 
 from zq.errors import StartRefused, Unavailable
 from zq.model import levels
+from zq.model.levels import Initial
 from zq.storage.redis import layout, scripts
 from zq.storage.redis.address import Address
 from zq.storage.redis.client import Client, lacks_replicas
@@ -41,7 +42,7 @@ TRIALS: Final = (
 )
 
 
-def check(client: Client, address: Address, wait_replicas: int = 0) -> None:
+def check(client: Client, address: Address, wait_replicas: int = 0, initial: Initial = levels.initial) -> None:
     """Check the server, and store the layout number and the level in an empty store.
 
     Raises ``StartRefused`` if the server cannot be used, and ``Unavailable`` if it does not reply.
@@ -49,11 +50,11 @@ def check(client: Client, address: Address, wait_replicas: int = 0) -> None:
     facts = inspect(client, address)
     if address.master and not wait_replicas and BOUND not in facts:
         LOG.warning(UNBOUND, address.name)
-    number, level = b"%d" % layout.VERSION, levels.initial()
-    # The level comes first, so that a store with a number has its level.
-    if level and _answer(lambda: client.command(layout.VERSION_KEY, b"GET", layout.VERSION_KEY), address) is None:
-        _answer(lambda: client.run(scripts.LEVEL, (layout.LEVEL_KEY,), b"", level), address)
-    _answer(lambda: client.command(layout.VERSION_KEY, b"SET", layout.VERSION_KEY, number, b"NX"), address)
+    if _answer(lambda: client.command(layout.VERSION_KEY, b"GET", layout.VERSION_KEY), address) is None:
+        number, level = b"%d" % layout.VERSION, initial()
+        if level:  # comes first, so that a store with a number has its level
+            _answer(lambda: client.run(scripts.LEVEL, (layout.LEVEL_KEY,), b"", level), address)
+        _answer(lambda: client.command(layout.VERSION_KEY, b"SET", layout.VERSION_KEY, number, b"NX"), address)
     _check_layout(client, address)
 
 

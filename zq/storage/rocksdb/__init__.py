@@ -16,8 +16,9 @@ from urllib.parse import unquote
 from msgspec import structs
 
 from zq.errors import StartRefused, StoreDamaged
-from zq.model import Seconds, store_uri
+from zq.model import Seconds, levels, store_uri
 from zq.model.expiry import Expiry
+from zq.model.levels import Initial
 from zq.model.stats import Measure, Postpone, Report, RestoreResult, SalvageResult, Snapshot
 from zq.storage.api import Storage
 from zq.storage.options import RocksdbOptions, check_choices
@@ -46,7 +47,9 @@ CHECK_INTERVAL: Final = 60.0
 MAX_COMPACTING: Final = 1.0
 
 
-def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedStorage:
+def connect(
+    uri: str, expiry: Expiry | None = None, initial: Initial = levels.initial, **options: Any
+) -> OrderedStorage:
     """Open the store at ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``.
 
     Raises ``StartRefused`` if an option is invalid or the store cannot be opened.
@@ -55,15 +58,17 @@ def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedSt
     check_choices(chosen)
     path = parse_path(uri)
     warn_of_others(path)
-    return _open(path, chosen, expiry or Expiry())
+    if not (path / "CURRENT").exists():
+        initial()  # may prevent a new store, of which then not even the directory is created
+    return _open(path, chosen, expiry or Expiry(), initial)
 
 
-def _open(path: Path, options: RocksdbOptions, expiry: Expiry) -> OrderedStorage:
+def _open(path: Path, options: RocksdbOptions, expiry: Expiry, initial: Initial = levels.initial) -> OrderedStorage:
     sync = options.sync, options.sync_interval
     space = SpaceGuard(path, options.min_free_space)
     directory = Directory(path, layout.FAMILIES, sync, expiry, layout.STAMPED, layout.TRIMMED, space)
     try:
-        storage = OrderedStorage(directory.open, expiry, directory, options.max_clock_jump)
+        storage = OrderedStorage(directory.open, expiry, directory, options.max_clock_jump, initial)
     except StoreDamaged as error:
         raise open_error(path, error.__cause__ or error) from error
     directory.forget_snapshots()  # safe now, because no other process has the store open

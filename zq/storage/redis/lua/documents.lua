@@ -17,21 +17,28 @@ end
 
 local function version_now(title, now) return version_of(redis.call('HGET', KEYS[1], title), now) end
 
+-- Stores a document. ARGV: now, title, "=" and the expected version ("" = missing) or "*", expiry or 0, packed
+-- document. Returns 1; returns 0 without a change if the document has another version.
+local function put_document()
+  local title = ARGV[2]
+  if ARGV[3] ~= ANY and ARGV[3] ~= '=' .. version_now(title, tonumber(ARGV[1])) then return 0 end
+  redis.call('HSET', KEYS[1], title, ARGV[5])
+  redis.call('ZADD', KEYS[2], 0, title)
+  if ARGV[4] == '0' then
+    redis.call('ZREM', KEYS[3], title)
+  else
+    redis.call('ZADD', KEYS[3], ARGV[4], title)
+  end
+  return 1
+end
+
 ---- script document_put
 
--- Stores a document. KEYS: see `document`. ARGV: now, title, "=" and the expected version ("" = missing) or "*", expiry
--- or 0, packed document. Returns 1; returns 0 without a change if the document has another version.
+return put_document()
 
-local title = ARGV[2]
-if ARGV[3] ~= ANY and ARGV[3] ~= '=' .. version_now(title, tonumber(ARGV[1])) then return 0 end
-redis.call('HSET', KEYS[1], title, ARGV[5])
-redis.call('ZADD', KEYS[2], 0, title)
-if ARGV[4] == '0' then
-  redis.call('ZREM', KEYS[3], title)
-else
-  redis.call('ZADD', KEYS[3], ARGV[4], title)
-end
-return 1
+---- script document_put_vital: allow-oom
+
+return put_document()
 
 ---- script document_delete: allow-oom
 
