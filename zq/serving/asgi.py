@@ -50,7 +50,7 @@ READER_STALL: Final = 1.0
 WATCH_DELAY: Final = 0.05
 
 
-class Limits(Struct, frozen=True):
+class EdgeLimits(Struct, frozen=True):
     """Limits for clients, and timeouts in seconds.
 
     Attributes:
@@ -96,7 +96,7 @@ class Edge:
         self,
         app: Callable[..., Iterable[bytes]],
         inner: App,
-        limits: Limits,
+        limits: EdgeLimits,
         threads: int,
         loop: Any,
         counter: RequestCounter,
