@@ -168,7 +168,7 @@ STEPS_PER_MESSAGE: Final = 4
 MIN_STEPS: Final = 1000
 
 
-class Figures:
+class StoreStats:
     """The metrics of one MongoDB store."""
 
     def __init__(self, client: StoreClient) -> None:
