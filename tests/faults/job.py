@@ -11,7 +11,7 @@ import pytest
 
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, Scene, drafts, ids_of
-from zq.core.carrying import CommitExecutor
+from zq.core.commit_executor import CommitExecutor
 from zq.errors import ProducerNotFound
 from zq.model import Bounds, ClaimRef, Commit, CommitResult, Fence, Outcome, QueueRef
 from zq.storage.api import Storage

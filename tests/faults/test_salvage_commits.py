@@ -14,7 +14,7 @@ from tests.damaged import flip, flushed, table_of
 from tests.faults.test_salvage import BLOCK_OF_FEW, differing, dumped, salvaged
 from tests.rotation import rotated
 from zq.clock import ManualClock
-from zq.core.carrying import CommitExecutor
+from zq.core.commit_executor import CommitExecutor
 from zq.errors import StoreDamaged
 from zq.model import (
     Bounds,

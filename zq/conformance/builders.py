@@ -13,7 +13,7 @@ from msgspec import structs
 
 from zq.clock import ManualClock
 from zq.core import redelivery
-from zq.core.carrying import CommitExecutor
+from zq.core.commit_executor import CommitExecutor
 from zq.core.redelivery import AT_ONCE, DeadLetters, Redelivery
 from zq.model import (
     Bounds,

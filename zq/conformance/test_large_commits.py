@@ -7,8 +7,8 @@ import pytest
 
 from zq.conformance.builders import DEADLINE, Scene, ids_of, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
-from zq.core import carrying
-from zq.core.carrying import CommitExecutor
+from zq.core import commit_executor
+from zq.core.commit_executor import CommitExecutor
 from zq.errors import (
     ClaimLapsed,
     ClaimNotFound,
@@ -334,7 +334,7 @@ def test_an_abandoned_commit_is_finished_by_the_second_round(job: Job):
 
 def test_a_round_does_not_wait_for_its_own_progress(job: Job, monkeypatch: pytest.MonkeyPatch):
     """The round's own progress does not count, so every round after the second continues the commit."""
-    monkeypatch.setattr(carrying, "MAINTENANCE_SECONDS", 0.0)  # one slice per round
+    monkeypatch.setattr(commit_executor, "MAINTENANCE_SECONDS", 0.0)  # one slice per round
     looking = CommitExecutor(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
     job.decide()
     looking.resume()
