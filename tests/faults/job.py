@@ -98,7 +98,7 @@ class Job:
         for _ in range(2):
             carrier.resume()
         deadline = time.monotonic() + DEADLINE
-        while store.transactions.unfinished(self.input.now) and time.monotonic() < deadline:
+        while store.transactions.find_unfinished_commits(self.input.now) and time.monotonic() < deadline:
             carrier.resume()
 
     def dies(self, step: str, nth: int = 1, store: Storage | None = None) -> None:

@@ -118,7 +118,7 @@ class Commits:
         record = self._find(producers.identity(project, producer))
         return producers.last_batch(record) if producers.has_last_batch(record, now) else None
 
-    def carry_on(self, project: str, producer: str, most: int, now: int) -> bool:
+    def continue_commit(self, project: str, producer: str, most: int, now: int) -> bool:
         """Delete or publish up to ``most`` messages of the producer's decided commit. Return whether work is left."""
         record = self._find(producers.identity(project, producer))
         if record.get("state") != DECIDED:
@@ -135,19 +135,19 @@ class Commits:
         self._events.reached(step)
         return True
 
-    def unfinished(self) -> list[UnfinishedCommit]:
+    def find_unfinished_commits(self) -> list[UnfinishedCommit]:
         """Return up to ``FOUND_AT_ONCE`` commits of all producers that are effective but not completed."""
         decided: BsonDocument = {"due": {"$exists": True}, "state": DECIDED}
         with self._client.verb():
             found = self._client.find(decided, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
-        return [producers.unfinished(record) for record in found]
+        return [producers.unfinished_commit(record) for record in found]
 
     def undecided(self) -> list[tuple[UnfinishedCommit, int]]:
         """Return up to ``FOUND_AT_ONCE`` undecided or aborting commits, with their deadlines in milliseconds."""
         begun: BsonDocument = {"due": {"$exists": True}, "state": {"$in": [PREPARING, ABORTING]}}
         with self._client.verb():
             found = self._client.find(begun, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
-        return [(producers.unfinished(record), int(record["due"])) for record in found]
+        return [(producers.unfinished_commit(record), int(record["due"])) for record in found]
 
     def resume(self, now: int, *, stages: bool = True) -> int:
         """Abort overdue undecided commits, drop expired stages, and return the number of removed drafts.

@@ -109,7 +109,7 @@ class TransactionController:
             session.store.wait_durable()
         return committed
 
-    def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
+    def continue_commit(self, project: str, producer: str, most: int, now: Seconds) -> bool:
         prefix = _producer_prefix(project, producer)
         with self._handle as session:
             with self._stripes.locked(_producer_lock(prefix)):
@@ -119,7 +119,7 @@ class TransactionController:
                 session.store.wait_durable()
         return left
 
-    def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
+    def find_unfinished_commits(self, now: Seconds) -> Sequence[UnfinishedCommit]:
         with self._handle as (store, _):
             return [_describe_commit(producer, value) for producer, value in stages.scan_commits(store)]
 

@@ -116,7 +116,7 @@ def register(store: Store, commit: Commit, now: int) -> None:
     _schedule(store, b"%d" % now, msgpack.encode(entry), b"", b"")
 
 
-def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
+def find_unfinished_commits(store: Store, now: int) -> Sequence[UnfinishedCommit]:
     """Return up to ``MAX_READ_COMMITS`` open commits of all projects, and remove stale entries of ``OPEN_KEY``."""
     bounds = OPEN_KEY, b"0", b"%d" % (MAX_READ_COMMITS - 1), b"WITHSCORES"
     found = store.client.command(OPEN_KEY, b"ZRANGE", *bounds)
@@ -137,7 +137,7 @@ def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
     return open_ones
 
 
-def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> bool:
+def continue_commit(store: Store, project: str, producer: str, most: int, now: int) -> bool:
     """Process up to ``most`` messages of the producer's open commit, and return whether the commit is still open."""
     name, whole = layout.text(producer), layout.whole(project)
     packed, phase = _find_open(store, project, name)
@@ -320,11 +320,11 @@ class TransactionController:
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         return Attempt(self._store, commit, layout.ms(now), bounds).run()
 
-    def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
-        return carry_on(self._store, project, producer, most, layout.ms(now))
+    def continue_commit(self, project: str, producer: str, most: int, now: Seconds) -> bool:
+        return continue_commit(self._store, project, producer, most, layout.ms(now))
 
-    def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
-        return unfinished(self._store, layout.ms(now))
+    def find_unfinished_commits(self, now: Seconds) -> Sequence[UnfinishedCommit]:
+        return find_unfinished_commits(self._store, layout.ms(now))
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
         keys, title = layout.keys(layout.whole(project)), layout.text(name)
