@@ -410,7 +410,7 @@ class Exchange:
                 try:
                     await self._edge.send_piece(part[at : at + PIECE_SIZE], True, self._send, feed.send_timeout)
                 except ClientDisconnect:
-                    feed.drop()
+                    feed.note_disconnect()
                     raise
             if not part:
                 await self._wait(feed)
