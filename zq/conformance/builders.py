@@ -216,8 +216,8 @@ class Scene:
         self, messages: Iterable[Message], hold: int | None = None, *, late: bool = False, history: int = 0
     ) -> list[HandleOutcome]:
         """Delete or hide messages by their receipts. ``hold`` is the time in seconds to hide them; None = delete."""
-        grips = [MessageHandle(message.id, message.claim, message.claim_count, hold) for message in messages]
-        return list(self.storage.claims.handle(self.queue, grips, self.now, late, history))
+        handles = [MessageHandle(message.id, message.claim, message.claim_count, hold) for message in messages]
+        return list(self.storage.claims.handle(self.queue, handles, self.now, late, history))
 
     def move(self, ids: Sequence[str], to: str, *, history: int = 0, **terms: object) -> list[str]:
         """Move messages and return the ids of those that were moved. ``terms`` are further fields of each ``Move``."""

@@ -141,8 +141,8 @@ def test_messages_of_a_decided_commit_are_in_no_claim(job: Job):
         with pytest.raises(MessageClaimed):
             source.storage.messages.delete(SOURCE, job.posted[:1], source.now, CLAIMS)
         for hold in (None, 60):
-            grips = [MessageHandle(job.posted[0], CLAIMS[0], 1, hold)]
-            assert list(source.storage.claims.handle(SOURCE, grips, source.now, late=True)) == [HandleOutcome.LOST]
+            handles = [MessageHandle(job.posted[0], CLAIMS[0], 1, hold)]
+            assert list(source.storage.claims.handle(SOURCE, handles, source.now, late=True)) == [HandleOutcome.LOST]
         moves = [Move(id, "elsewhere") for id in job.posted[:6]]
         assert source.storage.messages.move(SOURCE, moves, source.now) == []
     source.post(1)

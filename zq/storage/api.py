@@ -262,16 +262,16 @@ class ClaimController(Protocol):
         """
 
     def handle(
-        self, queue: QueueRef, grips: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
+        self, queue: QueueRef, handles: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
     ) -> Sequence[HandleOutcome]:
         """Delete claimed messages or change the expiry of their claims, and return the outcomes in input order.
 
-        A *grip* describes a change of one message. It identifies the message by id, claim and claim count, like an SQS
-        receipt handle. The driver applies the grips in order, each atomically. A message that is not deleted keeps its
-        claim, its claim count and its own expiry. When the claim expires, the message becomes available after its
-        back-off.
+        A *handle* describes a change of one message. It identifies the message by id, claim and claim count, like an
+        SQS receipt handle. The driver applies the handles in order, each atomically. A message that is not deleted
+        keeps its claim, its claim count and its own expiry. When the claim expires, the message becomes available after
+        its back-off.
 
-        Unless the outcome is ``DONE``, the message is unchanged. If ``late`` is true, the grip of a lapsed claim is
+        Unless the outcome is ``DONE``, the message is unchanged. If ``late`` is true, the handle of a lapsed claim is
         accepted, unless the message has been claimed since.
         """
 
