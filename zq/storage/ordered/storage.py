@@ -103,7 +103,7 @@ class OrderedStorage:
             self._configure(expiry)
         self._record_clock()
         with self._handle as (_, registry):
-            self._housekeeping.maintain(registry.logs.trimmed())
+            self._housekeeping.maintain(registry.logs.take_trimmed_ranges())
         return self._active_expiry.sweep(layout.ms(now), pace or Steps())
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
