@@ -107,7 +107,7 @@ class ClaimController:
 
     def _claimed(self, project: str, names: Sequence[str]) -> Sequence[str]:
         keys = [layout.keys(QueueRef(project, name)).claims for name in names]
-        counts = self._store.client.each([ReadRequest(key, (b"EXISTS", key)) for key in keys])
+        counts = self._store.client.read_pipelined([ReadRequest(key, (b"EXISTS", key)) for key in keys])
         return [name for name, count in zip(names, counts, strict=True) if count]
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:

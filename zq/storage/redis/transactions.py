@@ -127,7 +127,7 @@ def find_unfinished_commits(store: Store, now: int) -> Sequence[UnfinishedCommit
         packed, phase = _find_open(store, project, entry.producer)
         if packed is not None and unpack(packed).batch == entry.batch:
             block = layout.own(project, f"open:{phase}:{producer}")[0]
-            left = store.client.each(
+            left = store.client.read_pipelined(
                 [ReadRequest(block, (b"LLEN", block)), ReadRequest(block, (b"LINDEX", block, b"0"))]
             )
             progress = f"{entry.batch.decode()} {phase} {left[0]} {len(left[1] or b'')}"
@@ -177,7 +177,9 @@ def _slice_arguments(
 
 def _find_open(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
     keys = layout.keys(layout.whole(project))
-    packed, phase = store.client.each([ReadRequest(key, (b"HGET", key, producer)) for key in (keys.open, keys.phase)])
+    packed, phase = store.client.read_pipelined(
+        [ReadRequest(key, (b"HGET", key, producer)) for key in (keys.open, keys.phase)]
+    )
     return packed, int(phase or 0)
 
 
@@ -330,15 +332,15 @@ class TransactionController:
         keys, title = layout.keys(layout.whole(project)), layout.text(name)
         if work is Work.FENCE:
             key = keys.fences[0]
-            asked = [ReadRequest(key, (b"HLEN", key)), ReadRequest(key, (b"HEXISTS", key, title))]
-            count, known = self._store.client.each(asked)
+            requests = [ReadRequest(key, (b"HLEN", key)), ReadRequest(key, (b"HEXISTS", key, title))]
+            count, known = self._store.client.read_pipelined(requests)
             return WorkCount(int(count), bool(known))
         key, moment = keys.staging if work is Work.STAGE else keys.producing, layout.ms(now)
-        asked = [
+        requests = [
             ReadRequest(key, (b"ZCOUNT", key, b"(%d" % moment, b"+inf")),
             ReadRequest(key, (b"ZSCORE", key, title)),
         ]
-        count, ends = self._store.client.each(asked)
+        count, ends = self._store.client.read_pipelined(requests)
         return WorkCount(int(count), ends is not None and float(ends) > moment)
 
     def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
@@ -367,14 +369,16 @@ class TransactionController:
                 for name, it, at, opened in rows
             ]
         keys = [layout.content(project, name)[0] for name in names]
-        counts = self._store.client.each([ReadRequest(key, (b"LLEN", key)) for key in keys])
+        counts = self._store.client.read_pipelined([ReadRequest(key, (b"LLEN", key)) for key in keys])
         kept = [STAGE.unpack_from(stage) for _, stage, _, _ in rows]
         stages = zip(names, counts, kept, strict=True)
         return [KnownStage(name, int(count), size, expires / 1000) for name, count, (expires, size, _) in stages]
 
     def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
         keys, name = layout.keys(layout.whole(project)), layout.text(producer)
-        kept = self._store.client.each([ReadRequest(key, (b"HGET", key, name)) for key in (keys.open, keys.producers)])
+        kept = self._store.client.read_pipelined(
+            [ReadRequest(key, (b"HGET", key, name)) for key in (keys.open, keys.producers)]
+        )
         if kept[1] is None or expiry(kept[1]) <= layout.ms(now):
             raise ProducerNotFound
         return committed(kept[1], is_open=kept[0] is not None)
