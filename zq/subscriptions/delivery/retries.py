@@ -23,14 +23,14 @@ MAX_DELAY: Final = 43200
 class Outcome(Struct, frozen=True):
     """The outcome of a delivery attempt.
 
-    If ``final`` is true, the worker does not retry the delivery (contract 9.8). If there was no response, ``status`` is
-    0.
+    If ``is_final`` is true, the worker does not retry the delivery (contract 9.8). If there was no response, ``status``
+    is 0.
     """
 
     delivered: bool
     status: int = 0
     why: str = ""
-    final: bool = False
+    is_final: bool = False
 
 
 def merge_policies(
