@@ -83,10 +83,10 @@ class Job:
             storage.transactions.stage("acme", "mine", OUT, drafts(3), NOW, DAY, 1 << 20)
             assert storage.transactions.commit(COMMIT, NOW, LARGE).open
 
-    def continue_commit(self, slices: int, most: int = 5) -> None:
+    def continue_commit(self, slices: int, max_messages: int = 5) -> None:
         with closing(opened(self.path)) as storage:
             for _ in range(slices):
-                assert storage.transactions.continue_commit("acme", "etl", most, NOW)
+                assert storage.transactions.continue_commit("acme", "etl", max_messages, NOW)
 
     def finished(self) -> dict[QueueRef, list[str]]:
         """The ids that each queue has once the new store has finished the commit; nothing was handed out before."""
@@ -180,7 +180,7 @@ def test_a_stage_of_which_nothing_can_be_read_does_not_hinder_the_rest(job: Job)
 @pytest.mark.parametrize("family", rotated(["messages", "claims", "available", "queues"], 1))
 def test_pinned_messages_stay_pinned_whatever_is_lost_of_them(job: Job, family: str) -> None:
     """Their records, index entries, or their queue's entry: none is handed out, and all go."""
-    job.continue_commit(1, most=2)
+    job.continue_commit(1, max_messages=2)
     flip(table_of(flushed(job.path), family), BLOCK_OF_FEW)
     salvaged(job.path)
     assert job.finished() == job.whole()

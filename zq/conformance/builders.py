@@ -329,9 +329,9 @@ class Scene:
         commit = Commit(self.queue.project, producer, batch, publish, settle, 86400)
         return self.storage.transactions.commit(commit, self.now, Bounds(1, 1_000_000))
 
-    def continue_commit(self, most: int = 2, *, producer: str = "etl") -> bool:
+    def continue_commit(self, max_messages: int = 2, *, producer: str = "etl") -> bool:
         """Execute one slice of an open commit."""
-        return self.storage.transactions.continue_commit(self.queue.project, producer, most, self.now)
+        return self.storage.transactions.continue_commit(self.queue.project, producer, max_messages, self.now)
 
     def last(self, producer: str = "etl") -> CommitResult:
         return self.storage.transactions.last(self.queue.project, producer, self.now)

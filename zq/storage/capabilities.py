@@ -253,11 +253,11 @@ class TransactionController(Protocol):
         """
         ...
 
-    def continue_commit(self, project: str, producer: str, most: int, now: Seconds) -> bool:
+    def continue_commit(self, project: str, producer: str, max_messages: int, now: Seconds) -> bool:
         """Process one slice of the producer's open commit. Return whether the commit is still open.
 
-        A slice deletes or publishes up to ``most`` messages in one step, first all deletions, then the stages in order.
-        Each message is published once, even if several callers process the commit concurrently.
+        A slice deletes or publishes up to ``max_messages`` messages in one step, first all deletions, then the stages
+        in order. Each message is published once, even if several callers process the commit concurrently.
         """
         ...
 

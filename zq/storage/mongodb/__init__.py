@@ -115,11 +115,11 @@ class MongoStorage(Defaults):
     def usage(self, project: str, now: Seconds) -> Usage | None:
         return self._usages.usage(project, now)
 
-    def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        return self._stats.depths(layout.ms(now), queues, most)
+    def depths(self, now: Seconds, queues: int, max_count: int) -> Sequence[tuple[QueueRef, Depth]]:
+        return self._stats.depths(layout.ms(now), queues, max_count)
 
-    def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        return self._stats.depth(layout.key(queue), layout.ms(now), most)
+    def depth(self, queue: QueueRef, now: Seconds, max_count: int) -> Depth:
+        return self._stats.depth(layout.key(queue), layout.ms(now), max_count)
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         with self._client.verb():

@@ -74,8 +74,8 @@ class TransactionController:
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         return self._commits.commit(commit, layout.ms(now), bounds)
 
-    def continue_commit(self, project: str, producer: str, most: int, now: Seconds) -> bool:
-        return self._commits.continue_commit(project, producer, most, layout.ms(now))
+    def continue_commit(self, project: str, producer: str, max_messages: int, now: Seconds) -> bool:
+        return self._commits.continue_commit(project, producer, max_messages, layout.ms(now))
 
     def find_unfinished_commits(self, now: Seconds) -> Sequence[UnfinishedCommit]:
         return self._commits.find_unfinished_commits()

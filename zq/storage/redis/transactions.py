@@ -137,15 +137,15 @@ def find_unfinished_commits(store: Store, now: int) -> Sequence[UnfinishedCommit
     return open_ones
 
 
-def continue_commit(store: Store, project: str, producer: str, most: int, now: int) -> bool:
-    """Process up to ``most`` messages of the producer's open commit, and return whether the commit is still open."""
+def continue_commit(store: Store, project: str, producer: str, max_messages: int, now: int) -> bool:
+    """Process up to ``max_messages`` messages of the producer's open commit. Return whether it is still open."""
     name, whole = layout.text(producer), layout.whole(project)
     packed, phase = _find_open(store, project, name)
     if packed is None:
         return False
     commit = unpack(packed)
     more, terms = _slice_arguments(store, project, commit, phase, now)
-    numbers = b"%d" % phase, b"%d" % commit.phases, b"%d" % most, b"%d" % CAPACITY
+    numbers = b"%d" % phase, b"%d" % commit.phases, b"%d" % max_messages, b"%d" % CAPACITY
     keys = [layout.keys(whole).transactions, layout.opened(project, producer, phase), *more]
     return bool(store.run(scripts.CARRY, whole, b"%d" % now, name, packed, *numbers, *terms, more=keys))
 
@@ -322,8 +322,8 @@ class TransactionController:
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         return Attempt(self._store, commit, layout.ms(now), bounds).run()
 
-    def continue_commit(self, project: str, producer: str, most: int, now: Seconds) -> bool:
-        return continue_commit(self._store, project, producer, most, layout.ms(now))
+    def continue_commit(self, project: str, producer: str, max_messages: int, now: Seconds) -> bool:
+        return continue_commit(self._store, project, producer, max_messages, layout.ms(now))
 
     def find_unfinished_commits(self, now: Seconds) -> Sequence[UnfinishedCommit]:
         return find_unfinished_commits(self._store, layout.ms(now))
