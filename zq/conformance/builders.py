@@ -108,7 +108,7 @@ class RunningWorkers:
 
 def configure(storage: Storage, expiry: Expiry) -> None:
     """Apply the expiry settings by a maintenance round that removes nothing."""
-    storage.maintain(storage.now(), expiry, Steps(most=0))
+    storage.maintain(storage.now(), expiry, Steps(max_items=0))
 
 
 class Scene:
