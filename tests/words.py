@@ -108,7 +108,7 @@ WORDS = (
     Word("Lines", "redis-py's pool", REDIS),
     Word("day", "bucket of the expiry schedule", REDIS),
     Word("expect", "schedule_expiry", REDIS),
-    Word("Share", "Resolution", ("zq.storage",)),
+    Word("Share", "SettlementEffect", ("zq.storage",)),
     Word("Order", "SettleRequest", ("zq.storage",)),
     Word("place", "doc_id, offset, slot", ("zq.storage", "zq.core")),
     Word("Once", "IdempotencyKey"),

@@ -164,13 +164,13 @@ def test_a_claim_goes_back_if_its_command_cannot_be_started(zq: Zq, tmp_path: Pa
         assert len(zq("list", "jobs", "--delayed")) == 3
 
 
-def test_what_was_done_later_is_not_undone() -> None:
+def test_messages_handled_later_are_not_unhandled() -> None:
     """A message that failed at first counts only until it succeeds."""
-    tally = WorkCounts(wanted=True)
+    tally = WorkCounts(keeps_failed_ids=True)
     first, second = Message("a", 60, 0, raw=Raw(b"1")), Message("b", 60, 0, raw=Raw(b"2"))
     tally.add([first, second], done=False)
     tally.add([first], done=True)
-    assert (str(tally), tally.undone) == ("1 done, 2 released.", {"b"})
+    assert (str(tally), tally.unhandled_ids) == ("1 done, 2 released.", {"b"})
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(zq: Zq) -> None:

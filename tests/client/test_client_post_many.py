@@ -191,7 +191,7 @@ def test_with_a_key_batches_end_where_the_bodies_say_so(monkeypatch: pytest.Monk
 
     def cuts(pause: float, linger: float, sending: float = 0.0) -> list[int]:
         counts = []
-        for batch in pack_batches(Packer(10**9, None, None, most=4, linger=linger), slow(pause)):
+        for batch in pack_batches(Packer(10**9, None, None, max_messages=4, linger=linger), slow(pause)):
             counts.append(batch.count)
             now[0] += sending
         return counts

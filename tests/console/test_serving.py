@@ -34,7 +34,7 @@ class Refusing:
     def authenticate(self, _env: Any, _peer: str) -> Any:
         raise AssertionError("The strategy was asked.")
 
-    known = look_up = authenticate
+    cached_validity = look_up = authenticate
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, Scene, drafts, ids_of
-from zq.core.carrying import CommitExecutor
+from zq.core.commit_executor import CommitExecutor
 from zq.errors import ProducerNotFound
 from zq.model import Bounds, ClaimRef, Commit, CommitResult, Fence, Outcome, QueueRef
 from zq.storage.api import Storage
@@ -98,7 +98,7 @@ class Job:
         for _ in range(2):
             carrier.resume()
         deadline = time.monotonic() + DEADLINE
-        while store.transactions.unfinished(self.input.now) and time.monotonic() < deadline:
+        while store.transactions.find_unfinished_commits(self.input.now) and time.monotonic() < deadline:
             carrier.resume()
 
     def dies(self, step: str, nth: int = 1, store: Storage | None = None) -> None:

@@ -125,7 +125,7 @@ def test_every_verb_on_redis_keeps_the_list_right() -> None:
         scene.commit(1, ["small"], producer="p", ttl=60)
         scene.decide(1, ["large"], producer="q")
         assert there() == {"fa", "pp", "pq", "sends"}
-        while scene.carry_on(producer="q"):
+        while scene.continue_commit(producer="q"):
             pass
         scene.tick(61)
         scene.reclaimed()

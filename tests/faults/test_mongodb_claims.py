@@ -78,8 +78,8 @@ def test_a_claim_of_messages_that_changed_meanwhile_returns_them_as_they_are(
     assert [(one.id, one.body, one.claim_count) for one in claim.messages] == [
         (one.id, one.body, one.claim_count) for one in stored
     ]
-    grips = [MessageHandle(one.id, "mine", one.claim_count) for one in claim.messages]
-    assert here.storage.claims.handle(here.queue, grips, here.now) == [HandleOutcome.DONE] * 2
+    handles = [MessageHandle(one.id, "mine", one.claim_count) for one in claim.messages]
+    assert here.storage.claims.handle(here.queue, handles, here.now) == [HandleOutcome.DONE] * 2
 
 
 def test_a_pop_of_messages_that_changed_meanwhile_returns_them_as_they_are(

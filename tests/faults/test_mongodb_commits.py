@@ -13,7 +13,7 @@ from tests.rotation import rotated
 from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, drafts, ids_of, run_together
-from zq.core.carrying import CommitExecutor
+from zq.core.commit_executor import CommitExecutor
 from zq.errors import ClaimLapsed, ClaimNotFound, CommitRunning, Fenced, MessageClaimed, ProducerNotFound, StageNotFound
 from zq.model import Bounds, ClaimRef, Commit, CommitResult, Fence, QueueRef
 from zq.storage.mongodb import MongoStorage, connect, reservations

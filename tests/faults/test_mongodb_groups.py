@@ -184,8 +184,8 @@ def test_groups_go_on_after_a_commit_whose_server_died(servers: list[Scene], ste
     assert there.claim() is None
     here.tick(2 * DEADLINE + 20)
     there.storage.maintain(there.now)
-    while there.storage.transactions.unfinished(there.now):
-        there.carry_on()
+    while there.storage.transactions.find_unfinished_commits(there.now):
+        there.continue_commit()
     came = there.claimable()
     assert came == [*held[:2], behind.id, held[2]] if step is Step.RESERVED else len(came) == 3
     assert (behind.id in came, set(held) & set(came)) == (True, set(held) if step is Step.RESERVED else set())

@@ -33,11 +33,11 @@ from zq.storage.mongodb import MongoStorage, connect, layout
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.counter_cache import CounterCache
 from zq.storage.mongodb.layout import QueueKey
-from zq.storage.mongodb.numbering import Beside
+from zq.storage.mongodb.numbering import DrawnNumbering
 from zq.storage.mongodb.open_posts import OpenPosts
 
 # The steps of a post after which it can be stopped.
-STEPS = {"hold": (Beside, "begin"), "draw": (Beside, "assign"), "insert": (StoreClient, "insert")}
+STEPS = {"hold": (DrawnNumbering, "begin"), "draw": (DrawnNumbering, "assign"), "insert": (StoreClient, "insert")}
 DATABASE = "open_posts"
 
 

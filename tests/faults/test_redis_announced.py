@@ -31,11 +31,11 @@ def test_what_is_announced_anew_while_it_is_looked_at_stays(store: RedisServer, 
         return found
 
     monkeypatch.setattr(transactions, "_find_open", meanwhile)
-    assert not transactions.unfinished(ours, LATER)
+    assert not transactions.find_unfinished_commits(ours, LATER)
     assert entries(ours) == 1
     monkeypatch.undo()
-    assert not transactions.unfinished(ours, LATER + transactions.FORGOTTEN)
+    assert not transactions.find_unfinished_commits(ours, LATER + transactions.FORGOTTEN)
     assert entries(ours) == 1
-    assert not transactions.unfinished(ours, LATER + transactions.FORGOTTEN + 1)
+    assert not transactions.find_unfinished_commits(ours, LATER + transactions.FORGOTTEN + 1)
     assert entries(ours) == 0
     storage.close()

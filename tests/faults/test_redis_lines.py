@@ -156,7 +156,7 @@ class Lines:
 
     def carry(self) -> None:
         """Whatever a commit has left is done."""
-        while self.reserved and self.scene.carry_on(3):
+        while self.reserved and self.scene.continue_commit(3):
             self.check()
         self.reserved.clear()
 
@@ -204,7 +204,7 @@ def test_what_a_commit_is_going_to_delete_is_not_handed_out(server: RedisServer,
         lines.reserved = {first, second}
         assert scene.claimable() == ([third] if lines.is_fair() else [])
         assert scene.ready() == 0
-        while scene.carry_on(1):
+        while scene.continue_commit(1):
             lines.check()
         lines.reserved.clear()
         lines.check()

@@ -10,7 +10,7 @@ from tests.rotation import rotated
 from tests.stores import RedisServer
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, drafts
-from zq.core.carrying import CommitExecutor
+from zq.core.commit_executor import CommitExecutor
 from zq.model import Bounds, ClaimRef, ClaimRequest, Commit, IdempotencyKey, Lease, Move, QueueRef, Settlement
 from zq.storage import connect
 

@@ -14,7 +14,7 @@ from tests.damaged import flip, flushed, table_of
 from tests.faults.test_salvage import BLOCK_OF_FEW, differing, dumped, salvaged
 from tests.rotation import rotated
 from zq.clock import ManualClock
-from zq.core.carrying import CommitExecutor
+from zq.core.commit_executor import CommitExecutor
 from zq.errors import StoreDamaged
 from zq.model import (
     Bounds,
@@ -83,18 +83,18 @@ class Job:
             storage.transactions.stage("acme", "mine", OUT, drafts(3), NOW, DAY, 1 << 20)
             assert storage.transactions.commit(COMMIT, NOW, LARGE).open
 
-    def carry_on(self, slices: int, most: int = 5) -> None:
+    def continue_commit(self, slices: int, max_messages: int = 5) -> None:
         with closing(opened(self.path)) as storage:
             for _ in range(slices):
-                assert storage.transactions.carry_on("acme", "etl", most, NOW)
+                assert storage.transactions.continue_commit("acme", "etl", max_messages, NOW)
 
     def finished(self) -> dict[QueueRef, list[str]]:
         """The ids that each queue has once the new store has finished the commit; nothing was handed out before."""
         with closing(opened(self.path.with_name("new"))) as storage:
             self._check_pins(storage)
-            while storage.transactions.carry_on("acme", "etl", 7, LATE):
+            while storage.transactions.continue_commit("acme", "etl", 7, LATE):
                 pass
-            assert storage.transactions.unfinished(LATE) == []
+            assert storage.transactions.find_unfinished_commits(LATE) == []
             assert storage.transactions.last("acme", "etl", LATE) == FIGURES
             assert storage.transactions.commit(COMMIT, LATE) == CommitResult(1, 2 * STAGED, 6, replayed=True)
             view = ListFilter(claimed=True, delayed=True)
@@ -136,7 +136,7 @@ def entry(path: Path) -> bytes | None:
 @pytest.mark.parametrize("slices", rotated([0, 1, 2, 5, 13], 2), ids=lambda slices: f"after {slices} slices")
 def test_an_open_commit_is_carried_over_and_the_new_store_finishes_it(job: Job, slices: int) -> None:
     """Between any two slices: the copy is the same, entry by entry; nothing is lost, doubled, or handed out again."""
-    job.carry_on(slices)
+    job.continue_commit(slices)
     flushed(job.path)
     before, old = entry(job.path), dumped(job.path)
     told, new = salvaged(job.path)
@@ -151,7 +151,7 @@ def test_an_open_commit_is_carried_over_and_the_new_store_finishes_it(job: Job, 
 @pytest.mark.parametrize("slices", rotated([0, 6], 1))
 def test_of_what_was_to_be_published_the_readable_part_is_and_the_rest_is_told(job: Job, slices: int) -> None:
     """One block of ``staged`` is damaged. The producer was told that the batch is decided: it cannot stage it again."""
-    job.carry_on(slices)
+    job.continue_commit(slices)
     flip(table_of(flushed(job.path), "staged"))
     told, _ = salvaged(job.path)
     found, whole = job.finished(), job.whole()
@@ -167,7 +167,7 @@ def test_of_what_was_to_be_published_the_readable_part_is_and_the_rest_is_told(j
 
 def test_a_stage_of_which_nothing_can_be_read_does_not_hinder_the_rest(job: Job) -> None:
     """The claims' messages are deleted, what was published stays, and the commit comes to its end."""
-    job.carry_on(6)
+    job.continue_commit(6)
     file = table_of(flushed(job.path), "staged")
     file.unlink()
     told, _ = salvaged(job.path)
@@ -180,7 +180,7 @@ def test_a_stage_of_which_nothing_can_be_read_does_not_hinder_the_rest(job: Job)
 @pytest.mark.parametrize("family", rotated(["messages", "claims", "available", "queues"], 1))
 def test_pinned_messages_stay_pinned_whatever_is_lost_of_them(job: Job, family: str) -> None:
     """Their records, index entries, or their queue's entry: none is handed out, and all go."""
-    job.carry_on(1, most=2)
+    job.continue_commit(1, max_messages=2)
     flip(table_of(flushed(job.path), family), BLOCK_OF_FEW)
     salvaged(job.path)
     assert job.finished() == job.whole()
@@ -229,7 +229,7 @@ def test_pins_of_a_purged_queue_are_not_carried_over(job: Job) -> None:
     assert told.lost == []
     assert all(layout.decode_tally(value).count == 0 for value in new["tallies"].values())
     with closing(opened(job.path.with_name("new"))) as storage:
-        while storage.transactions.carry_on("acme", "etl", 100, LATE):
+        while storage.transactions.continue_commit("acme", "etl", 100, LATE):
             pass
         assert storage.messages.list(OUT, 0, 1000, ListFilter(), LATE).items
 
@@ -272,10 +272,10 @@ def test_an_open_commit_that_meets_damage_stands_still_and_others_are_finished(j
         looking = CommitExecutor(verbs, ManualClock(NOW), Bounds(100, 1000), 10.0)
         looking.resume()
         looking.resume()
-        assert [one.project for one in verbs.unfinished(NOW)] == ["acme"]
+        assert [one.project for one in verbs.find_unfinished_commits(NOW)] == ["acme"]
         assert len(storage.messages.list(QueueRef("rival", "out"), 0, 100, ListFilter(), NOW).items) == 20
         for _ in range(2):
             with pytest.raises(StoreDamaged):
-                verbs.carry_on("acme", "etl", 5, NOW)
+                verbs.continue_commit("acme", "etl", 5, NOW)
         assert storage.queues.stats(IN, LATE).claimed == (0 if family == "staged" else 6)
         looking.resume()

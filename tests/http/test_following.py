@@ -63,7 +63,7 @@ def test_each_gets_what_is_published_to_its_topic_after_it_agreed(
     publish(api, "second", "third")
     publish(api, "elsewhere", topic="other")
     publish(api, "nobody's", topic="third")
-    while (followed := following.follow(api.project)) and followed.more:
+    while (followed := following.follow(api.project)) and followed.has_more:
         pass
     assert bodies(storage, api, clock, one) == [b'"first"', b'"second"', b'"third"']
     assert bodies(storage, api, clock, late) == [b'"second"', b'"third"']
@@ -106,7 +106,7 @@ def test_who_agrees_while_the_log_is_read_misses_nothing(
     monkeypatch.setattr(storage.topics, "read", reads_late)
     followed = following.follow(api.project)
     assert followed is not None
-    assert followed.more
+    assert followed.has_more
     assert following.follow(api.project) is not None
     assert bodies(storage, api, clock, late) == [b'"x"']
     told = pending(storage, api, clock, one)

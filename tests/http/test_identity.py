@@ -237,7 +237,7 @@ def test_a_credential_that_was_valid_is_looked_up_whatever_its_address_did(
         for _ in range(2 * BURST):
             api.get("/v2/queues", None, bearer("zq_x"))
         api.get("/v2/queues", 429, bearer("zq_x"))
-        assert strategy.known({"HTTP_AUTHORIZATION": f"Bearer {made.text}"}, "127.0.0.1") is None
+        assert strategy.cached_validity({"HTTP_AUTHORIZATION": f"Bearer {made.text}"}, "127.0.0.1") is None
     api.get("/v2/queues", 200, bearer(made.text))
     if ends:
         tokens.revoke(made.token.id)

@@ -217,20 +217,20 @@ class Oracle(Ledger):
         return settled
 
     def handle(
-        self, queue: QueueRef, grips: Sequence[MessageHandle], now: float, late: bool, history: int
+        self, queue: QueueRef, handles: Sequence[MessageHandle], now: float, late: bool, history: int
     ) -> Sequence[HandleOutcome]:
-        return [self.handle_one(queue, grip, now, late, history) for grip in grips]
+        return [self.handle_one(queue, handle, now, late, history) for handle in handles]
 
-    def handle_one(self, queue: QueueRef, grip: MessageHandle, now: float, late: bool, history: int) -> HandleOutcome:
-        for entry in self.named(queue, [grip.id], now):
-            if entry.claim == "" or entry.claim != grip.claim or entry.count != grip.count:
+    def handle_one(self, queue: QueueRef, handle: MessageHandle, now: float, late: bool, history: int) -> HandleOutcome:
+        for entry in self.named(queue, [handle.id], now):
+            if entry.claim == "" or entry.claim != handle.claim or entry.count != handle.count:
                 return HandleOutcome.LOST
             if not late and not entry.held(now):
                 return HandleOutcome.EXPIRED
-            if grip.hold is None:
+            if handle.hold is None:
                 self.finish(queue, [entry], Outcome.DELETED, now, history)
             else:
-                entry.ends = round(now + grip.hold, 3)
+                entry.ends = round(now + handle.hold, 3)
                 entry.available = round(entry.ends + entry.wait, 3)
             return HandleOutcome.DONE
         return HandleOutcome.GONE

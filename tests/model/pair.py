@@ -99,7 +99,7 @@ class Pair(RuleBasedStateMachine):
         self.serials = {queue.project: count(1) for queue in self.queues}
         self.ids: list[str] = []
         self.claims: list[str] = []
-        self.grips: list[MessageHandle] = []
+        self.handles: list[MessageHandle] = []
         """Those that somebody had, the last one last."""
         self.markers: dict[QueueRef, dict[int, int]] = {queue: {} for queue in self.queues}
         """The store's sequences by the oracle's."""

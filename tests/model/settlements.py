@@ -122,13 +122,13 @@ class Settlements(Pair):
         if not any(entry.claim for entry in self.oracle.living(queue, self.now)):
             self.supply(at, batch, ttl, wait)
         claimed = [entry for entry in self.oracle.queues.get(queue, []) if entry.claim]
-        grips = []
+        handles = []
         for pick, hold in picks:
             if claimed and pick % 5:
                 entry = claimed[pick % len(claimed)]
-                self.grips.append(MessageHandle(entry.draft.id, entry.claim, entry.count))
-            grips += [structs.replace(grip, hold=hold) for grip in self.grips[-1 - pick % 9 :][:1]]
-        self.agree(self.holder.storage.claims.handle, self.oracle.handle, queue, grips, self.now, late, history)
+                self.handles.append(MessageHandle(entry.draft.id, entry.claim, entry.count))
+            handles += [structs.replace(handle, hold=hold) for handle in self.handles[-1 - pick % 9 :][:1]]
+        self.agree(self.holder.storage.claims.handle, self.oracle.handle, queue, handles, self.now, late, history)
 
     @rule(at=QUEUES, batch=FEW, picks=st.lists(st.tuples(PICKS, TERMS), min_size=1, max_size=4), history=KEPT)
     def move(

@@ -122,8 +122,8 @@ class Run:
 
     def hide(self, which: int, hold: int) -> None:
         if one := self.held(which):
-            grip = MessageHandle(one.id, one.claim, one.count, hold)
-            assert self.scene.storage.claims.handle(self.scene.queue, [grip], self.now) == [HandleOutcome.DONE]
+            handle = MessageHandle(one.id, one.claim, one.count, hold)
+            assert self.scene.storage.claims.handle(self.scene.queue, [handle], self.now) == [HandleOutcome.DONE]
             one.ends = one.available = round(self.now + hold, 3)
 
     def drop(self, which: int) -> None:

@@ -15,7 +15,7 @@ from zq.core import Broker
 from zq.http.app import create_app
 from zq.http.pending import PendingRequest
 from zq.serving import draining
-from zq.serving.asgi import Edge, Limits, Response
+from zq.serving.asgi import Edge, EdgeLimits, Response
 from zq.serving.draining import Drain
 from zq.serving.fairness import MAX_STEPS
 from zq.storage import connect
@@ -35,7 +35,7 @@ class Watched(Edge):
     def __init__(self, broker: Broker) -> None:
         app = create_app(broker)
         self.drain = drain = Drain()
-        limits, loop = Limits(60, 60, 60, 1 << 20), asyncio.get_running_loop()
+        limits, loop = EdgeLimits(60, 60, 60, 1 << 20), asyncio.get_running_loop()
         super().__init__(app, app, limits, 2, loop, drain.counter(0), drain.is_leaving)
         self.broker = broker
         self.calls: list[int] = []

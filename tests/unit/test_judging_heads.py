@@ -50,9 +50,9 @@ def test_only_what_is_remembered_is_known() -> None:
     other = f"Bearer {format_token('0' * 10, '0' * 43)}"
     judge = judging(BearerStrategy(TokenVerifier(storage.documents, clock), bare=True))
     for credential, expected in ((valid, True), (other, False)):
-        assert judge.known(head(credential)) is None
+        assert judge.cached_validity(head(credential)) is None
         assert judge.look_up(head(credential)) is expected
-        assert judge.known(head(credential)) is expected
+        assert judge.cached_validity(head(credential)) is expected
     storage.close()
 
 
@@ -61,8 +61,8 @@ def test_what_is_no_credential_is_known_without_the_store(credential: str) -> No
     store = BrokenStore(untouched)
     strategy = BearerStrategy(TokenVerifier(store, ManualClock(1_700_000_000.0)), bare=True)
     judge = judging(strategy)
-    assert judge.known(head(credential)) is False
-    assert judge.known(head(credential, "/healthz")) is True, "who needs no credential may send a body"
+    assert judge.cached_validity(head(credential)) is False
+    assert judge.cached_validity(head(credential, "/healthz")) is True, "who needs no credential may send a body"
 
 
 def test_judging_counts_no_failure_and_goes_by_those_that_were_counted() -> None:
@@ -71,13 +71,13 @@ def test_judging_counts_no_failure_and_goes_by_those_that_were_counted() -> None
     strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: 1000.0)
     judge = judging(strategy)
     for _ in range(2 * BURST):
-        assert judge.known(head()) is False
+        assert judge.cached_validity(head()) is False
     for _ in range(BURST):
         with pytest.raises(NotAuthenticated):
             strategy.authenticate(head(), PEER)
     with pytest.raises(TooManyRequests):
         strategy.authenticate(head(), PEER)
-    assert judge.known(head(f"Bearer {format_token('0' * 10, '0' * 43)}")) is False
+    assert judge.cached_validity(head(f"Bearer {format_token('0' * 10, '0' * 43)}")) is False
     storage.close()
 
 
@@ -86,8 +86,8 @@ def test_a_proxy_is_known_by_its_secret(tmp_path: Path) -> None:
     secrets.write_text("s" * 32)
     secrets.chmod(0o600)
     judge = judging(None, ProxySecrets(lambda: str(secrets)))
-    assert judge.known(head()) is False
-    assert judge.known(head() | {"HTTP_X_ZQ_PROXY_SECRET": "s" * 32}) is True
+    assert judge.cached_validity(head()) is False
+    assert judge.cached_validity(head() | {"HTTP_X_ZQ_PROXY_SECRET": "s" * 32}) is True
 
 
 def test_a_credential_of_a_store_that_does_not_answer_is_neither_valid_nor_invalid() -> None:

@@ -318,7 +318,7 @@ class Issuer:
 
     def turn(self) -> None:
         """What the thread does."""
-        if self.keys.pause(True) <= 0:
+        if self.keys.seconds_until_refresh(succeeded=True) <= 0:
             self.keys.refresh()
 
 

@@ -50,8 +50,8 @@ class Figures:
     def measures(self, now: float) -> Sequence[Measure]:
         return self._answer("measures", self.told)
 
-    def depths(self, now: float, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        return self._answer(f"depths {queues} {most}", self.rows[:queues])
+    def depths(self, now: float, queues: int, max_count: int) -> Sequence[tuple[QueueRef, Depth]]:
+        return self._answer(f"depths {queues} {max_count}", self.rows[:queues])
 
     def _answer(self, what: str, answer: list) -> list:
         self.asked.append(what)

@@ -183,14 +183,14 @@ def test_what_is_held_until_another_end_is_in_a_group_of_its_own(storage: Ordere
     post(storage, 6)
     ids = claim(storage, 6)
     wanted = [*((id, 60) for id in ids[:3]), (ids[0], 30), (ids[3], 0), (ids[4], None), (ids[3], None)]
-    grips = [MessageHandle(id, "a.a", 1, hold) for id, hold in wanted]
-    assert storage.claims.handle(JOBS, grips[:3], NOW) == [HandleOutcome.DONE] * 3
+    handles = [MessageHandle(id, "a.a", 1, hold) for id, hold in wanted]
+    assert storage.claims.handle(JOBS, handles[:3], NOW) == [HandleOutcome.DONE] * 3
     assert groups(storage) == [6]  # the end is the same
-    assert storage.claims.handle(JOBS, grips[3:6], NOW + 1) == [HandleOutcome.DONE] * 3
+    assert storage.claims.handle(JOBS, handles[3:6], NOW + 1) == [HandleOutcome.DONE] * 3
     assert sorted(groups(storage)) == [1, 1, 3]
     assert held(storage, now=NOW + 1) == [ids[at] for at in (0, 1, 2, 5)]
-    assert storage.claims.handle(JOBS, grips[6:], NOW + 1) == [HandleOutcome.EXPIRED]
-    assert storage.claims.handle(JOBS, grips[6:], NOW + 1, late=True) == [HandleOutcome.DONE]
+    assert storage.claims.handle(JOBS, handles[6:], NOW + 1) == [HandleOutcome.EXPIRED]
+    assert storage.claims.handle(JOBS, handles[6:], NOW + 1, late=True) == [HandleOutcome.DONE]
     assert sorted(groups(storage)) == [1, 3]
     assert claim(storage, 6, "b.b", NOW + 60) == [ids[0], ids[1], ids[2], ids[5]]
     assert groups(storage) == [4]

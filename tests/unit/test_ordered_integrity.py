@@ -278,7 +278,7 @@ def test_an_open_commit_is_sound_and_what_it_lacks_is_found(uri: str):
         assert report is not None
         assert report.contradictions == 0, report.examples
         with closing(connect(uri)) as storage:
-            assert storage.transactions.carry_on("acme", "producer", 2, NOW)
+            assert storage.transactions.continue_commit("acme", "producer", 2, NOW)
     store = Store(Path(uri.removeprefix("rocksdb://")), layout.FAMILIES, "never", 0)
     [*_, (key, _)] = store.scan("staged", b"", b"\xff" * 16)
     store.write([("staged", key, None)])

@@ -40,10 +40,10 @@ class World:
         self.now += seconds
         return self.stopping
 
-    def round(self, size: int = 1000, most: int = 100_000) -> AdaptivePace:
+    def round(self, size: int = 1000, max_items: int = 100_000) -> AdaptivePace:
         self.monitor.begin()
         return AdaptivePace(
-            self.monitor, size, most, self.rest, lambda count, queue: self.expired.append((count, queue))
+            self.monitor, size, max_items, self.rest, lambda count, queue: self.expired.append((count, queue))
         )
 
     def sweep(self, steps: int, work: float, meanwhile: Callable[[], None] = lambda: None) -> AdaptivePace:
@@ -65,7 +65,7 @@ def world() -> World:
 
 def test_with_nobody_there_a_sweep_goes_in_full_steps_without_rests(world: World) -> None:
     """Until a round's bound, which the last step keeps; then the round is over."""
-    pace = world.round(size=1000, most=2500)
+    pace = world.round(size=1000, max_items=2500)
     sizes = []
     while size := pace.step():
         sizes.append(size)
@@ -170,7 +170,7 @@ def test_after_a_quiet_moment_a_sweep_goes_in_full_steps_again(world: World) -> 
 
 def test_the_plain_pace_ends_at_its_bound() -> None:
     """What tests and callers without a pace of their own take."""
-    pace = Steps(size=3, most=5)
+    pace = Steps(size=3, max_items=5)
     assert pace.step() == 3
     pace.removed(3)
     assert pace.step() == 2

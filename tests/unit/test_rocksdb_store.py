@@ -207,7 +207,7 @@ def test_a_large_commit_does_not_fill_the_write_buffers(tmp_path: Path, monkeypa
     assert storage.transactions.commit(Commit("p", "etl", 1, ["s"], [], 3600), now).open
     more = True
     while more:
-        more = storage.transactions.carry_on("p", "etl", 200, now)
+        more = storage.transactions.continue_commit("p", "etl", 200, now)
         opened = storage._housekeeping._opened
         buffered.append(sum(opened.get_property(family, "cur-size-active-mem-table") for family in layout.FAMILIES))
     assert max(buffered) <= 8 << 20

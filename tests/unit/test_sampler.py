@@ -37,15 +37,15 @@ class Counting:
         self.looks = self.sweeps = 0
         self.down = False
 
-    def depth(self, queue: QueueRef, now: float, most: int) -> Depth:
+    def depth(self, queue: QueueRef, now: float, max_count: int) -> Depth:
         self.looks += 1
-        return self._storage.depth(queue, now, most)
+        return self._storage.depth(queue, now, max_count)
 
-    def depths(self, now: float, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
+    def depths(self, now: float, queues: int, max_count: int) -> Sequence[tuple[QueueRef, Depth]]:
         if self.down:
             raise Unavailable("down")
         self.sweeps += 1
-        return self._storage.depths(now, queues, most)
+        return self._storage.depths(now, queues, max_count)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._storage, name)

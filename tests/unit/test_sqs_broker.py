@@ -115,11 +115,11 @@ def test_a_queue_that_another_server_deletes_is_missed(storage: Storage) -> None
     messaging = messaging_of(storage)
     messaging.send(QUEUE, "AK", [LETTER])
     [message] = received(messaging)
-    grip = MessageHandle(message.id, message.claim, message.claim_count)
+    handle = MessageHandle(message.id, message.claim, message.claim_count)
     for ask in (
         lambda: messaging.send(QUEUE, "AK", [LETTER]),
         lambda: received(messaging),
-        lambda: messaging.handle(QUEUE, [grip]),
+        lambda: messaging.handle(QUEUE, [handle]),
     ):
         storage.queues.delete(QUEUE)
         with pytest.raises(QueueNotFound):
@@ -149,13 +149,13 @@ def test_a_store_finds_each_grip_by_itself(storage: Storage) -> None:
     messaging = messaging_of(storage)
     messaging.send(QUEUE, "AK", [LETTER, LETTER])
     one, other = received(messaging)
-    grips = [
+    handles = [
         MessageHandle(one.id, one.claim, 1),
         MessageHandle(other.id, other.claim, 2),
         MessageHandle("0" * 32, one.claim, 1),
         MessageHandle(other.id, other.claim, 1, 0),
     ]
-    assert messaging.handle(QUEUE, grips) == [
+    assert messaging.handle(QUEUE, handles) == [
         HandleOutcome.DONE,
         HandleOutcome.LOST,
         HandleOutcome.GONE,

@@ -155,7 +155,7 @@ def test_ports_of_other_services_are_refused(port: str, good: bool) -> None:
         return
     with pytest.raises(Invalid, match="The port of subscriber must be"):
         judge(url)
-    assert post(url, TargetPolicy()).final
+    assert post(url, TargetPolicy()).is_final
 
 
 @pytest.mark.parametrize("also", ["10.0.0.1", "::1", "::ffff:127.0.0.1"])
@@ -206,7 +206,7 @@ def test_a_redirection_to_the_cloud_s_metadata_is_not_followed(sink: Sink) -> No
 
     sink.answers["/"] = redirect
     outcome = post(f"{sink.url}/", LOOPBACK)
-    assert (outcome.delivered, outcome.status, outcome.final) == (False, 302, True)
+    assert (outcome.delivered, outcome.status, outcome.is_final) == (False, 302, True)
 
 
 def test_a_proxy_of_the_environment_is_not_asked(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,5 +310,5 @@ def test_a_name_server_that_does_not_answer_delays_its_own_names_alone(
         ended.set()
     assert outcome.delivered
     assert took < early
-    assert {(each.delivered, each.final) for each, _ in hung} == {(False, False)}
+    assert {(each.delivered, each.is_final) for each, _ in hung} == {(False, False)}
     assert max(seconds for _, seconds in hung) < early

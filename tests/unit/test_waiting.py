@@ -40,7 +40,7 @@ class Shelf:
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         self.tell = listener
 
-    def ready(self, queue: QueueRef, most: int, now: float) -> Ready:
+    def ready(self, queue: QueueRef, max_count: int, now: float) -> Ready:
         return Ready(next=self.due_at)
 
     def take(self) -> str | None:
@@ -311,7 +311,7 @@ def test_what_becomes_ready_while_a_poll_asks_is_not_passed_over(scene: Scene, m
     monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 1000.0)
     moments: list[float] = []
 
-    def ready(queue: QueueRef, most: int, now: float) -> Ready:
+    def ready(queue: QueueRef, max_count: int, now: float) -> Ready:
         moments.append(now)
         return Ready(next=scene.shelf.due_at if scene.shelf.due_at and scene.shelf.due_at > now else None)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from zq.audit import Audit
-from zq.auth.certificates import Certificates, read_holders
+from zq.auth.certificates import Certificates, read_identities
 from zq.auth.credentials import BearerStrategy
 from zq.auth.files import read_private
 from zq.auth.proxy import ProxySecrets, read_secrets
@@ -92,7 +92,7 @@ def check(options: AuthOptions) -> None:
         check_jwt(options.jwt)
         _key_set(options.jwt)
     if options.certificates:
-        read_holders(options.certificates)
+        read_identities(options.certificates)
     if options.bootstrap_token_file:
         _bootstrap_token(options.bootstrap_token_file)
 

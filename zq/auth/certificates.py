@@ -42,43 +42,43 @@ class Certificates:
     def __init__(self, path: Callable[[], str], clock: Clock) -> None:
         self._path = path
         self._clock = clock
-        self._holders = read_holders(path())
+        self._identities = read_identities(path())
 
     def reload(self) -> None:
         """Read the file again. If it is invalid, raise ``StartRefused`` and keep the previous content."""
-        self._holders = read_holders(self._path())
+        self._identities = read_identities(self._path())
 
     def identity(self, env: Mapping[str, Any]) -> Identity | None:
         """Return the identity of the request's certificate, or ``None`` if the certificate is unknown or expired."""
         subject, until = env.get(CERTIFICATE) or ("", 0.0)
-        found = self._holders.get(subject)
+        found = self._identities.get(subject)
         if found is None or until <= self._clock.now():
             return None
         return structs.replace(found, expires=until)
 
 
-def read_holders(path: str) -> dict[str, Identity]:
+def read_identities(path: str) -> dict[str, Identity]:
     """Read the file and return identities by subject. Raises ``StartRefused`` if the file is not valid."""
     try:
         with open(path, "rb") as file:
             given = msgspec.convert(tomllib.load(file), dict[str, CertificateEntry])
-        return {subject: _identity(subject, holder) for subject, holder in given.items()}
+        return {subject: _identity(subject, entry) for subject, entry in given.items()}
     except OSError as error:
         raise StartRefused(f"{OPTION} cannot be read: {path}: {error.strerror}.") from error
     except (ValueError, Invalid) as error:
         raise StartRefused(f"{OPTION} must define the project of each subject: {path}: {error}") from error
 
 
-def _identity(subject: str, holder: CertificateEntry) -> Identity:
-    project_id(holder.project)
-    chosen = None if holder.scopes is None else tuple(holder.scopes)
+def _identity(subject: str, entry: CertificateEntry) -> Identity:
+    project_id(entry.project)
+    chosen = None if entry.scopes is None else tuple(entry.scopes)
     if chosen == ():
         raise ValueError("scopes must not be empty: omit them to allow the whole project.")
     scopes.parse(chosen)
     return Identity(
-        project=holder.project,
+        project=entry.project,
         user=subject,
-        roles=frozenset(role.lower() for role in holder.roles),
+        roles=frozenset(role.lower() for role in entry.roles),
         scopes=chosen,
         credential=subject,
     )

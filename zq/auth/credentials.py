@@ -127,7 +127,7 @@ class BearerStrategy:
             raise NotAuthenticated(None, NOT_VALID, known.why)
         return identity
 
-    def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
+    def cached_validity(self, env: Mapping[str, Any], peer: str) -> bool | None:
         """Return whether the credential is valid, without a lookup in the store.
 
         Return ``None`` if a lookup is necessary. The call does not count as a failed attempt.

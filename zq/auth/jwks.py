@@ -135,18 +135,18 @@ class KeySet:
         self._keys, self._had = keys, self._monotonic()
         return True
 
-    def pause(self, had: bool) -> float:
-        """Return the seconds until the next refresh. ``had``: whether the last refresh succeeded."""
-        hurried = self._wanted.is_set() or not had
+    def seconds_until_refresh(self, succeeded: bool) -> float:
+        """Return the seconds until the next refresh. ``succeeded``: whether the last refresh succeeded."""
+        hurried = self._wanted.is_set() or not succeeded
         return max(0.0, self._asked + (RETRY_INTERVAL if hurried else REFRESH_INTERVAL) - self._monotonic())
 
     def _run(self) -> None:
-        had = self.refresh() if self._remote else True
+        succeeded = self.refresh() if self._remote else True
         while True:
-            pause = self.pause(had)
+            pause = self.seconds_until_refresh(succeeded)
             if pause <= 0:
-                had = self.refresh()
-            elif self._wanted.is_set() or not had:
+                succeeded = self.refresh()
+            elif self._wanted.is_set() or not succeeded:
                 time.sleep(pause)
             else:
                 self._wanted.wait(pause)

@@ -130,11 +130,11 @@ class Keystone:
         except (ClientException, HTTPException) as error:
             LOG.debug("A token is treated as valid because Keystone is unavailable: %r", error)
 
-    def known(self, _env: Mapping[str, Any], _peer: str) -> bool:
+    def cached_validity(self, _env: Mapping[str, Any], _peer: str) -> bool:
         """Return ``True``: the middleware has already rejected requests without a valid token."""
         return True
 
-    look_up = known
+    look_up = cached_validity
 
     def _run_application(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         environ[RESULT_KEY] = identity(environ)

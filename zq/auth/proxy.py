@@ -31,13 +31,13 @@ class ProxySecrets:
 
     def check(self, env: Mapping[str, Any], peer: str) -> None:
         """Verify the secret in a request. Raises ``NotAuthenticated`` or ``TooManyRequests``."""
-        if self.known(env):
+        if self.has_valid_secret(env):
             return
         self._failures.check(peer)
         self._failures.count(peer)
         raise NotAuthenticated(None if env.get(HEADER) else NEEDED, CHALLENGE)
 
-    def known(self, env: Mapping[str, Any]) -> bool:
+    def has_valid_secret(self, env: Mapping[str, Any]) -> bool:
         """Return whether the request contains a valid secret."""
         given = env.get(HEADER, "").encode("latin-1")
         # The list compares with all secrets, so that the duration reveals nothing.

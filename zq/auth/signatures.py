@@ -170,7 +170,7 @@ class Signatures:
             return None
         return share.identity
 
-    def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
+    def cached_validity(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
         """Return whether the signature is valid according to the cache.
 
         Return ``None`` if the signature must be verified. The call does not count as a failed attempt.

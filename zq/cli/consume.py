@@ -178,11 +178,11 @@ def run_commands(session: Session, queue: str, words: list[str], options: Consum
 
 def finish(counts: WorkCounts, commands: RunningCommands) -> None:
     """Print the counts. Raises ``Failure`` if messages have failed, or else ``Abort`` if commands were killed."""
-    if counts.undone and commands.killed:
+    if counts.unhandled_ids and commands.killed:
         raise Failure(str(counts), INTERRUPTED)
     if counts.has_failed_too_often and not commands.killed:
         raise Failure(f"CMD failed {counts.failures:,} times in a row, which is the limit (--max-failures): {counts}")
-    if counts.undone:
+    if counts.unhandled_ids:
         raise Failure(str(counts))
     note(str(counts))
     if commands.killed:

@@ -182,10 +182,10 @@ def post_file(session: Session, queue: str, path: Path, form: InputFormat, optio
     url, project = session.connection.shown_url, session.connection.project
     lives, attributes = (options.ttl, options.delay), dict(options.attributes)
     terms = UploadTerms(url, project, queue, *lives, form.text, form.delimiter, attributes)
-    most = session.client.transport.run(posting.BATCH_LIMITS_CALL)
-    max_bytes = most.bytes(queue_metadata)
+    limits = session.client.transport.run(posting.BATCH_LIMITS_CALL)
+    max_bytes = limits.bytes(queue_metadata)
     with ResumeFile(path) as file:
-        upload = resume(file, terms, max_bytes, most.count(), restart=options.restart)
+        upload = resume(file, terms, max_bytes, limits.count(), restart=options.restart)
         send_file(session, file, upload, options.concurrency)
 
 
@@ -235,11 +235,11 @@ def send_input(
 ) -> None:
     """Post the lines of standard input. Raises ``UsageError`` for empty input unless ``stdin_requested``."""
     stopped = threading.Event()
-    most = resource.transport.run(posting.BATCH_LIMITS_CALL)
+    limits = resource.transport.run(posting.BATCH_LIMITS_CALL)
     metadata = visible_metadata(resource)
     if delay:
         resource.transport.warnings.check_delay(resource.name, metadata)
-    packer = posting.Packer(most.bytes(metadata), ttl, delay, most=most.count())
+    packer = posting.Packer(limits.bytes(metadata), ttl, delay, max_messages=limits.count())
     bodies = read_stdin_bodies(form, stopped.is_set, stdin_requested)
     source = pack_promptly(packer, (None if body is None else with_attributes(body, attributes) for body in bodies))
     send = partial(posting.batch_call, resource.kind, resource.name, key=None)

@@ -156,18 +156,19 @@ def _print_lines(progress: Progress, ended: threading.Event) -> None:
 class WorkCounts:
     """The message counts of ``zq consume``. Thread-safe.
 
-    If ``wanted`` is true, ``undone`` contains the ids of failed messages that were not processed later.
+    If ``keeps_failed_ids`` is true, ``unhandled_ids`` contains the ids of failed messages that were not processed
+    later.
     """
 
-    def __init__(self, wanted: bool, max_failures: int = 0) -> None:
+    def __init__(self, keeps_failed_ids: bool, max_failures: int = 0) -> None:
         self.done = 0
         self.failed = 0
         self.unstarted = 0
         """Number of messages that were released before the command was run."""
-        self.undone: set[str] = set()
+        self.unhandled_ids: set[str] = set()
         self.failures = 0
         self.max_failures = max_failures
-        self._wanted = wanted
+        self._keeps_failed_ids = keeps_failed_ids
         self._lock = threading.Lock()
 
     def __str__(self) -> str:
@@ -191,11 +192,11 @@ class WorkCounts:
             if done:
                 self.done += len(ids)
                 self.failures = 0
-                self.undone.difference_update(ids)
+                self.unhandled_ids.difference_update(ids)
             else:
                 self.failed += len(ids)
                 self.failures += 1
-                self.undone.update(ids if self._wanted else ())
+                self.unhandled_ids.update(ids if self._keeps_failed_ids else ())
 
     def add_unstarted(self, count: int) -> None:
         """Count messages that were released before the command was run."""

@@ -235,13 +235,15 @@ def digest_before(path: Path, offset: int) -> str:
 
 
 class Sender:
-    """A sender that posts the remaining batches of a file with up to ``most`` threads, and saves the progress."""
+    """A sender that posts the rest of a file with up to ``max_threads`` threads, and saves the progress."""
 
-    def __init__(self, resume_file: ResumeFile, upload: Upload, post: Callable[[Batch], object], most: int) -> None:
+    def __init__(
+        self, resume_file: ResumeFile, upload: Upload, post: Callable[[Batch], object], max_threads: int
+    ) -> None:
         self.upload = upload
         self._resume_file = resume_file
         self._post = post
-        self._most = most
+        self._max_threads = max_threads
         self._running: deque[tuple[Batch, int, Future[object]]] = deque()
         self._saved_at = time.monotonic()
 
@@ -251,11 +253,11 @@ class Sender:
         If sending fails, save the state of the upload, unless it is certain that no message was stored. ``progress`` is
         called after each batch with this state and the number of bytes read.
         """
-        with self._resume_file.source.open("rb") as file, ThreadPoolExecutor(self._most, "zq-post") as pool:
+        with self._resume_file.source.open("rb") as file, ThreadPoolExecutor(self._max_threads, "zq-post") as pool:
             try:
                 for batch in split_batches(file, self.upload):
                     self._running.append((batch, file.tell(), pool.submit(self._post, batch)))
-                    self._finish(self._most, progress)
+                    self._finish(self._max_threads, progress)
                 self._finish(0, progress)
             except InvalidInput:
                 self._finish(0, progress)
@@ -269,8 +271,8 @@ class Sender:
                     self._save()
         self._resume_file.remove()
 
-    def _finish(self, most: int, progress: Callable[[Upload, int], None]) -> None:
-        while len(self._running) > most:
+    def _finish(self, max_running: int, progress: Callable[[Upload, int], None]) -> None:
+        while len(self._running) > max_running:
             batch, read, sent = self._running[0]
             sent.result()
             self._running.popleft()

@@ -255,7 +255,7 @@ async def _post_many_async(
 
 def _packer(metadata: dict[str, Any], limits: BatchLimits, options: Sending) -> Packer:
     linger, delay = inf if options.get("key") else LINGER, cast(Posting, options).get("delay")
-    return Packer(limits.bytes(metadata), options.get("ttl"), delay, most=limits.count(), linger=linger)
+    return Packer(limits.bytes(metadata), options.get("ttl"), delay, max_messages=limits.count(), linger=linger)
 
 
 def _sender(

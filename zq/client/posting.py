@@ -68,17 +68,17 @@ class PostStopped(ZqError):
 
 
 class Packer:
-    """An encoder that packs up to ``most`` messages into a batch of up to ``size`` bytes.
+    """An encoder that packs up to ``max_messages`` messages into a batch of up to ``size`` bytes.
 
     A larger message gets a batch of its own. ``linger`` is the maximum age of a batch in seconds; an infinite
     ``linger`` makes the batches reproducible.
     """
 
     def __init__(
-        self, size: int, ttl: int | None, delay: int | None, *, most: int = MAX_BATCH, linger: float = LINGER
+        self, size: int, ttl: int | None, delay: int | None, *, max_messages: int = MAX_BATCH, linger: float = LINGER
     ) -> None:
         self._size = size
-        self._most = most
+        self._max_messages = max_messages
         self._ttl = ttl
         self._delay = delay
         self.delayed = bool(delay)
@@ -119,7 +119,7 @@ class Packer:
             self._since = time.monotonic()
         self._parts.append(part)
         self._bytes = grown
-        if len(self._parts) >= self._most and full is None:
+        if len(self._parts) >= self._max_messages and full is None:
             return self.flush()
         return full
 
@@ -240,7 +240,7 @@ def batch_call(kind: str, name: str, batch: Batch, key: str | None, stage: str |
 
 def pack(bodies: Iterable[Any], ttl: int | None, delay: int | None) -> bytes:
     """Return a single request body with all messages."""
-    packer = Packer(2**63, ttl, delay, most=2**63, linger=inf)
+    packer = Packer(2**63, ttl, delay, max_messages=2**63, linger=inf)
     for body in bodies:
         packer.add(body)
     batch = packer.flush()
@@ -312,19 +312,19 @@ def post_all(transport: Transport, send: Send, source: Iterator[Batch], result: 
     """Post all batches and return the number of stored messages. Batches are packed while others are being sent."""
     running: dict[Future[None], Batch] = {}
 
-    def await_below(most: int) -> None:
-        while len(running) > most:
+    def limit_running(max_running: int) -> None:
+        while len(running) > max_running:
             for ended in wait(running, return_when=FIRST_COMPLETED).done:
                 result.record(running.pop(ended), ended.exception())
 
     with ThreadPoolExecutor(check_concurrency(concurrency), "zq-post") as pool:
         with result:
             for batch in source:
-                await_below(concurrency - 1)
+                limit_running(concurrency - 1)
                 if result.error is not None:
                     break
                 running[pool.submit(transport.run, send(batch))] = batch
-        await_below(0)
+        limit_running(0)
     return result.close()
 
 
@@ -337,8 +337,8 @@ async def post_all_async(
     running: dict[asyncio.Task[None], Batch] = {}
     check_concurrency(concurrency)
 
-    async def await_below(most: int) -> None:
-        while len(running) > most:
+    async def limit_running(max_running: int) -> None:
+        while len(running) > max_running:
             for ended in (await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED))[0]:
                 result.record(running.pop(ended), ended.exception())
 
@@ -346,11 +346,11 @@ async def post_all_async(
         with result:
             async with aclosing(source):
                 async for batch in source:
-                    await await_below(concurrency - 1)
+                    await limit_running(concurrency - 1)
                     if result.error is not None:
                         break
                     running[asyncio.create_task(transport.run(send(batch)))] = batch
                     await asyncio.sleep(0)
     finally:
-        await await_below(0)  # No request may outlive a cancelled caller.
+        await limit_running(0)  # No request may outlive a cancelled caller.
     return result.close()

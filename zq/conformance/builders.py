@@ -13,7 +13,7 @@ from msgspec import structs
 
 from zq.clock import ManualClock
 from zq.core import redelivery
-from zq.core.carrying import CommitExecutor
+from zq.core.commit_executor import CommitExecutor
 from zq.core.redelivery import AT_ONCE, DeadLetters, Redelivery
 from zq.model import (
     Bounds,
@@ -108,7 +108,7 @@ class RunningWorkers:
 
 def configure(storage: Storage, expiry: Expiry) -> None:
     """Apply the expiry settings by a maintenance round that removes nothing."""
-    storage.maintain(storage.now(), expiry, Steps(most=0))
+    storage.maintain(storage.now(), expiry, Steps(max_items=0))
 
 
 class Scene:
@@ -216,8 +216,8 @@ class Scene:
         self, messages: Iterable[Message], hold: int | None = None, *, late: bool = False, history: int = 0
     ) -> list[HandleOutcome]:
         """Delete or hide messages by their receipts. ``hold`` is the time in seconds to hide them; None = delete."""
-        grips = [MessageHandle(message.id, message.claim, message.claim_count, hold) for message in messages]
-        return list(self.storage.claims.handle(self.queue, grips, self.now, late, history))
+        handles = [MessageHandle(message.id, message.claim, message.claim_count, hold) for message in messages]
+        return list(self.storage.claims.handle(self.queue, handles, self.now, late, history))
 
     def move(self, ids: Sequence[str], to: str, *, history: int = 0, **terms: object) -> list[str]:
         """Move messages and return the ids of those that were moved. ``terms`` are further fields of each ``Move``."""
@@ -329,9 +329,9 @@ class Scene:
         commit = Commit(self.queue.project, producer, batch, publish, settle, 86400)
         return self.storage.transactions.commit(commit, self.now, Bounds(1, 1_000_000))
 
-    def carry_on(self, most: int = 2, *, producer: str = "etl") -> bool:
+    def continue_commit(self, max_messages: int = 2, *, producer: str = "etl") -> bool:
         """Execute one slice of an open commit."""
-        return self.storage.transactions.carry_on(self.queue.project, producer, most, self.now)
+        return self.storage.transactions.continue_commit(self.queue.project, producer, max_messages, self.now)
 
     def last(self, producer: str = "etl") -> CommitResult:
         return self.storage.transactions.last(self.queue.project, producer, self.now)

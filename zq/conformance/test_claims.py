@@ -17,8 +17,8 @@ def test_messages_of_a_claim_of_zero_seconds_can_still_be_handled(scene: Scene, 
     taken = scene.take(2, ttl=0, name="c1", named=named)
     assert (taken.id, taken.ttl, ids_of(taken.messages)) == ("c1", 0, [first, second])
     assert [message.claim for message in taken.messages] == ["", ""]
-    grips = [MessageHandle(first, taken.id, 1, None), MessageHandle(second, taken.id, 1, 60)]
-    assert list(scene.storage.claims.handle(scene.queue, grips, scene.now, late=True)) == [HandleOutcome.DONE] * 2
+    handles = [MessageHandle(first, taken.id, 1, None), MessageHandle(second, taken.id, 1, 60)]
+    assert list(scene.storage.claims.handle(scene.queue, handles, scene.now, late=True)) == [HandleOutcome.DONE] * 2
     assert scene.get([first]) == []
     assert scene.claimable() == []
     scene.tick(61)

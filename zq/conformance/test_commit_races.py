@@ -136,7 +136,7 @@ def test_a_commit_races_a_removal_of_its_messages(scene: Scene, way: str, histor
         work = partial(commit, scene, 1, [f"s{turn}"], held, producer=producer, verb=verb)
         told, seen = run_together(work, remove)
         assert (told is None) == (seen is None)
-        while scene.carry_on(100, producer=producer):
+        while scene.continue_commit(100, producer=producer):
             pass
         assert target.page() == (staged if told else [])
         assert source.is_empty()

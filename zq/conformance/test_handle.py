@@ -104,8 +104,8 @@ def test_a_receipt_is_refused_after_its_longest_hold(scene: Scene):
     [message] = scene.take(1, ttl=60).messages
 
     def held(hold: int) -> HandleOutcome:
-        grip = MessageHandle(message.id, message.claim, message.claim_count, hold, max_hold=300)
-        return scene.storage.claims.handle(scene.queue, [grip], scene.now, late=True)[0]
+        handle = MessageHandle(message.id, message.claim, message.claim_count, hold, max_hold=300)
+        return scene.storage.claims.handle(scene.queue, [handle], scene.now, late=True)[0]
 
     scene.tick(30)
     before = scene.walk()
@@ -275,8 +275,8 @@ def test_a_history_entry_has_the_last_hold(scene: Scene):
     """The entry has the last hold, even if the same call deletes the message."""
     scene.post(1)
     [taken] = scene.take(1, ttl=60).messages
-    grips = [MessageHandle(taken.id, taken.claim, 1, 400), MessageHandle(taken.id, taken.claim, 1)]
-    assert list(scene.storage.claims.handle(scene.queue, grips, scene.now, False, 600)) == [DONE, DONE]
+    handles = [MessageHandle(taken.id, taken.claim, 1, 400), MessageHandle(taken.id, taken.claim, 1)]
+    assert list(scene.storage.claims.handle(scene.queue, handles, scene.now, False, 600)) == [DONE, DONE]
     [record] = scene.history()
     assert record.message.available == near(scene.now + 400)
 
@@ -287,13 +287,13 @@ def test_receipts_are_handled_in_order(scene: Scene):
     scene.post(2)
     [one, other] = scene.take(2, ttl=60).messages
     wanted = [(one, 5), (other, None), (one, 100), (other, 7), (one, None), (one, 3)]
-    grips = [MessageHandle(message.id, message.claim, message.claim_count, hold) for message, hold in wanted]
-    assert [len(run) for run in split_into_runs(grips)] == [2, 2, 1, 1]
-    handled = scene.storage.claims.handle(scene.queue, grips[:4], scene.now)
+    handles = [MessageHandle(message.id, message.claim, message.claim_count, hold) for message, hold in wanted]
+    assert [len(run) for run in split_into_runs(handles)] == [2, 2, 1, 1]
+    handled = scene.storage.claims.handle(scene.queue, handles[:4], scene.now)
     assert list(handled) == [DONE, DONE, DONE, GONE]
     assert scene.one(one.id).available == near(scene.now + 100)
-    assert list(scene.storage.claims.handle(scene.queue, grips[4:], scene.now)) == [DONE, GONE]
-    assert list(scene.storage.claims.handle(scene.at("missing").queue, grips[:1], scene.now)) == [GONE]
+    assert list(scene.storage.claims.handle(scene.queue, handles[4:], scene.now)) == [DONE, GONE]
+    assert list(scene.storage.claims.handle(scene.at("missing").queue, handles[:1], scene.now)) == [GONE]
     assert list(scene.storage.claims.handle(scene.queue, [], scene.now)) == []
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from zq.conformance.builders import DEADLINE, Scene, ids_of, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
-from zq.core import carrying
-from zq.core.carrying import CommitExecutor
+from zq.core import commit_executor
+from zq.core.commit_executor import CommitExecutor
 from zq.errors import (
     ClaimLapsed,
     ClaimNotFound,
@@ -58,7 +58,7 @@ class Job:
 
     def finish(self, most: int = 2) -> None:
         for _ in range(50):
-            if not self.scene.carry_on(most):
+            if not self.scene.continue_commit(most):
                 return
         raise AssertionError("The commit does not come to an end.")
 
@@ -69,7 +69,7 @@ class Job:
         assert sorted(self.source.finished()) == sorted((id, Outcome.DELETED) for id in self.posted[:3])
         assert self.scene.last() == FIGURES
         assert self.scene.commit(1, ["s1"]) == CommitResult(1, 8, 6, replayed=True)
-        assert self.scene.storage.transactions.unfinished(self.scene.now) == []
+        assert self.scene.storage.transactions.find_unfinished_commits(self.scene.now) == []
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_each_slice_is_bounded_and_in_order(job: Job):
     job.decide()
     before, shown = 6, []
     for _ in range(50):
-        left = job.scene.carry_on(2)
+        left = job.scene.continue_commit(2)
         claimed = job.source.counts()[0]
         now = [len(job.scene.page()), len(job.other.page())]
         assert before - claimed + sum(now) - sum(shown or [0]) <= 2
@@ -141,8 +141,8 @@ def test_messages_of_a_decided_commit_are_in_no_claim(job: Job):
         with pytest.raises(MessageClaimed):
             source.storage.messages.delete(SOURCE, job.posted[:1], source.now, CLAIMS)
         for hold in (None, 60):
-            grips = [MessageHandle(job.posted[0], CLAIMS[0], 1, hold)]
-            assert list(source.storage.claims.handle(SOURCE, grips, source.now, late=True)) == [HandleOutcome.LOST]
+            handles = [MessageHandle(job.posted[0], CLAIMS[0], 1, hold)]
+            assert list(source.storage.claims.handle(SOURCE, handles, source.now, late=True)) == [HandleOutcome.LOST]
         moves = [Move(id, "elsewhere") for id in job.posted[:6]]
         assert source.storage.messages.move(SOURCE, moves, source.now) == []
     source.post(1)
@@ -176,7 +176,7 @@ def test_stages_of_a_decided_commit_are_safe(job: Job):
 
 def test_the_ttl_of_published_messages_starts_at_their_publication(job: Job):
     job.decide()
-    while job.scene.carry_on(1) and not job.scene.page():
+    while job.scene.continue_commit(1) and not job.scene.page():
         pass
     job.scene.tick(50)
     first = job.scene.now - 50
@@ -190,7 +190,7 @@ def test_the_ttl_of_published_messages_starts_at_their_publication(job: Job):
 def test_a_repeated_commit_finishes_the_open_one(job: Job):
     """The repeat returns the counts of the open commit and drops its own stages."""
     job.decide()
-    job.scene.carry_on()
+    job.scene.continue_commit()
     job.scene.stage("again", 1)
     assert job.scene.commit(1, ["again"], HELD) == CommitResult(1, 8, 6, replayed=True)
     job.assert_done()
@@ -210,20 +210,20 @@ def test_the_next_batch_finishes_the_previous_commit(job: Job):
 def test_open_commits_are_listed_with_their_progress(job: Job):
     """The listing covers all projects, shows progress after each slice, and is empty in the end."""
     transactions = job.scene.storage.transactions
-    assert transactions.unfinished(job.scene.now) == []
+    assert transactions.find_unfinished_commits(job.scene.now) == []
     job.decide()
     seen = set()
     while True:
-        found = transactions.unfinished(job.scene.now)
+        found = transactions.find_unfinished_commits(job.scene.now)
         assert [(one.project, one.producer) for one in found] in ([("acme", "etl")], [])
-        assert transactions.unfinished(job.scene.now) == found
+        assert transactions.find_unfinished_commits(job.scene.now) == found
         assert not seen.intersection(found)
         seen.update(found)
-        if not job.scene.carry_on():
+        if not job.scene.continue_commit():
             break
-    assert transactions.unfinished(job.scene.now) == []
+    assert transactions.find_unfinished_commits(job.scene.now) == []
     assert len(seen) >= 5
-    assert not job.scene.carry_on()
+    assert not job.scene.continue_commit()
 
 
 @ONE_OR_TWO_CONNECTIONS
@@ -237,7 +237,7 @@ def test_posts_and_claims_run_between_slices(job: Job):
     """No message is lost or duplicated."""
     job.decide()
     mine, taken = [], []
-    while job.scene.carry_on(1):
+    while job.scene.continue_commit(1):
         mine += job.scene.post(1)
         taken += job.scene.claimable(1)
     taken += job.scene.claimable()
@@ -251,7 +251,7 @@ def test_purge_and_deletion_during_an_open_commit_keep_its_result(job: Job):
     job.source.storage.queues.purge(SOURCE)
     assert job.source.counts() == (0, 0)
     fresh = job.source.post(2)
-    job.scene.carry_on(1)
+    job.scene.continue_commit(1)
     job.other.storage.queues.delete(job.other.queue)
     job.finish()
     assert job.source.claimable() == fresh
@@ -310,7 +310,7 @@ def test_a_large_commit_of_large_messages_is_carried_out(scene: Scene):
         scene.storage.transactions.stage("acme", "s1", scene.queue, new[first : first + 10], scene.now, 600, 1 << 28)
     assert scene.storage.transactions.commit(Commit("acme", "etl", 1, ["s1"], [], 3600), scene.now).open
     slices = 1
-    while scene.carry_on(2000):
+    while scene.continue_commit(2000):
         slices += 1
     assert slices > 1
     assert scene.page(limit=50) == ids_of(new)
@@ -322,7 +322,7 @@ def test_an_abandoned_commit_is_finished_by_the_second_round(job: Job):
     job.decide()
     for _ in range(3):
         looking.resume()
-        assert job.scene.carry_on(1)
+        assert job.scene.continue_commit(1)
     assert job.scene.last().open
     looking.resume()
     for _ in range(100):  # Each round continues where the last one ran out of time.
@@ -334,15 +334,15 @@ def test_an_abandoned_commit_is_finished_by_the_second_round(job: Job):
 
 def test_a_round_does_not_wait_for_its_own_progress(job: Job, monkeypatch: pytest.MonkeyPatch):
     """The round's own progress does not count, so every round after the second continues the commit."""
-    monkeypatch.setattr(carrying, "MAINTENANCE_SECONDS", 0.0)  # one slice per round
+    monkeypatch.setattr(commit_executor, "MAINTENANCE_SECONDS", 0.0)  # one slice per round
     looking = CommitExecutor(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
     job.decide()
     looking.resume()
     looks = 0
     while job.scene.last().open:
-        before = job.scene.storage.transactions.unfinished(job.scene.now)
+        before = job.scene.storage.transactions.find_unfinished_commits(job.scene.now)
         looking.resume()
-        assert job.scene.storage.transactions.unfinished(job.scene.now) != before
+        assert job.scene.storage.transactions.find_unfinished_commits(job.scene.now) != before
         looks += 1
     assert looks > 2
     job.assert_done()

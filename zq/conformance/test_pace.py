@@ -21,8 +21,8 @@ SWEPT = Expiry(delete_on_read=False)
 class Account(Steps):
     """A pace of equal steps with a total bound, which records each step."""
 
-    def __init__(self, size: int, most: int = 100_000) -> None:
-        super().__init__(size, most)
+    def __init__(self, size: int, max_items: int = 100_000) -> None:
+        super().__init__(size, max_items)
         self.steps: list[int] = []
         """Number of items that each step has removed."""
         self.allowed: list[int] = []
@@ -88,7 +88,7 @@ def test_a_round_stops_at_its_bound_and_the_next_one_continues(scene: Scene):
     kept = scene.post(3)
     gone = []
     for _ in range(4):
-        gone.append(scene.storage.maintain(scene.now, None, Account(10, most=20)))
+        gone.append(scene.storage.maintain(scene.now, None, Account(10, max_items=20)))
         assert ids_of(scene.walk()) == kept
     assert gone == [20, 20, 10, 0]
 
@@ -265,7 +265,7 @@ def test_options_change_while_verbs_and_rounds_run(scene: Scene):
 
     def sweep() -> list[str]:
         for _ in range(10):
-            scene.storage.maintain(scene.now, None, Account(10, most=30))
+            scene.storage.maintain(scene.now, None, Account(10, max_items=30))
         return []
 
     taken = [id for ids in run_together(change, take, take, sweep) for id in ids]

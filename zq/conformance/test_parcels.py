@@ -269,7 +269,7 @@ def test_an_open_commit_is_not_exported(scene: Scene, parcels: ParcelController)
     scene.decide(1, ["s"])
     with pytest.raises(CommitRunning):
         contents(scene, parcels)
-    while scene.carry_on():
+    while scene.continue_commit():
         pass
     assert {fact.kind for fact in contents(scene, parcels)} == {"messages", "producers", "queues"}
 

@@ -257,7 +257,7 @@ def test_an_open_commit_survives(scene: RestartableScene):
     source.named("etl.0", 3, ttl=60)
     staged = scene.stage("s1", 5, lives=60)
     assert scene.decide(1, ["s1"], [ClaimRef(source.queue, "etl.0")]).open
-    scene.carry_on(1)
+    scene.continue_commit(1)
     scene.restart()
     source = Scene(scene.storage, scene.clock, source.queue)
     scene.tick(61)
@@ -265,7 +265,7 @@ def test_an_open_commit_survives(scene: RestartableScene):
     assert source.claimable() == posted[3:]
     assert source.counts() == (3, 0)
     for _ in range(3):
-        assert scene.carry_on(2)
+        assert scene.continue_commit(2)
         scene.restart()
     assert scene.commit(1, ["s1"]) == CommitResult(1, 5, 3, replayed=True)
     assert scene.page() == staged

@@ -252,7 +252,7 @@ def test_messages_of_a_decided_commit_are_not_ready(scene: Scene, count: int):
     kept = every(scene, CLAIMED, 1000)
     assert kept
     assert kept == posted[count - len(kept) : count]
-    while scene.carry_on(1000):
+    while scene.continue_commit(1000):
         pass
     assert (every(scene, READY), every(scene, CLAIMED)) == (posted[count:], [])
 

@@ -154,7 +154,7 @@ def test_a_commit_in_slices_counts_each_message_once(scene: Scene):
     scene.stage("s", 5)
     scene.decide(1, ["s"], [ClaimRef(scene.queue, claim.id, 0)])
     counts = [figures(scene)[0]]
-    while scene.carry_on():
+    while scene.continue_commit():
         counts.append(figures(scene)[0])
     assert counts == sorted(counts, reverse=True)
     assert figures(scene) == size(1, 1, 1, 1, 1)

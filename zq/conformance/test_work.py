@@ -120,7 +120,7 @@ def test_a_listed_producer_has_its_open_batch(scene: Scene):
     assert scene.decide(1, ["night"]).open
     assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", CommitResult(1, 3, 0, open=True), near(scene.now))]
     assert listed(scene, Work.STAGE) == []
-    while scene.carry_on():
+    while scene.continue_commit():
         pass
     decided, expires = near(scene.now), near(scene.now + 86400)
     assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", CommitResult(1, 3, 0), decided, expires)]

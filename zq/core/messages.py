@@ -56,7 +56,7 @@ from zq.wire.attributes import attribute_values
 # A message id. It is never mistaken for a marker, because sequence numbers have fewer digits.
 MESSAGE_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 # Metadata that no queue has. A post that expects this metadata stores nothing and only looks up its idempotency key.
-NO_METADATA: Final = b"none"
+UNMATCHABLE_METADATA: Final = b"none"
 # A size limit that every stage exceeds. Staging under this limit stores nothing and only looks up the idempotency key.
 NO_ROOM: Final = -1
 # The attributes of a request without a trace context.
@@ -150,7 +150,7 @@ class Messages:
             try:
                 copies = self.copies(queue, drafts, rules, now, hops)
                 if refusal := self.reserve_storage(queue, drafts, rules):
-                    self._reject(queue, drafts, now, refusal, idempotency_key)
+                    self._raise_unless_repeated(queue, drafts, now, refusal, idempotency_key)
                 metadata = self._messages.post(queue, drafts, now, rules.metadata, idempotency_key, copies)
             except Repeated as first:
                 return WriteResult(first.answer, replayed=True, ignores_delays=ignores_delays)
@@ -382,7 +382,7 @@ class Messages:
             return next((found.sequence for found in self._messages.get(queue, [marker], now)), None)
         return int(marker[:40]) if marker.isascii() and marker.isdigit() else None
 
-    def _reject(
+    def _raise_unless_repeated(
         self,
         queue: QueueRef,
         drafts: Sequence[Draft],
@@ -391,7 +391,7 @@ class Messages:
         idempotency_key: IdempotencyKey | None,
     ) -> NoReturn:
         if idempotency_key is not None:
-            self._messages.post(queue, drafts, now, NO_METADATA, idempotency_key)
+            self._messages.post(queue, drafts, now, UNMATCHABLE_METADATA, idempotency_key)
         raise refusal
 
     def reserve_storage(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules) -> ZqError | None:

@@ -129,9 +129,9 @@ class Stream:
         if since is not None and disconnect is not None and time.monotonic() - since > self.patience:
             self._disconnect = None
             disconnect()
-            self.dropped()
+            self.note_disconnect()
 
-    def dropped(self) -> None:
+    def note_disconnect(self) -> None:
         """Log and count the disconnection of a stalled reader."""
         LOG.info("A stalled stream reader is disconnected after %.0f seconds without progress.", self.patience)
         self._owner.events.stream_dropped()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from zq.clock import Clock
-from zq.core.carrying import CommitExecutor
+from zq.core.commit_executor import CommitExecutor
 from zq.core.markers import Markers
 from zq.core.quotas import AnyQuotas
 from zq.core.resources import READ_AHEAD

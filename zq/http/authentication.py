@@ -36,7 +36,7 @@ class Strategy(Protocol):
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity: ...
 
-    def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
+    def cached_validity(self, env: Mapping[str, Any], peer: str) -> bool | None:
         """Return whether the cached credential is valid, or ``None`` if the credential is not cached.
 
         An invalid credential is not counted as a failed authentication.
@@ -53,14 +53,14 @@ class ProxyCheck(Protocol):
 
     def check(self, env: Mapping[str, Any], peer: str) -> None: ...
 
-    def known(self, env: Mapping[str, Any]) -> bool: ...
+    def has_valid_secret(self, env: Mapping[str, Any]) -> bool: ...
 
 
 class SignatureCheck(Protocol):
     """Interface for verifying signed URLs; see ``zq.auth.signatures``."""
 
     def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None: ...
-    def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None: ...
+    def cached_validity(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None: ...
     def look_up(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None: ...
 
 
@@ -76,8 +76,8 @@ class SignedUrlStrategy:
             raise falcon.HTTPNotFound
         return identity
 
-    def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        return self._signatures.known(_project_of(env), env, peer)
+    def cached_validity(self, env: Mapping[str, Any], peer: str) -> bool | None:
+        return self._signatures.cached_validity(_project_of(env), env, peer)
 
     def look_up(self, env: Mapping[str, Any], peer: str) -> bool | None:
         return self._signatures.look_up(_project_of(env), env, peer)
@@ -141,16 +141,16 @@ class Authentication:
         elif self._proxy is not None:
             self._proxy.check(env.setdefault(PRESENTED, {}), peer)
 
-    def known(self, env: Mapping[str, Any]) -> bool | None:
+    def cached_validity(self, env: Mapping[str, Any]) -> bool | None:
         """Look up the credential in the cache. Return whether it is valid, or ``None`` if the store must be queried."""
         if (check := self.find_check(env)) is not None:
-            return check.known(env)
+            return check.cached_validity(env)
         if not self._is_required or env["PATH_INFO"] in OPEN_PATHS:
             return True
         strategy = self._signed if SIGNATURE in env else self._strategy
         if strategy is None:
-            return self._proxy is None or self._proxy.known(env)
-        return strategy.known(env, get_peer(env, self._behind_proxy))
+            return self._proxy is None or self._proxy.has_valid_secret(env)
+        return strategy.cached_validity(env, get_peer(env, self._behind_proxy))
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:
         """Look up the credential in the store. Return whether it is valid, or ``None`` if the store is unavailable."""

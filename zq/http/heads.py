@@ -45,7 +45,7 @@ TARGETS: Final = frozenset({ENCODED_SLASH, LEADING_SLASHES})
 class HeadAuthenticator(Protocol):
     """Interface of an authenticator that checks the credential in the headers before the body is read."""
 
-    def known(self, env: Mapping[str, Any]) -> bool | None:
+    def cached_validity(self, env: Mapping[str, Any]) -> bool | None:
         """Return whether the HTTP server may read the body, or ``None`` if the store must be queried first."""
         ...
 

@@ -43,7 +43,7 @@ class MessageCollection:
             self._stage(req, resp, stage)
             return
         context, hops = req.context, query.hops(req)
-        rules = self._messages.rules(context.queue, query.announced_size(req, self._max_post_size))
+        rules = self._messages.rules(context.queue, query.max_announced_size(req, self._max_post_size))
         raw = query.body(req, rules.max_messages_post_size, required=True)
         if len(raw) > weight.MAX_LIGHT_POST:
             weight.admit_post(req, raw)

@@ -60,7 +60,7 @@ class Feed(Protocol):
         """Return the timeout in seconds for sending a part to the reader."""
         ...
 
-    def drop(self) -> None:
+    def note_disconnect(self) -> None:
         """Record that the reader was disconnected because it stalled."""
         ...
 

@@ -166,7 +166,7 @@ def body(req: Request, bound: int = limits.MAX_CONTROL_BODY, *, required: bool =
     return raw
 
 
-def announced_size(req: Request, bound: int) -> int:
+def max_announced_size(req: Request, bound: int) -> int:
     """Return the body's ``Content-Length``.
 
     If the size of the body is unknown, return ``bound``. If the request has no body, return 0.

@@ -170,8 +170,8 @@ class EventStream:
     def send_timeout(self) -> float:
         return self._stream.patience
 
-    def drop(self) -> None:
-        self._stream.dropped()
+    def note_disconnect(self) -> None:
+        self._stream.note_disconnect()
 
     def _must_end(self) -> bool:
         if self._check is not None and time.monotonic() - self._checked >= HEARTBEAT:

@@ -30,14 +30,14 @@ MESSAGE_SIZE: Final = 1024
 MAX_LIGHT_POST: Final = 10 * MAX_LIGHT_MESSAGES
 
 
-class PollResult(Protocol):
+class HasFound(Protocol):
     """The result of a poll. ``found`` is truthy if the poll has found messages."""
 
     @property
     def found(self) -> object: ...
 
 
-T = TypeVar("T", bound=PollResult)
+T = TypeVar("T", bound=HasFound)
 
 
 class HeavyRequest(Struct):

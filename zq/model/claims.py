@@ -177,18 +177,18 @@ class MessageHandle(Struct, frozen=True):
         return HandleOutcome.TOO_LONG if self.max_hold and age + (self.hold or 0) > self.max_hold else DONE
 
 
-def split_into_runs(grips: Sequence[MessageHandle]) -> Iterator[list[MessageHandle]]:
+def split_into_runs(handles: Sequence[MessageHandle]) -> Iterator[list[MessageHandle]]:
     """Split the requests, in order, into groups in which no message occurs twice."""
-    run: dict[str, MessageHandle] = {grip.id: grip for grip in grips}
-    if len(run) == len(grips):
-        yield list(grips)
+    run: dict[str, MessageHandle] = {handle.id: handle for handle in handles}
+    if len(run) == len(handles):
+        yield list(handles)
         return
     run = {}
-    for grip in grips:
-        if grip.id in run:
+    for handle in handles:
+        if handle.id in run:
             yield list(run.values())
             run = {}
-        run[grip.id] = grip
+        run[handle.id] = handle
     yield list(run.values())
 
 

@@ -48,11 +48,11 @@ class Pace(Protocol):
 
 
 class Steps:
-    """A pace without pauses: up to ``most`` items per round, in steps of up to ``size`` items."""
+    """A pace without pauses: up to ``max_items`` items per round, in steps of up to ``size`` items."""
 
-    def __init__(self, size: int = STEP, most: int = ROUND) -> None:
+    def __init__(self, size: int = STEP, max_items: int = ROUND) -> None:
         self._size = size
-        self.left = most
+        self.left = max_items
 
     def step(self) -> int:
         return min(self._size, self.left)

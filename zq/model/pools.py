@@ -6,7 +6,7 @@
 | ("", "pool", name) | a ``Pool`` |
 | (project, "flavor", name) | empty; each pool names its flavor |
 | (project, "binding", queue) | a ``Binding`` |
-| ("", "pool-queue", digest of pool and queue) | empty; an index of bindings by pool, see ``bound_ref`` |
+| ("", "pool-queue", digest of pool and queue) | empty; an index of bindings by pool, see ``index_ref`` |
 | ("", "unbound", digest of queue) | an ``Unbound``, until the binding of a deleted queue is removed |
 """
 
@@ -70,12 +70,12 @@ def binding_ref(queue: QueueRef) -> DocumentRef:
     return DocumentRef(queue.project, BINDING, queue.name)
 
 
-def bound_ref(pool: str, queue: QueueRef) -> DocumentRef:
+def index_ref(pool: str, queue: QueueRef) -> DocumentRef:
     """Return the name of the index entry for a queue in a pool."""
-    return DocumentRef("", BOUND, bound_prefix(pool) + _short(f"{queue.name}/{queue.project}"))
+    return DocumentRef("", BOUND, index_prefix(pool) + _short(f"{queue.name}/{queue.project}"))
 
 
-def bound_prefix(pool: str) -> str:
+def index_prefix(pool: str) -> str:
     return _short(pool) + "/"
 
 

@@ -35,9 +35,9 @@ from zq.model.pools import (
     MAX_WEIGHT,
     POOL,
     Pool,
-    bound_prefix,
     each,
     flavor_ref,
+    index_prefix,
     pool_ref,
     read_pool,
 )
@@ -291,7 +291,7 @@ class Pools:
             raise PoolInUse(f"The pool {name} has queues, or had queues a few minutes ago. Delete them and try again.")
 
     def _has_queues(self, name: str) -> bool:
-        return bool(self._documents.list("", BOUND, bound_prefix(name), "", 1, self._clock.now()).items)
+        return bool(self._documents.list("", BOUND, index_prefix(name), "", 1, self._clock.now()).items)
 
     def _try(self, uri: str, embedded_is_open: bool) -> None:
         if embedded_is_open and _split_uri(uri).scheme in EMBEDDED:

@@ -50,7 +50,7 @@ READER_STALL: Final = 1.0
 WATCH_DELAY: Final = 0.05
 
 
-class Limits(Struct, frozen=True):
+class EdgeLimits(Struct, frozen=True):
     """Limits for clients, and timeouts in seconds.
 
     Attributes:
@@ -96,7 +96,7 @@ class Edge:
         self,
         app: Callable[..., Iterable[bytes]],
         inner: App,
-        limits: Limits,
+        limits: EdgeLimits,
         threads: int,
         loop: Any,
         counter: RequestCounter,
@@ -162,7 +162,7 @@ class Edge:
         """Return whether the request may run on the event loop's thread."""
         if self._app is not self.inner or not self.inner.is_short(environ, body):
             return False
-        return self.head_authenticator is None or self.head_authenticator.known(environ) is True
+        return self.head_authenticator is None or self.head_authenticator.cached_validity(environ) is True
 
     def is_overloaded(self) -> bool:
         is_stalled = self.durability.seconds_waiting() > self.limits.queue
@@ -284,11 +284,11 @@ class Exchange:
         if heads.REFUSED in environ or (size is not None and size > edge.limits.max_body):
             return True  # the application rejects the request without its body
         if edge.head_authenticator is not None:
-            known = edge.head_authenticator.known(environ)
-            if known is None:
-                known = await edge.pool.do(partial(edge.head_authenticator.look_up, environ), caller=self._caller())
-            if not known:
-                environ[heads.WITHHELD] = heads.UNKNOWN if known is None else True
+            validity = edge.head_authenticator.cached_validity(environ)
+            if validity is None:
+                validity = await edge.pool.do(partial(edge.head_authenticator.look_up, environ), caller=self._caller())
+            if not validity:
+                environ[heads.WITHHELD] = heads.UNKNOWN if validity is None else True
                 return True
         try:
             self._must_close = await self._read_pieces(size)
@@ -410,7 +410,7 @@ class Exchange:
                 try:
                     await self._edge.send_piece(part[at : at + PIECE_SIZE], True, self._send, feed.send_timeout)
                 except ClientDisconnect:
-                    feed.drop()
+                    feed.note_disconnect()
                     raise
             if not part:
                 await self._wait(feed)

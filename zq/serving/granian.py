@@ -27,7 +27,7 @@ from zq.http import heads
 from zq.http.application import App
 from zq.http.features import Feature, Receive, Scope, Send, SocketHandler
 from zq.serving import fairness, lifecycle, listening, systemd
-from zq.serving.asgi import PIECE_SIZE, Edge, Limits
+from zq.serving.asgi import PIECE_SIZE, Edge, EdgeLimits
 from zq.serving.draining import Drain
 from zq.serving.settings import Settings
 from zq.serving.settings.sections import ServerOptions
@@ -152,7 +152,7 @@ class Worker:
         """Serve until SIGTERM, SIGINT or SIGQUIT. SIGTERM drains the worker first."""
         chosen, server, loop = self._chosen, self._chosen.server, asyncio.get_running_loop()
         per_address = None if server.behind_proxy else server.max_connections_per_address
-        limits = Limits(
+        limits = EdgeLimits(
             *(server.body_timeout, server.send_timeout, server.queue_timeout, chosen.max_body),
             per_address,
             _caller_headers(chosen.auth.strategy),

@@ -426,9 +426,9 @@ class Migration:
                 f"A commit of producer {producer!r} of project {project!r} is under way. Wait {seconds:.0f} seconds, "
                 "and repeat the command."
             )
-        while opened := work.unfinished(now):
+        while opened := work.find_unfinished_commits(now):
             for commit in opened:
-                while work.carry_on(commit.project, commit.producer, SLICE, now):
+                while work.continue_commit(commit.project, commit.producer, SLICE, now):
                     pass
 
     def _drop_stages(self) -> None:

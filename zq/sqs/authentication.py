@@ -68,10 +68,10 @@ class SignedCallers:
         """Return whether the request head belongs to an SQS request."""
         return is_sqs(env)
 
-    def known(self, env: Mapping[str, Any]) -> bool | None:
+    def cached_validity(self, env: Mapping[str, Any]) -> bool | None:
         """Return whether the request head and its access key are valid, or None if the key is not in the cache."""
         parsed = self._parse_signature(env)
-        return parsed is not None and self._keys.known(parsed.key)
+        return parsed is not None and self._keys.cached_validity(parsed.key)
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:
         """Return whether the request head and its access key are valid, or None if the store is unavailable."""
@@ -153,7 +153,7 @@ class UnauthenticatedCallers:
     def applies(self, env: Mapping[str, Any]) -> bool:
         return is_sqs(env)
 
-    def known(self, _env: Mapping[str, Any]) -> bool:
+    def cached_validity(self, _env: Mapping[str, Any]) -> bool:
         return True
 
     def look_up(self, _env: Mapping[str, Any]) -> bool:

@@ -23,9 +23,9 @@ from zq.sqs.messages import (
     MessageParams,
     SentMessage,
     find_expiry_error,
-    find_hiding_error,
     find_queue,
-    make_hiding_grip,
+    find_visibility_error,
+    make_visibility_change,
     message_id,
     prepare_message,
 )
@@ -133,11 +133,11 @@ def delete_message_batch(call: Call, given: DeleteMessageBatch) -> BatchResponse
     queue, terms = _check_batch(call, given.queue_url, entries, "DeleteMessageBatchRequestEntry")
     answer, handles = BatchResponse(), {}
     found = receipts.decode_handles(queue, [entry.receipt_handle for entry in entries])
-    for entry, grip in zip(entries, found, strict=True):
-        if grip is None:
+    for entry, handle in zip(entries, found, strict=True):
+        if handle is None:
             answer.fail(entry.id, errors.receipt_handle_is_invalid(entry.receipt_handle))
         else:
-            handles[entry.id] = grip
+            handles[entry.id] = handle
     return _handle(
         call,
         queue,
@@ -153,11 +153,11 @@ def change_message_visibility_batch(call: Call, given: ChangeMessageVisibilityBa
     queue, terms = _check_batch(call, given.queue_url, given.entries, "ChangeMessageVisibilityBatchRequestEntry")
 
     def refusal(outcome: HandleOutcome, one: ChangeEntry) -> errors.SqsError | None:
-        return find_hiding_error(terms, outcome, one.receipt_handle, one.visibility_timeout)
+        return find_visibility_error(terms, outcome, one.receipt_handle, one.visibility_timeout)
 
     answer = BatchResponse()
     handles = _make_each(
-        answer, given.entries, lambda each: make_hiding_grip(queue, each.receipt_handle, each.visibility_timeout)
+        answer, given.entries, lambda each: make_visibility_change(queue, each.receipt_handle, each.visibility_timeout)
     )
     return _handle(call, queue, given.entries, handles, answer, refusal)
 

@@ -251,7 +251,7 @@ class SqsKeyLookup:
         self._valid: FIFOCache[str, None] = FIFOCache(MAX_CACHED)
         self.failures = FailureLimit(monotonic)
 
-    def known(self, id: str) -> bool | None:
+    def cached_validity(self, id: str) -> bool | None:
         """Return whether the cached key is valid, or None if the key is not cached."""
         found = self._known.peek(id, NOT_CACHED)
         return None if found is NOT_CACHED else found is not None

@@ -52,8 +52,8 @@ NO_ID: Final = (
 )
 EXPIRED: Final = "The receipt handle has expired."
 TOO_LONG: Final = "Message must be shorter than {} bytes."
-NOT_HIDDEN: Final = "Message does not exist or is not available for visibility timeout change."
-HIDDEN_TOO_LONG: Final = f"Total VisibilityTimeout for the message is beyond the limit [{MAX_HOLD} seconds]"
+NOT_CLAIMED: Final = "Message does not exist or is not available for visibility timeout change."
+VISIBILITY_TOO_LONG: Final = f"Total VisibilityTimeout for the message is beyond the limit [{MAX_HOLD} seconds]"
 # First byte of a body that is a JSON string.
 QUOTE: Final = ord('"')
 _string: Final = msgspec.json.Decoder(str).decode
@@ -209,8 +209,8 @@ def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> Non
     """Restart a message's visibility timeout. Raises ``SqsError`` if another consumer has received the message."""
     queue, terms = find_queue(call, given.queue_url)
     handle, seconds = given.receipt_handle, given.visibility_timeout
-    [outcome] = call.use_cases.messaging.handle(queue, [make_hiding_grip(queue, handle, seconds)])
-    if refusal := find_hiding_error(terms, outcome, handle, seconds):
+    [outcome] = call.use_cases.messaging.handle(queue, [make_visibility_change(queue, handle, seconds)])
+    if refusal := find_visibility_error(terms, outcome, handle, seconds):
         raise refusal
 
 
@@ -258,19 +258,19 @@ def prepare_message(call: Call, terms: QueueAttributes, message: MessageParams) 
     return OutgoingMessage(body or wire.encode(text), size, delay, attributes, group or "", once), receipt
 
 
-def make_hiding_grip(queue: QueueRef, handle: str, seconds: int) -> MessageHandle:
+def make_visibility_change(queue: QueueRef, handle: str, seconds: int) -> MessageHandle:
     """Return the operation that sets a received message's visibility timeout to ``seconds``."""
     return receipts.decode_handle(queue, handle, check_bounds(seconds, "VisibilityTimeout", MAX_HOLD), MAX_HOLD)
 
 
-def find_hiding_error(
+def find_visibility_error(
     terms: QueueAttributes, outcome: HandleOutcome, handle: str, seconds: int
 ) -> errors.SqsError | None:
     """Return the error if a visibility timeout could not be changed, or None if it was changed."""
     if outcome is HandleOutcome.TOO_LONG:
-        return errors.invalid_value(seconds, "VisibilityTimeout", HIDDEN_TOO_LONG)
+        return errors.invalid_value(seconds, "VisibilityTimeout", VISIBILITY_TOO_LONG)
     if outcome is HandleOutcome.GONE:
-        return errors.invalid_value(handle, "ReceiptHandle", NOT_HIDDEN)
+        return errors.invalid_value(handle, "ReceiptHandle", NOT_CLAIMED)
     return find_expiry_error(terms, outcome, handle)
 
 

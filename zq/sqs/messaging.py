@@ -203,7 +203,7 @@ class Messaging:
             self._get_rules(queue)
         return answer
 
-    def handle(self, queue: QueueRef, grips: Sequence[MessageHandle]) -> Sequence[HandleOutcome]:
+    def handle(self, queue: QueueRef, handles: Sequence[MessageHandle]) -> Sequence[HandleOutcome]:
         """Delete received messages or change their visibility timeouts, and return the outcomes in order.
 
         In these cases, a message stays unchanged:
@@ -214,10 +214,10 @@ class Messaging:
         """
         rules = self._rules_cache.recent(queue)
         late, history = not read_attributes(rules.metadata).fifo, rules.history_ttl
-        handled = self._storage.claims.handle(queue, grips, self._clock.now(), late=late, history=history)
+        handled = self._storage.claims.handle(queue, handles, self._clock.now(), late=late, history=history)
         if HandleOutcome.GONE in handled:
             self._read_rules(queue)
-        deleted = [1 for grip, became in zip(grips, handled, strict=True) if became is DONE and grip.hold is None]
+        deleted = [1 for handle, became in zip(handles, handled, strict=True) if became is DONE and handle.hold is None]
         if deleted:
             self._events.finished(queue, Outcome.DELETED, len(deleted))
         return handled

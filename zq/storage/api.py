@@ -102,12 +102,12 @@ class QueueController(Protocol):
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
         """Return the counts of unexpired messages, and the oldest and newest message (None in an empty queue)."""
 
-    def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
-        """Return the number of ready messages, counted up to ``most``, and the time when the next one becomes ready.
+    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> Ready:
+        """Return the number of ready messages, up to ``max_count``, and the time when the next one becomes ready.
 
         The time is None if no message is delayed or claimed. It is a hint, because the message may expire earlier. If
-        ``most`` is 0, only the time is determined. In a grouped queue (with message groups), only messages that a claim
-        would return count as ready.
+        ``max_count`` is 0, only the time is determined. In a grouped queue (with message groups), only messages that a
+        claim would return count as ready.
         """
 
 
@@ -262,16 +262,16 @@ class ClaimController(Protocol):
         """
 
     def handle(
-        self, queue: QueueRef, grips: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
+        self, queue: QueueRef, handles: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
     ) -> Sequence[HandleOutcome]:
         """Delete claimed messages or change the expiry of their claims, and return the outcomes in input order.
 
-        A *grip* describes a change of one message. It identifies the message by id, claim and claim count, like an SQS
-        receipt handle. The driver applies the grips in order, each atomically. A message that is not deleted keeps its
-        claim, its claim count and its own expiry. When the claim expires, the message becomes available after its
-        back-off.
+        A *handle* describes a change of one message. It identifies the message by id, claim and claim count, like an
+        SQS receipt handle. The driver applies the handles in order, each atomically. A message that is not deleted
+        keeps its claim, its claim count and its own expiry. When the claim expires, the message becomes available after
+        its back-off.
 
-        Unless the outcome is ``DONE``, the message is unchanged. If ``late`` is true, the grip of a lapsed claim is
+        Unless the outcome is ``DONE``, the message is unchanged. If ``late`` is true, the handle of a lapsed claim is
         accepted, unless the message has been claimed since.
         """
 
@@ -370,18 +370,18 @@ class Storage(Protocol):
         Expired messages count until they are removed. Messages stored by an older version of the driver add no bytes.
         """
 
-    def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
+    def depths(self, now: Seconds, queues: int, max_count: int) -> Sequence[tuple[QueueRef, Depth]]:
         """Return the message counts of up to ``queues`` queues, which may belong to any project.
 
-        The result has a count for each message state. Each state is counted up to ``most`` messages. If a state reaches
-        this maximum, the other counts may be too low.
+        The result has a count for each message state. Each state is counted up to ``max_count`` messages. If a state
+        reaches this maximum, the other counts may be too low.
         """
 
-    def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
+    def depth(self, queue: QueueRef, now: Seconds, max_count: int) -> Depth:
         """Return the message counts of one queue by state; 0 for a missing queue.
 
-        Each state is counted up to at least ``most`` messages. If a count reaches ``most``, all counts may be too low.
-        A driver that does not count expired messages returns 0 for ``expired``.
+        Each state is counted up to at least ``max_count`` messages. If a count reaches ``max_count``, all counts may be
+        too low. A driver that does not count expired messages returns 0 for ``expired``.
         """
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
@@ -425,17 +425,17 @@ class Defaults:
         """Return None: the usage is unknown, so the server enforces no quotas of stored messages and bytes."""
         return None
 
-    def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
+    def depths(self, now: Seconds, queues: int, max_count: int) -> Sequence[tuple[QueueRef, Depth]]:
         return ()
 
-    def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
+    def depth(self, queue: QueueRef, now: Seconds, max_count: int) -> Depth:
         """Compute the counts from the results of ``stats`` and ``ready``. The cost grows with the size of the queue.
 
         The result has no value for ``oldest_ready``.
         """
         queues = cast(Storage, self).queues
-        stats, ready = queues.stats(queue, now), queues.ready(queue, most, now).count
-        return Depth(ready, max(0, stats.free - ready) if ready < most else 0, stats.claimed)
+        stats, ready = queues.stats(queue, now), queues.ready(queue, max_count, now).count
+        return Depth(ready, max(0, stats.free - ready) if ready < max_count else 0, stats.claimed)
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         return browsing.locate(cast(Storage, self), project, message, now)

@@ -191,7 +191,7 @@ class TransactionController(Protocol):
     """
 
     min_slice: int
-    """The smallest useful size of a ``carry_on`` slice, in messages. A smaller slice is not noticeably faster."""
+    """The smallest useful slice of ``continue_commit``, in messages. A smaller slice is not noticeably faster."""
 
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:
         """Issue and return the next epoch of a fence. The first epoch is 1.
@@ -231,7 +231,7 @@ class TransactionController(Protocol):
         result or towards ``bounds.most``.
 
         A commit of up to ``bounds.step`` messages and a few megabytes is completed in one step. A larger commit is only
-        recorded: ``open`` is true in the result, and ``carry_on`` completes the commit. Until then:
+        recorded: ``open`` is true in the result, and ``continue_commit`` completes the commit. Until then:
 
         - The messages of its claims count as claimed, and the claims do not lapse. Deleting one of these messages
           raises ``MessageClaimed``, even for the consumer that holds the claim.
@@ -253,15 +253,15 @@ class TransactionController(Protocol):
         """
         ...
 
-    def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
+    def continue_commit(self, project: str, producer: str, max_messages: int, now: Seconds) -> bool:
         """Process one slice of the producer's open commit. Return whether the commit is still open.
 
-        A slice deletes or publishes up to ``most`` messages in one step, first all deletions, then the stages in order.
-        Each message is published once, even if several callers process the commit concurrently.
+        A slice deletes or publishes up to ``max_messages`` messages in one step, first all deletions, then the stages
+        in order. Each message is published once, even if several callers process the commit concurrently.
         """
         ...
 
-    def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
+    def find_unfinished_commits(self, now: Seconds) -> Sequence[UnfinishedCommit]:
         """Return the open (not completed) commits of all projects. If there are very many, some are left out."""
         ...
 

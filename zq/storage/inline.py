@@ -20,12 +20,12 @@ class LongScan(Exception):
 class Ticket:
     """The pending disk sync of one request that runs on the event loop's thread."""
 
-    __slots__ = ("_release", "wait")
+    __slots__ = ("_on_release", "wait")
 
     def __init__(self) -> None:
         self.wait: Callable[[], object] | None = None
         """A function that waits until the request's changes are durable; None if there is nothing to wait for."""
-        self._release: Callable[[], object] | None = None
+        self._on_release: Callable[[], object] | None = None
 
     def __enter__(self) -> "Ticket":
         _thread.ticket = self
@@ -41,24 +41,24 @@ class Ticket:
         """
         self.wait = wait
 
-    def keep_open(self, release: Callable[[], object]) -> bool:
-        """Keep the store open until the method ``release`` calls the function ``release``.
+    def keep_open(self, on_release: Callable[[], object]) -> bool:
+        """Keep the store open until the method ``release`` calls the function ``on_release``.
 
         Do nothing and return False if the ticket already keeps the store open, or if no disk sync is pending.
         """
-        if self.wait is None or self._release is not None:
+        if self.wait is None or self._on_release is not None:
             return False
-        self._release = release
+        self._on_release = on_release
         return True
 
     @property
     def keeps_open(self) -> bool:
-        return self._release is not None
+        return self._on_release is not None
 
     def release(self) -> None:
         """Allow the store to close. The HTTP server calls this method after the disk sync, even if the sync failed."""
-        if self._release is not None:
-            self._release()
+        if self._on_release is not None:
+            self._on_release()
 
 
 class _Thread(threading.local):

@@ -85,10 +85,10 @@ class Subscribers(Followers):
 
 
 class FollowResult(Struct, frozen=True):
-    """The result of one fan-out step of a topic log. If ``more`` is true, the log has more messages."""
+    """The result of one fan-out step of a topic log. If ``has_more`` is true, the log has more messages."""
 
     pending: Sequence[QueueRef]
-    more: bool
+    has_more: bool
 
 
 class FanOut:

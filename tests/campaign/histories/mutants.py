@@ -275,27 +275,27 @@ class LateRenewal(RememberedClaims):
                 claim_message(change, state, found, lease, 0, moment)
 
 
-class LateGrip(ClaimController):
-    """L2: a grip is good for ever, whoever was handed the message since."""
+class LateHandle(ClaimController):
+    """L2: a handle is good for ever, whoever was handed the message since."""
 
     def handle(
-        self, queue: QueueRef, grips: Sequence[MessageHandle], now: Seconds, *_: object
+        self, queue: QueueRef, handles: Sequence[MessageHandle], now: Seconds, *_: object
     ) -> Sequence[HandleOutcome]:
         moment, handled = layout.ms(now), HandleOutcome.GONE
         with changing(self._handle, queue) as (store, state, change):
-            for found in locate(store, state, [grip.id for grip in grips if grip.hold is None], moment):
+            for found in locate(store, state, [handle.id for handle in handles if handle.hold is None], moment):
                 change.finish(state, *found, Completion(Outcome.DELETED, 0, moment))
                 handled = HandleOutcome.DONE
-        return [handled] * len(grips)
+        return [handled] * len(handles)
 
 
-class DeafGrip(NowAndThen, ClaimController):
+class DeafHandle(NowAndThen, ClaimController):
     """L3: now and then a message is said to be deleted, and is not."""
 
     def handle(
-        self, queue: QueueRef, grips: Sequence[MessageHandle], now: Seconds, *_: object
+        self, queue: QueueRef, handles: Sequence[MessageHandle], now: Seconds, *_: object
     ) -> Sequence[HandleOutcome]:
-        return [HandleOutcome.DONE] * len(grips) if self.now_and_then() else super().handle(queue, grips, now)
+        return [HandleOutcome.DONE] * len(handles) if self.now_and_then() else super().handle(queue, handles, now)
 
 
 class Backwards(MessageController):

@@ -116,11 +116,11 @@ class StorageTarget:
             self._storage.claims.release(queue, claim, self._clock.now())
 
     def delete(self, queue: QueueRef, message: str, claim: str) -> None:
-        """Every other time by the grip that the claim gave."""
-        grip, now = self._given.get(claim, {}).get(message), self._clock.now()
+        """Every other time by the handle that the claim gave."""
+        handle, now = self._given.get(claim, {}).get(message), self._clock.now()
         with answers():
-            if grip is not None and next(self._turns) % 2:
-                [handled] = self._storage.claims.handle(queue, [grip], now)
+            if handle is not None and next(self._turns) % 2:
+                [handled] = self._storage.claims.handle(queue, [handle], now)
                 if handled in (HandleOutcome.LOST, HandleOutcome.EXPIRED):
                     raise Refused(handled.value)
             else:

@@ -108,7 +108,7 @@ class AdaptivePace(Steps):
 
     Args:
         size: Maximum number of entries to remove in a step.
-        most: Maximum number of entries to remove in the round.
+        max_items: Maximum number of entries to remove in the round.
         rest: Sleeps for the given seconds. Returns whether to end the round, because the server is stopping.
     """
 
@@ -116,11 +116,11 @@ class AdaptivePace(Steps):
         self,
         monitor: LatencyMonitor,
         size: int,
-        most: int,
+        max_items: int,
         rest: Callable[[float], bool],
         expired: Callable[[int, QueueRef], None],
     ) -> None:
-        super().__init__(size, most)
+        super().__init__(size, max_items)
         self._monitor = monitor
         self._rest = rest
         self._expired = expired

@@ -74,11 +74,11 @@ class _TimedStorage:
     def usage(self, project: str, now: Seconds) -> Usage | None:
         return self._storage.usage(project, now)
 
-    def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        return self._storage.depths(now, queues, most)
+    def depths(self, now: Seconds, queues: int, max_count: int) -> Sequence[tuple[QueueRef, Depth]]:
+        return self._storage.depths(now, queues, max_count)
 
-    def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        return self._storage.depth(queue, now, most)
+    def depth(self, queue: QueueRef, now: Seconds, max_count: int) -> Depth:
+        return self._storage.depth(queue, now, max_count)
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         return self._storage.locate(project, message, now)

@@ -35,7 +35,7 @@ from zq.storage.mongodb.open_posts import OpenPosts
 from zq.storage.mongodb.parcels import ParcelController
 from zq.storage.mongodb.producers import CommitEvents
 from zq.storage.mongodb.queue_claimer import QueueClaimers
-from zq.storage.mongodb.queues import Figures, QueueController
+from zq.storage.mongodb.queues import QueueController, StoreStats
 from zq.storage.mongodb.stages import Stages
 from zq.storage.mongodb.topics import TopicController
 from zq.storage.mongodb.transactions import TransactionController
@@ -59,7 +59,7 @@ class MongoStorage(Defaults):
         self._client = client
         self._expiry = expiry
         self._active_expiry = ActiveExpiry(client, pending_deletes, commits)
-        self._figures = Figures(client)
+        self._stats = StoreStats(client)
         self.documents = DocumentController(client)
         self._usages = UsageEstimates(client, self.documents)
         self.queues = QueueController(client, lookup, pending_deletes, self._usages, open_posts)
@@ -120,11 +120,11 @@ class MongoStorage(Defaults):
     def usage(self, project: str, now: Seconds) -> Usage | None:
         return self._usages.usage(project, now)
 
-    def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        return self._figures.depths(layout.ms(now), queues, most)
+    def depths(self, now: Seconds, queues: int, max_count: int) -> Sequence[tuple[QueueRef, Depth]]:
+        return self._stats.depths(layout.ms(now), queues, max_count)
 
-    def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        return self._figures.depth(layout.key(queue), layout.ms(now), most)
+    def depth(self, queue: QueueRef, now: Seconds, max_count: int) -> Depth:
+        return self._stats.depth(layout.key(queue), layout.ms(now), max_count)
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         with self._client.verb():
@@ -132,7 +132,7 @@ class MongoStorage(Defaults):
         return living or browsing.find_latest(self, project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
-        return self._figures.measures(layout.ms(now))
+        return self._stats.measures(layout.ms(now))
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         self._feed.listen(listener)

@@ -192,7 +192,7 @@ class SettleRequest(Struct, frozen=True):
         return self.key.project + layout.encode_text(message)
 
 
-class Resolution:
+class SettlementEffect:
     """The effect of a settlement: the messages to delete, to release and to move."""
 
     def __init__(self, request: SettleRequest, held: Sequence[BsonDocument]) -> None:
@@ -276,13 +276,11 @@ class Settler:
         now = max(request.now for request in requests)  # the requests of a group share one time
         known = recall(self._client, session, requests, SettleResult)
         refusals = [find_refusal(request, known) or self._fence_refusal(request, session) for request in requests]
-        resolutions = self._resolutions(select_admitted(requests, refusals), now, session)
-        holding = [resolution for resolution in resolutions if resolution.held]
+        effects = self._effects(select_admitted(requests, refusals), now, session)
+        holding = [effect for effect in effects if effect.held]
         self._carry_out(holding, now, session)
-        remember(
-            self._client, session, [(resolution.request, resolution.settled, resolution.last) for resolution in holding]
-        )
-        return merge_results(refusals, [resolution.answer for resolution in resolutions])
+        remember(self._client, session, [(effect.request, effect.settled, effect.last) for effect in holding])
+        return merge_results(refusals, [effect.answer for effect in effects])
 
     def _fence_refusal(self, request: SettleRequest, session: Session) -> Fenced | None:
         if request.fence:
@@ -292,7 +290,7 @@ class Settler:
                 return fenced
         return None
 
-    def _resolutions(self, requests: Sequence[SettleRequest], now: int, session: Session) -> Sequence[Resolution]:
+    def _effects(self, requests: Sequence[SettleRequest], now: int, session: Session) -> Sequence[SettlementEffect]:
         if not requests:
             return []
         keys = list(dict.fromkeys(request.key for request in requests))
@@ -309,29 +307,25 @@ class Settler:
         for one in sorted(found, key=lambda one: int(one["k"])):
             by_claim[one["q"], one["c"]["i"]].append(one)
         return [
-            Resolution(request, by_claim[request.key.messages, layout.encode_text(request.claim)])
+            SettlementEffect(request, by_claim[request.key.messages, layout.encode_text(request.claim)])
             for request in requests
         ]
 
-    def _carry_out(self, resolutions: Sequence[Resolution], now: int, session: Session) -> None:
+    def _carry_out(self, effects: Sequence[SettlementEffect], now: int, session: Session) -> None:
         """Release, finish and move messages that the same transaction has read."""
-        by_queue: defaultdict[tuple[QueueKey, int], list[Resolution]] = defaultdict(list)
-        for resolution in resolutions:
-            by_queue[resolution.request.key, resolution.request.settlement.history].append(resolution)
+        by_queue: defaultdict[tuple[QueueKey, int], list[SettlementEffect]] = defaultdict(list)
+        for effect in effects:
+            by_queue[effect.request.key, effect.request.settlement.history].append(effect)
         releases = [
-            self._release_statements(resolution.request.key, resolution.released, now)
-            for resolution in resolutions
-            if resolution.released
+            self._release_statements(effect.request.key, effect.released, now) for effect in effects if effect.released
         ]
         if releases:
             self._client.update([statement for some in releases for statement in some], session)
         for (key, history), its in sorted(by_queue.items(), key=lambda item: item[0][0].shard):
-            deleted = [doc_id for resolution in its for doc_id in resolution.deleted]
+            deleted = [doc_id for effect in its for doc_id in effect.deleted]
             finish(self._client, session, key, deleted, FinishTerms(Outcome.DELETED, now, history))
-            move(self._client, session, key, [one for resolution in its for one in resolution.moved], now, history)
-            groups.update_entries(
-                self._client, session, key, [one for resolution in its for one in resolution.held], now
-            )
+            move(self._client, session, key, [one for effect in its for one in effect.moved], now, history)
+            groups.update_entries(self._client, session, key, [one for effect in its for one in effect.held], now)
 
     def _release_statements(
         self, key: QueueKey, releases: Sequence[Release], now: int, conditions: BsonDocument | None = None
@@ -429,11 +423,11 @@ class ClaimController:
         return settled
 
     def handle(
-        self, queue: QueueRef, grips: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
+        self, queue: QueueRef, handles: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
     ) -> Sequence[HandleOutcome]:
         key = layout.key(queue)
         with self._client.verb():
-            handled, is_earlier = self._handler.handle(HandleRequest(key, grips, layout.ms(now), late, history))
+            handled, is_earlier = self._handler.handle(HandleRequest(key, handles, layout.ms(now), late, history))
         if is_earlier:
             self._claimers.invalidate(key)
             self._announce(queue)

@@ -118,15 +118,15 @@ class Commits:
         record = self._find(producers.identity(project, producer))
         return producers.last_batch(record) if producers.has_last_batch(record, now) else None
 
-    def carry_on(self, project: str, producer: str, most: int, now: int) -> bool:
-        """Delete or publish up to ``most`` messages of the producer's decided commit. Return whether work is left."""
+    def continue_commit(self, project: str, producer: str, max_messages: int, now: int) -> bool:
+        """Delete or publish up to ``max_messages`` messages of the producer's commit. Return whether work is left."""
         record = self._find(producers.identity(project, producer))
         if record.get("state") != DECIDED:
             return False
         entered: list[QueueKey] = []
-        work, step = self._slice(record, most, entered, RunningClock(now))
+        work, step = self._slice(record, max_messages, entered, RunningClock(now))
         if work is None:
-            return self._clean(record, most)
+            return self._clean(record, max_messages)
         try:
             self._step(record, work)
         except Aborted:  # other servers have completed the commit
@@ -135,19 +135,19 @@ class Commits:
         self._events.reached(step)
         return True
 
-    def unfinished(self) -> list[UnfinishedCommit]:
+    def find_unfinished_commits(self) -> list[UnfinishedCommit]:
         """Return up to ``FOUND_AT_ONCE`` commits of all producers that are effective but not completed."""
         decided: BsonDocument = {"due": {"$exists": True}, "state": DECIDED}
         with self._client.verb():
             found = self._client.find(decided, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
-        return [producers.unfinished(record) for record in found]
+        return [producers.unfinished_commit(record) for record in found]
 
     def undecided(self) -> list[tuple[UnfinishedCommit, int]]:
         """Return up to ``FOUND_AT_ONCE`` undecided or aborting commits, with their deadlines in milliseconds."""
         begun: BsonDocument = {"due": {"$exists": True}, "state": {"$in": [PREPARING, ABORTING]}}
         with self._client.verb():
             found = self._client.find(begun, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
-        return [(producers.unfinished(record), int(record["due"])) for record in found]
+        return [(producers.unfinished_commit(record), int(record["due"])) for record in found]
 
     def resume(self, now: int, *, stages: bool = True) -> int:
         """Abort overdue undecided commits, drop expired stages, and return the number of removed drafts.
@@ -275,7 +275,7 @@ class Commits:
         return {"$set": {"state": DECIDED, "due": clock.now(), **figures}}
 
     def _slice(
-        self, record: BsonDocument, most: int, entered: list[QueueKey], clock: RunningClock
+        self, record: BsonDocument, max_messages: int, entered: list[QueueKey], clock: RunningClock
     ) -> tuple[Callable[[Session], BsonDocument] | None, Step]:
         """Return a function and a step of the commit.
 
@@ -283,8 +283,8 @@ class Commits:
         The step is the step that the slice belongs to.
         """
         if record["settled"] < len(record["settle"]):
-            return partial(self._settle, record, most, clock), Step.SETTLED
-        drafts, at = next_drafts(self._stages, record["publish"], record["at"], most)
+            return partial(self._settle, record, max_messages, clock), Step.SETTLED
+        drafts, at = next_drafts(self._stages, record["publish"], record["at"], max_messages)
         if drafts:
             return partial(self._publish, record, drafts, at, entered, clock), Step.PUBLISHED
         return None, Step.DONE
@@ -307,13 +307,13 @@ class Commits:
         entered[:] = publish(self._client, session, project, drafts, clock.start)
         return {"$set": {"at": at, "due": clock.now()}}
 
-    def _clean(self, record: BsonDocument, most: int) -> bool:
+    def _clean(self, record: BsonDocument, max_messages: int) -> bool:
         """Remove published stages. No transaction is needed, because the stages are already invisible."""
-        most = max(most, CLEANED_AT_ONCE)
+        max_messages = max(max_messages, CLEANED_AT_ONCE)
         removed, order, drafts = record["removed"], record.get("order", 0), 0
-        while removed < len(record["publish"]) and drafts < most:
+        while removed < len(record["publish"]) and drafts < max_messages:
             stage = record["publish"][removed]
-            begin, order = order, min(stage["count"], order + most - drafts)
+            begin, order = order, min(stage["count"], order + max_messages - drafts)
             self._stages.remove_part(stage, begin, order)
             drafts += order - begin
             if order == stage["count"]:

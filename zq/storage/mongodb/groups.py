@@ -108,16 +108,18 @@ def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) 
     return len(found)
 
 
-def count_ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -> int:
-    """Count the ready messages above the sequence ``floor`` that a claim could take, up to ``most``."""
+def count_ready(client: StoreClient, key: QueueKey, max_count: int, now: int, floor: int) -> int:
+    """Count the ready messages above the sequence ``floor`` that a claim could take, up to ``max_count``."""
     due = above({**client.where(key, d={"$lte": now}), "q": key.entries}, floor)
     count = 0
-    for entry in client.find(due, limit=most, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields={"_id": 0, "j": 1}):
+    for entry in client.find(
+        due, limit=max_count, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields={"_id": 0, "j": 1}
+    ):
         living = above(client.where(key, h1=entry["j"], e={"$gt": DatetimeMS(now)}), floor)
         fields = {"_id": 0, "d": 1}
-        group = client.find(living, limit=most - count, sort=SORT_ORDERS[ORDERED], hint=ORDERED, fields=fields)
+        group = client.find(living, limit=max_count - count, sort=SORT_ORDERS[ORDERED], hint=ORDERED, fields=fields)
         count += sum(1 for _ in takewhile(lambda one: int(one["d"]) <= now, group))
-        if count == most:
+        if count == max_count:
             break
     return count
 

@@ -29,7 +29,7 @@ class HandleRequest(NamedTuple):
     """
 
     key: QueueKey
-    grips: Sequence[MessageHandle]
+    handles: Sequence[MessageHandle]
     now: int
     accepts_expired: bool
     history: int
@@ -49,7 +49,7 @@ class Handler:
     def __init__(self, client: StoreClient) -> None:
         self._client = client
         self._groups = ShardGroups[HandleRequest, HandleResult](
-            client, self._execute, lambda one: len(one.grips), CAPACITY
+            client, self._execute, lambda one: len(one.handles), CAPACITY
         )
 
     def handle(self, request: HandleRequest) -> HandleResult:
@@ -62,7 +62,7 @@ class Handler:
 
     def _handle(self, requests: Sequence[HandleRequest], session: Session) -> Sequence[HandleResult]:
         now = max(request.now for request in requests)  # the requests of a group share one time
-        ids = {layout.doc_id(request.key, grip.id) for request in requests for grip in request.grips}
+        ids = {layout.doc_id(request.key, handle.id) for request in requests for handle in request.handles}
         keys = list(dict.fromkeys(request.key for request in requests))
         named = {"_id": {"$in": list(ids)}, **self._client.shards(key.shard for key in keys)}
         fields = {"d": 1, "e": 1, "c": 1, "h1": 1}
@@ -93,8 +93,8 @@ class _PendingChanges:
 
     def apply(self, request: HandleRequest) -> HandleResult:
         before = {doc_id: one["d"] for doc_id, one in self._found.items()}
-        handled = [self._one(request, grip) for grip in request.grips]
-        ids = [layout.doc_id(request.key, grip.id) for grip in request.grips]
+        handled = [self._one(request, handle) for handle in request.handles]
+        ids = [layout.doc_id(request.key, handle.id) for handle in request.handles]
         return HandleResult(handled, any(one in self._found and self._found[one]["d"] < before[one] for one in ids))
 
     def updates(self, client: StoreClient) -> Sequence[BsonDocument]:
@@ -111,8 +111,8 @@ class _PendingChanges:
             for (key, ends, available), doc_ids in by_end.items()
         ]
 
-    def _one(self, request: HandleRequest, grip: MessageHandle) -> HandleOutcome:
-        doc_id = layout.doc_id(request.key, grip.id)
+    def _one(self, request: HandleRequest, handle: MessageHandle) -> HandleOutcome:
+        doc_id = layout.doc_id(request.key, handle.id)
         found = self._found.get(doc_id)
         if found is None or found["q"] != request.key.messages:
             return HandleOutcome.GONE
@@ -121,16 +121,16 @@ class _PendingChanges:
         holder = claim.get("i", "")
         known = layout.decode_text(holder) if isinstance(holder, str) else ""
         age = (self._now - int(claim.get("s", self._now))) // 1000
-        handled = grip.decide(known, claim["n"], request.accepts_expired or claim.get("e", 0) > self._now, age)
+        handled = handle.decide(known, claim["n"], request.accepts_expired or claim.get("e", 0) > self._now, age)
         if handled is not HandleOutcome.DONE:
             return handled
         self.changed[request.key].append(found)
-        if grip.hold is None:
+        if handle.hold is None:
             del self._found[doc_id]
             self.deleted[request.key, request.history].append(doc_id)
         else:
             wait = found["d"] - claim["e"]
-            claim["e"] = self._now + grip.hold * 1000
+            claim["e"] = self._now + handle.hold * 1000
             found["d"] = claim["e"] + wait
             self._held[doc_id] = request.key, claim["e"], found["d"]
         return handled

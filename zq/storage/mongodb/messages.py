@@ -48,7 +48,7 @@ from zq.storage.mongodb.group_commit import (
 )
 from zq.storage.mongodb.lanes import Lane, NotDrawn
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
-from zq.storage.mongodb.numbering import Beside, InTransaction, Numbering
+from zq.storage.mongodb.numbering import DrawnNumbering, Numbering, TransactionNumbering
 from zq.storage.mongodb.open_posts import Found, OpenPosts, PageLimits
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
 
@@ -137,13 +137,13 @@ class Poster:
         if not self._can_draw(queues):
             cached = self._client.counters.get(queues)
             try:
-                stored = self._run(posts, InTransaction(self._client, cached, gives_way=self._client.can_draw))
+                stored = self._run(posts, TransactionNumbering(self._client, cached, gives_way=self._client.can_draw))
             except StaleCounter:
                 self._record_counters(queues)
         if stored is None and self._can_draw(queues):
             stored = self._draw(posts)
         if stored is None:
-            stored = self._run(posts, InTransaction(self._client, {}, gives_way=False))
+            stored = self._run(posts, TransactionNumbering(self._client, {}, gives_way=False))
         self._client.counters.store(stored.ranges)
         return stored.answers
 
@@ -162,7 +162,7 @@ class Poster:
         Return None if the sequences cannot be reserved. In this case, nothing is stored.
         """
         try:
-            stored = self._run(posts, Beside(self._client, self._lane))
+            stored = self._run(posts, DrawnNumbering(self._client, self._lane))
         except NotDrawn:
             return None
         self._lane.finish_group()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Assignment of sequences to a group of posts: inside the group's transaction, or beside it.
 
-- ``InTransaction``: the transaction advances the counters itself. This takes the fewest commands, but two servers that
-  post to the same queue abort each other's transactions.
-- ``Beside``: the transaction first writes the document of its process's lane (see ``lanes``). A write outside the
-  transaction then reserves the sequences. This write is called a *draw*. A draw locks a counter only briefly, so
+- ``TransactionNumbering``: the transaction advances the counters itself. This takes the fewest commands, but two
+  servers that post to the same queue abort each other's transactions.
+- ``DrawnNumbering``: the transaction first writes the document of its process's lane (see ``lanes``). A write outside
+  the transaction then reserves the sequences. This write is called a *draw*. A draw locks a counter only briefly, so
   servers that post to the same queue do not abort each other's transactions. Readers wait for open posts: see
   ``open_posts``.
 
@@ -16,7 +16,7 @@ whose snapshot does not include a draw cannot advance the counter.
 drawn sequences in the queue. MongoDB may execute a draw after the server has stopped waiting for the reply. The
 condition ensures that such a late draw never replaces the range of a running transaction. If a transaction is aborted,
 its sequences stay unused, and the usage of the project includes its messages until the next count. If a draw fails,
-nothing is stored, and the posts are repeated with ``InTransaction``.
+nothing is stored, and the posts are repeated with ``TransactionNumbering``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,7 +47,7 @@ class Numbering(Protocol):
         """Reserve sequences for the ``arrivals`` of each queue. Raises ``Aborted`` if this is impossible."""
 
 
-class InTransaction:
+class TransactionNumbering:
     """The assignment of sequences within the transaction that stores the messages; see ``counters``.
 
     Args:
@@ -75,7 +75,7 @@ class InTransaction:
             raise
 
 
-class Beside:
+class DrawnNumbering:
     """The assignment of sequences by a write outside the transaction that stores the messages.
 
     The transaction holds the lane of its process during this write; see ``lanes``.

@@ -103,7 +103,7 @@ def last_batch(record: BsonDocument, *, replayed: bool = False) -> CommitResult:
     return CommitResult(int(record["batch"]), int(record["published"]), int(record["deleted"]), replayed, is_open)
 
 
-def unfinished(record: BsonDocument) -> UnfinishedCommit:
+def unfinished_commit(record: BsonDocument) -> UnfinishedCommit:
     project = layout.decode_text(record["project"])
     producer = layout.decode_text(record["s"][len(layout.project_prefix(project)) :])
     return UnfinishedCommit(project, producer, f"{record['attempt']} {record['turn']}")

@@ -123,14 +123,14 @@ class QueueController:
             entered=entered,
         )
 
-    def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
+    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> Ready:
         moment, key = layout.ms(now), layout.key(queue)
         with self._client.verb():
             known = self._lookup.get(key)
             if known is None:
                 return Ready(0, None)
             floor, grouping = known.floor, known.grouping
-            count = self._ready(key, grouping, most, moment, floor) if most else 0
+            count = self._ready(key, grouping, max_count, moment, floor) if max_count else 0
             # When the claimed head of a group expires, the next message is ready. Only the group's entry has this time.
             indexed = [key.messages, key.entries] if grouping is Grouping.ORDERED else [key.messages]
             later = [first for one in indexed if (first := self._later(key, one, moment, floor)) is not None]
@@ -141,10 +141,10 @@ class QueueController:
         found = self._client.find(later, limit=1, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields={"_id": 0, "d": 1})
         return int(found[0]["d"]) if found else None
 
-    def _ready(self, key: QueueKey, grouping: Grouping, most: int, now: int, floor: int) -> int:
-        """Count the ready messages that a claim could take, up to ``most``."""
+    def _ready(self, key: QueueKey, grouping: Grouping, max_count: int, now: int, floor: int) -> int:
+        """Count the ready messages that a claim could take, up to ``max_count``."""
         present = above(self._client.where(key, d={"$lte": now}, e={"$gt": DatetimeMS(now)}), floor)
-        count = self._client.count(present, layout.CLAIMS, most)
+        count = self._client.count(present, layout.CLAIMS, max_count)
         if not count or grouping is not Grouping.ORDERED:
             return count
         return groups.count_ready(self._client, key, count, now, floor)
@@ -168,32 +168,32 @@ STEPS_PER_MESSAGE: Final = 4
 MIN_STEPS: Final = 1000
 
 
-class Figures:
+class StoreStats:
     """The metrics of one MongoDB store."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
 
-    def depths(self, now: int, queues: int, most: int) -> list[tuple[QueueRef, Depth]]:
+    def depths(self, now: int, queues: int, max_count: int) -> list[tuple[QueueRef, Depth]]:
         """Return the depths (message counts by state) of the first ``queues`` queues, by project and name."""
         if not queues:
             return []
         with self._client.verb():
             fields = {"_id": 0, "n": 1, "m0": 1, "g": 1}
             named = self._client.find(EXISTING, limit=queues, sort={"n": 1}, hint=layout.NAMES, fields=fields)
-            expired = self._expired(now, min(MAX_EXPIRED, queues * most))
+            expired = self._expired(now, min(MAX_EXPIRED, queues * max_count))
         depths = []
         for one in named:
             key = layout.key(layout.queue_of(one["n"]))
             with self._client.verb():
-                depth = self._depth(key, now, most, expired.get(key.messages, 0), floor_of(one))
+                depth = self._depth(key, now, max_count, expired.get(key.messages, 0), floor_of(one))
             depths.append((key.ref, depth))
         return depths
 
-    def depth(self, key: QueueKey, now: int, most: int) -> Depth:
+    def depth(self, key: QueueKey, now: int, max_count: int) -> Depth:
         """Return the message counts of one queue by state. Expired messages are not counted, so ``expired`` is 0."""
         with self._client.verb():
-            return self._depth(key, now, most, 0)
+            return self._depth(key, now, max_count, 0)
 
     def measures(self, now: int) -> list[Measure]:
         due = {"e": {"$lte": DatetimeMS(now)}}
@@ -216,10 +216,12 @@ class Figures:
         stages: list[BsonDocument] = [{"$match": due}, {"$limit": most}, by_queue]
         return {one["_id"]: one["count"] for one in self._client.aggregate(stages, layout.EXPIRY)}
 
-    def _depth(self, key: QueueKey, now: int, most: int, expired: int, floor: int = 0) -> Depth:
+    def _depth(self, key: QueueKey, now: int, max_count: int, expired: int, floor: int = 0) -> Depth:
         named = counters_of(self._client, [key])
         while True:
-            found, counters = aggregate_with(self._client, named, self._stages(key, now, most, floor), layout.CLAIMS)
+            found, counters = aggregate_with(
+                self._client, named, self._stages(key, now, max_count, floor), layout.CLAIMS
+            )
             known, floor = floor, floor_of(counters[0]) if counters else 0
             if known == floor:
                 break
@@ -228,7 +230,7 @@ class Figures:
         first = front["first"] / 1000 if front["count"] else None
         return Depth(front["count"], rest["count"] - rest["claimed"], rest["claimed"], expired, first)
 
-    def _stages(self, key: QueueKey, now: int, most: int, floor: int) -> list[BsonDocument]:
+    def _stages(self, key: QueueKey, now: int, max_count: int, floor: int) -> list[BsonDocument]:
         living: BsonDocument = {"e": {"$gt": DatetimeMS(now)}}
         ready = above(self._client.where(key, d={"$lte": now}, **living), floor)
         waiting = above(self._client.where(key, d={"$gt": now}, **living), floor)
@@ -236,13 +238,13 @@ class Figures:
         walked: list[BsonDocument] = [
             {"$match": waiting},
             {"$sort": CLAIM_ORDER},
-            {"$limit": max(MIN_STEPS, STEPS_PER_MESSAGE * most)},
+            {"$limit": max(MIN_STEPS, STEPS_PER_MESSAGE * max_count)},
             {"$group": {"_id": "waiting", "count": {"$sum": 1}, "claimed": {"$sum": claimed}}},
         ]
         return [
             {"$match": ready},
             {"$sort": CLAIM_ORDER},
-            {"$limit": most},
+            {"$limit": max_count},
             {"$group": {"_id": "ready", "count": {"$sum": 1}, "first": {"$min": "$d"}}},
             {"$unionWith": {"coll": layout.MESSAGES, "pipeline": walked}},
         ]

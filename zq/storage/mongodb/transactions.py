@@ -74,11 +74,11 @@ class TransactionController:
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         return self._commits.commit(commit, layout.ms(now), bounds)
 
-    def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
-        return self._commits.carry_on(project, producer, most, layout.ms(now))
+    def continue_commit(self, project: str, producer: str, max_messages: int, now: Seconds) -> bool:
+        return self._commits.continue_commit(project, producer, max_messages, layout.ms(now))
 
-    def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
-        return self._commits.unfinished()
+    def find_unfinished_commits(self, now: Seconds) -> Sequence[UnfinishedCommit]:
+        return self._commits.find_unfinished_commits()
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
         prefix, living = _prefix(project, work), _living(work, layout.ms(now))

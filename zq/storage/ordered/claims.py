@@ -139,12 +139,12 @@ class ClaimController:
         return settled
 
     def handle(
-        self, queue: QueueRef, grips: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
+        self, queue: QueueRef, handles: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
     ) -> Sequence[HandleOutcome]:
         end = Completion(Outcome.DELETED, history, layout.ms(now))
         handled: list[HandleOutcome] = []
         with self._handle as (store, registry):
-            for some in split_into_runs(grips):
+            for some in split_into_runs(handles):
                 with registry.locked(queue) as (state,):
                     handled += (
                         [HandleOutcome.GONE] * len(some) if state is None else handle(store, state, some, late, end)
@@ -393,31 +393,32 @@ def settle_messages(
 
 
 def handle(
-    store: Store, state: QueueState, grips: Sequence[MessageHandle], late: bool, end: Completion
+    store: Store, state: QueueState, handles: Sequence[MessageHandle], late: bool, end: Completion
 ) -> list[HandleOutcome]:
     """Apply operations to claimed messages in one change, and return their outcomes in the same order.
 
     If ``late`` is true, an operation is accepted after the claim has expired, unless the message has been claimed
     since.
     """
-    found = {record.id: (at, record) for at, record in locate(store, state, [grip.id for grip in grips], end.now)}
+    ids = [message_handle.id for message_handle in handles]
+    found = {record.id: (at, record) for at, record in locate(store, state, ids, end.now)}
     change, handled = Change(store, end.now), []
-    for grip in grips:
-        if grip.id not in found:
+    for message_handle in handles:
+        if message_handle.id not in found:
             handled.append(HandleOutcome.GONE)
             continue
-        sequence, record = found[grip.id]
+        sequence, record = found[message_handle.id]
         if sequence in state.reserved:
             handled.append(HandleOutcome.LOST)
             continue
         age = (end.now - record.claimed) // 1000
-        judged = grip.decide(record.claim, record.count, late or record.is_held(end.now), age)
+        judged = message_handle.decide(record.claim, record.count, late or record.is_held(end.now), age)
         handled.append(judged)
         if judged is DONE:
-            if grip.hold is None:
+            if message_handle.hold is None:
                 change.finish(state, sequence, record, end)
             else:
-                _hold(change, state, (sequence, record), grip.hold, end.now)
+                _hold(change, state, (sequence, record), message_handle.hold, end.now)
     change.commit()
     return handled
 

@@ -53,28 +53,28 @@ def take(
     return taken
 
 
-def count_ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
-    """Count up to ``most`` ready messages, and find when the next one becomes ready; see ``QueueController.ready``."""
+def count_ready(store: Store, state: QueueState, max_count: int, now: int) -> Ready:
+    """Count up to ``max_count`` ready messages, and find when the next becomes ready; see ``QueueController.ready``."""
     scan = GroupScan(store, state, now)
     count = 0
-    for _, group, head in scan.entries() if most else ():
-        count += sum(1 for _ in islice(scan.ready(group, ScannedRecords(head), most - count), most - count))
-        if count == most:
+    for _, group, head in scan.entries() if max_count else ():
+        count += sum(1 for _ in islice(scan.ready(group, ScannedRecords(head), max_count - count), max_count - count))
+        if count == max_count:
             break
     later = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
     moments = (layout.triple.unpack(key)[1] for key, _ in later)
     return Ready(count, next((moment / 1000 for moment in moments), None))
 
 
-def count_depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
+def count_depth(store: Store, state: QueueState, expired: int, now: int, max_count: int) -> Depth:
     """Count the messages of a grouped queue by state; see ``Storage.depth``.
 
-    Read only the first ``most`` messages, and count all remaining messages as ready. ``expired`` is the number of
+    Read only the first ``max_count`` messages, and count all remaining messages as ready. ``expired`` is the number of
     expired messages, which the caller has counted.
     """
     counts = dict.fromkeys(State, 0)
     oldest = seen = 0
-    for key, value in islice(store.scan("messages", *state.bounds(), spare=True), most):
+    for key, value in islice(store.scan("messages", *state.bounds(), spare=True), max_count):
         record = layout.decode_record(value)
         seen += 1
         if record.expires <= now:

@@ -243,7 +243,7 @@ class Log:
         new = [(one.batch, its) for one, its, value in zip(batches, before, known, strict=True) if value is None]
         store.write([write for batch, its in new for write in batch_writes(batch, its)])
 
-    def trimmed(self) -> Range | None:
+    def take_trimmed_range(self) -> Range | None:
         """Return a range of keys for the caller to compact: the batches trimmed since the last returned range.
 
         Return None if the range is small. Also return None if a trim has happened since the last call, because the
@@ -301,8 +301,8 @@ class Logs:
         known = project in self._logs or self._store.get("logs", layout.project_prefix(project)) is not None
         return self.ensure(project) if known else None
 
-    def trimmed(self) -> Iterator[Range]:
-        return filter(None, (log.trimmed() for log in list(self._logs.values())))
+    def take_trimmed_ranges(self) -> Iterator[Range]:
+        return filter(None, (log.take_trimmed_range() for log in list(self._logs.values())))
 
     def ensure(self, project: str) -> Log:
         """Return the project's log. A missing log is created in memory and stored with its first batch."""

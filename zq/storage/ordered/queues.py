@@ -85,7 +85,7 @@ class QueueController:
             claimed, total - claimed, oldest, newest, state.tally.sequence - startup.initial_value(state.tally.start)
         )
 
-    def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
+    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> Ready:
         moment = layout.ms(now)
         with self._handle as (store, registry):
             state = registry.find(queue)
@@ -93,15 +93,15 @@ class QueueController:
                 return Ready()
             if state.grouping:
                 with registry.locked(queue):
-                    return groups.count_ready(store, state, most, moment)
+                    return groups.count_ready(store, state, max_count, moment)
             present = layout.pair.pack(state.number, moment + 1)
-            came = state.ready_cursor.entries(store, present) if most else iter(())
+            came = state.ready_cursor.entries(store, present) if max_count else iter(())
             ready = (
                 1 for key, expires in came if _decode(expires) > moment and _decode(key[-8:]) not in state.reserved
             )
-            count = sum(1 for _ in islice(ready, most))
+            count = sum(1 for _ in islice(ready, max_count))
             fresh = scan_fresh_times(store, state, moment)
-            count += sum(1 for _ in islice(takewhile(lambda available: available <= moment, fresh), most - count))
+            count += sum(1 for _ in islice(takewhile(lambda available: available <= moment, fresh), max_count - count))
             later = next(store.scan("available", present, state.bounds()[1], spare=True), None)
             moments = [] if later is None else [layout.triple.unpack(later[0])[1]]
             moments += islice((available for available in fresh if available > moment), 1)

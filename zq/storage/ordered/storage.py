@@ -105,7 +105,7 @@ class OrderedStorage:
             self._configure(expiry)
         self._record_clock()
         with self._handle as (_, registry):
-            self._housekeeping.maintain(registry.logs.trimmed())
+            self._housekeeping.maintain(registry.logs.take_trimmed_ranges())
         return self._active_expiry.sweep(layout.ms(now), pace or Steps())
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
@@ -114,11 +114,11 @@ class OrderedStorage:
             staged, staged_size = stages.usage(store, project)
         return Usage(messages + staged, size + staged_size + staged * OVERHEAD)
 
-    def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        return self._metrics.depths(layout.ms(now), queues, most)
+    def depths(self, now: Seconds, queues: int, max_count: int) -> Sequence[tuple[QueueRef, Depth]]:
+        return self._metrics.depths(layout.ms(now), queues, max_count)
 
-    def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        return self._metrics.depth(queue, layout.ms(now), most)
+    def depth(self, queue: QueueRef, now: Seconds, max_count: int) -> Depth:
+        return self._metrics.depth(queue, layout.ms(now), max_count)
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         for _ in range(MAX_CLAIM_ATTEMPTS):  # the message may move in between
@@ -207,24 +207,31 @@ class StoreMetrics:
         self._active_expiry = active_expiry
         self._lazy_expiry = lazy_expiry
 
-    def depths(self, now: int, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
+    def depths(self, now: int, queues: int, max_count: int) -> Sequence[tuple[QueueRef, Depth]]:
         with self._handle as session:
             keys = [key for key, _ in islice(session.store.scan("queues", b"", layout.END, spare=True), queues)]
             states = [
                 state for key in keys if (state := session.registry.find(layout.decode_queue_key(key))) is not None
             ]
-            due = islice(self._scan_expired(session.store, now), min(most * len(states), MAX_EXPIRED))
+            due = islice(self._scan_expired(session.store, now), min(max_count * len(states), MAX_EXPIRED))
             expired = Counter(key[8:16] for key in due)
             return [
-                (state.ref, _count_depth(session.store, state, expired[layout.number.pack(state.number)], now, most))
+                (
+                    state.ref,
+                    _count_depth(session.store, state, expired[layout.number.pack(state.number)], now, max_count),
+                )
                 for state in states
             ]
 
-    def depth(self, queue: QueueRef, now: int, most: int) -> Depth:
+    def depth(self, queue: QueueRef, now: int, max_count: int) -> Depth:
         """Return the message counts of one queue; see ``Storage.depth``. Expired messages are not counted."""
         with self._handle as session:
             state = session.registry.find(queue)
-            return Depth() if state is None else replace(_count_depth(session.store, state, most, now, most), expired=0)
+            return (
+                Depth()
+                if state is None
+                else replace(_count_depth(session.store, state, max_count, now, max_count), expired=0)
+            )
 
     def measures(self, now: int) -> list[Measure]:
         """Return the metrics of the store. Metrics that are unreadable because of damage are left out."""
@@ -263,57 +270,57 @@ def _measure_messages(store: Store) -> Iterator[Measure]:
     yield Measure("store_messages", sum(layout.decode_tally(value).count for _, value in tallies))
 
 
-def _count_depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
-    """Return the message counts of one queue. For each state, scan up to ``most`` messages.
+def _count_depth(store: Store, state: QueueState, expired: int, now: int, max_count: int) -> Depth:
+    """Return the message counts of one queue. For each state, scan up to ``max_count`` messages.
 
     If the counts of the other states are complete, all remaining messages are ready, and no scan for them is necessary.
     ``expired`` is the number of expired messages, which the caller has counted.
     """
     if state.grouping:
-        return groups.count_depth(store, state, expired, now, most)
-    claimed, all_claims = _count_claimed(store, state, now, most)
+        return groups.count_depth(store, state, expired, now, max_count)
+    claimed, all_claims = _count_claimed(store, state, now, max_count)
     present = layout.pair.pack(state.number, now + 1)
-    later, all_later = _count_live(store.scan("available", present, state.bounds()[1], spare=True), now, 2 * most)
+    later, all_later = _count_live(store.scan("available", present, state.bounds()[1], spare=True), now, 2 * max_count)
     came = state.ready_cursor.entries(store, present)
-    oldest = next((key for key, expires in islice(came, most) if layout.number.unpack(expires)[0] > now), None)
-    fresh = [moment for moment in islice(scan_fresh_times(store, state, now), most) if moment <= now]
+    oldest = next((key for key, expires in islice(came, max_count) if layout.number.unpack(expires)[0] > now), None)
+    fresh = [moment for moment in islice(scan_fresh_times(store, state, now), max_count) if moment <= now]
     if oldest is None and not fresh:
         ready = 0
-    elif all_claims and all_later and expired < most:
+    elif all_claims and all_later and expired < max_count:
         ready = max(0, state.tally.count - expired - later)
     else:
         entries = store.scan("available", oldest, present, spare=True) if oldest is not None else iter(())
-        ready = min(most, _count_live(entries, now, most)[0] + len(fresh))
+        ready = min(max_count, _count_live(entries, now, max_count)[0] + len(fresh))
     moments = [*fresh[:1], *([] if oldest is None else [layout.triple.unpack(oldest)[1]])]
     moment = min(moments) / 1000 if moments else None
-    delayed = max(0, later - claimed) if all_claims else _count_delayed(store, state, now, most)
+    delayed = max(0, later - claimed) if all_claims else _count_delayed(store, state, now, max_count)
     return Depth(ready, delayed, claimed, expired, moment)
 
 
-def _count_claimed(store: Store, state: QueueState, now: int, most: int) -> tuple[int, bool]:
-    """Count the messages of live claims among the first ``most`` messages in ``claims``.
+def _count_claimed(store: Store, state: QueueState, now: int, max_count: int) -> tuple[int, bool]:
+    """Count the messages of live claims among the first ``max_count`` messages in ``claims``.
 
     Also return whether the scan has read all claims of the queue.
     """
     claimed = seen = 0
     for _, value in store.scan("claims", *state.bounds(), spare=True):
         ends, sequences = layout.decode_group(value)
-        count = min(len(sequences), most - seen)
+        count = min(len(sequences), max_count - seen)
         claimed += count if ends > now else 0
         seen += count
-        if seen == most:
+        if seen == max_count:
             return claimed, False
     return claimed, True
 
 
-def _count_delayed(store: Store, state: QueueState, now: int, most: int) -> int:
+def _count_delayed(store: Store, state: QueueState, now: int, max_count: int) -> int:
     entries = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
-    values = store.get_many("messages", [key[:8] + key[16:] for key, _ in islice(entries, most)])
+    values = store.get_many("messages", [key[:8] + key[16:] for key, _ in islice(entries, max_count)])
     records = (layout.decode_record(value) for value in values if value is not None)
     return sum(1 for record in records if record.expires > now and not record.is_held(now))
 
 
-def _count_live(entries: Iterator[tuple[bytes, bytes]], now: int, most: int) -> tuple[int, bool]:
-    """Count unexpired messages among the first ``most`` entries. Also return whether there are fewer than ``most``."""
-    ends = [layout.number.unpack(value)[0] > now for _, value in islice(entries, most)]
-    return sum(ends), len(ends) < most
+def _count_live(entries: Iterator[tuple[bytes, bytes]], now: int, max_count: int) -> tuple[int, bool]:
+    """Count unexpired messages among the first ``max_count`` entries. Also return whether there are fewer entries."""
+    ends = [layout.number.unpack(value)[0] > now for _, value in islice(entries, max_count)]
+    return sum(ends), len(ends) < max_count

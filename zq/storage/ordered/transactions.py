@@ -109,17 +109,17 @@ class TransactionController:
             session.store.wait_durable()
         return committed
 
-    def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
+    def continue_commit(self, project: str, producer: str, max_messages: int, now: Seconds) -> bool:
         prefix = _producer_prefix(project, producer)
         with self._handle as session:
             with self._stripes.locked(_producer_lock(prefix)):
-                left = _process_slice(session, prefix, most, layout.ms(now))
+                left = _process_slice(session, prefix, max_messages, layout.ms(now))
             session.registry.context.housekeeping.bound_memory()
             if not left:
                 session.store.wait_durable()
         return left
 
-    def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
+    def find_unfinished_commits(self, now: Seconds) -> Sequence[UnfinishedCommit]:
         with self._handle as (store, _):
             return [_describe_commit(producer, value) for producer, value in stages.scan_commits(store)]
 
@@ -321,22 +321,22 @@ def _describe_commit(producer: bytes, value: bytes) -> UnfinishedCommit:
     )
 
 
-def _process_slice(session: Session, producer: bytes, most: int, now: int) -> bool:
+def _process_slice(session: Session, producer: bytes, max_messages: int, now: int) -> bool:
     commit = stages.find_commit(session.store, producer)
     if commit is None:
         return False
     if commit.reserved:
-        _delete_slice(session, producer, commit, min(most, MAX_SLICE), now)
+        _delete_slice(session, producer, commit, min(max_messages, MAX_SLICE), now)
     else:
-        _publish_slice(session, producer, commit, min(most, MAX_SLICE), now)
+        _publish_slice(session, producer, commit, min(max_messages, MAX_SLICE), now)
     return bool(commit.reserved or commit.rests)
 
 
-def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
-    """Delete up to ``most`` messages, and update the commit's entry. Skip queues that were purged or deleted."""
+def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, max_messages: int, now: int) -> None:
+    """Delete up to ``max_messages`` messages, and update the commit's entry. Skip purged and deleted queues."""
     store, registry = session
     first = commit.reserved[0]
-    part, first.sequences = first.sequences[:most], first.sequences[most:]
+    part, first.sequences = first.sequences[:max_messages], first.sequences[max_messages:]
     if not first.sequences:
         del commit.reserved[0]
     state = registry.find_by_number(first.number)
@@ -354,9 +354,9 @@ def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: i
             state.reserved.difference_update(part)
 
 
-def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
+def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, max_messages: int, now: int) -> None:
     store, registry = session
-    keys, items = _next_staged(store, commit.rests[0], most)
+    keys, items = _next_staged(store, commit.rests[0], max_messages)
     project = layout.decode_project(layout.extract_project_prefix(producer))
     refs = [QueueRef(project, name) for name in dict.fromkeys(item.queue for item in items)]
     _advance(commit, len(keys), sum(item.draft.size for item in items))
@@ -374,12 +374,12 @@ def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: 
             registry.ensure(ref)
 
 
-def _next_staged(store: Store, rest: StageRest, most: int) -> tuple[Sequence[bytes], Sequence[Staged]]:
+def _next_staged(store: Store, rest: StageRest, max_messages: int) -> tuple[Sequence[bytes], Sequence[Staged]]:
     keys: list[bytes] = []
     items: list[Staged] = []
     size = 0
     entries = store.scan("staged", layout.pair.pack(rest.number, rest.at), layout.number.pack(rest.number + 1))
-    for key, value in islice(entries, most):
+    for key, value in islice(entries, max_messages):
         item = stages.decode_message(value)
         size += item.draft.size
         if items and size > MAX_SLICE_BYTES:

@@ -100,12 +100,12 @@ class PooledStorage:
             max(usage.age for usage in used),
         )
 
-    def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        found = (depth for store in self._stores.available() for depth in store.depths(now, queues, most))
+    def depths(self, now: Seconds, queues: int, max_count: int) -> Sequence[tuple[QueueRef, Depth]]:
+        found = (depth for store in self._stores.available() for depth in store.depths(now, queues, max_count))
         return list(islice(found, queues))
 
-    def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        return self._stores.get(self._bindings.find(queue)).depth(queue, now, most)
+    def depth(self, queue: QueueRef, now: Seconds, max_count: int) -> Depth:
+        return self._stores.get(self._bindings.find(queue)).depth(queue, now, max_count)
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         """Return the live message with its queue or, if it is in no queue, its latest history entry in any store."""

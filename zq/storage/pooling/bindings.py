@@ -28,9 +28,9 @@ from zq.model.pools import (
     Pool,
     Unbound,
     binding_ref,
-    bound_ref,
     each,
     flavor_ref,
+    index_ref,
     pool_ref,
     read_binding,
     read_pool,
@@ -178,9 +178,9 @@ class Bindings:
             if store_of(binding.pool).queues.get(queue) is not None:  # created again by a server with a cached binding
                 self._revive(queue, document)
             else:
-                self._documents.delete(bound_ref(binding.pool, queue), now)
+                self._documents.delete(index_ref(binding.pool, queue), now)
                 if not self._documents.delete(document.ref, now, expected=document.version):
-                    self._documents.put(bound_ref(binding.pool, queue), b"", now)
+                    self._documents.put(index_ref(binding.pool, queue), b"", now)
         self._documents.delete(note.ref, now, expected=note.version)
 
     def _bind(self, queue: QueueRef, flavor: str | None, beside: str | None) -> str | None:
@@ -197,17 +197,17 @@ class Bindings:
             pool = DEFAULT_POOL
         else:
             pool = self._choose_pool(flavor)
-        self._documents.put(bound_ref(pool, queue), b"", now)
+        self._documents.put(index_ref(pool, queue), b"", now)
         value = msgspec.json.encode(Binding(pool))
         if not self._documents.put(binding_ref(queue), value, now, expected=""):
             if (other := self._read(queue)) is None or read_binding(other).pool != pool:
-                self._documents.delete(bound_ref(pool, queue), now)
+                self._documents.delete(index_ref(pool, queue), now)
             return None
         if pool and self._documents.get(pool_ref(pool), now) is None:
             self.pools(fresh=True)
             made = self._read(queue)
             if made is not None and made.value == value and self._documents.delete(made.ref, now, made.version):
-                self._documents.delete(bound_ref(pool, queue), now)
+                self._documents.delete(index_ref(pool, queue), now)
             if beside is not None:
                 raise Unavailable(f"The pool {pool} no longer exists.")
             return None
@@ -250,7 +250,7 @@ class Bindings:
         if binding.deleted is None:
             return binding.pool
         now = self._catalogue.now()
-        self._documents.put(bound_ref(binding.pool, queue), b"", now)
+        self._documents.put(index_ref(binding.pool, queue), b"", now)
         live = msgspec.json.encode(Binding(binding.pool))
         return binding.pool if self._documents.put(document.ref, live, now, expected=document.version) else None
 

@@ -270,8 +270,8 @@ class Transactions(Controller):
 
     advance_fence = _route_to_catalogue("advance_fence")
     drop_stage = _route_to_catalogue("drop_stage")
-    carry_on = _route_to_catalogue("carry_on")
-    unfinished = _route_to_catalogue("unfinished")
+    continue_commit = _route_to_catalogue("continue_commit")
+    find_unfinished_commits = _route_to_catalogue("find_unfinished_commits")
     count = _route_to_catalogue("count")
     list = _route_to_catalogue("list")
     last = _route_to_catalogue("last")

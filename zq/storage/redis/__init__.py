@@ -44,7 +44,7 @@ class RedisStorage(Defaults):
         self._expiry = expiry
         self._store = store = Store(client)
         self._active_expiry = ActiveExpiry(store)
-        self._figures = StoreStats(store)
+        self._stats = StoreStats(store)
         self._follower = LogSubscriber(client.network, database)
         self._listener: QueueSubscriber | None = None
         self.queues = QueueController(store)
@@ -81,11 +81,11 @@ class RedisStorage(Defaults):
         messages, size = self._client.command(key, b"HMGET", key, b"messages", b"bytes")
         return Usage(int(messages or 0), int(size or 0))
 
-    def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        return self._figures.depths(layout.ms(now), queues, most)
+    def depths(self, now: Seconds, queues: int, max_count: int) -> Sequence[tuple[QueueRef, Depth]]:
+        return self._stats.depths(layout.ms(now), queues, max_count)
 
-    def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        return self._figures.depth(queue, layout.ms(now), most)
+    def depth(self, queue: QueueRef, now: Seconds, max_count: int) -> Depth:
+        return self._stats.depth(queue, layout.ms(now), max_count)
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         for queues in browsing.pages(self.queues, project):
@@ -94,7 +94,7 @@ class RedisStorage(Defaults):
         return browsing.find_latest(self, project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
-        return self._figures.measures(layout.ms(now))
+        return self._stats.measures(layout.ms(now))
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         if self._listener is None:

@@ -107,7 +107,7 @@ class ClaimController:
 
     def _claimed(self, project: str, names: Sequence[str]) -> Sequence[str]:
         keys = [layout.keys(QueueRef(project, name)).claims for name in names]
-        counts = self._store.client.each([ReadRequest(key, (b"EXISTS", key)) for key in keys])
+        counts = self._store.client.read_pipelined([ReadRequest(key, (b"EXISTS", key)) for key in keys])
         return [name for name, count in zip(names, counts, strict=True) if count]
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
@@ -143,14 +143,14 @@ class ClaimController:
         return decode_settled(schedule_arrivals(self._store, plan.targets, reply, moment))
 
     def handle(
-        self, queue: QueueRef, grips: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
+        self, queue: QueueRef, handles: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
     ) -> Sequence[HandleOutcome]:
         moment = layout.ms(now)
         terms = [b"%d" % moment, layout.keys(queue).full, b"%d" % late, b"%d" % history]
-        for grip in grips:
-            hold = -1 if grip.hold is None else grip.hold
-            numbers = (grip.count, hold, grip.max_hold)
-            terms += [layout.packed(grip.id), layout.text(grip.claim), *(b"%d" % number for number in numbers)]
+        for handle in handles:
+            hold = -1 if handle.hold is None else handle.hold
+            numbers = (handle.count, hold, handle.max_hold)
+            terms += [layout.packed(handle.id), layout.text(handle.claim), *(b"%d" % number for number in numbers)]
         blocks = self._store.schedule_history(queue, history, moment)
         return [HANDLE_OUTCOMES[byte] for byte in self._store.run(scripts.HANDLE, queue, *terms, more=blocks)]
 

@@ -67,7 +67,7 @@ UNCONFIRMED_ERROR: Final = "Too few replicas of the store confirmed the change i
 
 
 class ReadRequest(NamedTuple):
-    """A read-only command or script for ``Client.each``. ``key`` selects the server."""
+    """A read-only command or script for ``Client.read_pipelined``. ``key`` selects the server."""
 
     key: bytes
     arguments: Command
@@ -115,21 +115,21 @@ class Client:
             pubsub.ssubscribe(channel)
             pubsub.get_message(timeout=self._timeout)
 
-    def each(self, asked: Sequence[ReadRequest]) -> list[Reply]:
+    def read_pipelined(self, requests: Sequence[ReadRequest]) -> list[Reply]:
         """Send read-only commands and scripts, and return their replies in the same order."""
         with translate_errors():
             deadline = time.monotonic() + self._timeout
             try:
-                return self._each(asked, deadline)
+                return self._read_pipelined(requests, deadline)
             except DEFERRED:
-                return _repeat(partial(self._each, asked), deadline)
+                return _repeat(partial(self._read_pipelined, requests), deadline)
 
-    def _each(self, asked: Sequence[ReadRequest], deadline: float) -> list[Reply]:
-        replies: list[Reply] = [None] * len(asked)
-        for pool, places in self._servers([request.key for request in asked]).values():
+    def _read_pipelined(self, requests: Sequence[ReadRequest], deadline: float) -> list[Reply]:
+        replies: list[Reply] = [None] * len(requests)
+        for pool, places in self._servers([request.key for request in requests]).values():
             for start in range(0, len(places), MAX_PIPELINED_COMMANDS):
                 part = places[start : start + MAX_PIPELINED_COMMANDS]
-                answers = self._exchange_all(pool, [asked[at] for at in part], deadline)
+                answers = self._exchange_all(pool, [requests[at] for at in part], deadline)
                 for at, reply in zip(part, answers, strict=True):
                     replies[at] = reply
         return replies

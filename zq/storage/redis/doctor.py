@@ -32,7 +32,7 @@ def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[S
     client = Client(network.reach(where, chosen.timeout), chosen.timeout)
     try:
         startup.inspect(client, where)
-        servers = [startup.parse_info(reply) for reply in ask_each(client, b"INFO")]
+        servers = [startup.parse_info(reply) for reply in run_on_each_server(client, b"INFO")]
         yield (
             Check("store version", partial(check_version, servers)),
             Check("store memory", partial(check_memory, servers)),
@@ -46,9 +46,9 @@ def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[S
         client.close()
 
 
-def ask_each(client: Client, *command: bytes) -> Sequence[Any]:
+def run_on_each_server(client: Client, *command: bytes) -> Sequence[Any]:
     """Run a command on each server, and return the replies."""
-    return client.each([ReadRequest(key, command) for key in client.pick_per_server(BUCKETS)])
+    return client.read_pipelined([ReadRequest(key, command) for key in client.pick_per_server(BUCKETS)])
 
 
 def check_version(servers: Sequence[Facts]) -> Finding:
@@ -91,7 +91,7 @@ def check_persistence(servers: Sequence[Facts], client: Client) -> Finding:
             "The append-only file is off, so a restart of Redis loses acknowledged messages.", "Set appendonly yes."
         )
     try:
-        policies = {policy.decode() for _, policy in ask_each(client, b"CONFIG", b"GET", b"appendfsync")}
+        policies = {policy.decode() for _, policy in run_on_each_server(client, b"CONFIG", b"GET", b"appendfsync")}
     except Unavailable as error:
         if isinstance(error.__cause__, ResponseError):
             return skip("The append-only file is on, but this user may not read appendfsync with CONFIG GET.")

@@ -148,40 +148,42 @@ class StoreStats:
         self._store = store
         self._client = store.client
 
-    def depths(self, now: int, queues: int, most: int) -> list[tuple[QueueRef, Depth]]:
-        """Return the message counts by state for up to ``queues`` queues. No count exceeds ``most``."""
+    def depths(self, now: int, queues: int, max_count: int) -> list[tuple[QueueRef, Depth]]:
+        """Return the message counts by state for up to ``queues`` queues. No count exceeds ``max_count``."""
         named = self._queues(queues)
-        terms = b"%d" % now, b"%d" % most
-        replies = self._client.each([self._store.read_request(scripts.DEPTH, queue, *terms) for queue in named])
+        terms = b"%d" % now, b"%d" % max_count
+        replies = self._client.read_pipelined(
+            [self._store.read_request(scripts.DEPTH, queue, *terms) for queue in named]
+        )
         return [(queue, _depth(*figures)) for queue, figures in zip(named, replies, strict=True)]
 
-    def depth(self, queue: QueueRef, now: int, most: int) -> Depth:
-        return _depth(*self._store.run(scripts.DEPTH, queue, b"%d" % now, b"%d" % most))
+    def depth(self, queue: QueueRef, now: int, max_count: int) -> Depth:
+        return _depth(*self._store.run(scripts.DEPTH, queue, b"%d" % now, b"%d" % max_count))
 
     def measures(self, now: int) -> list[Measure]:
         return [*self._store.removals.measures(), *self._memory(), *self._messages(), *self._expired(now)]
 
-    def _queues(self, most: int) -> list[QueueRef]:
+    def _queues(self, max_count: int) -> list[QueueRef]:
         far = b"%d" % layout.FAR
-        bounds = far, far, b"BYSCORE", b"LIMIT", b"0", b"%d" % most
-        named = self._client.each([ReadRequest(key, (b"ZRANGE", key, *bounds)) for key in BUCKETS])
+        bounds = far, far, b"BYSCORE", b"LIMIT", b"0", b"%d" % max_count
+        named = self._client.read_pipelined([ReadRequest(key, (b"ZRANGE", key, *bounds)) for key in BUCKETS])
         projects = [layout.queue_of(member[layout.MOMENT.size :]) for members in named for member in members]
         found: list[QueueRef] = []
         for start in range(0, len(projects), PROJECTS):
-            if len(found) >= most:
+            if len(found) >= max_count:
                 break
             part = projects[start : start + PROJECTS]
-            last = b"%d" % (most - len(found) - 1)
+            last = b"%d" % (max_count - len(found) - 1)
             keys = [layout.keys(project).names for project in part]
-            names = self._client.each([ReadRequest(key, (b"ZRANGE", key, b"0", last)) for key in keys])
+            names = self._client.read_pipelined([ReadRequest(key, (b"ZRANGE", key, b"0", last)) for key in keys])
             for project, its in zip(part, names, strict=True):
                 found += [QueueRef(project.project, layout.string(name)) for name in its]
-        return found[:most]
+        return found[:max_count]
 
     def _memory(self) -> list[Measure]:
         keys = self._client.pick_per_server(BUCKETS)
         try:
-            replies = self._client.each([ReadRequest(key, (b"INFO", b"memory")) for key in keys])
+            replies = self._client.read_pipelined([ReadRequest(key, (b"INFO", b"memory")) for key in keys])
         except Unavailable as unavailable:
             if isinstance(unavailable.__cause__, NoPermissionError):
                 return []
@@ -195,17 +197,25 @@ class StoreStats:
         if len(queues) > COUNTED:
             return []
         keys = [layout.keys(queue).stream for queue in queues]
-        return [Measure("store_messages", sum(self._client.each([ReadRequest(key, (b"XLEN", key)) for key in keys])))]
+        return [
+            Measure(
+                "store_messages", sum(self._client.read_pipelined([ReadRequest(key, (b"XLEN", key)) for key in keys]))
+            )
+        ]
 
     def _expired(self, now: int) -> list[Measure]:
         bounds = b"-inf", b"%d" % now, b"BYSCORE", b"LIMIT", b"0"
-        due = self._client.each([ReadRequest(key, (b"ZRANGE", key, *bounds, b"%d" % DUE)) for key in BUCKETS])
+        due = self._client.read_pipelined([ReadRequest(key, (b"ZRANGE", key, *bounds, b"%d" % DUE)) for key in BUCKETS])
         queues = dict.fromkeys(layout.queue_of(member[layout.MOMENT.size :]) for members in due for member in members)
         keys = [key for queue in queues for key in _by_expiry(queue)]
-        firsts = self._client.each([ReadRequest(key, (b"ZRANGE", key, b"0", b"0", b"WITHSCORES")) for key in keys])
+        firsts = self._client.read_pipelined(
+            [ReadRequest(key, (b"ZRANGE", key, b"0", b"0", b"WITHSCORES")) for key in keys]
+        )
         oldest = min((float(first[1]) for first in firsts if first), default=now)
         named = [layout.keys(queue).expiry for queue in queues if queue.name]
-        counts = self._client.each([ReadRequest(key, (b"ZCOUNT", key, b"-inf", b"%d" % now)) for key in named])
+        counts = self._client.read_pipelined(
+            [ReadRequest(key, (b"ZCOUNT", key, b"-inf", b"%d" % now)) for key in named]
+        )
         return [
             Measure("expired_waiting", min(sum(counts), MAX_EXPIRED_WAITING)),
             Measure("sweep_lag_seconds", max(0.0, now - oldest) / 1000),

@@ -188,8 +188,8 @@ def _within(position: Position) -> Sequence[int]:
 
 def locate(store: Store, queues: Sequence[QueueRef], message: str, now: int) -> LocatedMessage | None:
     """Find a live message in one of several queues, or return ``None``."""
-    asked = [store.read_request(scripts.GET, queue, b"%d" % now, layout.packed(message)) for queue in queues]
-    for queue, blob in zip(queues, store.client.each(asked), strict=True):
+    requests = [store.read_request(scripts.GET, queue, b"%d" % now, layout.packed(message)) for queue in queues]
+    for queue, blob in zip(queues, store.client.read_pipelined(requests), strict=True):
         for found in replies.messages(blob, 0, now):
             return LocatedMessage(queue, HistoryEntry(found))
     return None

@@ -61,7 +61,7 @@ class ParcelController:
 
     def projects(self) -> Sequence[str]:
         client, far = self._store.client, b"%d" % layout.FAR
-        found = client.each([ReadRequest(key, (b"ZRANGE", key, far, far, b"BYSCORE")) for key in BUCKETS])
+        found = client.read_pipelined([ReadRequest(key, (b"ZRANGE", key, far, far, b"BYSCORE")) for key in BUCKETS])
         members = (member for bucket in found for member in bucket)
         projects = {"", *(layout.queue_of(member[layout.MOMENT.size :]).project for member in members)}
         unknown = self._tags() - {_tag(project) for project in projects}
@@ -243,7 +243,9 @@ class ParcelReader:
         names = sorted(field[len(ANSWERS) :] for field in fields if field.startswith(ANSWERS))
         names = names[bisect_right(names, layout.text(after)) :]
         while names and len(found) < limit:
-            scores = client.each([ReadRequest(keys.names, (b"ZSCORE", keys.names, name)) for name in names[:limit]])
+            scores = client.read_pipelined(
+                [ReadRequest(keys.names, (b"ZSCORE", keys.names, name)) for name in names[:limit]]
+            )
             found += [layout.string(name) for name, score in zip(names, scores, strict=False) if score is None]
             names = names[limit:]
         return found[:limit]

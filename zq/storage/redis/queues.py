@@ -53,13 +53,13 @@ class QueueController:
     def purge(self, queue: QueueRef) -> None:
         self._store.run(scripts.QUEUE_PURGE, queue)
 
-    def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
+    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> Ready:
         moment = b"%d" % layout.ms(now)
         while True:
-            found, expired, later = self._store.run(scripts.READY, queue, moment, b"%d" % most, layout.full(queue))
+            found, expired, later = self._store.run(scripts.READY, queue, moment, b"%d" % max_count, layout.full(queue))
             self._store.removals.add("read", expired)
             if found >= 0:
-                return Ready(min(found, most), float(later) / 1000 if later else None)
+                return Ready(min(found, max_count), float(later) / 1000 if later else None)
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
         moment = b"%d" % layout.ms(now)

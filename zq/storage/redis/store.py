@@ -67,7 +67,7 @@ class Store:
         return self.client.run(script, (*layout.keys(queue).first, *chain.from_iterable(more)), *arguments)
 
     def read_request(self, script: Script, queue: QueueRef, *arguments: bytes) -> ReadRequest:
-        """Return a read-only script call on a queue, for ``Client.each``."""
+        """Return a read-only script call on a queue, for ``Client.read_pipelined``."""
         keys = layout.keys(queue).first
         return ReadRequest(keys[0], arguments, script, keys)
 

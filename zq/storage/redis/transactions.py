@@ -116,7 +116,7 @@ def register(store: Store, commit: Commit, now: int) -> None:
     _schedule(store, b"%d" % now, msgpack.encode(entry), b"", b"")
 
 
-def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
+def find_unfinished_commits(store: Store, now: int) -> Sequence[UnfinishedCommit]:
     """Return up to ``MAX_READ_COMMITS`` open commits of all projects, and remove stale entries of ``OPEN_KEY``."""
     bounds = OPEN_KEY, b"0", b"%d" % (MAX_READ_COMMITS - 1), b"WITHSCORES"
     found = store.client.command(OPEN_KEY, b"ZRANGE", *bounds)
@@ -127,7 +127,7 @@ def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
         packed, phase = _find_open(store, project, entry.producer)
         if packed is not None and unpack(packed).batch == entry.batch:
             block = layout.own(project, f"open:{phase}:{producer}")[0]
-            left = store.client.each(
+            left = store.client.read_pipelined(
                 [ReadRequest(block, (b"LLEN", block)), ReadRequest(block, (b"LINDEX", block, b"0"))]
             )
             progress = f"{entry.batch.decode()} {phase} {left[0]} {len(left[1] or b'')}"
@@ -137,15 +137,15 @@ def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
     return open_ones
 
 
-def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> bool:
-    """Process up to ``most`` messages of the producer's open commit, and return whether the commit is still open."""
+def continue_commit(store: Store, project: str, producer: str, max_messages: int, now: int) -> bool:
+    """Process up to ``max_messages`` messages of the producer's open commit. Return whether it is still open."""
     name, whole = layout.text(producer), layout.whole(project)
     packed, phase = _find_open(store, project, name)
     if packed is None:
         return False
     commit = unpack(packed)
     more, terms = _slice_arguments(store, project, commit, phase, now)
-    numbers = b"%d" % phase, b"%d" % commit.phases, b"%d" % most, b"%d" % CAPACITY
+    numbers = b"%d" % phase, b"%d" % commit.phases, b"%d" % max_messages, b"%d" % CAPACITY
     keys = [layout.keys(whole).transactions, layout.opened(project, producer, phase), *more]
     return bool(store.run(scripts.CARRY, whole, b"%d" % now, name, packed, *numbers, *terms, more=keys))
 
@@ -177,7 +177,9 @@ def _slice_arguments(
 
 def _find_open(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
     keys = layout.keys(layout.whole(project))
-    packed, phase = store.client.each([ReadRequest(key, (b"HGET", key, producer)) for key in (keys.open, keys.phase)])
+    packed, phase = store.client.read_pipelined(
+        [ReadRequest(key, (b"HGET", key, producer)) for key in (keys.open, keys.phase)]
+    )
     return packed, int(phase or 0)
 
 
@@ -320,25 +322,25 @@ class TransactionController:
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         return Attempt(self._store, commit, layout.ms(now), bounds).run()
 
-    def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
-        return carry_on(self._store, project, producer, most, layout.ms(now))
+    def continue_commit(self, project: str, producer: str, max_messages: int, now: Seconds) -> bool:
+        return continue_commit(self._store, project, producer, max_messages, layout.ms(now))
 
-    def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
-        return unfinished(self._store, layout.ms(now))
+    def find_unfinished_commits(self, now: Seconds) -> Sequence[UnfinishedCommit]:
+        return find_unfinished_commits(self._store, layout.ms(now))
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
         keys, title = layout.keys(layout.whole(project)), layout.text(name)
         if work is Work.FENCE:
             key = keys.fences[0]
-            asked = [ReadRequest(key, (b"HLEN", key)), ReadRequest(key, (b"HEXISTS", key, title))]
-            count, known = self._store.client.each(asked)
+            requests = [ReadRequest(key, (b"HLEN", key)), ReadRequest(key, (b"HEXISTS", key, title))]
+            count, known = self._store.client.read_pipelined(requests)
             return WorkCount(int(count), bool(known))
         key, moment = keys.staging if work is Work.STAGE else keys.producing, layout.ms(now)
-        asked = [
+        requests = [
             ReadRequest(key, (b"ZCOUNT", key, b"(%d" % moment, b"+inf")),
             ReadRequest(key, (b"ZSCORE", key, title)),
         ]
-        count, ends = self._store.client.each(asked)
+        count, ends = self._store.client.read_pipelined(requests)
         return WorkCount(int(count), ends is not None and float(ends) > moment)
 
     def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
@@ -367,14 +369,16 @@ class TransactionController:
                 for name, it, at, opened in rows
             ]
         keys = [layout.content(project, name)[0] for name in names]
-        counts = self._store.client.each([ReadRequest(key, (b"LLEN", key)) for key in keys])
+        counts = self._store.client.read_pipelined([ReadRequest(key, (b"LLEN", key)) for key in keys])
         kept = [STAGE.unpack_from(stage) for _, stage, _, _ in rows]
         stages = zip(names, counts, kept, strict=True)
         return [KnownStage(name, int(count), size, expires / 1000) for name, count, (expires, size, _) in stages]
 
     def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
         keys, name = layout.keys(layout.whole(project)), layout.text(producer)
-        kept = self._store.client.each([ReadRequest(key, (b"HGET", key, name)) for key in (keys.open, keys.producers)])
+        kept = self._store.client.read_pipelined(
+            [ReadRequest(key, (b"HGET", key, name)) for key in (keys.open, keys.producers)]
+        )
         if kept[1] is None or expiry(kept[1]) <= layout.ms(now):
             raise ProducerNotFound
         return committed(kept[1], is_open=kept[0] is not None)

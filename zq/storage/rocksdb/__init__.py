@@ -285,7 +285,7 @@ class Directory(Housekeeping):
             self._former += self._store.totals()
         filtered = self._stamped if self._expiry.compaction_filter else ""
         store = self._store = self._make(filtered)
-        store.enable_filter(self._allowed)
+        store.set_filter_enabled(self._allowed)
         return store
 
     def _make(self, filtered: str) -> Store:
@@ -299,7 +299,7 @@ class Directory(Housekeeping):
 
     def allow_destruction(self, allowed: bool) -> None:
         self._allowed = allowed
-        self._opened.enable_filter(allowed)
+        self._opened.set_filter_enabled(allowed)
 
     def configure(self, expiry: Expiry) -> bool:
         former, self._expiry = self._expiry, expiry

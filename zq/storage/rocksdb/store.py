@@ -137,8 +137,8 @@ class Store(ordered.Store):
         """Open the store.
 
         ``filtered`` is the name of the family with the compaction filter; "" means that no family has one. The
-        compactions of this family are disabled until ``enable_filter`` is called. If ``logged`` is False, the store has
-        no write-ahead log, and the caller makes the writes durable.
+        compactions of this family are disabled until ``set_filter_enabled`` is called. If ``logged`` is False, the
+        store has no write-ahead log, and the caller makes the writes durable.
         """
         self._damage = damage or Damage()
         self._path = path
@@ -255,13 +255,13 @@ class Store(ordered.Store):
         else:
             self._group_sync.wait()
 
-    def enable_filter(self, work: bool) -> None:
-        """Enable the compactions that run the compaction filter, or disable them if ``work`` is false.
+    def set_filter_enabled(self, enabled: bool) -> None:
+        """Enable the compactions that run the compaction filter, or disable them if ``enabled`` is false.
 
         The filter removes expired data permanently. Running compactions continue.
         """
         if self.filtering:
-            allowed = work and self.may_compact(self._filtered)
+            allowed = enabled and self.may_compact(self._filtered)
             self._set_options(self._filtered, tuning.COMPACTIONS_ON if allowed else tuning.COMPACTIONS_OFF)
 
     def may_compact(self, family: str) -> bool:

@@ -23,13 +23,13 @@ MAX_DELAY: Final = 43200
 class Outcome(Struct, frozen=True):
     """The outcome of a delivery attempt.
 
-    If ``final`` is true, the worker does not retry the delivery. If there was no response, ``status`` is 0.
+    If ``is_final`` is true, the worker does not retry the delivery. If there was no response, ``status`` is 0.
     """
 
     delivered: bool
     status: int = 0
     why: str = ""
-    final: bool = False
+    is_final: bool = False
 
 
 def merge_policies(

@@ -135,7 +135,7 @@ class Senders:
                     good, answer.status, "" if good else _describe_response(answer.status, content), answer.status < 400
                 )
         except Invalid as refusal:
-            return Outcome(False, 0, str(refusal), final=True)
+            return Outcome(False, 0, str(refusal), is_final=True)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as failure:
             cause = failure.__cause__ or failure
             forbidden = isinstance(cause, Forbidden) or isinstance(failure, Forbidden)
@@ -153,7 +153,7 @@ class Senders:
         try:
             await self._in_thread(3 * TIMEOUT, self._send, one, text, subject, sender)
         except Invalid as refusal:
-            return Outcome(False, 0, str(refusal), final=True)
+            return Outcome(False, 0, str(refusal), is_final=True)
         except (TimeoutError, OSError, smtplib.SMTPException, subprocess.SubprocessError, ValueError) as failure:
             return Outcome(False, 0, type(failure).__name__)
         return Outcome(True)

@@ -331,7 +331,7 @@ class DeliveryWorker:
                 return
             for pending in followed.pending:
                 self._schedule(pending, 0.0)
-            if not followed.more:
+            if not followed.has_more:
                 return
 
     async def _deliver(self, queue: QueueRef) -> None:
@@ -412,7 +412,7 @@ class DeliveryWorker:
         queues = await self._call_store(self._retry_policy, source)
         pauses = compute_delays(merge_policies(one.options.get("_retry_policy"), queues))
         tried = message.claim_count
-        if tried <= len(pauses) and not outcome.final:
+        if tried <= len(pauses) and not outcome.is_final:
             again.append(Release(message.id, pauses[tried - 1]))
             return
         LOG.warning(
@@ -440,7 +440,7 @@ class DeliveryWorker:
                 opened = decrypt_notice(self._sealing, source.project, notice)
                 document = build_notification(opened, is_mail=is_mail)
             except MessageUnreadable:
-                return Outcome(False, why="the message cannot be decrypted", final=True)
+                return Outcome(False, why="the message cannot be decrypted", is_final=True)
         if is_mail:
             return await self._get_senders().mail(one, document.decode())
         secrets = self._policy.secrets(one, self._clock.now())
@@ -460,5 +460,5 @@ class DeliveryWorker:
     async def _send_confirmation_mail(self, source: Source, one: Subscription, notice: Notice) -> Outcome:
         letter = await self._call_store(self._confirmations.letter, source, one, notice)
         if letter is None:
-            return Outcome(False, why="[notification] external_confirmation_url is not set", final=True)
+            return Outcome(False, why="[notification] external_confirmation_url is not set", is_final=True)
         return await self._get_senders().mail(one, letter.text, letter.subject, letter.sender)

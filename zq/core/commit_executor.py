@@ -107,13 +107,13 @@ class CommitExecutor:
 
     def resume(self) -> None:
         """Resume commits that have made no progress since the last call. Must be called once a second."""
-        found = dict.fromkeys(self._transactions.unfinished(self._clock.now()))
+        found = dict.fromkeys(self._transactions.find_unfinished_commits(self._clock.now()))
         left = [one for one in found if one in self._seen]
         self._seen = found
         self._damaged.intersection_update(found)
         ours = {(one.project, one.producer) for one in left if one not in self._damaged and self._resume_abandoned(one)}
         if ours:  # The next poll must not mistake this server's own progress for another server's.
-            now = self._transactions.unfinished(self._clock.now())
+            now = self._transactions.find_unfinished_commits(self._clock.now())
             self._seen |= dict.fromkeys(one for one in now if (one.project, one.producer) in ours)
 
     def _resume_abandoned(self, one: UnfinishedCommit) -> bool:
@@ -134,7 +134,7 @@ class CommitExecutor:
         slice_size = SliceSize(self._transactions.min_slice, self._bounds.step)
         while True:
             began = time.monotonic()
-            left = self._transactions.carry_on(project, producer, slice_size.size, self._clock.now())
+            left = self._transactions.continue_commit(project, producer, slice_size.size, self._clock.now())
             took = time.monotonic() - began
             if not left:
                 return True
