@@ -115,7 +115,7 @@ def test_a_counter_is_remembered_after_a_purge_of_a_queue_that_was_never_posted_
     assert sent["u"]["$set"]["k1"] == 5
 
 
-@pytest.mark.parametrize("way", ["move", "commit", "purge", "delete"])
+@pytest.mark.parametrize("way", ["move", "commit", "purge", "delete", "update"])
 def test_server_that_changes_a_counter_itself_posts_in_the_exclusive_mode(
     mongodb: MongoServer, servers: list[Scene], way: str
 ):
@@ -130,6 +130,9 @@ def test_server_that_changes_a_counter_itself_posts_in_the_exclusive_mode(
         elif way == "commit":
             here.stage("staged", 2)
             here.commit(at, ["staged"], producer=here.queue.name)
+        elif way == "update":
+            metadata = [b'{"_ttl": 7%d}' % number for number in range(3)]
+            assert here.storage.queues.update(here.queue, metadata[at - 1] if at else b"{}", metadata[at])
         else:
             getattr(here.storage.queues, way)(here.queue)
 

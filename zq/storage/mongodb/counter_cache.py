@@ -103,6 +103,18 @@ class CounterCache:
                 self._shared[counter] = time.monotonic() + self._shared_seconds
             self._recorded[counter] = max(recorded, after)
 
+    def drop(self, keys: Iterable[QueueKey]) -> None:
+        """Remove the counters of these queues from the cache."""
+        with self._lock:
+            for key in keys:
+                self._counters.pop(key.counter, None)
+
+    def forget(self, key: QueueKey) -> None:
+        """Forget the counter of a queue that no longer exists."""
+        with self._lock:
+            self._counters.pop(key.counter, None)
+            self._recorded.pop(key.counter, None)
+
     def is_known(self, key: QueueKey) -> bool:
         """Return whether the process has recorded a value of the counter. The queue then probably exists."""
         with self._lock:

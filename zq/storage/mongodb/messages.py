@@ -152,6 +152,7 @@ class Poster:
 
     def _record_counters(self, queues: Sequence[QueueKey]) -> None:
         """Find out which of the counters another process has advanced."""
+        self._client.counters.drop(queues)
         for counter in self._client.find(counters_of(self._client, queues), fields={"k1": 1}):
             last = int(counter.get("k1", 0))
             self._client.counters.record(counter["_id"], last, last)

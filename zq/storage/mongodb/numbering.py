@@ -103,6 +103,9 @@ class DrawnNumbering:
             counters = {one["_id"]: one for one in self._draw(arrivals)}
         except PyMongoError as error:
             raise NotDrawn from error
+        for key in arrivals:
+            if "b" not in counters.get(key.counter, {}):
+                self._client.counters.forget(key)
         ranges = {key: self._range(counters.get(key.counter, {}), one.number) for key, one in arrivals.items()}
         for key, one in ranges.items():
             self._client.counters.record(key.counter, one.sequence - 1, one.last)

@@ -66,6 +66,7 @@ class QueueController:
             result = self._client.messages.update_one(as_expected, {"$set": {"b": metadata}})
             is_updated = result.matched_count == 1
             if is_updated:
+                self._client.counters.drop([key])
                 self._open_posts.settle(key)
         return is_updated
 
