@@ -16,6 +16,8 @@ KNOWN = {
     "delete_queue_length",
     "delete_queue_capacity",
     "delete_queue_dropped_total",
+    "disk_free_bytes",
+    "disk_size_bytes",
     "compaction_filter_active",
     "store_bytes",
     "store_limit_bytes",
