@@ -306,6 +306,12 @@ def test_a_new_pool_gets_the_level_of_the_catalogue(store_uri: str, monkeypatch:
             assert level_of(pool) == StoreLevel()
 
 
+def test_a_driver_without_the_level_of_new_stores_opens_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(connect("memory:")) as storage:
+        monkeypatch.setattr("zq.storage.find_driver", lambda _: lambda uri, expiry: storage)
+        assert connect("sqlite:/store", initial=lambda: None) is storage
+
+
 def test_a_refused_command_withdraws_the_announcement_although_a_pool_has_the_new_level(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
