@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from zq.errors import StartRefused, Unavailable
+from zq.model import levels
 from zq.model.expiry import Expiry
+from zq.model.levels import Initial
 from zq.model.stats import Measure
 from zq.storage.ordered import layout
 from zq.storage.ordered.storage import OrderedStorage
@@ -26,7 +28,7 @@ MOST: Final = 512
 TOGETHER: Final = 1000
 
 
-def connect(uri: str, expiry: Expiry | None = None) -> OrderedStorage:
+def connect(uri: str, expiry: Expiry | None = None, initial: Initial = levels.initial) -> OrderedStorage:
     """Open the store in a file, or make it. Raises ``StartRefused`` with a sentence."""
     path = uri.removeprefix(SCHEME)
     if not uri.startswith(SCHEME) or not path.startswith("/"):
@@ -35,7 +37,7 @@ def connect(uri: str, expiry: Expiry | None = None) -> OrderedStorage:
         store = SqliteStore(path)
     except Unavailable as error:
         raise StartRefused(f"The SQLite store {path} cannot be opened: {error.__cause__}.") from error
-    return OrderedStorage(lambda: store, expiry, store)
+    return OrderedStorage(lambda: store, expiry, store, initial=initial)
 
 
 class SqliteStore(Store, Housekeeping):

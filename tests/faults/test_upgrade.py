@@ -27,6 +27,7 @@ from zq.model.levels import StoreLevel
 from zq.serving import application, control, level_watch, lifecycle, upgrade_command
 from zq.serving.application import _open_pool, wait_for_store
 from zq.serving.level_watch import INTERVAL, TTL, LevelWatch, read_processes
+from zq.serving.settings import Configuration
 from zq.serving.upgrade_command import PAUSE, UpgradeControl, apply, describe
 from zq.storage import connect
 from zq.storage.api import Storage
@@ -234,10 +235,11 @@ def test_a_server_restores_a_level_that_the_store_has_lost(storage: Storage, mon
     support(monkeypatch, *NEW)
     raised, lost = (levels.encode(StoreLevel(level, 2, "0.2.0")) for level in (2, 1))
     assert levelled(storage).replace_level(None, raised)
-    watch = LevelWatch(storage, 8888, True)
+    seen = list[int]()
+    watch = LevelWatch(storage, 8888, True, seen.append)
     assert levelled(storage).replace_level(raised, lost)
     watch.refresh()
-    assert levelled(storage).read_level() == raised
+    assert (levelled(storage).read_level(), seen) == (raised, [2, 2])
 
 
 def test_a_server_stops_although_the_store_does_not_answer(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,6 +256,18 @@ def test_a_server_stops_although_the_store_does_not_answer(storage: Storage, mon
     watch.stop()
     assert time.monotonic() - began < 2
     released.set()
+
+
+def test_a_server_removes_its_record_after_its_last_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expired messages are removed until then."""
+    monkeypatch.setenv("OS_STORAGE__URI", "memory:")
+    registered = list[Any]()
+    monkeypatch.setattr(application, "atexit", SimpleNamespace(register=registered.append))
+    application.Application(Configuration())
+    names = [call.__qualname__ for call in reversed(registered)]
+    for call in reversed(registered):
+        call()
+    assert names.index("Upkeep.stop") < names.index("LevelWatch.stop") < names.index("OrderedStorage.close")
 
 
 def test_mongodb_confirms_a_level_by_a_majority(stores: Stores, tmp_path: Path) -> None:
@@ -290,6 +304,12 @@ def test_a_new_pool_gets_the_level_of_the_catalogue(store_uri: str, monkeypatch:
             apply(catalogue, finish=True)
         with closing(_open_pool(chosen, catalogue, store_uri, Expiry())) as pool:
             assert level_of(pool) == StoreLevel()
+
+
+def test_a_driver_without_the_level_of_new_stores_opens_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(connect("memory:")) as storage:
+        monkeypatch.setattr("zq.storage.find_driver", lambda _: lambda uri, expiry: storage)
+        assert connect("sqlite:/store", initial=lambda: None) is storage
 
 
 def test_a_refused_command_withdraws_the_announcement_although_a_pool_has_the_new_level(

@@ -292,6 +292,11 @@ def test_faults_of_a_running_server_are_found(
     metrics |= sound
 
 
+def test_the_level_of_the_store_is_shown(metrics: dict[str, str]) -> None:
+    metrics["store_level"] = " 2"
+    assert examine()[1]["server's store"].found == "The store responds to the server, and has level 2."
+
+
 def test_a_server_is_not_confused_with_another_one_on_the_machine(
     metrics: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

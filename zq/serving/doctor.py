@@ -253,7 +253,8 @@ def check_server_store(page: Scrape) -> Finding:
         return skip("The server has no metric zq_store_up.")
     if not values["store_up"]:
         return fail("The store does not respond to the server.", "See the server's log and the store.")
-    return ok("The store responds to the server.")
+    level = f", and has level {values['store_level']:.0f}" if "store_level" in values else ""
+    return ok(f"The store responds to the server{level}.")
 
 
 def check_backlog(page: Scrape) -> Finding:

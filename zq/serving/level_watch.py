@@ -170,11 +170,12 @@ class LevelWatch:
         level = levels.decode(record).level
         if level > levels.supported():
             raise StartRefused(f"The store has level {level}, and zq {__version__} does not support it.")
-        if self._seen is not None and level < levels.decode(self._seen).level and isinstance(self._store, Levelled):
+        seen = levels.decode(self._seen).level
+        if level < seen and isinstance(self._store, Levelled):
             LOG.warning("The store has lost a change of its level. The change is repeated.")
-            self._store.replace_level(record, self._seen)
-        else:
-            self._seen = record
+            self._store.replace_level(record, self._seen or b"")
+            return seen
+        self._seen = record
         return level
 
     def _read(self) -> bytes | None:

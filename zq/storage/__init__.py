@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -68,12 +69,14 @@ def connect(
     """Open the store at ``uri`` with the driver for its scheme, an entry point of the group ``zq.storage``.
 
     ``options`` is the driver's section of the configuration. ``expiry`` applies until ``Storage.maintain`` receives new
-    settings. ``initial`` is called if the store is new; by default, a new store has the highest level.
+    settings. ``initial`` is called if the store is new; by default, a new store has the highest level. A driver without
+    this argument ignores it.
 
     Raises ``StartRefused`` if there is no driver for the scheme, or the store cannot be used with these settings.
     """
-    level = {} if initial is None else {"initial": initial}
-    opened: Storage = find_driver(uri)(uri, **(options or {}), expiry=expiry or Expiry(), **level)
+    driver = find_driver(uri)
+    level = {"initial": initial} if initial is not None and "initial" in signature(driver).parameters else {}
+    opened: Storage = driver(uri, **(options or {}), expiry=expiry or Expiry(), **level)
     return opened
 
 
