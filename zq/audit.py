@@ -96,7 +96,7 @@ class Audit:
             LOGGER.info(entry)
 
     def log_unlogged_count(self) -> None:
-        """Log the number of requests that were rejected since the last call and not logged individually."""
+        """Log how many rejected requests were only counted, and reset the count."""
         with self._lock:
             unlogged, self._unlogged = self._unlogged, 0
         if unlogged:

@@ -56,12 +56,15 @@ class Clock(Protocol):
         ...
 
     def uncertainty(self) -> Seconds:
-        """Return the maximum error in seconds: the store's time is at most this much before or after the estimate."""
+        """Return the maximum difference in seconds between this clock's estimate and the store's time."""
         ...
 
 
 class Offset(NamedTuple):
-    """Bounds on the difference between the store's time and this machine's monotonic time, as of ``received``."""
+    """Bounds on the difference between the store's time and this machine's monotonic time.
+
+    The bounds are valid at the monotonic time ``received``. Later, ``at`` returns wider bounds.
+    """
 
     low: float
     high: float
@@ -92,8 +95,9 @@ class StoreClock:
     gradually, and a forward step of up to one second at once. Three samples must confirm a larger forward step.
 
     Args:
-        distrusted_lead: Returns the seconds by which the clock of the store's machine is ahead of the store's time.
-            The result is above 0 only if the machine's clock has made a large jump that the store does not trust yet.
+        distrusted_lead: Function that returns the seconds by which the clock of the store's machine is ahead of the
+            store's time. The result is above 0 only if the machine's clock has made a large jump that the
+            store does not trust yet.
     """
 
     def __init__(

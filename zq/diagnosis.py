@@ -27,7 +27,7 @@ MAX_ROUND_TRIP: Final = 0.05
 
 
 class Finding(Struct, frozen=True):
-    """The outcome of a check. ``advice`` explains how to fix a problem that the check found. The default is ""."""
+    """The outcome of a check. If the check found a problem, ``advice`` may explain how to fix this problem."""
 
     status: Status
     found: str
@@ -114,7 +114,7 @@ def run(checks: Iterable[Check], unknown: Status = "warn") -> Iterator[Result]:
     """Run the checks in order and yield their results. Secrets are removed from the texts.
 
     A check has failed if it raises ``StartRefused`` or ``Unavailable``. It is skipped if it raises ``NotAuthorized``,
-    ``NotFound`` or ``NotBuilt``. After any other error, the argument ``unknown`` is its status.
+    ``NotFound`` or ``NotBuilt``. If a check raises any other error, its result has the status ``unknown``.
     """
     statuses: dict[str, Status] = {}
     for check in checks:

@@ -59,7 +59,7 @@ class NotAuthenticated(NotAuthorized):
     """The request has no valid credential.
 
     Attributes:
-        why: Reason for the audit log only.
+        why: The reason, which appears only in the audit log.
     """
 
     sentence = "The credential is not valid."
@@ -74,7 +74,7 @@ class QuotaExceeded(NotAuthorized):
     """The project has reached a quota.
 
     Attributes:
-        limit: Name of the quota in ``[quota]``; "" if it is no option.
+        limit: Name of the option in ``[quota]`` that sets the quota, or "" if no option sets the quota.
     """
 
     def __init__(self, sentence: str | None = None, limit: str = "") -> None:
@@ -170,7 +170,7 @@ class QueuePaused(Conflict):
 class Fenced(Conflict):
     """The fencing token of the request is outdated or was never assigned. The sender of the request must stop.
 
-    A fencing token is the name of a fence with a number, the epoch.
+    A fencing token consists of the name of a fence and a number, the epoch.
     """
 
     sentence = "The fence has a newer epoch, or this epoch was never assigned."
@@ -291,7 +291,7 @@ class NotBuilt(ZqError):
 
 
 class Unavailable(ZqError):
-    """The store is temporarily unavailable. The cause is chained, for the log only."""
+    """The store is temporarily unavailable. The original error (``__cause__``) is intended only for the log."""
 
     sentence = "The store is temporarily unavailable. Try again later."
 

@@ -68,7 +68,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def holds_password(uri: str) -> bool:
-    """Return whether a store URI contains a password, in its authority or its options."""
+    """Return whether the authority or the options of a store URI contain a password."""
     place, _, options = uri.partition("?")
     if place.startswith("rocksdb:"):
         return False

@@ -60,7 +60,10 @@ class _Work(threading.local):
 
 
 class _Process:
-    """The number of threads with large work in this process, and the switch interval to restore afterwards."""
+    """The state that all large work in this process shares.
+
+    It consists of the number of threads with large work, and the switch interval to restore after the work.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -115,8 +115,8 @@ def create_strategy(
 ) -> "BearerStrategy | Keystone | ProxySecrets | None":
     """Create the configured strategy. Return ``None`` if authentication is off.
 
-    ``options`` is called for each reload, because paths may have changed. Raises ``StartRefused`` if the strategy is
-    unknown, a library is not installed, or a file is not valid.
+    At each reload of the files, ``options`` is called again, because their paths may have changed. Raises
+    ``StartRefused`` if the strategy is unknown, a library is not installed, or a file is not valid.
     """
     chosen = options()
     if chosen.strategy == "":

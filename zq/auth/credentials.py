@@ -53,13 +53,13 @@ class Verifier(Protocol):
         """Verify a credential. Raises ``Unavailable``.
 
         If the credential is valid, return its identity and the seconds for which the identity may be cached. Otherwise,
-        return the reason for the audit log.
+        return the reason as text. The audit log records the reason.
         """
         ...
 
 
 class FailureLimit:
-    """A rate limit on failed attempts per address: ``FAILURES`` per second, with bursts of ``BURST``."""
+    """A limit on requests without a valid credential: ``FAILURES`` per second and address, with bursts of ``BURST``."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -130,7 +130,8 @@ class BearerStrategy:
     def cached_validity(self, env: Mapping[str, Any], peer: str) -> bool | None:
         """Return whether the credential is valid, without a lookup in the store.
 
-        Return ``None`` if a lookup is necessary. The call does not count as a failed attempt.
+        Return ``None`` if a lookup is necessary. This method does not count missing or invalid
+        credentials against the failure limit.
         """
         value: str | None = env.get("HTTP_AUTHORIZATION") or (env.get("HTTP_X_AUTH_TOKEN") if self._bare else None)
         if not value:
@@ -149,7 +150,7 @@ class BearerStrategy:
     def look_up(self, env: Mapping[str, Any], peer: str) -> bool | None:
         """Look up the credential in the store and return whether the credential is valid.
 
-        Return ``None`` if the store is unavailable, and ``False`` if the client has made too many failed attempts.
+        Return ``None`` if the store is unavailable, and ``False`` if the client exceeds the failure limit.
         """
         value: str = env.get("HTTP_AUTHORIZATION") or env.get("HTTP_X_AUTH_TOKEN", "")
         try:
@@ -161,7 +162,10 @@ class BearerStrategy:
         return found.identity is not None
 
     def forget(self, credentials: Collection[str]) -> None:
-        """Expire the cached lookups of credentials with these names, so that the credentials are verified again."""
+        """Expire the cached lookups of these credentials, so that the credentials are verified again.
+
+        ``credentials`` contains names in the form of ``Identity.credential``.
+        """
         with self._lock:
             for key, known in list(self._valid.items()):
                 if known.identity is not None and known.identity.credential in credentials:

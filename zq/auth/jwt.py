@@ -44,7 +44,10 @@ class JwtVerifier:
         self._listeners: list[Callable[[Collection[str]], object]] = []
 
     def listen(self, forget: Callable[[Collection[str]], object]) -> None:
-        """Register a function to call with the names of all revoked tokens after each read of the revocation list."""
+        """Register ``forget``, a function that removes credentials from a cache.
+
+        After each read of the revocation list, ``forget`` is called with the names of all revoked tokens.
+        """
         self._listeners.append(forget)
 
     def start(self) -> None:
@@ -80,7 +83,7 @@ class JwtVerifier:
                 forget({credential_name(id) for id in found})
 
     def _claims(self, text: str) -> Mapping[str, Any]:
-        """Verify signature, issuer and audience of a token, and return its claims. The expiry is not checked."""
+        """Verify the signature, issuer and audience of a token, but not its expiry. Return the claims of the token."""
         header, options = jwt.get_unverified_header(text), self._options
         algorithm, kind = header.get("alg"), str(header.get("typ", ""))
         if algorithm not in options.algorithms or "crit" in header or "cty" in header or "enc" in header:

@@ -100,14 +100,15 @@ class Keystone:
 
     @property
     def middleware(self) -> AuthProtocol:
-        """keystonemiddleware's middleware. It authenticates to Keystone with the server's own credential."""
+        """The ``AuthProtocol`` instance, which authenticates to Keystone with the server's own credential."""
         return self._middleware
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
         """Return the identity that the middleware found.
 
-        Each further call for a long-running request validates the token again. Raises ``NotAuthenticated``,
-        ``TooManyRequests`` after too many failures, or ``Unavailable``.
+        If this method is called again for the same request, it validates the token again, because a long-running
+        request may outlive its token. Raises ``NotAuthenticated``, ``TooManyRequests`` after too many failures, or
+        ``Unavailable``.
         """
         found = env.get(RESULT_KEY)
         if isinstance(found, ZqError):

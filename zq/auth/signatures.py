@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pre-signed URLs: access to paths of one queue for clients without a credential (contract section 10).
 
-Parts of the signed text that contain a separator are rejected, because they would make the text ambiguous.
+The signed text joins several values with separators. A value that itself contains a separator is rejected, because it
+would make the text ambiguous.
 
 Signatures are not stored. The signing key depends on the project's revocation count, which is stored. A revocation
 increments the count, which invalidates all earlier signatures on all servers within ``CACHE_TTL`` seconds.
@@ -68,7 +69,10 @@ def make_scope(queue: str, methods: Iterable[str]) -> str:
 
 
 def parse_time(text: str) -> Seconds:
-    """Parse ISO 8601, by default in UTC. Raises ``ValueError`` for invalid text or a year that cannot be formatted."""
+    """Parse a date and time in ISO 8601. The default time zone is UTC.
+
+    Raises ``ValueError`` if the text is invalid, or if the year in UTC is not between 1 and 9999.
+    """
     if _MOMENT.fullmatch(text) is None:
         raise ValueError("not a date and time")
     parsed = datetime.fromisoformat(text.replace(",", "."))
@@ -85,7 +89,10 @@ def format_time(expires: Seconds) -> str:
 
 
 def derive_key(secret: bytes, label: str) -> bytes:
-    """Derive a 32-byte key for the purpose ``label``: HKDF-SHA256 (RFC 5869) without salt."""
+    """Derive a 32-byte key from ``secret`` with HKDF-SHA256 (RFC 5869), without salt.
+
+    ``label`` names the purpose of the key. Different labels give independent keys.
+    """
     extracted = hmac.digest(bytes(32), secret, "sha256")
     return hmac.digest(extracted, label.encode() + b"\x01", "sha256")
 
@@ -155,7 +162,10 @@ class Signatures:
         return signature(key, [path], ["PUT"], project, format_time(expires)) if secrets else ""
 
     def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None:
-        """Return the identity of a signed request, or ``None``. Raises ``TooManyRequests`` or ``Unavailable``."""
+        """Return the identity of a signed request, or ``None`` if the signature does not permit the request.
+
+        Raises ``TooManyRequests`` or ``Unavailable``.
+        """
         if not self.options().secrets:
             return None
         values = (project, *[env.get(name, "") for name in FIELDS])
@@ -173,7 +183,8 @@ class Signatures:
     def cached_validity(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
         """Return whether the signature is valid according to the cache.
 
-        Return ``None`` if the signature must be verified. The call does not count as a failed attempt.
+        Return ``None`` if the signature must be verified. This method does not count invalid signatures
+        against the failure limit.
         """
         values = (project, *[env.get(name, "") for name in FIELDS])
         share = self._get_cached(values)

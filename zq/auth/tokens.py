@@ -101,7 +101,7 @@ class Grant(Struct, frozen=True, kw_only=True):
     """The properties of a new token.
 
     Attributes:
-        roles: Roles; if empty, the token gets the member role.
+        roles: The roles of the token. If empty, the token gets the member role.
         days: Lifetime in days, capped at the maximum that the server allows.
         expires: Latest expiry time; ``None`` = only ``days`` limits the lifetime.
     """
@@ -314,8 +314,8 @@ class Tokens:
     def _put(self, id: str, stored: StoredToken, now: Seconds) -> None:
         """Store the token. Raises ``QuotaExceeded`` if the token limit is reached.
 
-        The index entry is written before the check, so concurrent creations never exceed the limit, but all of them may
-        fail.
+        The index entry is written first, and then the entries are counted again. Concurrent creations therefore never
+        exceed the limit, but all of them may fail.
         """
         index, max_tokens = _index(id, stored), MAX_TOKENS
         refusal = QuotaExceeded(f"There may be at most {max_tokens} administrator tokens. Revoke one first.")

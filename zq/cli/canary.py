@@ -65,7 +65,10 @@ BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0
 
 
 class Pending(Struct):
-    """A message that was not delivered yet. ``acknowledged`` is the time of the server's response, if there was one."""
+    """A posted message that has not been delivered yet.
+
+    ``begun`` is the time at which the post began. ``acknowledged`` is the time at which the server confirmed the post.
+    """
 
     begun: float
     acknowledged: float | None = None
@@ -73,7 +76,7 @@ class Pending(Struct):
 
 
 class Ledger:
-    """The numbers of the posted messages, and what has become of them. Thread-safe.
+    """A thread-safe record of the posted messages by number: pending, delivered or lost.
 
     Args:
         patience: Seconds after which an acknowledged message counts as lost.
@@ -108,7 +111,7 @@ class Ledger:
             return self._last
 
     def acknowledge(self, number: int, now: float) -> None:
-        """Record that the server has stored a message, which may be delivered already."""
+        """Record that the server has stored a message. The message may already have been delivered."""
         with self._lock:
             self.counts["posted"] += 1
             if number in self._pending:
@@ -143,11 +146,14 @@ class Ledger:
             self._undeleted.discard(number)
 
     def interrupt(self, now: float) -> None:
-        """Record that no messages can be claimed. Afterwards, each message gets the full patience again."""
+        """Record that no messages can be claimed at present.
+
+        Until ``patience`` seconds after ``now``, no pending message counts as lost.
+        """
         self._interrupted_at = now
 
     def find_lost(self, now: float) -> int:
-        """Count overdue messages as lost, and return their number. Forget those whose post has failed."""
+        """Count overdue messages as lost, and return their number. Forget an overdue message if its post has failed."""
         with self._lock:
             due = now - self.patience
             overdue = [
@@ -241,7 +247,10 @@ class Canary:
 
     @contextmanager
     def _step(self, name: str, timed: bool = True, on_failure: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Time a request. Count a temporary failure and call ``on_failure``, and raise any other error."""
+        """Measure the duration of the request in the block.
+
+        If the request fails temporarily, suppress the error, count it and call ``on_failure``.
+        """
         begun = time.monotonic()
         try:
             yield
@@ -380,7 +389,10 @@ def report_regularly(
 
 
 def summarize(ledger: Ledger, runner: Canary) -> Mapping[str, Any]:
-    """Return a line of the report. Latencies in milliseconds cover the time since the previous line."""
+    """Return the counters and latencies for a line of output.
+
+    Latencies are in milliseconds and cover the messages since the previous call.
+    """
     delays, runner.delays = sorted(runner.delays), []
     percentiles = {f"p{part}": round(percentile(delays, part) * 1000, 1) for part in (50, 99)}
     return {**ledger.counts, "pending": ledger.pending_count, "errors": runner.error_count, **percentiles}

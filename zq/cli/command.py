@@ -87,7 +87,7 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 
 @contextmanager
 def on_second_signal(act: Callable[[], object]) -> Generator[None, None, None]:
-    """Call ``act`` on the second SIGTERM or SIGINT during the block; a context manager.
+    """Return a context manager that calls ``act`` on the second SIGTERM or SIGINT during the block.
 
     Inside the block, use ``stop_on_signals`` to handle the first signal. The third signal ends the process.
     """

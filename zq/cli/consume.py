@@ -177,7 +177,10 @@ def run_commands(session: Session, queue: str, words: list[str], options: Consum
 
 
 def finish(counts: WorkCounts, commands: RunningCommands) -> None:
-    """Print the counts. Raises ``Failure`` if messages have failed, or else ``Abort`` if commands were killed."""
+    """Print the counts of the messages. If messages have failed, raise ``Failure`` with the counts instead.
+
+    If commands were killed but no messages have failed, print the counts and raise ``Abort``.
+    """
     if counts.unhandled_ids and commands.killed:
         raise Failure(str(counts), INTERRUPTED)
     if counts.has_failed_too_often and not commands.killed:

@@ -54,7 +54,10 @@ class InputFormat(Struct, frozen=True):
 
 
 class Item(NamedTuple):
-    """A line or CSV row, with the position of its end. ``body`` is ``None`` for a blank line or a header."""
+    """A line or CSV row of the input. ``body`` is ``None`` for a blank line or a header.
+
+    ``line`` and ``offset`` are the numbers of lines and bytes from the start of the input to the end of this item.
+    """
 
     body: Raw | None
     line: int
@@ -153,7 +156,10 @@ def strip_bom(found: bytes, line: int) -> bytes:
 
 
 def parse_line(line: bytes, number: int, text: bool) -> Raw | None:
-    """Parse a line into a message body; ``None`` = blank line. Raises ``InvalidInput`` for invalid UTF-8 or JSON."""
+    """Parse a line into a message body. Return ``None`` for a blank line.
+
+    Raises ``InvalidInput`` if the line is not valid UTF-8 or not valid JSON.
+    """
     line = line.strip() if not text else line.rstrip(b"\r\n")
     if not line:
         return None
@@ -247,7 +253,10 @@ class CsvRows:
 def read_stdin_bodies(
     form: InputFormat, stopped: Callable[[], bool], is_requested: bool = True
 ) -> Iterator[Raw | None]:
-    """Yield message bodies, and ``None`` if no input arrives for a while. Raises ``InvalidInput``."""
+    """Yield a message body for each line or CSV row of standard input.
+
+    If no input arrives for a while, yield ``None``. Raises ``InvalidInput`` for an invalid line or row.
+    """
     with suppress(ReadingStopped):
         for item in read_items(decompress_if_gzip(read_stdin(stopped, is_requested)), form):
             if item is None:

@@ -147,7 +147,7 @@ def parse_member(text: str) -> tuple[str, str]:
 
 
 def displayed_members(found: Mapping[str, str]) -> dict[str, str | None]:
-    """Return a profile for display, without the user in its URL and with only the last characters of its token."""
+    """Return a profile for display. Remove the user from the URL, and shorten the token to its last characters."""
     token = found.get("token", "")
     hidden = "…" + (token[-SHOWN_CHARACTERS:] if len(token) >= MIN_SHOWN_LENGTH else "")
     own = {**found, "url": strip_user(found.get("url", "")), "token": hidden if token else ""}

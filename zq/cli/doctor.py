@@ -108,7 +108,7 @@ class Doctor:
 
     @property
     def _among(self) -> str:
-        """Suffix of a finding that does not cover all queues, such as " of the first 100"; "" if it covers all."""
+        """Text for a finding if only some queues were checked, such as " of the first 100"; otherwise ""."""
         return f" of the first {MAX_QUEUES}" if len(self._queues) == MAX_QUEUES else ""
 
     def check_reach(self) -> Finding:

@@ -55,7 +55,7 @@ class ResourceLine(Struct, tag="named", tag_field="is"):
 
 
 class MessageLine(Struct, tag="message", tag_field="is"):
-    """The line of an export that contains a message.
+    """A message as a line of an export.
 
     Attributes:
         of: Kind of the resource that contains the message: queue or topic.
@@ -196,7 +196,7 @@ def message_lines(client: Client, key: ResourceKey, page: int, losses: LossCount
 
 
 def to_message_line(of: Kind, name: str, message: Message) -> MessageLine:
-    """Convert a message to a line. A claimed message becomes a ready message."""
+    """Convert a message to a line of the export. A claimed message is exported as a ready message."""
     delay = 0
     if message.created and message.available_at and not message.claim:
         now = message.created + timedelta(seconds=message.age)
@@ -335,7 +335,10 @@ class Importer:
         self._ignores_delays: dict[str, bool] = {}
 
     def send(self, batch: list[MessageLine]) -> int:
-        """Post a batch and return the number of accepted messages. Split an invalid batch and post the halves."""
+        """Post a batch and return the number of accepted messages.
+
+        If the server rejects the batch as invalid, split the batch and post the halves.
+        """
         try:
             self._post(batch)
         except SKIPPED_ERRORS as error:

@@ -56,7 +56,9 @@ class Output:
     def rows(
         self, columns: Sequence[str], items: Iterable[T], cells: Callable[[T], Sequence[object]], full: bool = False
     ) -> None:
-        """Show a list.
+        """Show items as a table with ``columns``, or as JSON lines or YAML.
+
+        For a table, ``cells`` returns the row of an item.
 
         Tables and query results are written after the last item is available. Otherwise, each item is written as soon
         as the item is available.
@@ -162,7 +164,10 @@ def write(text: bytes) -> None:
 
 
 def as_builtins(item: object) -> Any:
-    """Convert an item to dicts, lists and scalars. Raises ``UndecodableBody``."""
+    """Convert an item to dicts, lists and scalars.
+
+    Raises ``UndecodableBody`` if Python cannot represent the item.
+    """
     if isinstance(item, list):
         return [as_builtins(one) for one in item]
     encoded = msgspec.json.encode(item)

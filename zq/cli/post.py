@@ -233,7 +233,10 @@ def send_input(
     attributes: Mapping[str, TypedValue] = NO_ATTRIBUTES,
     stdin_requested: bool = True,
 ) -> None:
-    """Post the lines of standard input. Raises ``UsageError`` for empty input unless ``stdin_requested``."""
+    """Post each line or CSV row of standard input.
+
+    If standard input is empty and ``stdin_requested`` is false, raise ``UsageError``.
+    """
     stopped = threading.Event()
     limits = resource.transport.run(posting.BATCH_LIMITS_CALL)
     metadata = visible_metadata(resource)

@@ -113,7 +113,11 @@ def _with_login(found: Connection, profile: str | None, path: Path) -> Connectio
 
 
 def connection(given: Mapping[str, Any], profile: str | None, file: Path | None, stored: bool = True) -> Connection:
-    """Combine settings, profile and login. A stored token is used only for its own URL. Raises ``UsageError``."""
+    """Combine the settings in ``given``, the profile and the stored login.
+
+    A stored token is used only for the server URL with which it was stored. Raises ``UsageError`` if a setting is not
+    valid.
+    """
     path = file or config_file()
     own = profile_additions(given, read_profile(profile, file))
     if not stored:

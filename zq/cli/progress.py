@@ -33,7 +33,10 @@ RATE_UPDATES: Final = 10
 
 @contextmanager
 def progress_bar(what: str, total: float | None) -> Generator[Callable[[float, int], None], None, None]:
-    """Show a progress bar after a second. Yield a function that sets the completed part and message count."""
+    """Show a progress bar if the block takes more than a second.
+
+    Yield a function that updates the bar. Its arguments are the completed part of ``total`` and the number of messages.
+    """
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
@@ -57,7 +60,10 @@ def progress_bar(what: str, total: float | None) -> Generator[Callable[[float, i
 
 
 class Stopwatch:
-    """A context manager that yields a function to set the message count, and shows the rate at the end."""
+    """A context manager that shows the message rate of its block at the end.
+
+    It yields a function that sets the number of messages.
+    """
 
     def __init__(self, out: Output) -> None:
         self._out = out
@@ -94,7 +100,7 @@ class Progress:
 
     @contextmanager
     def follow_tasks(self, tasks: Callable[[], str]) -> Generator[None, None, None]:
-        """Show the progress of Spark's tasks during the block; a context manager. Reset the elapsed time."""
+        """Return a context manager that shows the progress of Spark's tasks. The elapsed time starts from zero."""
         self.tasks = tasks
         self._begin()
         try:

@@ -170,7 +170,7 @@ class Session:
         return self.connection_with({})
 
     def connection_with(self, over: Mapping[str, str | None]) -> Connection:
-        """Return the connection. Settings in ``over`` that are not empty override the global options.
+        """Return the connection settings. Settings in ``over`` that are not empty override the global options.
 
         Raises ``UsageError`` if a setting is not valid or no project is set.
         """

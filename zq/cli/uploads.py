@@ -250,8 +250,8 @@ class Sender:
     def send(self, progress: Callable[[Upload, int], None]) -> None:
         """Send all batches, then remove the resume file.
 
-        If sending fails, save the state of the upload, unless it is certain that no message was stored. ``progress`` is
-        called after each batch with this state and the number of bytes read.
+        If sending fails, save ``upload`` for a later resume. If it is certain that no message was stored, remove the
+        resume file instead. After each batch, call ``progress`` with ``upload`` and the number of bytes read.
         """
         with self._resume_file.source.open("rb") as file, ThreadPoolExecutor(self._max_threads, "zq-post") as pool:
             try:

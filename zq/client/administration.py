@@ -10,7 +10,10 @@ from zq.wire.quotas import ProjectReport
 
 
 class AdministrationOperations:
-    """The operations that need the administrator role, except ``flavors``, which lists the project's own flavors."""
+    """The operations on pools, flavors and projects.
+
+    All operations except ``flavors`` need the administrator role. ``flavors`` lists the project's own flavors.
+    """
 
     transport: Any
 
@@ -23,7 +26,11 @@ class AdministrationOperations:
     def put_pool(
         self, name: str, uri: str, weight: int, *, flavor: str = "", options: Mapping[str, Any] | None = None
     ) -> Call[None]:
-        """Create or replace a pool with a relative ``weight``. Raises ``PoolRefused`` and ``PoolConflict``."""
+        """Create or replace a pool with a relative ``weight``.
+
+        Raises ``PoolRefused`` if the store cannot be used. Raises ``PoolConflict`` if the store belongs to another
+        pool, or if the existing pool has queues and its store would change.
+        """
         body = checked_json({"uri": uri, "weight": weight, "flavor": flavor, "options": options or {}})
         return Call(method="PUT", path=path("pools", name), body=body, read=lambda _: None)
 
@@ -63,7 +70,10 @@ class AdministrationOperations:
 
     @operation
     def update_flavor(self, name: str, pools: Iterable[str]) -> Call[dict[str, Any]]:
-        """Replace a flavor's pools and return the flavor. Raises ``FlavorNotFound`` and ``FlavorUpdateRefused``."""
+        """Replace a flavor's pools and return the flavor.
+
+        Raises ``FlavorNotFound`` for an unknown name, and ``FlavorUpdateRefused`` for unsuitable pools.
+        """
         body = checked_json({"pool_list": [*pools]})
         return Call(method="PATCH", path=path("flavors", name), body=body, read=read_object)
 

@@ -20,7 +20,7 @@ from zq.errors import TooManyRequests
 
 
 class AsyncConsumer(ConsumerBase):
-    """An asynchronous iterable over messages.
+    """An asynchronous consumer that claims messages and yields them in an ``async for`` loop.
 
     On exit, an ``async with`` block settles finished messages and releases all others.
     """
@@ -121,7 +121,7 @@ class AsyncConsumer(ConsumerBase):
     async def _claim(self) -> float:
         """Claim messages, and return the seconds to sleep before the next claim.
 
-        If this coroutine is cancelled, a claim can be lost.
+        If this coroutine is cancelled, the server may already have created a claim that the client does not know.
         """
         sent_at = time.monotonic()
         try:

@@ -123,7 +123,10 @@ def make_settings(
 
 
 class Retry(Exception):
-    """A failed attempt that may be retried after ``pause`` seconds. If there is no retry, ``error`` is raised."""
+    """An error for a failed attempt that the client may repeat after ``pause`` seconds.
+
+    If no further attempt is permitted, the client raises ``error``.
+    """
 
     def __init__(self, error: ZqError, pause: float = 0.0) -> None:
         super().__init__(str(error))

@@ -77,7 +77,8 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
     Attributes:
         params: Query parameters. A parameter whose value is ``None`` is omitted.
         wait: Seconds for which the server may hold the request (long polling).
-        patience: Returns the seconds left for retries. Called before each attempt and while the client sleeps.
+        patience: Function that returns the seconds left for retries. The client calls the function before each attempt
+            and while it sleeps between attempts.
         undo: Call that reverts this call. If this call fails but may have been applied, the client attempts ``undo``
             once, with a short timeout.
         check: Call that the client attempts once before this call, with a short timeout. If ``check.read`` raises, this
@@ -370,7 +371,8 @@ class Retries(Struct, frozen=True):
     If the server sends Retry-After, the client sleeps at least for that time.
 
     Attributes:
-        deadline: Seconds after which no attempt is started.
+        deadline: Number of seconds, counted from the start of a call, in which the client starts new attempts. A long
+            poll and a commit that is still running get more time.
         first: Upper bound in seconds of the first back-off. The bound doubles with each retry.
         most: Maximum back-off in seconds.
     """

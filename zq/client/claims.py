@@ -50,7 +50,8 @@ def claim_call(
 ) -> Call[T]:
     """Return the call that creates a claim or, if the claim ``name`` exists already, returns that claim.
 
-    If a call without a ``name`` gets no response, the client releases the claim.
+    If a call without a ``name`` gets no response, the client releases the claim, because the server may have created
+    it.
     """
     own = name or f"client.{uuid4().hex}"  # The dot prevents a collision: ids assigned by the server contain none.
     return Call(

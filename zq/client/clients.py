@@ -286,8 +286,8 @@ class ClientOperations(AdministrationOperations):
             publish: Pairs of a stage and its message count, as returned by ``stage`` and ``post_many``.
             settle: Pairs of a queue and a claim id.
 
-        Raises ``Fenced``, ``ClaimLapsed``, ``StageNotFound``, ``StageDiffers`` (another message count),
-        ``CommitTooLarge``, and ``Invalid`` for a stage without a count.
+        Raises ``Fenced``, ``ClaimLapsed``, ``StageNotFound`` or ``CommitTooLarge``. Raises ``StageDiffers`` if a stage
+        has another message count, and ``Invalid`` if the count of a stage is missing.
         """
         stages: list[str | extensions.CountedStage] = [_counted_stage(stage) for stage in publish]
         claims = [extensions.HeldClaim(queue, claim) for queue, claim in settle]

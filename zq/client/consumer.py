@@ -31,7 +31,10 @@ STOP_TIMEOUT: Final = 5.0
 
 
 class ConsumerBase:
-    """The common state of consumers. ``on_lost`` is called with messages whose claim expired before settlement."""
+    """Base class of the blocking and the asynchronous consumer.
+
+    If a claim expires before its messages are settled, ``on_lost`` is called with these messages.
+    """
 
     def __init__(self, options: ConsumerOptions, on_lost: OnLost | None, guard: AbstractContextManager[Any]) -> None:
         self.stopped = False
@@ -125,7 +128,10 @@ class ConsumerBase:
 
 
 class Consumer(ConsumerBase):
-    """An iterable over messages. On exit, a ``with`` block settles finished messages and releases all others."""
+    """A blocking consumer that claims messages and yields them in a ``for`` loop.
+
+    On exit, a ``with`` block settles finished messages and releases all others.
+    """
 
     def __init__(self, transport: Transport, options: ConsumerOptions, on_lost: OnLost | None) -> None:
         self._changed = threading.Condition()

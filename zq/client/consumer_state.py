@@ -72,7 +72,10 @@ class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         )
 
     def release_after_failure(self, delivery: Delivery) -> Released:
-        """Return the decision to release a failed message after a back-off, which doubles with each claim."""
+        """Build the decision for a failed message: release it with a delay.
+
+        The delay doubles with each claim of the message, up to ``max_backoff``.
+        """
         doublings = min(max(delivery.claim_count, 1) - 1, 20)
         return Released(delivery.id, min(self.backoff * 2**doublings, self.max_backoff))
 
@@ -218,7 +221,8 @@ class ConsumerState:
     def close(self, now: float) -> None:
         """Record a decision on each remaining message. Later calls of ``finish`` have no effect.
 
-        A message in progress gets the handler's last decision, or a release with a back-off. All others are released.
+        If a message is in progress, record the handler's last decision. Without such a decision, release the message
+        with a back-off. Release all other messages without a delay.
         """
         self.closing = True
         for claim in self._claims:
@@ -270,8 +274,9 @@ class ConsumerState:
     def record_failure(self, request: PendingRequest, error: Exception, now: float) -> None:
         """Record a failed request, and schedule a retry if a retry can succeed.
 
-        A renewal is retried with a back-off. A rejected settlement is split into two halves. If it has only one
-        message, the message is released instead.
+        A renewal is retried with a back-off. If the server rejects a settlement of several messages as invalid, the
+        settlement is split into two halves. If the server rejects the settlement of a single message, the message is
+        released instead.
         """
         claim, decided = request.claim, request.decided
         if decided:

@@ -50,7 +50,10 @@ def resolve_token(given: str | None, *, otherwise: bool) -> Token | None:
 
 
 def read_token_file(path: Path) -> str:
-    """Read a token from a private file. Raises ``Invalid`` if it is not valid or other users can access it."""
+    """Read a token from a private file.
+
+    Raises ``Invalid`` if the file is unreadable, if other users can access it, or if it contains no valid token.
+    """
     try:
         with path.open("rb") as file:
             check_private(path, os.fstat(file.fileno()).st_mode)

@@ -86,9 +86,10 @@ class TopicOperations(SubscriptionOperations):
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
-        """Return a page of messages after the sequence number ``after``, with the page's end position.
+        """Return a page of messages after the sequence number ``after``.
 
-        If messages before the page were trimmed, the result has a gap.
+        To read the next page, pass the page's ``end`` as ``after``. If messages before the page were trimmed, the
+        page has a ``gap``.
         """
         return stretch_call(MESSAGES, self._path("messages"), {"marker": after, "limit": page, "detailed": True})
 

@@ -70,8 +70,8 @@ class PostStopped(ZqError):
 class Packer:
     """An encoder that packs up to ``max_messages`` messages into a batch of up to ``size`` bytes.
 
-    A larger message gets a batch of its own. ``linger`` is the maximum age of a batch in seconds; an infinite
-    ``linger`` makes the batches reproducible.
+    A message that exceeds ``size`` gets a batch of its own. ``linger`` is the maximum age of a batch in seconds.
+    With an infinite ``linger``, the same messages always give the same batches.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ def post_call(kind: str, name: str, batch: bytes, key: str | None, **params: str
 
 
 def with_first_id(call: Call[list[str]]) -> Call[str]:
-    """Return a copy of a single-message post call. The result of the copy is the message id instead of a list."""
+    """Return a copy of a call that posts one message. The copy returns the message id instead of a list of ids."""
 
     def read(response: Response) -> str:
         return call.read(response)[0]

@@ -395,7 +395,10 @@ class QueueOperations(SubscriptionOperations):
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
-        """Return a page of live messages after the sequence number ``after``, with the page's end position."""
+        """Return a page of live messages after the sequence number ``after``.
+
+        To read the next page, pass the page's ``end`` as ``after``.
+        """
         flags: Params = {"echo": True, "include_claimed": True, "include_delayed": True}
         return stretch_call(
             MESSAGES, self._path("messages"), {**flags, "marker": after, "limit": page, "detailed": True}
@@ -411,7 +414,10 @@ class QueueOperations(SubscriptionOperations):
         living: bool = False,
         page: int | None = None,
     ) -> Call[Stretch[Finished]]:
-        """Return a page of ``history`` after the marker ``after``, with the page's end position."""
+        """Return a page of ``history`` after the marker ``after``.
+
+        To read the next page, pass the page's ``end`` as ``after``.
+        """
         params = _history_params(since, until, living, page)
         return stretch_call(FINISHED, self._path("history"), {**params, "marker": after})
 

@@ -56,7 +56,7 @@ def messages_call(
 
 
 def stretch_call(decoder: "msgspec.json.Decoder[MessagePage[M]]", path: str, params: Params) -> Call[Stretch[M]]:
-    """Return the call for a page of messages or history entries, with the page's end position."""
+    """Return a call that reads a page of messages or history entries as a ``Stretch``."""
 
     def read(response: Response) -> Stretch[M]:
         page = decoder.decode(response.body)
@@ -68,7 +68,10 @@ def stretch_call(decoder: "msgspec.json.Decoder[MessagePage[M]]", path: str, par
 
 
 def message_pages(decoder: "msgspec.json.Decoder[MessagePage[M]]", path: str, params: Params) -> Call[Page[M]]:
-    """Return the call for the first page of a message or history listing. An empty page ends the listing."""
+    """Return a call that reads the first page of messages or history entries.
+
+    Each page contains the call for the next page. An empty page is the last one.
+    """
 
     def read(response: Response) -> Page[M]:
         page = decoder.decode(response.body)

@@ -134,7 +134,10 @@ class SubscriptionOperations(ResourceOperations):
 
     @operation
     def drop_deliveries(self, id: str, deliveries: Iterable[str] | None = None) -> Call[None]:
-        """Delete up to 20 failed deliveries, by default all. Unknown ids are ignored."""
+        """Delete the failed deliveries with these ids, at most 20. Unknown ids are ignored.
+
+        If ``deliveries`` is ``None``, delete all failed deliveries.
+        """
         params: Params = {} if deliveries is None else {"ids": id_list(deliveries)}
         if not params.get("ids", True):
             return Call(method="DELETE", path="", read=read_empty, local_response=Response(204, {}, b""))

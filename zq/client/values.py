@@ -76,9 +76,10 @@ class Message(answers.Message[datetime], kw_only=True, frozen=True, dict=True, o
         return msgspec.json.decode(self.raw, type=kind)
 
     def link(self) -> "Link | None":
-        """Return an OpenTelemetry link to the span that posted the message, for the span that processes the message.
+        """Return an OpenTelemetry link to the span that posted the message.
 
-        Return ``None`` if the message has no trace context. Requires the package ``opentelemetry-api``.
+        Add the link to the span in which you process the message. Return ``None`` if the message has no trace context.
+        Requires the package ``opentelemetry-api``.
         """
         return link_to(self.attributes)
 
@@ -147,7 +148,10 @@ class Gap(Struct, frozen=True):
 
 
 class Stretch(Struct, Generic[M_co], frozen=True):
-    """A page of messages with ``end``, the marker of the last message; ``None`` for an empty page."""
+    """A page of messages.
+
+    ``end`` is the marker after which the next page starts. If the page is empty, ``end`` is ``None``.
+    """
 
     messages: list[M_co]
     end: int | None

@@ -20,7 +20,10 @@ DELAY_IGNORED: Final = '299 - "delay is ignored'
 
 
 class Warnings:
-    """The warnings of a client, each logged once, and a check for queues that ignore delays."""
+    """A logger of a client's warnings, which logs each warning once.
+
+    The class also checks whether a queue ignores the delays of messages.
+    """
 
     def __init__(self, check_delays: bool) -> None:
         self._given: set[tuple[str, str]] = set()
@@ -64,9 +67,9 @@ class Warnings:
         return Call(method="GET", path=path("queues", queue), read=read)
 
     def check_delay(self, queue: str, metadata: dict[str, Any]) -> None:
-        """Raise ``Invalid`` if the queue's metadata disables delays. After success, later posts skip the check.
+        """Raise ``Invalid`` if the queue's metadata disables delays. Unknown metadata (``{}``) raises no error.
 
-        Unknown metadata (``{}``) raises no error.
+        If the check succeeds, later posts to the queue skip it.
         """
         if not self._checks_delays:
             return

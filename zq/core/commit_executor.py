@@ -46,7 +46,7 @@ MAINTENANCE_SECONDS: Final = 1.0
 
 
 class SliceSize:
-    """The number of messages in the next slice, which adapts to the duration of the last slice."""
+    """An adaptive slice size. The number of messages in a slice depends on the duration of the previous slice."""
 
     def __init__(self, minimum: int, maximum: int) -> None:
         self._minimum = min(minimum, maximum)

@@ -92,9 +92,9 @@ class TopicCreation:
         self._sealed.forget(topic)
 
     def sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return the time since which all bodies of the topic are encrypted. The result is cached.
+        """Return the time after which all new bodies of the topic are encrypted. The result is cached.
 
-        If some bodies may be unencrypted, the result is 0.
+        If new bodies may be unencrypted, the result is 0.
         """
         return self._sealed.get(topic)
 

@@ -207,8 +207,8 @@ def _must_be_encrypted(created: Seconds, since: Seconds) -> bool:
 def attributes_binding(id: str) -> str:
     """Return the ``id`` to pass to ``Sealing.seal`` and ``Sealing.open`` for the attributes of a message.
 
-    The id of the body is different. An attacker with write access to the store can therefore not pass off attributes as
-    a body.
+    This value differs from the ``id`` that is passed for the body of the message. An attacker with write access to the
+    store can therefore not pass off attributes as a body.
     """
     return f"extra/{id}"
 

@@ -25,10 +25,10 @@ class ProtocolKey(Struct, frozen=True):
 
 
 class OwnedDocuments(Struct, frozen=True):
-    """A kind of documents that are deleted with their project.
+    """A document kind whose documents are deleted together with their project.
 
-    ``deployment_kinds`` are kinds of documents that belong to the deployment, not to a project. When a document of the
-    project is deleted, the documents of these kinds that have its name are deleted, too.
+    ``deployment_kinds`` are kinds of documents that belong to the deployment, not to a project. For each deleted
+    document of the project, the documents of these kinds with the name of the deleted document are deleted, too.
     """
 
     kind: str

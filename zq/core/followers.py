@@ -19,7 +19,7 @@ class Followers:
     """
 
     def mark(self, _queue: QueueRef) -> Metadata:
-        """Return the metadata that marks a new queue with followers; empty if the queue has no followers."""
+        """Return metadata to add to a new queue: ``MARK`` if the queue has followers, otherwise nothing."""
         return {}
 
     def copies(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health report of the store, from test operations on a temporary queue (contract section 5)."""
+"""The health report of a store, and the probe that runs test operations on a temporary queue (contract section 5)."""
 
 import logging
 import threading

@@ -125,7 +125,7 @@ class Messages:
 
         Args:
             hops: Number of zq subscriptions through which the messages have passed already.
-            rules: The result of ``rules`` for this post, if the caller has it.
+            rules: Rules that the method ``rules`` has returned for this post. ``None`` = look up the rules.
             trace: Trace context for messages that have none. Parts that exceed the queue's size limit are omitted.
 
         Raises ``Invalid``, ``KeyReused``, ``QueuePaused`` or ``QuotaExceeded``.
@@ -289,7 +289,10 @@ class Messages:
         raise MessageNotFound("There is no such message in the queue.")
 
     def get_many(self, queue: QueueRef, ids: Sequence[str]) -> ReadResult[MessageList]:
-        """Return the readable messages with these ids. If there are none, raise the error that ``get`` raises."""
+        """Return the messages with these ids. Omit missing messages and messages that cannot be decrypted.
+
+        Raises ``MessageNotFound`` if all messages are missing, and ``MessageUnreadable`` if none can be decrypted.
+        """
         check_count("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = self._messages.get(queue, ids, now)

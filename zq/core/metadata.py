@@ -98,7 +98,7 @@ class MetadataSchema:
 
 
 def check_operations(operations: Sequence[wire.Operation]) -> None:
-    """Raise ``InvalidBody`` if an operation is not valid, whatever the metadata is (contract section 6.5)."""
+    """Raise ``InvalidBody`` if an operation is malformed (contract section 6.5). The metadata is not needed."""
     for operation in operations:
         _key(operation)
 

@@ -238,7 +238,7 @@ class TopicPoll:
         return self._tail.closed or time.monotonic() >= self._deadline
 
     def seconds_left(self) -> float:
-        """Return the maximum seconds until the caller must poll again. A notification may come earlier."""
+        """Return the seconds after which the caller must poll again if no notification comes earlier."""
         return max(0.0, min(self._deadline - time.monotonic(), RECHECK_INTERVAL))
 
     def poll(self, ask: Callable[[], TopicPage]) -> TopicPage:

@@ -139,9 +139,10 @@ class Queues(MetadataResource[QueueRef, Queue]):
             marker = page.next
 
     def count(self, project: str, visible: Callable[[str], bool] | None = None) -> int:
-        """Return the number of the project's queues that are ``visible``.
+        """Return the number of the project's queues.
 
-        With ``visible``, only the first ``max_metadata_walk`` queues are inspected, so the number may be too low.
+        If ``visible`` is set, count only the queues for whose names ``visible`` returns ``True``. Then only the first
+        ``max_metadata_walk`` queues are inspected, so the number may be too low.
         """
         if visible is None:
             return self._queues.count(project) - self._count_hidden(project)

@@ -11,16 +11,17 @@ PAGE: Final = 20
 
 
 class LargestUse(NamedTuple):
-    """The used fraction of a quota, and the project that uses the largest fraction of it."""
+    """The project that uses the largest fraction of its quota, and this fraction (``ratio``)."""
 
     ratio: float
     project: str
 
 
 class QuotaSurvey:
-    """The largest use of each quota, read from the store page by page.
+    """A survey that finds, for each quota, the project that uses the largest fraction.
 
-    A round covers all projects. Until a round ends, the results of the previous round remain.
+    Each call of ``next_page`` reads the usage of some projects from the store. A round of calls covers all projects.
+    Until a round ends, the results of the previous round remain.
     """
 
     def __init__(self, quotas: Quotas) -> None:

@@ -212,11 +212,17 @@ class Quotas:
     # that each check includes the other creations.
 
     def admit_queue(self, queue: QueueRef, dead_letters: object = None) -> AbstractContextManager[None]:
-        """Reserve quota for a new queue and its dead-letter queue; a context manager. Raises ``QuotaExceeded``."""
+        """Return a context manager that reserves quota for a new queue and its dead-letter queue.
+
+        On entry, the context manager raises ``QuotaExceeded`` if the project would exceed its limit.
+        """
         return self._reserve_queues([queue, *_dead_letter_ref(queue, dead_letters)])
 
     def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
-        """Reserve quota for the missing target queues of a move; a context manager. Raises ``QuotaExceeded``."""
+        """Return a context manager that reserves quota for the missing target queues of a move.
+
+        On entry, the context manager raises ``QuotaExceeded`` if the project would exceed its limit.
+        """
         missing = self._missing(queues)
         return self._reserve_queues(missing) if missing else NOTHING
 
@@ -263,7 +269,10 @@ class Quotas:
 
     @contextmanager
     def admit_topic(self, topic: TopicRef) -> Iterator[None]:
-        """Reserve quota for a new topic; a context manager. Raises ``QuotaExceeded``."""
+        """Return a context manager that reserves quota for a new topic.
+
+        On entry, the context manager raises ``QuotaExceeded`` if the project would exceed its limit.
+        """
         self._registered.get(topic.project)
         with self._creation_locks.locked((topic.project, TOPIC)):
             limit = self.allotment(topic.project).quota.topics
@@ -295,9 +304,9 @@ class Quotas:
 
     @contextmanager
     def admit_work(self, project: str, work: Work, name: str) -> Iterator[QuotaExceeded | None]:
-        """Reserve quota for a stage, fence or producer; a context manager.
+        """Return a context manager that reserves quota for a stage, fence or producer.
 
-        If the quota is exceeded, the context manager yields ``QuotaExceeded``, otherwise ``None``.
+        If the limit is reached, the context manager yields a ``QuotaExceeded`` error, otherwise ``None``.
         """
         limit = getattr(self.allotment(project).quota, work)
         known = (project, work, name)
@@ -347,7 +356,10 @@ class Quotas:
         return used
 
     def uses(self, project: str) -> Mapping[str, tuple[int, int]]:
-        """Return how much of each limited quota the project uses, and the limit, by quota name. Rates are excluded."""
+        """Return the usage and the limit of each limited quota of the project, by quota name.
+
+        Rate limits are not included.
+        """
         limits, used = structs.asdict(self.allotment(project).quota), dict(self.used(project))
         if (stored := self.stored(project)) is not None:
             used |= {"stored_messages": stored.messages, "stored_bytes": stored.bytes}

@@ -59,7 +59,10 @@ Demands = dict[str, tuple[float, float, float]]
 
 
 class RemainingRate(NamedTuple):
-    """The rate that a project is closest to exceeding: units left, and seconds until the rate is fully available."""
+    """The rate limit that a project is closest to exceeding.
+
+    ``rest`` is the number of units that are left. ``seconds`` is the time until all units are available again.
+    """
 
     name: str
     rest: int
@@ -154,7 +157,7 @@ class Account:
         return self._quota
 
     def enter(self, now: float) -> None:
-        """Admit a request and count it as in progress until ``leave``. Raises ``TooManyRequests``."""
+        """Admit a request and count it as in progress until ``leave`` is called. Raises ``TooManyRequests``."""
         limit = now + ALLOWED
         self._lock.acquire()
         try:
@@ -253,7 +256,10 @@ class Account:
         return self._full[1 if messages > requests and messages > now else 0]
 
     def demand(self) -> tuple[float, float, float]:
-        """Return the demand since the last call. A rejected request counts like an average admitted request."""
+        """Return the requests, messages and bytes that the project has demanded since the previous call of ``demand``.
+
+        A rejected request counts as many messages and bytes as an average admitted request.
+        """
         with self._lock:
             asked, refusals = self._asked, self._refusals
             # Refunded estimates may exceed the costs that were charged since the last call.

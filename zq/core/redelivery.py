@@ -19,7 +19,10 @@ MAX_CLAIM_COUNT: Final = "max_claim_count"
 
 
 class Redelivery(Struct, frozen=True):
-    """The redelivery delay in seconds. If ``exponential``, the delay doubles with each claim, up to ``cap``."""
+    """The redelivery delay of a queue. ``delay`` and ``cap`` are in seconds.
+
+    If ``exponential`` is true, the delay doubles with each claim, up to ``cap``.
+    """
 
     delay: int = 0
     exponential: bool = False
@@ -39,9 +42,11 @@ AT_ONCE: Final = Redelivery()
 
 
 class DeadLetters(Struct, frozen=True):
-    """The dead-letter queue of a queue, and the claim limit of its messages.
+    """The dead-letter settings of a source queue.
 
     Attributes:
+        queue: The dead-letter queue.
+        max_claims: Number of claims after which a message is moved to the dead-letter queue.
         ttl: Ttl in seconds of a dead letter, counted from the move; ``None`` = the ttl that the message already has.
         history: Seconds for which the source queue keeps a history entry of a moved message; 0 = no entry.
     """

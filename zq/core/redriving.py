@@ -83,7 +83,7 @@ class Routes:
 
 
 class Redriving:
-    """Redrive of dead letters: move them back, or count the moves in a dry run."""
+    """The operations that move dead letters out of a queue, or count the possible moves in a dry run."""
 
     def __init__(
         self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events, quotas: AnyQuotas

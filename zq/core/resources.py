@@ -234,8 +234,8 @@ class MetadataResource(Generic[R, T]):
         """Replace the metadata atomically with the result of ``edit``. Return the new metadata as clients see it.
 
         If other clients change the metadata concurrently, ``edit`` is called again. ``named`` are the dead-letter
-        queues that ``edit`` may set; permission and quota are checked for them. Raises the same errors as ``patch`` and
-        of ``edit``.
+        queues that ``edit`` may set; permission and quota are checked for them. Raises the errors of ``patch`` and of
+        ``edit``.
         """
         self._authorize_dead_letters(allowance, named)
         while True:
@@ -262,7 +262,10 @@ class MetadataResource(Generic[R, T]):
         return self._store.create(ref, raw)
 
     def _admitted(self, ref: R, metadata: Metadata) -> AbstractContextManager[None]:
-        """Reserve quota for the resource and its dead-letter queue; a context manager. Raises ``QuotaExceeded``."""
+        """Return a context manager that reserves quota for the resource and its dead-letter queue.
+
+        On entry, the context manager raises ``QuotaExceeded`` if the project would exceed its limit.
+        """
         raise NotImplementedError
 
     def _own_metadata(self, _ref: R) -> Metadata:

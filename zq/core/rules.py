@@ -189,7 +189,7 @@ class RulesCache:
         self._recent.forget(queue)
 
     def dead_letters(self, queue: QueueRef, rules: Rules) -> DeadLetters | None:
-        """Return the dead-letter queue, claim limit and ttl, or ``None`` without a dead-letter queue.
+        """Return the queue's dead-letter settings, or ``None`` if no messages are moved to a dead-letter queue.
 
         A queue of another protocol, such as SQS, may be its own dead-letter queue. Its messages are never moved,
         because a move to the same queue would only reset their claim counts.

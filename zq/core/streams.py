@@ -108,7 +108,7 @@ class Stream:
         self._tail.notify_when(self.position, self._matches, callback)
 
     def seconds_until_poll(self) -> float:
-        """Return the maximum seconds until the caller must call ``next``. A notification may come earlier."""
+        """Return the seconds after which the caller must call ``next`` if no notification comes earlier."""
         return RETRY_INTERVAL if self._failed or self._tail.unsure else RECHECK_INTERVAL
 
     @property
@@ -223,7 +223,8 @@ class Streams:
 
         Args:
             after: Log position; ``None`` = the end of the log.
-            disconnect: Closes the connection of a stalled reader; ``None`` if the HTTP server does so.
+            disconnect: Function that closes the connection of a stalled reader. If it is ``None``, the HTTP server must
+                close the connection.
 
         Raises ``Crowded`` if no slot is free. Raises ``Invalid`` if the log has not assigned the position ``after``
         yet.

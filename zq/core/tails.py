@@ -302,7 +302,10 @@ class Tails:
             self.leave(project, tail)
 
     def join(self, project: str) -> Tail:
-        """Acquire the tail of a project's log until ``leave``. Concurrent first callers share one initialization."""
+        """Acquire the tail of a project's log. The caller must release the tail with ``leave``.
+
+        Concurrent first callers share one initialization.
+        """
         with self._lock:
             tail = self._tails.get(project)
             first = tail is None

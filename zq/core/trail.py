@@ -178,7 +178,7 @@ def _truncate(entry: Entry) -> Entry:
 
 
 def _since(given: str) -> str:
-    """Return the bound that is greater than the names of all entries made at or after an ISO 8601 time.
+    """Return an upper bound for the names of the entries made at or after the ISO 8601 time ``given``.
 
     Newer entries have smaller names. If ``given`` is "", the bound is greater than all names.
     """

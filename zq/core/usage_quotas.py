@@ -34,7 +34,7 @@ class StoredUsage:
         """Monotonic time at which the usage must be read again: earlier if more than half of a quota is used."""
 
     def add(self, messages: int, size: int, quota: Quota) -> QuotaExceeded | None:
-        """Add messages and bytes to the usage. If they exceed the quota, add nothing and return the error."""
+        """Add messages and bytes to the usage. If the sum exceeds the quota, return the error without adding them."""
         messages += self.messages
         size += self.bytes
         if messages > quota.stored_messages > 0:

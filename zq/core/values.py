@@ -22,7 +22,7 @@ class ReadResult(Struct, Generic[T], frozen=True):
 
 
 class WriteResult(Struct, Generic[T], frozen=True):
-    """The result of a write. If ``replayed``, ``value`` is the result of an earlier, identical request."""
+    """The result of a write. If ``replayed`` is true, ``value`` is the result of an earlier, identical request."""
 
     value: T
     replayed: bool = False

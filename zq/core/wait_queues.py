@@ -22,7 +22,10 @@ class Slots:
         self._taken: Counter[str] = Counter()
 
     def share(self, own: int | None) -> int:
-        """Return the number of slots that a project may occupy. ``own`` is its percentage; ``None`` = the default."""
+        """Return the number of slots that a project may occupy.
+
+        ``own`` is the project's percentage of all slots. If ``own`` is ``None``, the default percentage applies.
+        """
         return max(1, self._count * (self._share if own is None else own) // 100)
 
     def acquire(self, project: str, own: int | None = None) -> bool:
@@ -41,7 +44,10 @@ class Slots:
 
 
 class Wakeup(threading.Event):
-    """An event that wakes the thread of a waiting request. If the request has no thread, a callback is called."""
+    """An event that wakes a waiting request.
+
+    The event wakes the thread of the request. If the request has no thread, the event calls a callback instead.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +95,10 @@ class Waiter:
 
 
 class PollQueue:
-    """A queue of one project's notified read-only requests, of which ``MAX_CONCURRENT_POLLS`` may poll at a time."""
+    """A queue in which one project's read-only requests wait for their turn to poll.
+
+    At most ``MAX_CONCURRENT_POLLS`` requests of the project poll at a time.
+    """
 
     __slots__ = ("pending", "polling")
 

@@ -157,7 +157,10 @@ class Waiters:
             self._timer_set.notify()
 
     def acquire_slot(self, project: str) -> bool:
-        """Acquire a slot for a request that waits for a topic, not a queue. Return ``False`` if no slot is free."""
+        """Acquire a slot for a request that waits for messages of a topic.
+
+        Return ``False`` if no slot is free, the project has used its share, or the server is stopping.
+        """
         own = self._quotas.share_of(project)
         with self._lock:
             return not self.closing and self._slots.acquire(project, own)

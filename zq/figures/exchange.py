@@ -120,7 +120,11 @@ class Exchange:
 
 
 def encode_record(server: Server[Seconds], spans: Mapping[int, Span]) -> bytes:
-    """Encode a record. If it exceeds ``MAX_RECORD_SIZE``, drop old intervals, then merge all but the busiest queues."""
+    """Encode a record.
+
+    While the record exceeds ``MAX_RECORD_SIZE``, drop its oldest interval. If only one interval is left, keep the
+    counts of the busiest queues and topics, and add up the counts of the others.
+    """
     kept, max_names = dict(spans), MAX_NAMES
     while len(value := msgspec.json.encode(Record(server, kept))) > MAX_RECORD_SIZE and (len(kept) > 1 or max_names):
         if len(kept) > 1:
@@ -137,7 +141,11 @@ def _fold(span: Span, max_names: int) -> Span:
 
 
 def _merge_rest(rows: list[T], max_names: int) -> list[T]:
-    """Keep the ``max_names`` busiest rows. Merge the others by project, or in one row if too many projects remain."""
+    """Keep the ``max_names`` busiest rows, and add up the counts of the other rows.
+
+    The result has one sum for each project of the other rows. If these rows belong to too many projects, the result
+    has only one sum for all projects.
+    """
     ranked = sorted(rows, key=lambda row: sum(row[2:]), reverse=True)
     rest: dict[tuple[str, str], tuple[int, ...]] = {}
     others = ranked[max_names:]

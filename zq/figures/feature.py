@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class FiguresFeature(Feature):
-    """The routes for statistics, ``/v2/figures…`` and ``/v2/servers``, and the sampling thread."""
+    """The statistics feature: a sampling thread, and routes such as ``/v2/figures`` and ``/v2/servers``."""
 
     tags: Mapping[str, str] = {"figures": "Depths and rates of queues, current and past, for people and dashboards."}
     open_paths: Collection[str] = (openapi.SERVERS,)

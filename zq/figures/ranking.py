@@ -145,7 +145,10 @@ class ProjectRows:
         return self._rates.queues.get((self._project, name), [0.0] * len(RATES))[0 if direction == "in" else 2]
 
     def sum(self, names: Iterable[str] | None, direction: str) -> float | None:
-        """Return the queues' total rate; see ``rate``. If ``names`` is None, return the project's total."""
+        """Return the sum of the queues' rates. The argument ``direction`` is "in" or "out", as in ``rate``.
+
+        If ``names`` is None, return the sum of all queues of the project.
+        """
         if self._rates is None:
             return None
         if names is None:
@@ -153,7 +156,10 @@ class ProjectRows:
         return round(sum(self.rate(name, direction) or 0.0 for name in names), 3)
 
     def growth(self, name: str) -> float | None:
-        """Return the growth in messages per second over the last one to two minutes, or None if unknown."""
+        """Return the increase of the queue's depth in messages per second, or None if it is unknown.
+
+        The value is an average over the last one to two minutes.
+        """
         before = self._former.get(name)
         return (
             None
@@ -195,8 +201,7 @@ class ProjectRows:
     def lists(self, names: Sequence[str], living: Sequence[str]) -> dict[str, list[FiguresRow]]:
         """Return the overview's lists of top queues, as a mapping from list name to rows.
 
-        ``names`` are the queues that the caller may see. ``living`` are the names of these queues that are not
-        dead-letter queues.
+        ``names`` are the queues that the caller may see. ``living`` contains the same queues except dead-letter queues.
         """
         rows = self.rows
         growing = [name for name in living if (self.growth(name) or 0.0) > 0]

@@ -21,7 +21,7 @@ WIDTH: Final = len(DEPTHS) + len(RATES)
 
 
 class Window(NamedTuple):
-    """The resolution of a time series: ``points`` points at intervals of ``step`` seconds."""
+    """The length and resolution of a time series. ``points`` is the number of points, ``step`` seconds apart."""
 
     step: int
     points: int
@@ -78,7 +78,10 @@ class Ring:
         return found
 
     def _index(self, slot: int) -> int | None:
-        """Return a slot's index, or None if the slot is too old. If it is new, first clear it and all skipped slots."""
+        """Return the index of a slot's first value, or None if the slot is too old.
+
+        If the slot is newer than all slots in the buffer, first clear this slot and all skipped slots.
+        """
         last = self._last
         if last is None or slot > last:
             for passed in range(slot if last is None else max(last + 1, slot - self._size + 1), slot + 1):
@@ -91,9 +94,10 @@ class Ring:
 
 
 class KnownCounts:
-    """Counts of ten-second intervals whose rates are known.
+    """Counters for the points of the long windows (``LONG``).
 
-    A point of a longer window (``LONG``) combines several ten-second intervals. Each count belongs to one such point.
+    A point of a long window combines several ten-second intervals. Its counter is the number of these intervals whose
+    rates are known.
     """
 
     def __init__(self) -> None:
@@ -138,7 +142,7 @@ class Series:
         self.close.put(int(now // CLOSE.step), 0, _values(depth, now))
 
     def add_rates(self, slot: int, rates: Sequence[float]) -> None:
-        """Add the rates of a ten-second slot to every window, in messages per second."""
+        """Add the rates of a ten-second slot to every window. The rates are in messages per second."""
         for window, ring in self._rings.items():
             ring.add(slot * FINE.step // window.step, len(DEPTHS), rates)
 

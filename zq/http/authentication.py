@@ -49,7 +49,7 @@ class Strategy(Protocol):
 
 
 class ProxyCheck(Protocol):
-    """Interface of the check that a request came through the authenticating proxy; see ``zq.auth.proxy``."""
+    """Interface for checking that a request came through the authenticating proxy; see ``zq.auth.proxy``."""
 
     def check(self, env: Mapping[str, Any], peer: str) -> None: ...
 
@@ -160,7 +160,10 @@ class Authentication:
         return strategy is None or strategy.look_up(env, get_peer(env, self._behind_proxy))
 
     def find_check(self, env: Mapping[str, Any]) -> CredentialCheck | None:
-        """Return the credential check of the feature that authenticates the request."""
+        """Return the feature's credential check that applies to the request.
+
+        If no feature authenticates the request, return ``None``.
+        """
         for check in self.checks:
             if check.applies(env):
                 return check

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of one request that middleware, resources and features share, as ``req.context``."""
+"""The state of one request, ``req.context``, which middleware, resources and features share."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Error handlers, which convert exceptions to HTTP responses with the table in ``zq.wire.refusals``."""
+"""Error handlers, which convert exceptions to HTTP responses. ``zq.wire.refusals`` maps exceptions to responses."""
 
 import logging
 from collections.abc import Callable

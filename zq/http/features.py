@@ -112,7 +112,7 @@ class SocketHandler(Protocol):
 
 
 class SocketEdge(Protocol):
-    """The interface of the HTTP server for WebSocket handlers. Only ``call`` may run outside the event loop."""
+    """The HTTP server functions that WebSocket handlers use. Only ``call`` may run outside the event loop."""
 
     def run(self, work: Callable[[], Any], caller: bytes) -> Awaitable[Any]:
         """Run blocking work on a worker thread. One caller may occupy at most three quarters of the threads."""
@@ -185,4 +185,4 @@ class Feature:
         """Stop background work."""
 
     def finish(self) -> None:
-        """Complete the stop after the store has been closed. Must return within two seconds."""
+        """Finish the shutdown of the feature after the store has been closed. Must return within two seconds."""

@@ -77,7 +77,10 @@ def find_head_error(headers: Iterable[tuple[str, str]], target: str) -> str | No
 
 
 def check_target(target: str) -> str | None:
-    """Return an error sentence for a request target that proxies may interpret differently, or ``None``."""
+    """Check whether a proxy may interpret the request target differently.
+
+    If so, return an error sentence. Otherwise, return ``None``.
+    """
     if target.startswith("//"):
         return LEADING_SLASHES
     if "%" not in target:

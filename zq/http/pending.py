@@ -25,7 +25,7 @@ class WaitRegistration(Protocol):
     """The registration of a long poll in a wait queue."""
 
     def seconds_left(self) -> float:
-        """Return the maximum seconds to wait for a notification before the next poll."""
+        """Return the number of seconds after which the request polls even without a notification."""
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
@@ -49,7 +49,7 @@ class Feed(Protocol):
         ...
 
     def seconds_left(self) -> float:
-        """Return the maximum seconds to wait for a notification before the next ``step``."""
+        """Return the number of seconds after which the server calls ``step`` even without a notification."""
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:

@@ -99,9 +99,9 @@ def fence(req: Request) -> Fence | None:
 
 
 def hops(req: Request) -> int:
-    """Return the number of times that zq servers have forwarded the message, from the header ``Zq-Hops``.
+    """Read the header ``Zq-Hops``, which contains how often zq servers have forwarded the message.
 
-    A subscription can deliver to another zq queue. The count limits endless loops. Raises ``InvalidHeader`` if the
+    A subscription can deliver to another zq queue. The number limits endless loops. Raises ``InvalidHeader`` if the
     header is malformed.
     """
     given: str = req.env.get("HTTP_ZQ_HOPS", "0")

@@ -16,7 +16,10 @@ NO_QUOTAS: Final = "This server does not authenticate callers (auth_strategy is 
 
 
 def require_quotas(quotas: Quotas | None) -> Quotas:
-    """Return ``quotas``. Raises ``NotBuilt`` if it is ``None``, because the server does not authenticate callers."""
+    """Return ``quotas``.
+
+    Without authentication, the server has no quotas, and ``quotas`` is ``None``. In this case, raise ``NotBuilt``.
+    """
     if quotas is None:
         raise NotBuilt(NO_QUOTAS)
     return quotas

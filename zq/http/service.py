@@ -152,7 +152,10 @@ class Health:
 
 
 class Readiness:
-    """``/readyz``: readiness. The status is 503 if the store is unavailable or the server stops or drains."""
+    """``/readyz``: readiness.
+
+    The status is 503 if the store is unavailable, or if the server is draining or stopping.
+    """
 
     audience = Audience.PROBE
     open = True

@@ -266,7 +266,10 @@ def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -
 
 
 def _check_token_id(given: str) -> str:
-    """Check the id of a JSON Web Token. Raises ``Invalid`` for a whole token: URLs must not contain secrets."""
+    """Return ``given`` if it can be the id of a JSON Web Token. Raises ``Invalid`` if it cannot.
+
+    A complete zq token is also invalid, because URLs must not contain secrets.
+    """
     if not 1 <= len(given) <= MAX_TEXT or not given.isprintable():
         raise Invalid(f"jti, the id of a JSON Web Token, must be 1 to {MAX_TEXT} printable characters.")
     if FORM.fullmatch(given):

@@ -89,7 +89,7 @@ def poll(
 
 
 def is_closed_by_peer(caller: socket.socket | None) -> bool:
-    """Return whether the client has closed its side of the connection. Return ``False`` without a socket."""
+    """Return whether the client has closed its side of the connection. If there is no socket, return ``False``."""
     if caller is None:
         return False
     poll = select.poll()

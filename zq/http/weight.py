@@ -49,7 +49,7 @@ class HeavyRequest(Struct):
     size: int
 
     def end(self) -> None:
-        """End the heavy part: free its slot and refund the estimated cost. The actual cost is charged separately."""
+        """Free the slot of the request and refund the estimated cost. The actual cost is charged separately."""
         turns.end()
         if self.account is not None:
             self.account.end_heavy(self.now(), self.messages, self.size)

@@ -134,7 +134,7 @@ def to_rows(rows: DataFrame, table: str, given: Mapping[str, str], batch: str) -
 
 
 def add_place(rows: DataFrame, given: Mapping[str, str]) -> DataFrame:
-    """Add the columns ``project`` and ``queue`` with their values in ``given``."""
+    """Add the columns ``project`` and ``queue``. All rows get the values from ``given``."""
     return rows.withColumns({name: F.lit(given[name]) for name in ("project", "queue")})
 
 

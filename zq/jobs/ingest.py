@@ -100,7 +100,7 @@ def list_files(spark: SparkSession, paths: Sequence[str], kind: str | None = Non
 
 
 def producer_name(key: str, queue: str, file: str) -> str:
-    """Return the producer name for a file. Characters of the key that names must not contain are replaced."""
+    """Return the producer name for a file. Characters of ``key`` that are invalid in a producer name are replaced."""
     digest = hashlib.sha256("\n".join((key, queue, file)).encode()).hexdigest()
     return f"{re.sub('[^A-Za-z0-9_-]', '-', key)[:31]}.{digest[:32]}"
 
@@ -181,7 +181,10 @@ def to_bodies(frame: DataFrame, column: str | None = None, parse: bool = False, 
 
 @contextmanager
 def cache_rows(rows: DataFrame) -> Iterator[None]:
-    """Cache the rows during the block, so that Spark stores the rows that were checked even if the file changes."""
+    """Cache the rows while the ``with`` block runs.
+
+    Spark then stores exactly the rows that were checked, even if the file changes after the check.
+    """
     rows.persist()
     try:
         yield

@@ -228,7 +228,7 @@ def finish_counts(finished: DataFrame) -> DataFrame:
 
 
 def dwell_percentiles(finished: DataFrame) -> DataFrame:
-    """Return percentiles of the seconds from posting to finishing, per queue. Dead letters do not count."""
+    """Return percentiles of the time from posting to finishing in seconds, per queue. Dead letters are excluded."""
     seconds = (F.unix_millis("finished") - F.unix_millis("created")) / 1000
     good = finished.where("outcome <> 'dead_lettered'").withColumn("seconds", seconds)
     found = good.groupBy(*QUEUE_COLUMNS).agg(
@@ -238,7 +238,10 @@ def dwell_percentiles(finished: DataFrame) -> DataFrame:
 
 
 def expired_messages(found: Mapping[str, DataFrame], backlog: DataFrame) -> DataFrame:
-    """Return posted messages that are neither finished nor live, and whose ttl had passed at the last archiving."""
+    """Return the posted messages that have expired.
+
+    A message has expired if it is neither finished nor live, and its ttl ended before the last archive run.
+    """
     due = F.col("created") + F.make_dt_interval(secs=F.col("ttl")) < F.col("at") - F.expr(MAX_DRIFT)
     gone = found["posted"].join(found["archived"], QUEUE_COLUMNS).where(due).select(*QUEUE_COLUMNS, "seq")
     key = [*QUEUE_COLUMNS, "seq"]

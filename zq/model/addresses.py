@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Network addresses: the check for public addresses, and the key for counting a client's requests.
+"""Network addresses: a check for public addresses, and the network by which a client's requests are counted.
 
 Clients choose some URLs that the server requests, such as webhooks. To prevent server-side request forgery, the server
-accepts only public addresses for them.
+accepts only URLs with public addresses.
 """
 
 import ipaddress
@@ -82,7 +82,7 @@ def _is_allowed(address: Address) -> bool:
 
 @lru_cache(maxsize=4096)
 def client_network(host: str) -> bytes:
-    """Return the key for counting a client's requests: its IPv4 address or its IPv6 /64 network."""
+    """Return the network by which a client's requests are counted: an IPv4 address or an IPv6 /64 network."""
     with suppress(ValueError):
         found = ipaddress.ip_address(host.partition("%")[0])
         mapped = getattr(found, "ipv4_mapped", None)

@@ -150,10 +150,11 @@ DONE: Final = HandleOutcome.DONE
 class MessageHandle(Struct, frozen=True):
     """A request to delete one claimed message, or to change the expiry of its claim.
 
-    The request has an effect only if its id, claim and claim count match the stored message.
+    The request has an effect only if ``id``, ``claim`` and ``count`` (the claim count) match the stored message.
 
     Attributes:
-        hold: Seconds from now until the claim on the message expires, 0 = immediately; ``None`` = delete the message.
+        hold: Seconds from now until the claim on the message expires. 0 means immediately. ``None`` means that the
+            request deletes the message.
         max_hold: Maximum seconds from the claim's last renewal to the new expiry; 0 = no limit.
     """
 

@@ -30,7 +30,7 @@ class Owner(NamedTuple):
 
     @property
     def notices(self) -> QueueRef:
-        """The hidden queue with copies of the owner's messages for followers, such as subscriptions."""
+        """The hidden queue of message copies, from which followers such as subscriptions read the owner's messages."""
         return self.hidden(NOTICES)
 
 
@@ -48,6 +48,7 @@ def owner_of(queue: QueueRef) -> Owner | None:
 def copies_of(stage: str) -> str:
     """Return the name of the reserved stage that accompanies a client's stage.
 
-    The reserved stage contains copies of the messages for followers of the queue or topic, such as subscriptions.
+    The reserved stage contains copies of the messages. Followers of the queue or topic, such as subscriptions, read
+    these copies.
     """
     return f"{HIDDEN}{stage}"

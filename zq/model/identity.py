@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The caller's identity, which every authentication strategy produces, and the authentication options."""
+"""Authentication options, and the caller's identity, which every authentication strategy produces."""
 
 from typing import Annotated, Final
 
@@ -102,7 +102,7 @@ class SignedUrlOptions(Struct, frozen=True, kw_only=True):
     def secrets(self) -> tuple[str, ...]:
         """Secrets of signed URLs.
 
-        The first secret signs URLs. A signature of any of these secrets is valid. Without secrets, signed URLs are
-        disabled.
+        The first secret signs URLs. A signature made with any of these secrets is valid. Without secrets, signed URLs
+        are disabled.
         """
         return tuple(filter(None, (self.secret_key, *self.old_secret_keys)))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The level of a store, which determines what servers of different versions may write (operations 8).
 
-A version of zq that writes something that earlier versions cannot read adds a level to ``VERSIONS``. The version opens
-stores of the new level and of the level before, and writes only what the store's level permits. The administrator
-raises the level with ``zq-server upgrade --finish`` when all servers run the new version.
+If a new version of zq writes data that earlier versions cannot read, it adds a level to ``VERSIONS``. The new version
+opens stores of the new level and of the previous level, and writes only data that the store's level permits. When all
+servers run the new version, the administrator raises the level with ``zq-server upgrade --finish``.
 
 Every driver keeps the level beside the layout number, and checks it before it changes the store.
 """

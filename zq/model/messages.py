@@ -124,7 +124,7 @@ class Move(Struct, frozen=True):
     dead letter loses these values, and the age of the message restarts unless ``keeps_age`` is set.
 
     Attributes:
-        ttl: New ttl in seconds; ``None`` = the message's own ttl, restarted.
+        ttl: Seconds from the move until the message expires. If ``None``, the message's previous ttl is used.
     """
 
     id: str
@@ -167,12 +167,12 @@ class HistoryEntry(Struct, frozen=True):
 
 
 class Position(NamedTuple):
-    """A position in a listing of the messages in one state. The next page begins after it.
+    """A position in a listing of the messages in one state. The next page begins after this position.
 
     Attributes:
         available: Available-at time of the last listed message in milliseconds. Not used for claimed messages.
-        lane: Sequence number of the last listed message that was posted without a delay and never claimed, for drivers
-            that store these messages separately.
+        lane: Sequence number of the last listed message that was posted without a delay and never claimed. Set only by
+            drivers that store these messages separately.
     """
 
     available: int = 0

@@ -39,7 +39,10 @@ class Counters(NamedTuple):
 
 
 class QueueParcel(Struct, frozen=True):
-    """A queue without its messages. ``metadata`` is None if only its idempotency keys exist."""
+    """The exported form of a queue, without messages.
+
+    If the queue does not exist but its idempotency keys do, ``metadata`` is None.
+    """
 
     queue: str
     metadata: bytes | None
@@ -62,7 +65,7 @@ class HistoryParcel(Struct, frozen=True):
 
 
 class KeyParcel(Struct, frozen=True):
-    """The exported form of an idempotency key. ``queue`` is its queue, or ``LOG`` for the topic log.
+    """The exported form of an idempotency key. ``queue`` is the queue of the key, or ``LOG`` for the topic log.
 
     If the key belongs to a post, ``last`` is the sequence number of the last posted message. Otherwise, it is 0.
     """

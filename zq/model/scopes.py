@@ -95,12 +95,18 @@ class Scopes:
         return any(scope.glob.fits(name) for scope in self._of(verb, kind))
 
     def covers(self, verb: Verb, kind: Kind, glob: str) -> bool:
-        """Return whether a scope permits the verb on every matching name; ``False`` if the globs are too complex."""
+        """Return whether a scope permits the verb on every name that matches ``glob``.
+
+        If the globs are too complex to compare, return ``False``.
+        """
         inner = Pattern(glob)
         return any(covers(scope.glob, inner) for scope in self._of(verb, kind))
 
     def overlaps(self, verb: Verb, kind: Kind, glob: str) -> bool:
-        """Return whether a scope permits the verb on any matching name; ``True`` if the globs are too complex."""
+        """Return whether a scope permits the verb on at least one name that matches ``glob``.
+
+        If the globs are too complex to compare, return ``True``.
+        """
         other = Pattern(glob)
         return any(overlap(scope.glob, other) for scope in self._of(verb, kind))
 

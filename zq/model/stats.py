@@ -49,7 +49,7 @@ class Tally:
 
 
 def removals() -> Tally:
-    """Create the counter of expired messages that this process removes, on reads and in sweeps."""
+    """Create a counter of the expired messages that reads and sweeps of this process remove."""
     return Tally("expired_removed_total", "layer", "read", "sweep")
 
 

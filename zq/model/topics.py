@@ -83,8 +83,8 @@ class Batch(Struct, frozen=True):
 class Retention(NamedTuple):
     """The retention limits of a log, in bytes and in number of messages.
 
-    Once a batch and all later batches together exceed a limit, the log may trim the batch. Once they exceed the limit
-    by one eighth, the log must trim it. The newest batch is never trimmed.
+    If a batch and all later batches together exceed a limit, the log may trim the batch. If these batches exceed the
+    limit by one eighth, the log must trim the batch. The newest batch is never trimmed.
     """
 
     size: int

@@ -51,7 +51,10 @@ class Commit(Struct, frozen=True):
 
 
 class Bounds(Struct, frozen=True):
-    """Limits on the messages that a commit publishes and deletes: per atomic ``step`` of the store, and in total."""
+    """Limits on the number of messages that a commit publishes and deletes.
+
+    ``step`` limits each atomic step of the store. ``most`` limits the whole commit.
+    """
 
     step: int = 2000
     most: int = 1_000_000

@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> int:
-    """Run ``zq-server``. Return its exit code, or 2 with an error message if a package is not installed."""
+    """Run ``zq-server`` and return its exit code. If a package is not installed, print an error and return 2."""
     # SIGHUP must not end the process during its imports. The server unblocks the signal once it serves.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:

@@ -203,7 +203,10 @@ class Application:
         return UpgradeControl(self._storage, self._metrics.set_level)
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """Take a snapshot of the store; a context manager. Raises ``NotBuilt`` if the store does not support it."""
+        """Return a context manager that takes a snapshot of the store and drops the snapshot at the end.
+
+        Raises ``NotBuilt`` if the store does not support snapshots.
+        """
         if not isinstance(self._storage, Snapshots):
             raise NotBuilt(NO_SNAPSHOT)
         return self._storage.snapshot()
@@ -233,7 +236,7 @@ class Application:
 
 
 def open_stores(chosen: Settings, initial: Initial | None = None) -> Storage:
-    """Open the store, or the stores of all pools if pooling is on. Raises the errors of ``open_store``."""
+    """Open the store, or the stores of all pools if pooling is on. Raises the same errors as ``open_store``."""
     catalogue = open_store(chosen, initial)
     if chosen.pooling is None:
         return catalogue
@@ -245,7 +248,8 @@ def open_store(chosen: Settings, initial: Initial | None = None) -> Storage:
 
     ``initial`` is called if the store is new; see ``zq.storage.connect``.
 
-    Raises ``StartRefused`` if the store cannot be used with these settings, or because of a migration.
+    Raises ``StartRefused`` if the store cannot be used with these settings, or if ``migration_record.check_served``
+    rejects the store.
     """
     terms = chosen.storage.uri, chosen.driver_options, chosen.expiry, initial
     return wait_for_store(chosen.storage.wait, lambda: _open_served(*terms))
@@ -339,7 +343,8 @@ def make_broker(
 def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metrics") -> None:
     """Start the probe and metrics listeners.
 
-    If a listener has the address of the HTTP server, do not start it, because the HTTP server responds to its requests.
+    If a listener has the same address as the HTTP server, do not start the listener. The HTTP server then serves the
+    pages of the listener.
     """
     main = chosen.server.bind, chosen.server.port
     if chosen.probes_address and not overlap(chosen.probes_address, main):

@@ -68,7 +68,7 @@ def check(given: argparse.Namespace) -> None:
 
 
 def convert_file_errors(command: Callable[P, int]) -> Callable[P, int]:
-    """Convert each ``OSError`` of a command to ``StartRefused``; a decorator."""
+    """Decorate a command so that it raises ``StartRefused`` instead of ``OSError``."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> int:

@@ -30,9 +30,10 @@ Run = Callable[[Sequence[str], SignalFlags], None]
 
 
 def run_until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequence[str] | None) -> int:
-    """Run a command until it ends or a signal stops it. Return its exit code, or 2 after an error message.
+    """Run a command until it ends or a signal stops it, and return 0. After an error, print a message and return 2.
 
-    ``load`` imports the command. ``extra`` names the extra of ``zq-queue`` with the command's dependencies.
+    ``load`` imports the command. ``extra`` is the optional feature of the package ``zq-queue`` (pip extra) that
+    installs the command's dependencies.
     """
     # SIGHUP must not end the command during the imports. ``wait_until_ended`` unblocks the signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})

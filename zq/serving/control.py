@@ -89,7 +89,10 @@ def _remove_socket(path: str) -> None:
 
 
 def send(path: str, method: str, target: str, document: object = None, within: float = TIMEOUT) -> tuple[int, Any]:
-    """Send a request through the control socket, within ``within`` seconds. Return the status and the response."""
+    """Send a request through the control socket. Return the status and the decoded response.
+
+    The timeout is ``within`` seconds. Raises ``Unavailable`` if no server answers.
+    """
     connection = _Connection(path, within)
     try:
         body = None if document is None else json.dumps(document)
@@ -128,10 +131,10 @@ def read_process(path: str) -> int:
 
 @contextmanager
 def snapshot(path: str) -> Iterator[Snapshot]:
-    """Provide a snapshot of the store of the server at ``path``; a context manager.
+    """Yield a snapshot of the store that the server at the control socket ``path`` has open.
 
-    The server drops the snapshot when the context ends or this process dies. Set ``is_complete`` of the snapshot to
-    ``True`` after the backup is complete. Otherwise, the server counts the backup as incomplete.
+    The server drops the snapshot when the ``with`` block ends or this process dies. After the backup is complete, the
+    caller must set ``is_complete`` of the snapshot to ``True``. Otherwise, the server counts the backup as incomplete.
     """
     connection = _Connection(path, SNAPSHOT_TIMEOUT)
     with ExitStack() as opened:

@@ -199,7 +199,10 @@ def check_open_files(chosen: Settings) -> Finding:
 
 
 def check_server(chosen: Settings) -> Finding:
-    """Check that the server is ready, if possible through its probe listener, which needs no client certificate."""
+    """Check that the server is ready.
+
+    If the server has a probe listener, send the request to this listener, because it requires no client certificate.
+    """
     server = chosen.server
     host, port = chosen.probes_address or (server.bind, server.port)
     where = listening.format_authority(host, port)

@@ -33,7 +33,10 @@ MAX_WAIT: Final = 3600
 
 
 class Drain:
-    """The drain state and request counts of a server, in memory that later forked processes share."""
+    """The drain state and request counts of a server, stored in shared memory.
+
+    Processes that are forked later use the same memory.
+    """
 
     def __init__(self) -> None:
         self._numbers = memoryview(mmap.mmap(-1, NUMBER * (1 + 2 * MAX_WORKERS))).cast("Q")
@@ -98,7 +101,10 @@ class RequestCounter:
 
 
 class DrainRequest(Struct, forbid_unknown_fields=True):
-    """The body of a request to drain. ``wait`` is the maximum seconds until the response; ``None`` ends draining."""
+    """The body of a request to drain.
+
+    The server responds after at most ``wait`` seconds. If ``wait`` is ``None``, the request ends draining.
+    """
 
     wait: Annotated[int, Meta(ge=0, le=MAX_WAIT)] | None
 

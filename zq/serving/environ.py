@@ -79,9 +79,9 @@ def announced_size(environ: dict[str, Any]) -> int | None:
 
 
 def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> bool:
-    """Add the headers to ``environ`` without checks, and return ``True``, if all of them are common headers.
+    """If all headers are common headers, add them to ``environ`` without checks and return ``True``.
 
-    If any header needs ``_add_headers``, change nothing and return ``False``.
+    If any header requires ``_add_headers``, change nothing and return ``False``.
     """
     found: dict[str, str] = {}
     for name, value in headers:

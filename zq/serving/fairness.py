@@ -73,7 +73,7 @@ class FairQueue:
         self._is_notified = False
 
     def notify(self, name: bytes, turn: "asyncio.Future[None]") -> None:
-        """Let the caller ``name`` run a request step when the limits permit, and resolve ``turn``. Thread-safe."""
+        """Resolve ``turn`` as soon as the limits permit another request step of the caller ``name``. Thread-safe."""
         self._notices.append((name, turn))
         if not self._is_notified:
             self._is_notified = True

@@ -148,8 +148,9 @@ class LevelWatch:
     def refresh(self) -> None:
         """Read the level and publish the record. If this version does not support the level, end the process at once.
 
-        The level is read first, because a store that rejects writes must not prevent the end of the process. A server
-        whose record had expired, because it was paused or partitioned, may use the store until then.
+        The level is read first, so that the process ends even if the store rejects writes. While a process was paused
+        or partitioned, its record may have expired, and an upgrade may have finished. The process can then use the
+        store until it reads the new level.
         """
         self._published = None
         try:

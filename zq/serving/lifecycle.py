@@ -52,9 +52,9 @@ def give_up(waits: bool = True) -> NoReturn:
 
 @contextlib.contextmanager
 def exit_at_once() -> Iterator[None]:
-    """Let signals end the process immediately while the store is being opened; a context manager.
+    """Let signals end the process immediately while the ``with`` block runs.
 
-    Opening may take a long time. Until the store is open, an exit needs no cleanup.
+    The block opens the store, which may take a long time. Until the store is open, an exit needs no cleanup.
     """
     former = {}
     if threading.current_thread() is threading.main_thread():

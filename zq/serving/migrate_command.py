@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``zq-server migrate``, which moves all projects of a store to another store, of any driver.
+"""The command ``zq-server migrate``, which moves projects to another store. The stores may have different drivers.
 
-The command copies page by page. A record in the target has the position of the copy, so that an interrupted migration
-can be resumed. The target ignores items that it already has. At the end, the command compares both stores.
+The command copies page by page. A record in the target contains the position of the copy, so that an interrupted
+migration can be resumed. The target ignores items that it already has. At the end, the command compares both stores.
 
-During a migration, no server may use the stores. The command detects running servers of a networked store, because they
-update the time recorded in the store every two seconds. Records in both stores keep servers from starting; see
-``migration_record``.
+During a migration, no server may use the stores. Running servers update the time that is recorded in a
+networked store every two seconds, so the command can detect these servers. Records in both stores keep servers from
+starting; see ``migration_record``.
 """
 
 import argparse
@@ -253,7 +253,7 @@ class Migration:
         self._projects = sorted(self._find_projects())
 
     def check(self) -> TargetRecord:
-        """Check that the stores can be migrated, and return the target's record with the position from which to copy.
+        """Check that the stores can be migrated. Return the target's record, which contains the position of the copy.
 
         Unless the migration is already complete, this method completes the open commits of the source, and drops stages
         if the options allow it. Raises ``StartRefused`` if the stores cannot be migrated.
@@ -528,7 +528,10 @@ class Migration:
 
 @contextmanager
 def _failures_of(which: str) -> Iterator[None]:
-    """Convert failures of the source or the target to ``Incomplete``; a context manager."""
+    """Convert the errors ``Unavailable`` and ``CommitRunning`` of the ``with`` block to ``Incomplete``.
+
+    ``which`` names the store that the block uses: source or target.
+    """
     try:
         yield
     except Unavailable as error:

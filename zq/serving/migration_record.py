@@ -25,7 +25,8 @@ class TargetRecord(Struct, frozen=True):
 
     Attributes:
         projects: The projects to move; None = all.
-        after: The position in the export of ``project``, which is being copied.
+        project: The project that is being copied.
+        after: The position up to which this project was copied.
         finished: Time at which the comparison succeeded; None = the migration is not complete.
     """
 

@@ -88,8 +88,8 @@ class ThreadLimit:
     def adapt(self, now: float, used: float, *, is_slow: bool = False) -> None:
         """End an interval and adapt ``threads``, within its bounds.
 
-        Remove a thread if the process used more than ``BUSY_FRACTION`` of one CPU and no job has waited too long
-        (``is_slow``). Otherwise, add a thread.
+        If the process used more than ``BUSY_FRACTION`` of one CPU and no job has waited too long, remove a thread.
+        Otherwise, add a thread. ``is_slow`` is true if a job has waited too long.
         """
         if used - self._used > BUSY_FRACTION * (now - self._since) and not is_slow:
             self.threads = max(self.threads - 1, self._min_threads)
@@ -268,7 +268,10 @@ class Pool:
 
 
 class DurabilityWaiter:
-    """A thread that waits for disk syncs of requests on the event loop's thread. One wait covers all of them."""
+    """A thread that waits for the disk syncs of requests that ran on the event loop's thread.
+
+    If several requests need the same disk sync, the thread waits for this disk sync only once.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -316,7 +319,10 @@ def _failure(wait: Callable[[], object]) -> Unavailable | None:
 
 
 class Deadlines:
-    """Deadlines of tasks, checked four times a second. One timer for all tasks costs less than one for each task."""
+    """The deadlines of tasks, which one timer checks four times a second.
+
+    One timer for all tasks costs less than a timer for each task.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -104,7 +104,10 @@ def _open(configuration: Configuration, tls: ServerTls | None, drain: Drain) -> 
 def open_app(
     configuration: Configuration, tls: ServerTls | None = None, drain: Drain | None = None
 ) -> Callable[..., Iterable[bytes]]:
-    """Open the store and return the WSGI application, for an HTTP server with its own signal handlers."""
+    """Open the store and return the WSGI application.
+
+    Call this function only for an HTTP server that has its own signal handlers.
+    """
     made = _open(configuration, tls, drain or Drain())
     end = partial(lifecycle.begin_stopping, 0, made.broker.end_waiting)
     calls: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(lifecycle.ENDING, end)
@@ -410,7 +413,10 @@ def _export_options(given: argparse.Namespace) -> None:
 
 
 def _reject(refusal: Exception) -> int:
-    """Print an error. Return the exit code: 1 if the store is unavailable, so that systemd starts the server again."""
+    """Print an error and return the exit code.
+
+    If the store is unavailable, the exit code is 1, so that systemd starts the server again.
+    """
     print(f"zq-server: {logs.without_secrets(str(refusal))}", file=sys.stderr)  # noqa: T201
     return 1 if isinstance(refusal, Unavailable) else lifecycle.REFUSED
 

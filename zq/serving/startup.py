@@ -65,7 +65,7 @@ def find_address_conflicts(chosen: Settings) -> Iterator[str]:
 
 
 def reload(configuration: Configuration, apply: Callable[[Settings], None] | None = None) -> bool:
-    """Reload the mutable options. Return ``False`` if they are invalid or the server has no configuration file.
+    """Reload the mutable options. Return ``False`` if the file is invalid or the server has no configuration file.
 
     In the parent process, ``apply`` is ``None`` and only the changes that need a restart are logged. The parent process
     notifies systemd when the reload begins, and again if the reload fails. A serving process notifies systemd when the

@@ -22,7 +22,10 @@ TIMEOUT: Final = 1.0
 
 
 def adopt() -> None:
-    """Let only this module notify systemd, because gunicorn would do so before its workers have opened the store."""
+    """Prevent other code in this process from notifying systemd.
+
+    Otherwise, gunicorn would report that the server is ready before its workers have opened the store.
+    """
     os.environ[OWN_VARIABLE] = os.environ.pop(VARIABLE, "")
 
 

@@ -126,7 +126,9 @@ def _announce(storage: Storage) -> None:
 
 
 def _withdraw(storage: Storage) -> None:
-    """Withdraw the announcement, even one of an interrupted command, from each store without the new level.
+    """Withdraw the announcement from each store that does not have the new level yet.
+
+    An announcement of an earlier, interrupted command is also withdrawn.
 
     The catalogue comes first, because all servers check it.
     """
@@ -154,7 +156,7 @@ def _check_processes(storage: Storage) -> None:
 
 
 def _stores(storage: Storage) -> Iterator[Levelled]:
-    """Yield the stores of the pools, and last the catalogue, which all servers check."""
+    """Yield the stores of the pools, then the catalogue, which all servers check."""
     pools = storage.pools() if isinstance(storage, PooledStorage) else {}
     for name, pool in pools.items():
         if pool is None:

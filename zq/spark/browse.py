@@ -69,7 +69,7 @@ class Log:
     until: datetime | None = None
 
     def after(self, position: int, page: int) -> Stretch[Message]:
-        """Return up to ``page`` messages after a position, with the position of the last message."""
+        """Return up to ``page`` messages after a position, and the position of the last returned message."""
         client = self.connection.client()
         if self.state == "topic":
             return self._check_gap(position, client.topic(self.name).stretch(position, page=page))
@@ -123,7 +123,7 @@ class Log:
         return last
 
     def between(self, low: int, high: int) -> Iterator[Sequence[Message]]:
-        """Yield the messages after position ``low``, up to and including ``high``, in pages."""
+        """Yield pages of the messages after position ``low``, up to and including ``high``."""
         page = self._page()
         while low < high:
             found = self.after(low, min(page, high - low))
@@ -210,7 +210,10 @@ class FilteringBatchReader(BatchReader):
             self.high = min(self.high, value + MAX_OFFSETS[kind])
 
     def _bound(self, kind: type[Filter], value: datetime) -> None:
-        """Narrow the range by a time filter, rounded outward, because the server compares milliseconds."""
+        """Narrow the time range of the log to the messages that can pass a filter.
+
+        The server compares milliseconds. The range may therefore also contain messages that do not pass the filter.
+        """
         if value.tzinfo is None:
             return
         if kind in (GreaterThan, GreaterThanOrEqual) and (self.log.since is None or value > self.log.since):

@@ -39,7 +39,10 @@ class ClaimsPartition(InputPartition):
 
 
 class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of ``spark.readStream`` in claim mode, which consumes messages. Executors only call ``read``."""
+    """A reader for ``spark.readStream`` that claims and deletes messages (claim mode).
+
+    Executors call only ``read``.
+    """
 
     def __init__(self, options: ClaimingOptions, columns: list[str]) -> None:
         self.options = options
@@ -205,5 +208,8 @@ def _claim_names(offset: Offset) -> list[str]:
 
 
 def _previous_claim_names(offset: Offset) -> list[str]:
-    """Return the claim names of the batch before ``offset``. A crashed query may not have settled these claims."""
+    """Return the claim names of the batch before ``offset``.
+
+    If the previous query crashed, these claims may still exist.
+    """
     return _claim_names({**offset, "batch": offset["batch"] - 1, "claims": offset["before"]})

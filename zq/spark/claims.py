@@ -140,7 +140,10 @@ class BatchClaimer:
             batch.add(name, messages)
 
     def adopt(self, batch: ClaimedBatch, prefixes: Iterable[str]) -> None:
-        """Renew live claims of a crashed run with these name prefixes, and add them to the batch."""
+        """Find the live claims of a crashed run by the prefixes of the claim names.
+
+        Renew these claims and add them to the batch.
+        """
         try:
             claimed = self._queue().stats().claimed
         except QueueNotFound:
@@ -215,7 +218,10 @@ class Prefetch:
         return batch
 
     def stop(self) -> ClaimedBatch | None:
-        """Wait up to ``PREFETCH_TIMEOUT`` seconds. Return the unused batch, which the caller must release."""
+        """Wait up to ``PREFETCH_TIMEOUT`` seconds until the prefetch ends.
+
+        Return the unused batch, which the caller must release, or ``None`` if there is no batch.
+        """
         if self._filled is not None:
             with suppress(ZqError, TimeoutError):
                 self._filled.result(PREFETCH_TIMEOUT)

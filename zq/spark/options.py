@@ -72,14 +72,17 @@ class OptionParser:
         return self._texts.get(name.lower()) or None
 
     def required(self, name: str, why: str) -> str:
-        """Return the value of a required option. If it is missing, raise ``Invalid`` with the reason ``why``."""
+        """Return the value of a required option. If the option is missing, raise ``Invalid`` with ``why``."""
         text = self.text(name)
         if text is None:
             raise Invalid(f"Option {name} is missing: {why}")
         return text
 
     def integer(self, name: str, default: Any, least: int, most: int = 2**63 - 1) -> Any:
-        """Return an integer option, or ``default``. Raises ``Invalid`` if it is out of range."""
+        """Return the value of an integer option, or ``default`` if the option is not set.
+
+        Raises ``Invalid`` if the value is not an integer or out of range.
+        """
         text = self.text(name)
         if text is None:
             return default

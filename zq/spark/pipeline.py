@@ -68,7 +68,7 @@ class Pipeline:
     sink_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raise ``Invalid`` if a setting is not valid. Send no request to the server."""
+        """Raise ``Invalid`` if a setting is not valid. This check sends no request to the server."""
         if isinstance(self.stages, str) or not isinstance(self.stages, Sequence) or not self.stages:
             raise Invalid("stages must be a list of functions.")
         if wrong := next((one for one in self.stages if not callable(one)), None):

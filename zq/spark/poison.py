@@ -29,7 +29,7 @@ DryRun = Callable[[Sequence[str], bool], str | None]
 
 
 class InconclusiveSearch(ZqError):
-    """An error of ``find_poison``: no message fails when it is processed alone, or too many messages fail."""
+    """An error that ``find_poison`` raises if no message fails when it is processed alone, or if too many fail."""
 
 
 class RunStopped(ZqError):
@@ -113,7 +113,10 @@ def reject(condition: Column | str, reason: str) -> Column:
 
 
 def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
-    """Return the reasons of a stage's rejected messages by id. Raises ``Invalid`` for bad columns."""
+    """Return the reason for each message that a stage rejected, as a mapping from message id to reason.
+
+    Raises ``Invalid`` if the column ``id`` is missing or the column with the reasons is not a string.
+    """
     if "id" not in frame.columns:
         raise Invalid(
             f"Stage {stage} marks rows in column {ERROR} but has no column id, which identifies their messages: its "
@@ -126,7 +129,10 @@ def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
 
 
 def remove_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
-    """Remove rejected messages. If a repeated computation rejects further rows, the round fails."""
+    """Remove the rejected messages from a frame.
+
+    Spark may compute the frame again. If a stage then rejects a row that it accepted before, the round fails.
+    """
     if rejected:
         listed = ", ".join(f"'{one}'" for one in rejected)
         frame = frame.where(f"coalesce(id not in ({listed}), true)")

@@ -42,10 +42,10 @@ _messages: Final = msgspec.json.Decoder(list[Message])
 
 
 class Round(Struct, frozen=True):
-    """A round of a pipeline.
+    """A description of one round of a pipeline, which Spark receives as JSON.
 
     ``batch`` is the batch number of the round. ``claims`` maps the name of each claim to the ids of the messages to
-    process; ``None`` = all messages of the claim.
+    process. If the value for a claim is ``None``, the round processes all messages of the claim.
     """
 
     name: str
@@ -170,7 +170,8 @@ class RoundExecutor:
 
         Args:
             inlined: The messages as JSON, for the claims that the driver has read.
-            rejected: Called with the messages that a stage has rejected (id -> reason). Returns the remaining round.
+            rejected: A callback that gets the messages that a stage has rejected (id -> reason). It returns the round
+                without these messages.
             keep: Write the results to the sink. If false, compute and discard them.
         """
         kept: list[DataFrame] = []

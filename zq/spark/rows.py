@@ -104,7 +104,7 @@ CONVERTERS: Final[Mapping[str, Callable[[Raw], Any]]] = {
 
 
 def to_bodies(kind: DataType, column: pa.Array) -> list[Any]:
-    """Convert strings and structs to JSON. Binary and variant values are JSON already."""
+    """Convert a column of message bodies to JSON values. Binary and variant columns already contain JSON."""
     if isinstance(kind, BinaryType):
         return [value if value is None else _json(value, "binary") for value in column.to_pylist()]
     if isinstance(kind, VariantType):
@@ -183,7 +183,7 @@ class RowConverter:
     """A converter of messages to rows."""
 
     def __init__(self, columns: Sequence[str], body: str, **places: str) -> None:
-        """Create the converter. ``places`` are columns with one value for all messages."""
+        """Create the converter. ``places`` maps column names to values that are equal for all messages."""
         self._getters = [_getter(name, body, places) for name in columns]
         self._schema = to_arrow_schema(schema(columns, body), timezone="UTC")
 

@@ -40,9 +40,9 @@ MessageIds = Mapping[str, Sequence[str]]
 
 
 class RoundFailed(ZqError):
-    """The error if a round fails for a reason other than poison messages.
+    """An error that the runner raises if a round fails for a reason other than poison messages.
 
-    The runner has released the messages of the round.
+    The runner has then released the messages of the round.
     """
 
 
@@ -247,7 +247,8 @@ class Runner:
     def _is_permission_error(self, error: Exception) -> bool:
         """Return ``True`` if a bad credential, a quota or a missing permission caused the error.
 
-        If a column names target queues, a missing permission does not count: it may concern only a single message.
+        If a column names the target queues, return ``False`` for a missing permission, because the permission may be
+        missing for the target queue of only one message.
         """
         cause = extract_error(error)
         if isinstance(cause, NotAuthenticated | QuotaExceeded):

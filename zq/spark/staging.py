@@ -161,7 +161,10 @@ class BatchWriter(StagingWriter, DataSourceArrowWriter):
     """The writer of ``df.write``."""
 
     def commit(self, messages: list[StageResult]) -> None:  # type: ignore[override]
-        """Commit the job's stages. Raises ``Invalid`` if a job with different data has used the idempotency key."""
+        """Commit the job's stages.
+
+        Raises ``Invalid`` if an earlier job used this job's idempotency key and stored a different number of messages.
+        """
         assert self.options.producer is not None
         done = self.publish(self.options.producer, 0, messages)
         count = sum(task.count for task in messages)
@@ -177,7 +180,11 @@ class BatchWriter(StagingWriter, DataSourceArrowWriter):
 
 
 class StreamWriter(StagingWriter, DataSourceStreamArrowWriter):
-    """The writer of ``df.writeStream``. Spark commits with a separate instance, which has only the task results."""
+    """The writer of ``df.writeStream``.
+
+    Spark writes rows and commits batches with separate instances. The committing instance knows only the results of the
+    tasks.
+    """
 
     def commit(self, messages: list[StageResult], batchId: int) -> None:  # type: ignore[override]
         """Commit the stages of a batch. An empty batch sends no request."""

@@ -45,7 +45,10 @@ class MessagesLost(ZqError):
 
 
 class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of ``spark.readStream`` in tail mode, which consumes no messages. Executors only call ``read``."""
+    """A streaming reader in tail mode, which reads messages without consuming them.
+
+    Spark's executors call only the method ``read``.
+    """
 
     def __init__(self, options: ReadingOptions, columns: list[str]) -> None:
         self.options = options
@@ -105,7 +108,10 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(POLL_PAUSE)
 
     def partitions(self, start: Offset, end: Offset) -> list[PositionRange]:
-        """Split the range into partitions. Raises ``MessagesLost`` if a repeated batch may have lost rows."""
+        """Split the positions between two offsets into partitions.
+
+        Raises ``MessagesLost`` if Spark repeats a batch and messages of this batch may have been lost.
+        """
         if end != self.planned and end["rows"] and self.options.strict:
             self._check_repeated(start, end)
         return [PositionRange(*ends) for ends in split_range(start["after"], end["after"], self.options.partitions)]
@@ -136,8 +142,8 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _offset_without_messages(self, start: Offset, found: Scan) -> Offset:
         """Return the offset after a scan that has found no messages.
 
-        Spark runs a batch for each new offset, so the offset changes rarely. Raises ``MessagesLost`` if the history
-        entry at ``start["next"]`` no longer exists.
+        Spark runs a batch for each new offset. To avoid empty batches, usually return ``start``. Raises
+        ``MessagesLost`` if the history entry at ``start["next"]`` no longer exists.
         """
         if self.is_topic:
             self.passed = max(self.passed, found.looked or 0)
@@ -168,7 +174,10 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _check_repeated(self, start: Offset, end: Offset) -> None:
-        """Raise ``MessagesLost`` if rows may have been lost from a batch that an earlier process has planned."""
+        """Raise ``MessagesLost`` if messages of a repeated batch may have been lost.
+
+        Spark repeats a batch if the process that started the batch ended before the batch was complete.
+        """
         self._check_queue(start)
         rows = 0
         for messages in self.lenient_log.between(start["after"], end["after"]):
@@ -214,7 +223,10 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return f"Queue {self.options.name} keeps records for {self.kept} seconds"
 
     def _now(self, start: Offset) -> int:
-        """Return the server's Unix time in seconds from a recent message, or the local time if there is none."""
+        """Return the server's Unix time in seconds, estimated from a message that the server returned.
+
+        If there is no such message, return the local time.
+        """
         if self.known is None and not self.is_topic and start["after"]:
             for message in self.lenient_log.after(start["after"] - 1, 1).messages:
                 self._server_time(message)

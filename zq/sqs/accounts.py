@@ -45,7 +45,8 @@ class Accounts:
     def _assign(self, project: str) -> str:
         """Assign the first unused account id, starting the search at the project's hash, and return it.
 
-        The hash does not depend on the server, so concurrent assignments to one project choose the same id.
+        The hash is the same on each server. Servers that assign an id to one project at the same time therefore choose
+        the same id.
         """
         number = int.from_bytes(sha256(project.encode()).digest()) % ACCOUNTS
         while True:

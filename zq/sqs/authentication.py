@@ -42,7 +42,7 @@ class SignedCallers:
     def __init__(self, keys: SqsKeyLookup, now: Callable[[], Seconds], behind_proxy: bool) -> None:
         """Create the authenticator.
 
-        If ``behind_proxy``, the last ``X-Forwarded-For`` entry is the client's address.
+        If ``behind_proxy`` is true, the last ``X-Forwarded-For`` entry is the client's address.
         """
         self._keys = keys
         self._now = now

@@ -103,7 +103,7 @@ class Endpoint:
         return self._authorization.charge(req, caller.project)
 
     def _permit(self, req: Request, caller: Caller, name: str, state: State) -> None:
-        """Check that the operation exists and is permitted, and record it in the request's context."""
+        """Check that the operation exists and is permitted. Record the operation's name in the request's context."""
         of_queue = req.context.sqs is query_protocol and req.path != "/"
         if of_queue and not name and req.method == "GET":
             raise errors.no_operation()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of the SQS API, and one function per error that creates it.
+"""The errors of the SQS API, and the functions that create them.
 
 Each error has a shape (JSON protocol) and a query code (query protocol). Both must match AWS, because clients choose
 the exception class by them. Messages match AWS, too, because the test suites of clients compare them.
@@ -22,7 +22,7 @@ class SqsError(Exception):
 
     Args:
         receiver: Whether the server is at fault. If so, clients retry the request.
-        query_message: The error message in the query protocol; "" = ``message``.
+        query_message: The error message in the query protocol. If it is "", ``message`` is used.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SqsError(Exception):
 
     @property
     def fault(self) -> str:
-        """Return "Receiver" if the server is at fault, and "Sender" if the client is."""
+        """Return "Receiver" if the server caused the error, and "Sender" if the client caused it."""
         return "Receiver" if self.receiver else "Sender"
 
     @property
@@ -115,7 +115,7 @@ def two_encryptions() -> SqsError:
 
 
 def invalid_attribute_value(name: str, reason: str = "") -> SqsError:
-    """Create the error for an invalid queue attribute. ``reason`` is a complete sentence, or "" for none."""
+    """Create the error for an invalid queue attribute. ``reason`` is a complete sentence, or "" to give no reason."""
     message = f"Invalid value for the parameter {name}."
     return SqsError(
         "InvalidAttributeValue", "InvalidAttributeValue", f"{message} Reason: {reason}" if reason else message
@@ -169,7 +169,7 @@ def over_limit(message: str) -> SqsError:
 
 
 def resource_not_found(message: str) -> SqsError:
-    """Create the error for a queue or task that a move task operation cannot find."""
+    """Create the error for an operation on message move tasks that cannot find a queue or a task."""
     return SqsError("ResourceNotFoundException", "ResourceNotFoundException", message, 404)
 
 

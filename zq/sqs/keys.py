@@ -189,7 +189,7 @@ class SqsKeys:
         raise MetadataConflict("The access key was changed concurrently. Try again.")
 
     def delete(self, id: str) -> None:
-        """Delete the key. Every server rejects it within a second. Raises ``NotFound``."""
+        """Delete the key. All servers reject it within a second. Raises ``NotFound`` if no key has this id."""
         project, now = self.get(id).stored.project, self._clock.now()
         for owner in ("", project):
             self._documents.delete(DocumentRef(owner, KEY, id), now)

@@ -133,7 +133,8 @@ class ReceiveResponse(Struct, omit_defaults=True, rename="pascal"):
 class ReceiveRequest(Struct, frozen=True):
     """A validated receive request.
 
-    The endpoint calls ``ask`` until messages are ready or ``wait`` seconds have passed, then ``answer``.
+    The endpoint calls ``ask`` until messages are ready or ``wait`` seconds have passed. Then it calls ``answer``, which
+    creates the response.
     """
 
     queue: QueueRef
@@ -221,9 +222,9 @@ def find_queue(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
 
 
 def prepare_message(call: Call, terms: QueueAttributes, message: MessageParams) -> tuple[OutgoingMessage, SentMessage]:
-    """Validate a message. Return the message to store, and the response to the sender, still without the message id.
+    """Validate a message. Return the message to store and the response to the sender.
 
-    Raises ``SqsError`` if the message is not valid.
+    The caller must add the message id to the response. Raises ``SqsError`` if the message is not valid.
     """
     text, given = message.message_body, message.message_attributes
     if not text:

@@ -53,11 +53,11 @@ MAX_HOLD: Final = NUMBERS["VisibilityTimeout"][1]
 
 
 class OutgoingMessage(Struct, frozen=True):
-    """A validated message to send.
+    """A message of a send request, after validation.
 
     Args:
-        size: The size of body and attributes in bytes, which counts against the maximum message size.
-        delay: The delay in seconds; None = the queue's delay.
+        size: The total size of the body and the attributes in bytes, compared with the queue's maximum message size.
+        delay: The delay in seconds. If it is None, the queue's delay applies.
     """
 
     body: bytes
@@ -161,7 +161,7 @@ class Messaging:
         return SendResult([id and next(stored_ids) for id in ids], read_attributes(rules.metadata).max_size, sequences)
 
     def _get_sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
-        """Return the sequence numbers of messages that were just posted, by message id.
+        """Return a mapping from message id to sequence number for messages that were just posted.
 
         If a consumer has already deleted a message, its sequence number cannot be read from the queue. In this case,
         post the message again. The store rejects the duplicate, and its error contains the sequence number.
@@ -184,9 +184,9 @@ class Messaging:
         """Claim messages.
 
         Args:
-            visibility: The visibility timeout in seconds; None = the queue's visibility timeout.
-            attempt: The receive attempt id; "" = none. A repeated id returns the messages that its earlier claim still
-                holds, and restarts their visibility timeout.
+            visibility: The visibility timeout in seconds. If it is None, the queue's visibility timeout applies.
+            attempt: The receive attempt id, or "" if the request has none. If an earlier request had this id, return
+                the messages that the earlier claim still holds, and restart their visibility timeout.
         """
         self._get_rules(queue)
         claim = _derive_claim_id(queue, attempt) if attempt else new_ids(1, self._clock.now())[0]
@@ -223,7 +223,10 @@ class Messaging:
         return handled
 
     def _get_rules(self, queue: QueueRef) -> Rules:
-        """Return the queue's rules. If the cached rules have no metadata, check the store: the queue may be missing."""
+        """Return the queue's rules from the cache or from the store.
+
+        If the cached rules have no metadata, read the store, because the queue may not exist.
+        """
         rules = self._rules_cache.remembered(queue)
         return self._read_rules(queue) if rules is None or rules.metadata == NO_METADATA else rules
 
@@ -257,7 +260,7 @@ class Messaging:
         now: Seconds,
         rules: Rules,
     ) -> bool:
-        """Reserve quota, and post the drafts together with the notices for subscribers.
+        """Reserve storage quota, and post the drafts together with the notifications for subscribers.
 
         If the queue's metadata has changed since ``rules`` was read, post nothing and return False.
         """

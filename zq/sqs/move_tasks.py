@@ -144,7 +144,7 @@ class MoveTasks:
         return [*found, *(task for task in map(_read, ended) if task.id not in ids)][:limit]
 
     def cancel(self, queue: QueueRef, id: str) -> MoveTask:
-        """Cancel a task, which stops before its next step. Raises ``NotFound`` if it has ended."""
+        """Cancel a task. The task stops before its next step. Raises ``NotFound`` if the task has already ended."""
         task = self._change(queue, id, lambda task: structs.replace(task, status=TaskStatus.CANCELLING))
         if task is None:
             raise NotFound("There is no such task.")
@@ -153,7 +153,8 @@ class MoveTasks:
     def resume(self) -> None:
         """Run one step of each task, except tasks whose lease another server holds. Call this method every second.
 
-        A round ends after ``MAX_ROUND_SECONDS`` or ``MAX_TASKS`` tasks. The next call continues with later tasks.
+        A call ends after ``MAX_ROUND_SECONDS`` seconds or after ``MAX_TASKS`` tasks. The next call continues with the
+        remaining tasks.
         """
         if self._modes.current is Mode.READ_ONLY:
             return
@@ -217,10 +218,11 @@ class MoveTasks:
         return task
 
     def _plan_moves(self, task: MoveTask, messages: Sequence[Message]) -> tuple[list[Move] | None, Failure | None]:
-        """Plan moves for the messages, up to the first message whose target queue is unknown or does not exist.
+        """Plan moves for the messages, up to the first message that cannot be moved.
 
-        Return the moves and a failure. If there is no such message, the failure is None. Otherwise, the task must end
-        with this failure after the moves. If posts to a target are paused, return None instead of the moves.
+        A message cannot be moved if its target queue is unknown or does not exist. Return the moves and a failure. If
+        all messages can be moved, the failure is None. Otherwise, the caller must make the moves and then end the task
+        with the failure. If posts to a target queue are paused, return None for both.
         """
         moves: list[Move] = []
         for message in messages:

@@ -55,7 +55,10 @@ _parse_cached: Final = lru_cache(maxsize=4096)(_parse)
 
 
 def parse_queue(call: Call, url: str) -> QueueRef:
-    """Parse a queue URL or bare name. The queue need not exist. Raises ``SqsError``."""
+    """Parse a queue URL or bare name. The queue need not exist.
+
+    Raises ``SqsError`` if the URL is not valid or belongs to another account.
+    """
     account, _, ref = parse_url(call.project, url)
     if ref is None:
         raise errors.queue_does_not_exist()

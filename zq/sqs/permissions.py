@@ -42,10 +42,11 @@ VERSION: Final = "2008-10-17"
 
 
 def switch_account(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
-    """Return a copy of the call for the account that owns the queue, if the caller belongs to another account.
+    """Return a call on behalf of the account that owns the queue.
 
-    Raises ``SqsError`` if the account does not exist or the queue's policy does not allow the operation. Raises
-    ``NotAuthorized`` if the owner's project is suspended or read-only.
+    If the caller belongs to this account, return ``call`` unchanged. Raises ``SqsError`` if the account does not exist
+    or the queue's policy does not allow the operation. Raises ``NotAuthorized`` if the owner's project is suspended or
+    read-only.
     """
     account, name = _queue_parts(call, operation, given)
     if not account or account == call.account:
@@ -119,7 +120,7 @@ def _matches(value: Any, matches: Callable[[str], bool | None], denies: bool) ->
 
 
 def _principals(value: Any) -> Any:
-    """Return the accounts in a principal element, and None for each unsupported type of principal."""
+    """Return the accounts in a policy's principal element. Each unsupported type of principal becomes None."""
     if not isinstance(value, dict):
         return value if value == "*" else None
     own = value.get("AWS", [])

@@ -93,7 +93,10 @@ def _fields(form: str | bytes) -> dict[str, str]:
 
 
 def _tree(form: Mapping[str, str]) -> Tree:
-    """Convert form fields to a tree: dots in a field's name separate the levels. Raises ``SqsError``."""
+    """Convert form fields to a tree. In a field's name, dots separate the levels of the tree.
+
+    Raises ``SqsError`` if a field has both a value and nested fields.
+    """
     tree: Tree = {}
     for name, value in form.items():
         *parts, last = name.split(".", MAX_DOTS)

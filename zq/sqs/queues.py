@@ -114,7 +114,7 @@ class ListDeadLetterSourceQueues(QueueParams, frozen=True):
 
 
 def list_dead_letter_source_queues(call: Call, given: ListDeadLetterSourceQueues) -> dict[str, Any]:
-    """Return a page of queue URLs: the queues that use the given queue as their dead-letter queue."""
+    """Return a page of URLs of the queues that use the given queue as their dead-letter queue."""
     target = names.get_queue(call, given.queue_url).ref.name
     after, size = _parse_page(given.max_results, given.next_token)
     found = (queue for queue in call.use_cases.queues.named(call.project, after) if has_target(queue, target))
@@ -155,7 +155,10 @@ def delete_queue(call: Call, given: QueueParams) -> None:
 
 
 def purge_queue(call: Call, given: QueueParams) -> None:
-    """Delete all messages. Raises ``SqsError`` if the last purge was less than ``purge_interval`` seconds ago."""
+    """Delete all messages of the queue.
+
+    Raises ``SqsError`` if the last purge was less than ``purge_interval`` seconds ago.
+    """
     queue = names.get_queue(call, given.queue_url)
     ref, interval = queue.ref, call.options.purge_interval
     if not call.use_cases.cooldowns.purge(ref, interval):

@@ -49,9 +49,10 @@ def encode_handles(queue: QueueRef, claim: str, messages: Iterable[Message]) -> 
 def decode_handles(
     queue: QueueRef, texts: Sequence[str], hold: int | None = None, max_hold: int = 0
 ) -> list[MessageHandle | None]:
-    """Decode receipt handles into requests to delete or hide their messages, in the given order.
+    """Decode receipt handles into operations that delete messages or change visibility timeouts.
 
-    An invalid handle and a handle of another queue become None.
+    The result has one entry per handle, in the given order. The entry is None if the handle is invalid or belongs to
+    another queue.
 
     Args:
         hold: The new visibility timeout in seconds; None = delete the messages.
@@ -89,6 +90,7 @@ def decode_handle(queue: QueueRef, text: str, hold: int | None = None, max_hold:
 def _prefix(queue: QueueRef) -> bytes:
     """Return the first bytes of a queue's receipt handles: the version and the hash of project and queue name.
 
-    NUL separates the project from the queue name. Neither contains NUL, so each queue has its own hashed text.
+    A NUL character separates the project from the queue name. Neither contains NUL, so no two queues have equal hash
+    input.
     """
     return VERSION + blake2b(f"{queue.project}\x00{queue.name}".encode(), digest_size=8).digest()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Middleware that detects SQS requests by path and method and routes all of them to one resource."""
+"""Middleware that detects SQS requests by their path and method. It routes all SQS requests to one resource."""
 
 import re
 from collections.abc import Mapping

@@ -37,15 +37,20 @@ class SqsOptions(Struct, frozen=True, kw_only=True):
     """Seconds for which the name of a queue that was deleted through SQS stays reserved; 0: not reserved. AWS: 60."""
     kms: Annotated[str, Option(choices=("ignore", "refuse"))] = "ignore"
     """Handling of KMS keys in queue attributes. ignore: store the attribute without encryption. refuse: reject the
-    request."""
+    request.
+    """
     key_file: Text = ""
     """A file (mode 0600 or 0640) with keys that encrypt the secrets of access keys, in the format of [transport]
     message_encryption_key_file: the first key encrypts, all keys decrypt. Empty: only unencrypted access keys can be
-    created."""
+    created.
+    """
 
 
 def _complete(options: SqsOptions, _settings: object) -> SqsOptions:
-    """Validate the option ``project`` and return the options. Raises ``StartRefused`` if the project is invalid."""
+    """Validate the option ``project``, and return the options unchanged.
+
+    Raises ``StartRefused`` if the option is not a valid project id.
+    """
     try:
         project_id(options.project)
     except InvalidName as error:

@@ -53,7 +53,10 @@ _STAMP: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 
 
 class Refusal(Exception):
-    """The error for a rejected signature: an AWS error code, a message and an HTTP status."""
+    """An error that rejects a request because its signature or access key is not valid.
+
+    The error has an AWS error code, a message and an HTTP status.
+    """
 
     def __init__(self, code: str, message: str, status: int = 403) -> None:
         super().__init__(message)

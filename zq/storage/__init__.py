@@ -19,7 +19,10 @@ from zq.storage.api import Storage
 
 
 class NewBackup(Protocol):
-    """A new backup. ``copied`` is the size in bytes of the files that are not linked to earlier backups."""
+    """A description of a backup that was just created.
+
+    ``copied`` is the size in bytes of the copied files. The other files are hard links to files of earlier backups.
+    """
 
     @property
     def folder(self) -> Path: ...
@@ -52,10 +55,10 @@ class Backups(Protocol):
         """Restore a backup to a new store at ``uri``.
 
         Args:
-            shift: Postpones all expiry times by the age of the backup. Called for each document that expires. Returns
-                the value with postponed times, or None to keep the value.
+            shift: A function that is called for each document with an expiry time. It returns the document's value with
+                all times postponed by the age of the backup, or None to keep the value.
             force_clock: Whether to trust the machine's clock even if its time is implausible.
-            use: Called with the restored store. Returns the number of access tokens in the store.
+            use: A function that is called with the restored store. It returns the number of access tokens in the store.
         """
         ...
 
@@ -159,8 +162,8 @@ def ship(uri: str, to: str, check: Callable[[Storage], object]) -> int | None:
 
     ``check`` is called with the open store before the upload, and may raise an error.
 
-    Return the number of files in the embedded store, or None if the driver of ``to`` does not support this. Raises the
-    errors of ``connect``.
+    Return the number of files in the embedded store, or None if the driver of ``to`` cannot upload stores. Raises the
+    same errors as ``connect``.
     """
     driver = _drivers("zq.storage.ship").get(_scheme(to))
     shipped: int | None = _load(driver)(uri, to, check) if driver else None
@@ -168,9 +171,9 @@ def ship(uri: str, to: str, check: Callable[[Storage], object]) -> int | None:
 
 
 def owner(uri: str) -> Mapping[str, str | int] | None:
-    """Return information about the server that owns a store in an object store, as a mapping from label to value.
+    """Return a mapping from label to value that describes the server that owns the store.
 
-    Return None if the driver does not use an object store.
+    Only a store in an object store has an owner. Return None if the driver does not use an object store.
     """
     driver = _drivers("zq.storage.owner").get(_scheme(uri))
     known: Mapping[str, str | int] | None = _load(driver)(uri) if driver else None
@@ -179,7 +182,10 @@ def owner(uri: str) -> Mapping[str, str | int] | None:
 
 @cache
 def _drivers(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of a group by URI scheme; cached, because a search reads all packages' metadata."""
+    """Return a mapping from URI scheme to entry point for the entry points of a group.
+
+    The result is cached, because a search reads the metadata of all installed packages.
+    """
     return {point.name: point for point in entry_points(group=group)}
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The storage interface, the contract of every driver: store, queues, messages, claims and documents.
+"""The storage interface that every driver implements.
 
-The module ``capabilities`` has the optional parts of the contract. The laws L1 to L10 in ``api-ref/laws.md`` bind every
-driver; ``zq/conformance`` tests them. An *operation*, also called *verb*, is a method of this interface.
+This module defines the operations on the store and its queues, messages, claims and documents. The module
+``capabilities`` defines optional operations. The laws L1 to L10 in ``api-ref/laws.md`` bind every driver;
+``zq/conformance`` tests them. An *operation*, also called *verb*, is a method of this interface.
 
 - A driver has no defaults, limits or policies, and reads no clock except in ``Storage.now``.
 - Each operation is atomic for any number of threads and processes on one store. Post and commit are atomic as a whole;
@@ -97,17 +98,20 @@ class QueueController(Protocol):
         """
 
     def purge(self, queue: QueueRef) -> None:
-        """Remove all messages and claims as ``delete`` does, but keep metadata and history. Ignore a missing queue."""
+        """Remove all messages and claims. Keep the queue, its metadata and its history. Ignore a missing queue.
+
+        Like ``delete``, a purge takes effect in one step.
+        """
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
         """Return the counts of unexpired messages, and the oldest and newest message (None in an empty queue)."""
 
     def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> Ready:
-        """Return the number of ready messages, up to ``max_count``, and the time when the next one becomes ready.
+        """Return the number of ready messages, and the time when the next delayed or claimed message becomes ready.
 
-        The time is None if no message is delayed or claimed. It is a hint, because the message may expire earlier. If
-        ``max_count`` is 0, only the time is determined. In a grouped queue (with message groups), only messages that a
-        claim would return count as ready.
+        The number is counted up to ``max_count``. The time is None if no message is delayed or claimed. It is a hint,
+        because the message may expire earlier. If ``max_count`` is 0, only the time is determined. In a grouped queue
+        (with message groups), only messages that a claim would return count as ready.
         """
 
 
@@ -130,10 +134,10 @@ class MessageController(Protocol):
         L5).
 
         Args:
-            expected: The queue's metadata that the caller expects. If the metadata differs, no message is stored, and
-                the metadata is returned (``b"{}"`` for a missing queue). In all other cases, None is returned.
-            idempotency_key: This key and the keys of the drafts are checked before ``expected``. The stored result is
-                the list of message ids.
+            expected: The expected value of the queue's metadata. If the actual value differs, no message is stored, and
+                the actual value is returned (``b"{}"`` for a missing queue). In all other cases, None is returned.
+            idempotency_key: If the queue has already stored this key or a draft's key, an error is raised even if the
+                metadata differs. With this key, the driver stores the list of message ids as the result of the request.
             copies: Messages that are posted to another queue in the same step.
             create: Whether to create a missing queue, without metadata, in the same step.
 
@@ -154,10 +158,11 @@ class MessageController(Protocol):
         max_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Page[Message]:
-        """Return up to ``limit`` messages that match the filter and have sequences above ``marker``, in order.
+        """Return up to ``limit`` messages that match the filter, in ascending order of sequence numbers.
 
-        ``next`` is the sequence of the page's last message. If the queue's metadata differs from ``expected`` (None =
-        any), the page has no messages, and ``Page.metadata`` is the queue's metadata.
+        The sequence numbers are greater than ``marker``. ``Page.next`` is the sequence number of the last message. If
+        ``expected`` is not None and differs from the queue's metadata, the page has no messages, and
+        ``Page.metadata`` is the queue's metadata.
         """
 
     def browse(
@@ -192,17 +197,19 @@ class MessageController(Protocol):
         max_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Messages:
-        """Remove and return up to ``limit`` ready messages, in order of (available-at, sequence).
+        """Remove and return up to ``limit`` ready messages, in the order in which they became available.
 
-        If the queue's metadata differs from ``expected`` (None = any), nothing is removed, and ``OtherMetadata`` is
-        raised. If no message is ready, the driver may skip this comparison.
+        Messages that became available at the same time are in order of sequence numbers. If ``expected`` is not None
+        and differs from the queue's metadata, nothing is removed, and ``OtherMetadata`` is raised. If no message is
+        ready, the driver may skip this comparison.
         """
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
-        """Move the messages in ``moves`` that are ready, each atomically (law L7). Return their ids, in order.
+        """Move the ready messages in ``moves``. Return the ids of the moved messages, in the order of ``moves``.
 
-        The messages are appended to their target queues in the order of ``moves``, like new posts. A missing target
-        queue is created without metadata. A message that is moved to its own queue gets a new position there.
+        Each message is moved atomically (law L7). The messages are appended to their target queues in the order of
+        ``moves``, like new posts. A missing target queue is created without metadata. A message that is moved to its
+        own queue gets a new position there.
         """
 
 
@@ -213,19 +220,22 @@ class ClaimController(Protocol):
         """Claim up to ``request.limit`` ready messages, in order of (available-at, sequence).
 
         - The claim count of each claimed message increases by one.
-        - If ``Lease.prolong`` is true, a message that would expire before its claim is kept until ``Lease.grace``
-          seconds after the end of the claim.
+        - If ``Lease.prolong`` is true and a message would expire before the claim does, the expiry of the message is
+          postponed to ``Lease.grace`` seconds after the expiry of the claim.
         - A message becomes available again ``request.redelivery_delay(count)`` seconds after its claim expires, where
           ``count`` is its claim count. Renewing the claim keeps this back-off.
         - Messages that were already claimed ``request.max_claims`` times are not changed; ``ClaimResult.spent`` has
-          their ids.
+          the ids of these messages.
         - If ``request.named`` is set, all callers with the same claim id share one claim.
 
         Raises ``Fenced`` if the epoch of ``request.fence`` is not the last one issued.
         """
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
-        """Return the live claim and its messages, in order. Raises ``ClaimNotFound`` if the claim holds no message."""
+        """Return the live claim and its messages, in the order of their sequences.
+
+        Raises ``ClaimNotFound`` if the claim holds no message.
+        """
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
         """Return up to ``limit`` live claims of a project or, if ``queue`` is not "", of one queue.
@@ -257,8 +267,8 @@ class ClaimController(Protocol):
         """Settle messages of the claim in one round trip, each atomically.
 
         Only messages that the live claim holds are changed. Moved messages are appended to their target queues in the
-        order of ``settlement.move``. The stored result of ``idempotency_key`` is the ``SettleResult``. Raises
-        ``ClaimNotFound`` if the claim holds no message.
+        order of ``settlement.move``. With ``idempotency_key``, the driver stores the ``SettleResult`` for repeated
+        requests. Raises ``ClaimNotFound`` if the claim holds no message.
         """
 
     def handle(
@@ -298,7 +308,8 @@ class DocumentController(Protocol):
         """Store the value under a new version, in one step. Return False if the stored version is not ``expected``.
 
         ``expected`` is "" if the document must not exist, and None to store unconditionally. ``expires`` is a Unix time
-        in seconds. If ``is_vital``, a store that has reached its memory limit accepts the document.
+        in seconds. If ``is_vital`` is true, the store accepts the document even if it has reached its
+        memory limit.
         """
 
     def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
@@ -308,7 +319,10 @@ class DocumentController(Protocol):
         """
 
     def delete(self, ref: DocumentRef, now: Seconds, expected: str | None = None) -> bool:
-        """Delete the document. Return False if it does not exist or its version is not ``expected`` (None = any)."""
+        """Delete the document, and return True. If ``expected`` is None, ignore the document's version.
+
+        If the document does not exist or has a version other than ``expected``, return False.
+        """
 
 
 class Storage(Protocol):
@@ -359,9 +373,9 @@ class Storage(Protocol):
         """Run one maintenance round that reclaims space, and return the number of removed expired messages.
 
         One thread of each server calls this method every few seconds. Servers that share a store share the work.
-        ``expiry`` contains new expiry settings; None = no change. The settings also apply to lazy expiry, in which
-        readers remove the expired messages that they find. Operations in progress do not fail when the settings
-        change. ``pace`` defaults to ``Steps()``.
+        ``expiry`` contains new expiry settings, or is None if the settings have not changed. The settings also apply to
+        lazy expiry, in which readers remove the expired messages that they find. Operations in progress do not fail
+        when the settings change. ``pace`` limits the work of the round; by default, the round makes no pauses.
         """
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
@@ -378,7 +392,7 @@ class Storage(Protocol):
         """
 
     def depth(self, queue: QueueRef, now: Seconds, max_count: int) -> Depth:
-        """Return the message counts of one queue by state; 0 for a missing queue.
+        """Return the message counts of one queue by state. If the queue does not exist, all counts are 0.
 
         Each state is counted up to at least ``max_count`` messages. If a count reaches ``max_count``, all counts may be
         too low. A driver that does not count expired messages returns 0 for ``expired``.
@@ -422,7 +436,7 @@ class Defaults:
         return 0.0
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
-        """Return None: the usage is unknown, so the server enforces no quotas of stored messages and bytes."""
+        """Return None, because the usage is unknown. The server then does not enforce quotas of messages and bytes."""
         return None
 
     def depths(self, now: Seconds, queues: int, max_count: int) -> Sequence[tuple[QueueRef, Depth]]:

@@ -99,7 +99,10 @@ def locate(storage: SearchableStorage, project: str, message: str, now: Seconds)
 
 
 def find_latest(storage: SearchableStorage, project: str, message: str, now: Seconds) -> LocatedMessage | None:
-    """Return the latest history entry of the message id in any queue of the project, or None if there is none."""
+    """Search all queues of the project for history entries of a message, and return the latest entry.
+
+    Return None if there is no entry.
+    """
     if isinstance(storage.history, MissingCapability):
         return None
     return select_latest(
@@ -112,7 +115,10 @@ def find_latest(storage: SearchableStorage, project: str, message: str, now: Sec
 
 
 def select_latest(records: Sequence[LocatedMessage]) -> LocatedMessage | None:
-    """Return the entry whose message finished last. In a tie, prefer a deleted or popped message to a moved one."""
+    """Return the history entry with the latest time, or None if there are no entries.
+
+    If several entries have the latest time, prefer an entry for a deletion or a pop to an entry for a move.
+    """
     return max(
         records, key=lambda record: (record.entry.finished, record.entry.outcome in FINAL_OUTCOMES), default=None
     )

@@ -42,7 +42,7 @@ def check_stage(commit: Commit, stage: str, count: int) -> None:
 
 
 def check_size(committed: CommitResult, bounds: Bounds) -> None:
-    """Raise ``CommitTooLarge`` if the published and deleted messages exceed ``bounds.most`` in total."""
+    """Raise ``CommitTooLarge`` if more than ``bounds.most`` messages were published and deleted in total."""
     count = committed.published + committed.deleted
     if count > bounds.most:
         raise CommitTooLarge.of(count, bounds.most)
@@ -53,12 +53,18 @@ class Snapshots(Protocol):
     """A storage whose files can be backed up while it is open."""
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """Provide a snapshot of the store's files for a backup; a context manager that removes it on exit."""
+        """Return a context manager that provides a snapshot of the store's files for a backup.
+
+        The context manager removes the snapshot on exit.
+        """
         ...
 
 
 class UndecidedCommit(NamedTuple):
-    """A commit that a server is still preparing or aborting, with the seconds until its time limit."""
+    """A commit that a server is still preparing or aborting.
+
+    ``seconds`` is the time until the commit reaches its time limit.
+    """
 
     project: str
     producer: str
@@ -104,9 +110,9 @@ class ParcelController(Protocol):
         ...
 
     def last_clock(self) -> Seconds | None:
-        """Return the time that running servers record in the store every few seconds; 0 if no time is recorded.
+        """Return the time in the store, which running servers update every few seconds. This method does not update it.
 
-        This method does not change the time. Return None if only one process can open the store.
+        If the store has no recorded time, return 0. If only one process can open the store, return None.
         """
         ...
 
@@ -131,10 +137,10 @@ class Levelled(Protocol):
         ...
 
     def replace_level(self, former: bytes | None, new: bytes) -> bool:
-        """Durably replace the record of the level in one step, if its current value is ``former``.
+        """If the store's level record is ``former``, durably replace it with ``new`` in one step.
 
-        Return True if the value is now ``new``. If the current value is neither ``former`` nor ``new``, change nothing
-        and return False. None for ``former`` means that the store has no record yet.
+        Return True if the record is now ``new``. If the current record is neither ``former`` nor ``new``, change
+        nothing and return False. If ``former`` is None, the store must not have a record yet.
         """
         ...
 
@@ -144,7 +150,10 @@ class LimitedSpace(Protocol):
     """A storage on a file system of the server's machine."""
 
     def has_low_space(self) -> bool:
-        """Return whether the file system has too little free space for posts. Raises ``OSError`` if it is unknown."""
+        """Return whether the file system has too little free space for posts.
+
+        Raises ``OSError`` if the free space cannot be determined.
+        """
         ...
 
 
@@ -214,9 +223,9 @@ class TransactionController(Protocol):
     ) -> None:
         """Store all drafts for the queue atomically in an invisible stage.
 
-        A missing stage is created, and expires ``ttl`` seconds after ``now``. The idempotency key belongs to the queue;
-        its stored result is the list of message ids. Raises ``StageFull`` if the stage would exceed ``max_messages`` or
-        ``max_bytes``.
+        A missing stage is created, and expires ``ttl`` seconds after ``now``. The idempotency key belongs to the queue,
+        which stores the list of message ids for repeated requests. Raises ``StageFull`` if the stage would exceed
+        ``max_messages`` or ``max_bytes``.
         """
         ...
 
@@ -227,8 +236,8 @@ class TransactionController(Protocol):
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         """Publish all messages of the stages and delete all messages of the claims, atomically.
 
-        Stages in ``commit.beside`` are published too, but a missing one is ignored. Their messages do not count in the
-        result or towards ``bounds.most``.
+        Stages in ``commit.beside`` are published too. If one of these stages does not exist, it is ignored. Messages
+        in these stages are not included in the counts of the result or in the limit ``bounds.most``.
 
         A commit of up to ``bounds.step`` messages and a few megabytes is completed in one step. A larger commit is only
         recorded: ``open`` is true in the result, and ``continue_commit`` completes the commit. Until then:
@@ -262,7 +271,7 @@ class TransactionController(Protocol):
         ...
 
     def find_unfinished_commits(self, now: Seconds) -> Sequence[UnfinishedCommit]:
-        """Return the open (not completed) commits of all projects. If there are very many, some are left out."""
+        """Return the open (not completed) commits of all projects. If there are many, the result may be incomplete."""
         ...
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
@@ -277,7 +286,10 @@ class TransactionController(Protocol):
         ...
 
     def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
-        """Return the result of the producer's last batch, which may be open. Raises ``ProducerNotFound``."""
+        """Return the result of the producer's last commit. The commit may still be open.
+
+        Raises ``ProducerNotFound`` if the store has no commit of the producer.
+        """
         ...
 
 
@@ -300,7 +312,8 @@ class TopicController(Protocol):
         - The sequences of the entries are consecutive.
         - Once a reader has seen a batch, no earlier batch appears (law L6).
         - If the log exceeds the limits ``retention``, the oldest batches are trimmed.
-        - The idempotency key is valid for the whole project. Its stored result is the first sequence.
+        - The idempotency key is valid for the whole project. For repeated requests, the store keeps the sequence of the
+          first entry.
         """
         ...
 
@@ -308,9 +321,9 @@ class TopicController(Protocol):
         """Return a slice of the log: batches of the topics that match ``pattern``, in log order.
 
         Each batch has messages above the sequence ``after``. It may also have expired messages, which readers filter
-        out. The slice ends with the batch that reaches ``limit`` messages, or with the batch after that. It ends
-        earlier if the bodies would exceed a megabyte, or if the search has skipped many batches of other topics. If the
-        pattern is a single topic, the cost depends on that topic only.
+        out. The slice ends when it has at least ``limit`` messages, but it may have one more batch. It ends earlier if
+        the bodies would exceed a megabyte, or if the search has skipped many batches of other topics. If the pattern is
+        a single topic, the cost depends on that topic only.
         """
         ...
 

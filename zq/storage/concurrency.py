@@ -17,16 +17,19 @@ UNLIMITED: Final = 1 << 62
 
 
 class StripedLocks:
-    """A fixed number of locks for any number of names; a hash selects the lock of a name. Thread-safe."""
+    """A fixed number of locks for any number of names. A hash of a name selects the lock."""
 
     def __init__(self, timeout: float | None = None) -> None:
-        """Create the locks. ``timeout``: maximum seconds for which a thread waits for one lock; None = no limit."""
+        """Create the locks.
+
+        A thread waits for a lock at most ``timeout`` seconds. If ``timeout`` is None, it waits without a limit.
+        """
         self._locks = [threading.Lock() for _ in range(STRIPES)]
         self._timeout = -1 if timeout is None else timeout
 
     @contextmanager
     def locked(self, *names: Hashable) -> Iterator[None]:
-        """Acquire the locks of the names; a context manager. Raises ``Unavailable`` after a timeout.
+        """Return a context manager that holds the locks of the names. Raises ``Unavailable`` after a timeout.
 
         To prevent deadlocks, a thread must lock all its names in one call.
         """
@@ -53,7 +56,9 @@ class _Member(Generic[Request, Answer]):
 
 
 class GroupCommit(Generic[Request, Answer]):
-    """A group commit: concurrent requests are executed in groups, on the leader's thread.
+    """A group commit, which executes concurrent requests in groups.
+
+    The thread of one request of the group, the leader, executes the group. The other requests are its followers.
 
     At most ``parallel`` groups run at a time. If fewer are running, a request immediately becomes the leader of a new
     group. Otherwise, requests wait for the next group, in order of arrival. The first of them becomes its leader.
@@ -80,8 +85,9 @@ class GroupCommit(Generic[Request, Answer]):
             execute: Returns the results of a group in order. An exception among the results is raised for its own
                 request only. If ``execute`` raises an exception, it is raised for all requests of the group.
             capacity: Maximum total weight of a group with several requests, as computed by ``weigh``.
-            timeout: Maximum seconds for which a request waits for its group to start; None = no limit.
-            linger: Maximum seconds for which a leader waits for followers; 0 = no wait. Only with ``parallel`` = 1.
+            timeout: The maximum time in seconds that a request waits for its group to start; None = no limit.
+            linger: The maximum time in seconds that a leader waits for followers; 0 = no wait. If it is not 0,
+                ``parallel`` must be 1.
             keys: Returns a request's keys. If two requests of a group share a key, the group's requests are executed
                 one by one.
             one_by_one_after: Errors of ``execute`` after which the group's requests are executed again one by one, so

@@ -38,7 +38,10 @@ EVER: Final = Span(0.0, 1e12)
 
 
 class ParcelReader(Protocol):
-    """The part of an export that depends on the driver. No method returns expired items."""
+    """The interface that a driver implements for exports. It returns data that no other operation returns.
+
+    No method returns expired items.
+    """
 
     def counters(self, queue: QueueRef) -> Counters: ...
 
@@ -58,7 +61,10 @@ class ParcelReader(Protocol):
         ...
 
     def batches(self, project: str, after: int, limit: int, now: Seconds) -> Sequence[BatchParcel]:
-        """Return up to ``limit`` batches of the log after a sequence, or an empty result if no batches follow."""
+        """Return up to ``limit`` batches of the topic log with sequences greater than ``after``.
+
+        The result is empty if no batches follow.
+        """
         ...
 
     def documents(self, project: str, after: str, limit: int, now: Seconds) -> Page[DocumentParcel]:
@@ -75,7 +81,10 @@ class Cursor(NamedTuple):
 
 
 class Exporter:
-    """The export of an open store, in an order in which another store can adopt the parcels."""
+    """An exporter, which returns the parcels of an open store page by page.
+
+    The order of the parcels allows another store to import them.
+    """
 
     def __init__(self, storage: Storage, reader: ParcelReader) -> None:
         self._storage = storage

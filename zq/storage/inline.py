@@ -2,8 +2,8 @@
 """Support for short operations on the event loop's thread, where they must not wait for the disk or read many entries.
 
 The HTTP server runs a short request within ``with Ticket() as ticket``. The operation returns before its changes are
-durable, and passes to the ticket a function that waits for the disk. The HTTP server calls this function on another
-thread before it sends the response. On all other threads, operations wait for the disk themselves.
+durable. It gives the ticket a function that waits for the disk. The HTTP server calls this function on another thread
+before it sends the response. On all other threads, operations wait for the disk themselves.
 """
 
 import threading
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class LongScan(Exception):
-    """The error for an operation that would read too many entries on the event loop's thread.
+    """An error that an operation raises if it would read too many entries on the event loop's thread.
 
     The operation raises this error before it changes anything.
     """

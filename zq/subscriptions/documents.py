@@ -56,7 +56,10 @@ class Cursors:
         return self._storage.documents.get(_cursor_ref(project), self._clock.now())
 
     def move(self, project: str, position: int, version: str) -> bool:
-        """Set the cursor if its version equals ``version`` ("" = no cursor). Return whether it was set."""
+        """Set the cursor if its version equals ``version``. Return whether the cursor was set.
+
+        If ``version`` is "", create the cursor if the project has none.
+        """
         return self._storage.documents.put(_cursor_ref(project), b"%d" % position, self._clock.now(), expected=version)
 
     def remove(self, project: str, version: str) -> bool:
@@ -123,7 +126,10 @@ class SubscriptionDocuments:
         return found[:limit]
 
     def get_queue_mark(self, queue: QueueRef) -> Metadata:
-        """Return the metadata entry of a queue with active subscriptions, or {} if the queue has none."""
+        """Return the metadata entry that marks a queue with active subscriptions.
+
+        If the queue has no active subscriptions, return {}.
+        """
         all = self.get(Source(queue.project, "queue", queue.name))
         return {MARK: all.generation} if all.has_active else {}
 

@@ -50,7 +50,7 @@ class UseCases:
 
 
 class SubscriptionsFeature(Feature):
-    """The routes of subscriptions and deliveries, and this process's delivery worker, if it has one."""
+    """The feature for subscriptions. It has the routes, and the delivery worker if this process runs a worker."""
 
     tags: Mapping[str, str] = {"subscriptions": "Subscriptions to queues and topics, by webhook and mail."}
 

@@ -31,7 +31,7 @@ class Source(Owner):
         return self.hidden(PENDING, subscription)
 
     def connection_queue(self, subscription: str) -> QueueRef:
-        """Return the delivery queue of a WebSocket connection's subscription, which delivery workers ignore."""
+        """Return the delivery queue of a WebSocket connection's subscription. Delivery workers ignore this queue."""
         return self.hidden(PUSHED, subscription)
 
     def delivery_queue(self, subscription: "Subscription") -> QueueRef:
@@ -96,12 +96,12 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
 
     Args:
         started: The start of ``ttl``, as Unix time in seconds.
-        confirmed: The generation (topics: sequence number) of the first message to deliver; None = the subscription is
-            not active.
+        confirmed: The generation of the first message to deliver, or None if the subscription is not active. For a
+            topic, the generation is a sequence number.
         former: The encrypted previous secret, and the time until which it also signs deliveries.
-        agreed: The subscriber's response: True = confirmed; False = declined, or activated without a confirmation;
-            None = no response yet. In documents of earlier versions of zq, None means "confirmed" if ``confirmed`` is
-            set.
+        agreed: The subscriber's response. True means that the subscriber has confirmed. False means that the subscriber
+            has declined, or that the subscription was activated without a confirmation. None means that there is no
+            response yet. In documents of earlier versions of zq, None means "confirmed" if ``confirmed`` is set.
     """
 
     id: str
@@ -124,7 +124,11 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
         return self.started + self.ttl
 
     def must_confirm(self, confirm: bool) -> bool:
-        """Return whether delivery needs a confirmation: mail always, WebSocket never, webhooks if ``confirm``."""
+        """Return whether the subscriber must confirm the subscription before it receives messages.
+
+        A mail address must always confirm, and a WebSocket connection never. A webhook must confirm if ``confirm`` is
+        true.
+        """
         return not self.subscriber.startswith(CONNECTION) and (confirm or self.subscriber.startswith("mailto:"))
 
     def is_sent_to(self, confirm: bool) -> bool:

@@ -87,7 +87,7 @@ class CreatedSubscription(Struct, frozen=True):
 
 
 class ListedSubscription(Struct, frozen=True):
-    """A subscription in the project's listing, with message counts up to ``MAX_COUNTED``."""
+    """A subscription in the project's listing, and the counts of its deliveries, at most ``MAX_COUNTED`` each."""
 
     source: Source
     subscription: Subscription
@@ -263,7 +263,8 @@ class Subscriptions:
     def confirm(self, source: Source, id: str, agreed: bool, by_owner: bool = False) -> None:
         """Confirm or decline the subscription (contract section 9.6).
 
-        A subscriber that declines an active subscription gets another confirmation request, to subscribe again.
+        If the subscriber declines an active subscription, the server sends another confirmation request. With this
+        request, the subscriber can subscribe again.
 
         Args:
             by_owner: Whether the caller is the source's owner. The owner may decline any subscription.

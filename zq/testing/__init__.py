@@ -107,14 +107,15 @@ class Server:
 def server(
     *, auth_strategy: str = "", quota: Mapping[str, int] | None = None, store: str = "memory:", sqs: bool = False
 ) -> Generator[Server, None, None]:
-    """Serve an empty store on a free port of the loopback interface; a context manager.
+    """Serve an empty store on a free port of the loopback interface within a ``with`` block.
 
     The server runs in threads of this process. Several servers may run concurrently.
 
     Args:
         auth_strategy: "" = no authentication; "token" = clients need a token from ``Server.token``.
         quota: Limits of each project, named as in the section ``[quota]`` of the configuration. Requires "token".
-        sqs: Whether to serve the SQS protocol too, for any access key and without a minimum interval between purges.
+        sqs: Whether to serve the SQS protocol too. The server then accepts any access key, and there is no minimum
+            interval between purges.
 
     Raises ``ValueError`` for any other strategy, or for a quota without authentication.
     """

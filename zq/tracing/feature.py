@@ -17,7 +17,7 @@ class TracingFeature(Feature):
     """The tracing feature: the middleware that records spans, and the export of the spans.
 
     Args:
-        recorder: ``None`` = tracing is off.
+        recorder: The queue of spans to export, or ``None`` if tracing is off.
     """
 
     def __init__(self, middleware: Sequence[object] = (), recorder: "Recorder | None" = None) -> None:

@@ -68,7 +68,10 @@ class RequestSpan:
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-01"
 
     def link(self, messages: Sequence[Message]) -> None:
-        """Link the span to the spans that posted the delivered messages, once to each span."""
+        """Link the span to the spans that posted the delivered messages.
+
+        A span is linked only once. There are at most ``MAX_LINKS`` links.
+        """
         links: dict[tuple[int, int], SpanContext] = {}
         for attributes in dict.fromkeys(message.attributes for message in messages if message.attributes):
             if (context := _stored_context(attributes)) is not None:

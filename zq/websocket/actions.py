@@ -23,7 +23,11 @@ class Request(Struct, frozen=True):
 
 
 class Reply(Struct, frozen=True):
-    """An HTTP response. ``location`` and ``error`` are the headers Location and X-Zq-Error; "" for a missing header."""
+    """An HTTP response.
+
+    ``location`` and ``error`` are the values of the headers Location and X-Zq-Error. If a header is missing, its value
+    is "".
+    """
 
     status: int
     document: Any
@@ -139,7 +143,7 @@ def _get_ids(body: Body, name: str) -> list[str]:
 
 
 def _get_drafts(body: Body) -> list[dict[str, Any]]:
-    """Return the messages to post. Omit their ``delay``, which contract 14 ignores.
+    """Return the messages to post. Remove ``delay`` from them: WebSocket ignores delays (contract section 14).
 
     Raises ``Invalid`` if the messages are missing or malformed.
     """
@@ -156,7 +160,7 @@ def _get_drafts(body: Body) -> list[dict[str, Any]]:
 
 
 def build_answer(action: str, body: Body, reply: Reply) -> Any:
-    """Build the body of the WebSocket answer to a successful action from the HTTP response."""
+    """Convert the HTTP response of a successful action to the body of the WebSocket answer."""
     document, queue = reply.document, body.get("queue_name")
     if action == "queue_create":
         return f"Queue {queue} created."

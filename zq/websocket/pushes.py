@@ -87,7 +87,10 @@ class Pusher:
         self._wake()
 
     def is_due(self) -> bool:
-        """Return whether ``batches`` must be called, after a notification or because a poll is due."""
+        """Return whether ``batches`` must be called.
+
+        This is the case after a notification, and when a poll is due.
+        """
         return bool(self._formats) and (self._notified or time.monotonic() - self._polled_at > POLL_INTERVAL)
 
     def batches(self) -> Iterator[Sequence[Frame]]:

@@ -40,7 +40,10 @@ def claim_href(queue: str, claim: str) -> str:
 
 
 def page(member: str, items: Sequence[object], path: str, query: dict[str, str] | None) -> bytes:
-    """Encode a page of a listing: the items, in a member with the given name, and the link to the next page."""
+    """Encode a page of a listing, with a link to the next page.
+
+    ``member`` is the name of the JSON member that has the items.
+    """
     return encode({member: items, "links": next_links(path, query)})
 
 
@@ -179,7 +182,7 @@ def depth(found: Depth, now: Seconds) -> bytes:
 
 
 def stats(path: str, stats: Stats, now: Seconds, detailed: bool) -> bytes:
-    """Encode the message counts, and the oldest and newest message if there is one (contract section 6.7)."""
+    """Encode the message counts and, if there are messages, the oldest and the newest (contract section 6.7)."""
     ends: list[answers.Edge[str] | None] = [None, None]
     if stats.oldest is not None and stats.newest is not None:
         ends = [_format_edge(path, edge, now, detailed) for edge in (stats.oldest, stats.newest)]

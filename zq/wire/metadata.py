@@ -37,12 +37,12 @@ class Key(Struct, frozen=True):
 
     Args:
         values: The valid values.
-        shown: The value that clients see if the key is unset, or the name of a limit that has this value. ``UNSET`` =
-            clients see no value.
+        shown: The value that clients see if the key is unset, or the name of a limit that has this value. If
+            ``shown`` is ``UNSET``, clients see no value.
         topics: Whether the key has an effect on topics.
         shown_on_topics: Whether clients see the value of ``shown`` on topics, too.
-        refusal: The reason why a topic cannot have the key; it ends the sentence of an error message. "" = a topic can
-            have the key.
+        refusal: The reason why a topic cannot have the key, or "" if a topic can have the key. The reason is the end of
+            a sentence in an error message.
         parse: Converts a stored value to the parsed value. Without ``parse``, the stored value is used, or the field's
             default if the value is unset or falsy.
         page: The documentation page or section that explains the key, relative to ``api-ref``.

@@ -94,7 +94,10 @@ def gap_event(after: int, resumes: int) -> bytes:
 
 
 def opening(position: int) -> bytes:
-    """Render the start of a stream, with ``position`` as the event id, from which clients resume."""
+    """Render the start of a stream, with ``position`` as the event id.
+
+    A client that reconnects resumes from this position.
+    """
     return b": zq\nid: %d\n\n" % position
 
 

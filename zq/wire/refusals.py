@@ -68,7 +68,10 @@ def row(kind: type[Exception]) -> tuple[int, str]:
 
 
 def error(status: int, name: str, title: str, sentence: str, retry_after: int = 1, limit: str = "") -> errors.ZqError:
-    """Convert an error response to an exception. ``name`` is the header ``X-Zq-Error``; "" = none."""
+    """Convert an error response to an exception.
+
+    ``name`` is the value of the header ``X-Zq-Error``, or "" if the response does not have this header.
+    """
     kind = KINDS.get(name) or ERRORS_BY_TITLE.get((status, title)) or BY_STATUS.get(status)
     if kind is errors.InvalidHeader:
         return errors.InvalidHeader(title, sentence)

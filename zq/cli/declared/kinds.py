@@ -70,7 +70,10 @@ class Kind(ABC, Generic[D, A]):
 
     @abstractmethod
     def read(self) -> dict[str, A]:
-        """Return the objects on the server by name. Without ``prune``, objects that are not declared may be missing."""
+        """Return the objects on the server by name.
+
+        Without the option ``--prune``, the result may omit objects that are not declared.
+        """
 
     @abstractmethod
     def properties(self, actual: A) -> Json:
@@ -78,11 +81,17 @@ class Kind(ABC, Generic[D, A]):
 
     @abstractmethod
     def fields(self, entry: D, actual: A | None) -> list[Field]:
-        """Return the properties that differ between the declaration and the object (``None`` = a new object)."""
+        """Return the properties that differ between the declaration and the object on the server.
+
+        If the object does not exist yet, ``actual`` is ``None``.
+        """
 
     @abstractmethod
     def create(self, name: str) -> Json:
-        """Create a declared object and return the secrets to show. An interrupted run may already have created it."""
+        """Create a declared object and return the secrets to show.
+
+        If an earlier run was interrupted, the object may already exist.
+        """
 
     @abstractmethod
     def change(self, name: str, actual: A, fields: list[Field]) -> None: ...
@@ -237,9 +246,9 @@ class Queues(_Resources):
 
 
 def targets_first(queues: Mapping[str, Resource], names: Iterable[str]) -> list[str]:
-    """Return the names and the names of their dead-letter queues, each dead-letter queue before its sources.
+    """Return the names of the queues and of their dead-letter queues, sorted for creation.
 
-    Names that ``queues`` does not contain are omitted.
+    A dead-letter queue comes before the queues that use it. Names that ``queues`` does not contain are omitted.
     """
     ordered: dict[str, None] = {}
     for name in names:

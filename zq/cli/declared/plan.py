@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of ``zq apply``: the changes in order, and the reasons why they would fail."""
+"""The plan of ``zq apply``: its steps in order, and the obstacles that would make a step fail."""
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager

@@ -102,11 +102,13 @@ def operation(
     errors: Sequence[int] = (),
     usual: Sequence[int] = USUAL,
 ) -> Json:
-    """Return an OpenAPI operation. Omit the parameters that are declared for all operations of its path.
+    """Return an OpenAPI operation.
 
     Args:
         answers: Responses by status code. A string is the name of the body's schema; "" means no body.
-        errors: Status codes of further error responses. Omit ``usual`` and the status codes of failed authentication.
+        parameters: Parameters of this operation, without the parameters that are declared for the whole path.
+        errors: Status codes of further error responses. This function adds ``usual`` and, if the operation requires a
+            credential, the status codes of failed authentication.
         usual: Status codes of the error responses that almost all operations have.
     """
     errors = (*usual, *errors, *(() if identity in UNGUARDED_OPERATIONS else GUARDED))
@@ -172,7 +174,7 @@ def flag(name: str, description: str) -> Json:
 
 
 def several(name: str, description: str, **bounds: int) -> Json:
-    """Return the OpenAPI description of a query parameter with comma-separated ids."""
+    """Return the OpenAPI description of a query parameter that contains comma-separated ids."""
     schema = {"type": "array", "items": TEXT | {"pattern": "^[^,]+$"}, "minItems": 1, **bounds}
     return query(name, schema, description, style="form", explode=False)
 

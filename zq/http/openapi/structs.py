@@ -50,7 +50,10 @@ def page_schema(member: str, component: str) -> Json:
 
 
 def _describe(schema: Json) -> None:
-    """Move the property descriptions in the struct's docstring to the properties, as Markdown."""
+    """Convert the schema's description, which is a struct's docstring, to Markdown.
+
+    The entries of the docstring's section ``Attributes`` become the descriptions of the properties.
+    """
     docstring = inspect.cleandoc(schema.pop("description", "")).replace("``", "`")
     text, _, members = docstring.partition("\n\nAttributes:\n")
     if text:

@@ -41,7 +41,7 @@ MAX_PAUSE: Final = 1.0
 
 
 class LatencyMonitor(Events):
-    """The latency of storage operations, and the fraction of time that sweeps may use."""
+    """A monitor of the latency of storage operations. It computes the fraction of time that sweeps may use."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.monotonic = monotonic

@@ -48,7 +48,7 @@ def forget(process: int) -> None:
 
 
 def _remove_orphan(owner: Path) -> None:
-    """Remove the metrics directory with the file ``owner``, unless a process holds the lock on this file."""
+    """Remove the metrics directory that contains the file ``owner``, unless a process holds the lock on this file."""
     with owner.open("r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,7 +14,10 @@ TIMEOUT: Final = 5.0
 
 
 class Metrics(Struct, frozen=True):
-    """The metrics of a server: the largest value of each metric by name, without the prefix ``zq_``."""
+    """The metrics of a server.
+
+    ``values`` maps each metric's name, without the prefix ``zq_``, to the largest value of the metric.
+    """
 
     version: str
     values: Mapping[str, float]

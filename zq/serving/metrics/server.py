@@ -56,7 +56,10 @@ class ServerCollector(Collector):
 
 
 def read_open_files_ratio() -> float | None:
-    """Return how much of its limit of open files this process uses, or ``None`` if the system does not report it."""
+    """Return the number of open files of this process, divided by the maximum number.
+
+    If the system does not report the number of open files, return ``None``.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         return len(os.listdir(OPEN_FILES)) / limit if limit > 0 else 0.0

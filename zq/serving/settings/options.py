@@ -51,7 +51,7 @@ class Part(Struct, frozen=True):
 
 
 class DeclaredOption(Struct, frozen=True):
-    """An option of the server, declared by a field of a struct. ``kind`` is its type without ``None``."""
+    """An option of the server, declared by a field of a struct. ``kind`` is the type of the field without ``None``."""
 
     section: str
     name: str

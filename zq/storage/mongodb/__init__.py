@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MongoDB driver: a replica set or a sharded cluster, shared by any number of zq servers.
+"""The MongoDB driver, which stores data in a replica set or a sharded cluster.
+
+Any number of zq servers can share the database. The modules of this package:
 
 - ``layout`` describes the documents in the database.
 - ``startup`` connects to the database and creates its collections and indexes.
@@ -143,7 +145,9 @@ class MongoStorage(Defaults):
 
 
 def connect(uri: str, expiry: Expiry = SWEPT, initial: Initial = levels.initial, **options: Any) -> Storage:
-    """Open the store at ``mongodb://hosts/database?options``; ``options`` are fields of ``MongodbOptions``.
+    """Open the store at ``mongodb://hosts/database?options``.
+
+    The keyword arguments are fields of ``MongodbOptions``.
 
     Raises ``StartRefused`` if the configuration or the database cannot be used, and ``Unavailable`` if the database
     cannot be reached or prepared.

@@ -32,7 +32,7 @@ from zq.storage.mongodb.layout import CLAIM_FIELDS, UNGROUPED_FILTER, BsonDocume
 
 
 def held_filter(client: StoreClient, key: QueueKey, claim: str, now: int) -> BsonDocument:
-    """Return a filter that matches the unexpired messages of a claim, if the claim has not expired."""
+    """Return a filter that matches the unexpired messages of a claim. If the claim has expired, nothing matches."""
     return client.where(key, **held_condition(claim, now), e={"$gt": DatetimeMS(now)})
 
 

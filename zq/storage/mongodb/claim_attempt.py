@@ -12,7 +12,11 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey, size_of
 
 
 class Choice(NamedTuple):
-    """The messages that an attempt has chosen; ``spent`` messages have reached the request's maximum claim count."""
+    """The ready messages that an attempt to claim or pop messages has chosen.
+
+    ``eligible`` messages can be claimed or popped. ``spent`` messages have reached the request's maximum claim count.
+    ``candidates`` contains both.
+    """
 
     candidates: Sequence[BsonDocument]
     eligible: Sequence[BsonDocument]
@@ -24,10 +28,10 @@ class Choice(NamedTuple):
 
 
 class ClaimOutcome(NamedTuple):
-    """The outcome of an attempt at the time ``now``, in milliseconds.
+    """The outcome of an attempt to claim messages. ``now`` is the time of the attempt in milliseconds.
 
     ``lapsed`` counts claimed messages whose previous claim had expired. ``spent`` messages have reached the maximum
-    claim count. ``metadata`` is the queue's metadata if it differs from the metadata that the caller expects.
+    claim count. ``metadata`` is the queue's metadata if it differs from the expected value.
     """
 
     now: int
@@ -77,7 +81,7 @@ class ClaimAttempt(Struct, frozen=True):
         return Choice(candidates, eligible, spent)
 
     def outcome(self, choice: Choice, taken: Collection[str]) -> ClaimOutcome:
-        """Return the outcome after the messages with the ``_id`` values ``taken`` were claimed or popped."""
+        """Return the outcome of the attempt. ``taken`` has the ``_id`` values of the claimed or popped messages."""
         messages = [found for found in choice.eligible if found["_id"] in taken]
         if self.request is None:
             return ClaimOutcome(self.now, messages, spent=choice.spent)

@@ -71,7 +71,11 @@ NAME_TTL: Final = 3_600_000
 
 
 class CreationResult(NamedTuple):
-    """The result of one attempt to create the claim; ``outcome`` is valid only if ``existing`` is empty."""
+    """The result of one attempt to create a claim.
+
+    ``existing`` has the messages of the existing claim with the requested name. ``outcome`` is valid only if
+    ``existing`` is empty.
+    """
 
     existing: Sequence[BsonDocument]
     outcome: ClaimOutcome
@@ -193,7 +197,10 @@ class SettleRequest(Struct, frozen=True):
 
 
 class SettlementEffect:
-    """The effect of a settlement: the messages to delete, to release and to move."""
+    """The changes of a settlement, computed from the messages that the claim holds.
+
+    They are the messages to delete, the messages to release and the messages to move.
+    """
 
     def __init__(self, request: SettleRequest, held: Sequence[BsonDocument]) -> None:
         settlement, doc_id = request.settlement, request.doc_id
@@ -221,7 +228,7 @@ class SettlementEffect:
 
 
 class Settler:
-    """The executor of claim settlements in one process. Thread-safe.
+    """A thread-safe object that settles claims for all threads of a process.
 
     - A plain settlement (see ``SettleRequest.is_plain``) first runs in its own transaction, which does not read the
       messages. If the claim does not hold all named messages, the transaction is aborted, and a group commit follows.

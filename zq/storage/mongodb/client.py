@@ -120,12 +120,14 @@ class StoreClient:
 
     @property
     def can_draw(self) -> bool:
-        """Whether posts may reserve sequences outside their transactions; see the module ``numbering``."""
+        """Whether a post may reserve its sequence numbers outside its transaction. See the module ``numbering``."""
         return self._draws and not self.sharded and self._read_concern["level"] == "majority"
 
     @contextmanager
     def verb(self, timeout: float | None = None) -> Iterator[None]:
-        """Limit a storage operation to ``timeout`` seconds and translate PyMongo's errors; a context manager.
+        """Return a context manager that sets a time limit for a storage operation and translates PyMongo's errors.
+
+        The limit is ``timeout`` seconds or, if ``timeout`` is None, the configured timeout.
 
         Raises ``Invalid`` if MongoDB cannot store a value, and ``Unavailable`` for every other PyMongo error.
         """
@@ -168,7 +170,8 @@ class StoreClient:
 
         Args:
             limit: Maximum number of documents; 0 = no limit.
-            max_bytes: Total size of messages, in bytes, at which to stop reading. The last document may exceed it.
+            max_bytes: Stop reading when the returned documents have this total size in bytes. With the last document,
+                the total may be larger.
             committed: Read majority-committed data, which no failover can undo. If the write concern is weaker than
                 ``majority``, read local data. A ``Timestamp`` selects data of this time or later.
             snapshot: Read a majority-committed snapshot. A ``Timestamp`` selects the snapshot of exactly this time. If
@@ -205,8 +208,8 @@ class StoreClient:
 
         If ``is_single`` is true, the method reads the documents from the first reply, without a cursor object. This
         saves a fifth of the call's CPU time, but the result may exceed ``max_bytes``. If MongoDB has more documents and
-        the first reply is smaller than ``max_bytes``, the method sends the command again and reads with a cursor. The
-        other options are those of ``find``.
+        the first reply is smaller than ``max_bytes``, the method sends the command again and reads with a cursor. For
+        the other options, see ``find``.
         """
         later = {"afterClusterTime": committed} if isinstance(committed, Timestamp) else {}
         if committed:
@@ -248,10 +251,10 @@ class StoreClient:
     def view(
         self, conditions: Mapping[str, object], hint: str, after: Timestamp | None
     ) -> tuple[Sequence[BsonDocument], Timestamp | bool]:
-        """Return the matching majority-committed documents, and a value for the argument ``committed`` of ``find``.
+        """Return the matching majority-committed documents, and a value to pass to ``find`` as ``committed``.
 
-        A search with this value finds data that is at least as recent, even after a failover. The filter must match few
-        documents, because the method reads one batch.
+        With this value, ``find`` reads data that is at least as recent as the returned documents, even after a
+        failover. The filter must match few documents, because the method reads one batch.
         """
         concern = {**self._read_concern, **({"afterClusterTime": after} if after else {})}
         command: BsonDocument = {"find": MESSAGES, "filter": conditions, "hint": hint, "readConcern": concern}
@@ -345,10 +348,11 @@ class StoreClient:
             )
 
     def touch(self, doc_id: str) -> Timestamp | None:
-        """Write the document's field ``t``, unless a transaction holds the document: then return None at once.
+        """Write the document's field ``t``, and return the timestamp of the write.
 
-        A transaction holds a document that it has written. Return a time by which the outcome of all transactions that
-        have held the document can be read, even after a failover.
+        If an open transaction has written the document, do not wait for the transaction, and return None. Otherwise,
+        reads at the timestamp include the outcome of all transactions that wrote the document before, even after a
+        failover.
         """
         statement = {"q": {"_id": doc_id}, "u": {"$inc": {"t": 1}}, "hint": "_id_"}
         with self.pymongo.start_session() as session:
@@ -375,7 +379,8 @@ class StoreClient:
 
         Args:
             trace: Maps the result of an attempt to a filter that matches a document if, and only if, the attempt was
-                committed. Used if the reply to the commit is lost. If the filter is empty, the outcome stays unknown.
+                committed. The method uses the filter if the reply to the commit is lost. If the filter is empty, the
+                outcome stays unknown.
             retry_conflicts: Whether to retry after a conflict with another transaction.
 
         Raises:
@@ -413,11 +418,11 @@ class StoreClient:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def listen(self, listener: Callable[[QueueRef], object]) -> None:
-        """Set the function to call, after each commit, with every queue that was passed to ``made_ready``."""
+        """Set the listener. After each commit, it is called with every queue that was passed to ``made_ready``."""
         self._listener = listener
 
     def made_ready(self, session: Session, queue: QueueRef) -> None:
-        """Notify the listener, after the transaction commits, that the queue has ready messages."""
+        """Notify the listener that the queue has ready messages. The notification follows the transaction's commit."""
         self._made_ready.setdefault(session, set()).add(queue)
 
     def _committed(self, session: Session) -> None:

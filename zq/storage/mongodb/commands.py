@@ -25,7 +25,7 @@ TRANSIENT: Final = "TransientTransactionError"
 
 
 class RemovalPending(OperationFailure):
-    """The error for a write to a queue with a pending purge or deletion.
+    """An error that rejects a write to a queue with a pending purge or deletion.
 
     Some of the messages that the purge or deletion has removed are not yet deleted from the database.
     """

@@ -85,7 +85,7 @@ class Commits:
         """The time limit of each step that prepares a commit, in milliseconds."""
 
     def commit(self, commit: Commit, now: int, bounds: Bounds) -> CommitResult:
-        """Complete a small commit or decide a large one, and return the producer's last batch.
+        """Complete a small commit, or make a large commit effective. Return the result of the producer's last batch.
 
         - If the batch was committed before, return the stored result and drop the stages of the repeated request.
         - If the producer's last commit is decided but incomplete, return the result of that commit.
@@ -114,7 +114,10 @@ class Commits:
                 time.sleep(LONGEST_PAUSE)
 
     def last(self, project: str, producer: str, now: int) -> CommitResult | None:
-        """Return the result of the producer's last decided batch, or None if there is none or it has expired."""
+        """Return the result of the producer's last decided commit.
+
+        Return None if the producer has no decided commit or if the result has expired.
+        """
         record = self._find(producers.identity(project, producer))
         return producers.last_batch(record) if producers.has_last_batch(record, now) else None
 
@@ -174,7 +177,10 @@ class Commits:
         return 0
 
     def _attempt(self, commit: Commit, clock: RunningClock, bounds: Bounds) -> CommitResult | None:
-        """Try to commit, and return the result of the last batch, or None if a concurrent attempt was faster."""
+        """Try to commit, and return the result of the producer's last batch.
+
+        If a concurrent attempt was faster, return None.
+        """
         try:
             with self._client.verb():
                 begun = self._client.transaction(partial(self._begin, commit, uuid4().hex, clock, bounds))
@@ -277,10 +283,9 @@ class Commits:
     def _slice(
         self, record: BsonDocument, max_messages: int, entered: list[QueueKey], clock: RunningClock
     ) -> tuple[Callable[[Session], BsonDocument] | None, Step]:
-        """Return a function and a step of the commit.
+        """Return a function that executes the next slice of a decided commit, and the step that the slice belongs to.
 
-        The function executes the next slice of a decided commit. It is None if all messages are deleted or published.
-        The step is the step that the slice belongs to.
+        If all messages are deleted or published, the function is None.
         """
         if record["settled"] < len(record["settle"]):
             return partial(self._settle, record, max_messages, clock), Step.SETTLED

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The counters of queues as one process knows them: cached values, and queues to which other processes post."""
+"""A cache of queue counters in one process. It also detects queues to which other processes post."""
 
 import threading
 import time
@@ -58,7 +58,7 @@ class CachedCounter(NamedTuple):
 
 
 class CounterCache:
-    """The counters that one process knows. Safe for any number of threads.
+    """A thread-safe cache of the queue counters that a process knows.
 
     The process records all sequences that it assigns: for posts, moves, commits and deletions. If a counter is above
     the last recorded sequence, another process has advanced it. The counter is then *shared* for ``shared_seconds``.
@@ -91,7 +91,7 @@ class CounterCache:
                     self._counters[key.counter] = cached
 
     def record(self, counter: str, before: int, after: int) -> None:
-        """Record the value ``after`` of a counter that was ``before``, and drop the counter from the cache.
+        """Record a change of a counter from ``before`` to ``after``, and drop the counter from the cache.
 
         Call this method in each transaction of this process that changes the counter, before the transaction commits.
         If ``before`` and ``after`` are equal, the process has only read the counter.

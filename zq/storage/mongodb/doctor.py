@@ -28,7 +28,7 @@ USABLE: Final = (1, 2, 7)
 
 @contextmanager
 def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[Sequence[Check]]:
-    """Provide the health checks of a MongoDB store; a context manager. See ``zq.storage.diagnose``."""
+    """Return a context manager that provides the health checks of a MongoDB store. See ``zq.storage.diagnose``."""
     chosen = MongodbOptions(**options)
     found = startup.parse(uri, chosen.timeout, chosen.database, chosen.write_concern, chosen.journal)
     client, is_cluster = startup.connect(found)

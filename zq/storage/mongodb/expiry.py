@@ -48,7 +48,10 @@ LEASE: Final = 5.0
 
 
 class LeaderLease:
-    """The leader lease for one maintenance round; a context manager that releases the lease on exit."""
+    """The leader lease during one maintenance round.
+
+    It is a context manager, which releases the lease on exit.
+    """
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -95,7 +98,7 @@ PENDING_FIELDS: Final = {"s": 1, "g": 1, "g1": 1, "d": 1}
 
 
 class PendingDeletes:
-    """The executor of queue purges and deletions, which hide documents immediately and delete them later.
+    """The component that purges and deletes queues. It hides documents immediately, and deletes them later.
 
     After the last document of a purged topic is deleted, a notice in the feed makes every process drop its cached
     batches.
@@ -164,7 +167,10 @@ class PendingDeletes:
                     pace.removed(count)
 
     def _settle(self, pending: Pending) -> None:
-        """Wait for open posts, because the server that has recorded the work may have died before it did this."""
+        """Wait until all open posts to the queue have ended.
+
+        The server that started the purge or deletion also waits, but it may have died before all posts ended.
+        """
         if not pending["s"].startswith(topic_log.LOG):
             with self._client.verb():
                 self._open_posts.settle(layout.key(layout.queue_of(pending["s"])))

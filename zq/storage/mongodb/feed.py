@@ -282,7 +282,11 @@ class Feed:
 
 
 def encode(notices: Sequence[Notice]) -> list[list[Any]]:
-    """Encode topic notices for a feed entry. Omit the contents of batches beyond ``MAX_BATCH_BYTES`` in total."""
+    """Encode topic notices for a feed entry.
+
+    The entry contains the contents of at most ``MAX_BATCH_BYTES`` bytes of batches. The contents of all further batches
+    are omitted.
+    """
     left = MAX_BATCH_BYTES
     encoded: list[list[Any]] = []
     for one in notices:

@@ -91,7 +91,10 @@ def below(kind: str, counters: Mapping[str, BsonDocument]) -> list[BsonDocument]
 
 
 def guarded_delete(key: QueueKey, conditions: BsonDocument, hint: str = "_id_") -> Sequence[BsonDocument]:
-    """Return statements that delete the matching documents, or raise ``RemovalPending`` if deletes are pending."""
+    """Return statements that delete the matching documents.
+
+    If the queue has pending deletes, the statements raise ``RemovalPending`` and delete nothing.
+    """
     return [{"q": _guard(key), "limit": 1, "hint": "_id_"}, {"q": conditions, "limit": 0, "hint": hint}]
 
 
@@ -161,7 +164,7 @@ def find_named(
     fields: Mapping[str, Any] | None = None,
     session: Session | None = None,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return the matching documents, including removed ones, and then the documents of the queues ``keys``.
+    """Return the matching documents, including removed ones, followed by the documents of the queues in ``keys``.
 
     ``conditions`` must list the ``_id`` of each wanted document. A single ``find`` reads all documents in the order of
     ``_id``. The documents of queues have the highest ``_id``, so they are read last.

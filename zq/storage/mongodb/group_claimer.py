@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims and pops in a grouped queue, group by group in the order of the group entries (decision 0129).
+"""Claims and pops in a grouped queue. They process the groups in the order of the group entries (decision 0129).
 
 The module ``groups`` describes message groups and the group entries. A search for groups with ready messages reads the
 entries. The transaction that takes messages reads the groups and rewrites their entries. The write of an entry
@@ -49,9 +49,10 @@ class GroupSlice(NamedTuple):
     has_expired: bool
 
     def head(self, now: int, claimed: Mapping[str, BsonDocument], popped: Collection[str]) -> Head | None:
-        """Return the head of the group (its first unexpired message) after claims and pops; None if the group is empty.
+        """Return the head of the group (its first unexpired message) after claims and pops.
 
-        If the head may be a message that was not read, return ``last`` as if it were ready.
+        If the group is empty, return None. If the head may be a message that was not read, return ``last`` as if it
+        were ready.
         """
         left = [claimed.get(one["_id"], one) for one in self.living if one["_id"] not in popped]
         heads = [head_from(one) for one in left]
@@ -71,7 +72,7 @@ class ServeResult(NamedTuple):
 
 
 class GroupClaimer:
-    """The executor of claims and pops in one grouped queue, for all threads of this process."""
+    """The component that claims and pops messages of one grouped queue, for all threads of this process."""
 
     def __init__(self, client: StoreClient, key: QueueKey) -> None:
         self._client = client
@@ -79,7 +80,10 @@ class GroupClaimer:
         self.head_hint = HeadHint()
 
     def find_due(self, want: int, now: int) -> tuple[list[str], bytes]:
-        """Return message groups that may have ready messages, in claim order, and the queue's metadata."""
+        """Return message groups that may have ready messages, and the queue's metadata.
+
+        The groups are in claim order.
+        """
         want = min(want + EXTRA_GROUPS, MAX_GROUPS)
         head, skip, token = self.head_hint.get_start(want)
         found, counter = self._entries(head, now, want, skip)

@@ -132,7 +132,7 @@ def find_refusal(request: KeyedRequest, known: Mapping[str, Repeated | KeyReused
 def recall(
     client: StoreClient, session: Session, requests: Sequence[KeyedRequest], answer: type[Any]
 ) -> dict[str, Repeated | KeyReused]:
-    """Look up the idempotency keys of the requests. Return an error for each stored key, by the ``_id`` of the key.
+    """Look up the idempotency keys of the requests. Return a mapping from the ``_id`` of each stored key to an error.
 
     The error is ``KeyReused`` if the key was used for a different request. Otherwise, it is ``Repeated`` with the
     stored result, an object of the type ``answer``.

@@ -109,7 +109,10 @@ def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) 
 
 
 def count_ready(client: StoreClient, key: QueueKey, max_count: int, now: int, floor: int) -> int:
-    """Count the ready messages above the sequence ``floor`` that a claim could take, up to ``max_count``."""
+    """Count the ready messages that a claim could take. Stop at ``max_count``.
+
+    Ignore messages whose sequence is not above ``floor``.
+    """
     due = above({**client.where(key, d={"$lte": now}), "q": key.entries}, floor)
     count = 0
     for entry in client.find(

@@ -37,14 +37,17 @@ class HandleRequest(NamedTuple):
 
 
 class HandleResult(NamedTuple):
-    """The outcome for each ``MessageHandle``, and whether the available-at of any message became earlier."""
+    """The result of a ``HandleRequest``.
+
+    It has an outcome for each handle, and ``is_earlier`` is true if any message becomes available earlier than before.
+    """
 
     handled: Sequence[HandleOutcome]
     is_earlier: bool
 
 
 class Handler:
-    """The executor of deletions, extensions and releases of claimed messages in one process."""
+    """The component that deletes, extends and releases claimed messages for all threads of a process."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client

@@ -15,7 +15,7 @@ SKIPS: Final = 4
 
 
 class HeadHint:
-    """The head hint of one queue in one process. Thread-safe.
+    """The head hint of one queue in one process. All threads of the process can use it.
 
     MongoDB keeps the index entries of consumed and expired messages for minutes. A search from the beginning of the
     index reads all of these entries. The head hint is an available-at (milliseconds) below which an earlier search of

@@ -15,12 +15,13 @@ A lane is a document with these fields:
 ========= ==============================================================================================================
 
 A process with an expired lease does no harm: its next write of the lane's document finds another owner. There are about
-as many lanes as processes that have ever posted at the same time, and they are never removed. A process takes a new
-lane rather than wait for the transaction of a dead owner; readers end this transaction once they wait for it.
+as many lanes as processes that have ever posted at the same time, and they are never removed. If the transaction of a
+dead owner still holds a lane, a process does not wait for it and takes a new lane. A reader that has to wait for this
+transaction ends it.
 
-The queue's document notes the last range of each lane in ``x``, as ``{lane: {f, g, d, a}}``: the first sequence, the
-group, the available-at of messages without delay, and the attempt. A range is *open* if its group is not committed: its
-transaction runs, or was aborted.
+The queue's document stores the last range of each lane in ``x``, as ``{lane: {f, g, d, a}}``: the first sequence, the
+group, the available-at of messages without delay, and the attempt. A range is *open* if its group is not committed,
+because the transaction is still running or was aborted.
 """
 
 from contextlib import suppress
@@ -43,7 +44,7 @@ MAX_ATTEMPTS: Final = 1 << 32
 
 
 class NotDrawn(Aborted):
-    """The error if sequences cannot be reserved outside a transaction.
+    """An error that is raised if sequences cannot be reserved outside a transaction.
 
     The caller then reserves the sequences inside a transaction.
     """
@@ -54,7 +55,7 @@ class Lane:
 
     - ``name``: the number of the lane; "" before the first transaction.
     - ``group``: the number of the transaction's group, if it commits.
-    - ``attempt``: a number that rises with every transaction of the lane, over all its owners.
+    - ``attempt``: a number that increases with every transaction of the lane, even if the owner of the lane changes.
     """
 
     def __init__(self, client: StoreClient) -> None:
@@ -91,9 +92,9 @@ class Lane:
         self.attempt = found["r"] * MAX_ATTEMPTS
 
     def _take_over(self) -> BsonDocument | None:
-        """Take over a lane without a valid lease, and return its document. Return None if there is none.
+        """Take over a lane without a valid lease, and return its document. Return None if no lane is available.
 
-        A lane that the transaction of a dead owner still holds stays as it is.
+        A lane is not available while a transaction of its former owner still holds its document.
         """
         is_free = {"$expr": {"$or": [{"$lt": ["$u", "$$NOW"]}, {"$eq": ["$o", self._owner]}]}}
         for lane in self._client.find({**LANES, **is_free}, sort={"_id": 1}, fields={"_id": 1}):

@@ -169,7 +169,7 @@ class QueueKey(Struct, frozen=True):
         return "o" + self.shard
 
     def named(self, kind: str, name: str) -> str:
-        """Return the ``_id`` of a document with a type (``kind``) and a name; unique across queues."""
+        """Return the ``_id`` of a document that belongs to the queue and has a type (``kind``) and a name."""
         return f"{kind}{len(self.shard)}:{self.shard}/{encode_text(name)}"
 
 

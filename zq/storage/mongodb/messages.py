@@ -103,8 +103,8 @@ Metadata = bytes | None
 class PostResult(NamedTuple):
     """The result of one transaction that stores posts.
 
-    ``answers`` has one item for each post: None if the post was stored, the queue's metadata if it differs from the
-    metadata that the caller expects, or an error.
+    ``answers`` has one item for each post. The item is None if the post was stored. It is the queue's metadata if the
+    metadata differs from the expected value. Otherwise, the item is an error.
     """
 
     answers: Sequence[Metadata | Exception]
@@ -223,7 +223,10 @@ def _arrivals(parts: Parts) -> Arrivals:
 def _documents(
     by_queue: Mapping[QueueKey, Parts], ranges: Mapping[QueueKey, SequenceRange]
 ) -> tuple[list[BsonDocument], list[tuple[KeyedRequest, Sequence[str], int]]]:
-    """Return the message documents to store, and (request, message ids, last sequence) for each idempotency key."""
+    """Return the message documents to store, and the results to store for the idempotency keys.
+
+    Each result is a tuple of the request, the message ids and the last sequence.
+    """
     documents: list[BsonDocument] = []
     key_answers: list[tuple[KeyedRequest, Sequence[str], int]] = []
     for key, parts in by_queue.items():

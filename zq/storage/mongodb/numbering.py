@@ -8,9 +8,9 @@
   servers that post to the same queue do not abort each other's transactions. Readers wait for open posts: see
   ``open_posts``.
 
-A process draws for ``SHARED_SECONDS`` after it has found that another one advanced a counter; see ``counter_cache``.
-Both ways may be used at the same time: a draw waits for a transaction that has written the counter, and a transaction
-whose snapshot does not include a draw cannot advance the counter.
+If a process finds that another process has advanced a counter, it uses draws for the next ``SHARED_SECONDS``; see
+``counter_cache``. Both methods may be used for a counter at the same time. A draw waits for a transaction that has
+written the counter. A transaction whose snapshot does not include a draw cannot advance the counter.
 
 **Draws.** A draw changes the queue's document only if the queue exists and no later attempt of the lane has already
 drawn sequences in the queue. MongoDB may execute a draw after the server has stopped waiting for the reply. The
@@ -90,7 +90,10 @@ class DrawnNumbering:
         self._lane.hold(session)
 
     def find_missing(self, session: Session, keys: Iterable[QueueKey]) -> set[QueueKey]:
-        """Look up only queues that the process does not know. If a known queue was deleted, the draw finds out."""
+        """Look up only queues that the process does not know.
+
+        If a known queue was deleted, the later draw detects that the queue does not exist.
+        """
         unknown = [key for key in keys if not self._client.counters.is_known(key)]
         return find_missing(self._client, session, unknown)
 
@@ -143,7 +146,7 @@ class DrawnNumbering:
     def _range(self, counter: Mapping[str, Any], number: int) -> SequenceRange:
         """Return the range that this attempt has drawn. ``counter`` is the queue's document after the draw.
 
-        If the document was read later, a purge or deletion may already have removed the range.
+        Raises ``NotDrawn`` if the document does not contain the range, or if a purge or deletion has removed the range.
         """
         drawn = counter.get("x", {}).get(self._lane.name, {})
         floor = floor_of(counter)

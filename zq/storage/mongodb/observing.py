@@ -59,8 +59,8 @@ def browse(
 ) -> BrowsePage:
     """Return a page of messages in one state, as ``MessageController.browse`` does.
 
-    A page of ready messages waits for open posts. Other states have no such order: a claim or a delay may make a
-    message appear anywhere.
+    For ready messages, the function waits for open posts, so that no message appears later within the page. For other
+    states, it does not wait, because a claim or a delay may make a message appear anywhere in the listing.
     """
     after = Position(*(min(number, layout.LARGEST_MARKER) for number in after))
     find = partial(_find_in_state, client, key, state, after, limit, now, max_bytes)
@@ -85,9 +85,10 @@ def _find_in_state(
     max_bytes: int,
     limits: PageLimits,
 ) -> Found:
-    """Return the documents of a page, which ends before the first sequence above ``limits.last``, and the queue.
+    """Return the message documents of a page, and the queue's document.
 
-    Each page of claimed messages requires a sort, because no index contains them in the order of sequences.
+    The page ends before the first message whose sequence is above ``limits.last``. Each page of claimed messages
+    requires a sort, because no index contains them in the order of sequences.
     """
     found: list[BsonDocument] = []
     counter: BsonDocument = {}
@@ -121,7 +122,7 @@ def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]
 
 
 def locate(client: StoreClient, project: str, message: str, now: int) -> LocatedMessage | None:
-    """Return the live message with this id and its queue, or None if there is none."""
+    """Return the live message with this id and its queue, or None if the message does not exist."""
     doc_id = layout.key(QueueRef(project, "")).project + layout.encode_text(message)
     for document in client.find({"_id": doc_id, "e": {"$gt": DatetimeMS(now)}}, hint="_id_", committed=True):
         if document["q"].startswith("m"):  # else it is a history entry
@@ -162,7 +163,7 @@ def list_claims(client: StoreClient, project: str, after: str, limit: int, now: 
 
 
 def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapping[str, int]:
-    """Return the queues whose removed messages are in ``groups``, as a mapping from shard key to floor.
+    """Return a mapping from shard key to floor for the queues that have removed messages in ``groups``.
 
     The floor of a queue is the last sequence that a purge or deletion has removed.
     """

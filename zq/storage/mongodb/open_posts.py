@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers that wait for open posts: listings by marker, and changes of a queue.
+"""Waiting for open posts, which is necessary for listings by marker and for changes of a queue.
 
 A *draw* reserves the sequences of a post outside the post's transaction (see ``numbering``). Messages with drawn
 sequences do not become visible in the order of their sequences. A listing continues after the sequence of the last
@@ -35,7 +35,7 @@ that drew before the change is then committed before the answer, or never.
 
 A process remembers the last attempt of each lane that has ended. Attempts of a lane never overlap, and no two of them
 have the same number. The group does not identify a range, because an aborted attempt and its repetition have the same
-group. A page that relies on something that is remembered is read as of the time at which it was true, or later, even
+group. If a page relies on remembered values, it is read from data that is at least as recent as these values, even
 after a failover.
 
 ``tests/model/numbering.py`` searches all interleavings of these steps.
@@ -66,16 +66,20 @@ UNTOUCHED: Final = 0.05
 
 
 class OpenRange(NamedTuple):
-    """The last range of a lane in a queue, whose group is not committed: its first sequence, and its attempt."""
+    """An open range of sequences: the last range that a lane has drawn in a queue, if its group is not committed.
+
+    ``first`` is the first sequence of the range, and ``attempt`` is the attempt that has drawn the range.
+    """
 
     first: int
     attempt: int
 
 
 class PageLimits(NamedTuple):
-    """The limits of a page: sequences up to ``last``, in data of the time ``committed`` or later.
+    """The limits within which a page is read.
 
-    - ``committed``: the argument of ``StoreClient.find``.
+    - ``last``: the highest sequence that the page may contain.
+    - ``committed``: the argument ``committed`` of ``StoreClient.find``, which is the earliest time of the data to read.
     - ``ranges``: the open range of each lane in the queue.
     """
 
@@ -96,10 +100,7 @@ Found = tuple[Sequence[BsonDocument], BsonDocument]
 
 
 class OpenPosts:
-    """One process's knowledge about the open posts of all servers, used to read pages and to wait for these posts.
-
-    Thread-safe.
-    """
+    """A thread-safe tracker of the open posts of all servers, which reads pages and waits for open posts."""
 
     def __init__(self, client: StoreClient, timer: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -110,9 +111,10 @@ class OpenPosts:
         self._time: Timestamp | None = None
 
     def read_page(self, key: QueueKey, search: Callable[[PageLimits], Found], *, is_by_sequence: bool = True) -> Found:
-        """Return the result of ``search`` for a page below which no message of the queue can appear later.
+        """Read a page with ``search``, and return the result.
 
-        If the page is not in the order of sequences, all open ranges may precede its end, so all of them are settled.
+        Afterwards, no new message can appear before the page's end. To ensure this, settle the open ranges that begin
+        before the page's end. If the page is not in the order of sequences, settle all open ranges.
         """
         while True:
             with self._lock:
@@ -138,7 +140,7 @@ class OpenPosts:
             self._settle(key, self._limits(key, self._client.latest()).ranges)
 
     def _limits(self, key: QueueKey, after: Timestamp | None = None) -> PageLimits:
-        """Return the limits by a view of the time ``after`` or later. Ranges of ended attempts are not open.
+        """Read the queue's document and the lanes at the time ``after`` or later, and return the limits of a page.
 
         Ranges that this process has settled do not count as open. The page must be read from data that includes the
         outcomes of these ranges. ``committed`` is therefore not earlier than the time at which the last of these ranges
@@ -162,7 +164,7 @@ class OpenPosts:
         return PageLimits(last, committed, ranges)
 
     def _settle(self, key: QueueKey, ranges: Mapping[str, OpenRange]) -> Timestamp | bool:
-        """Settle the ranges, and return the least time of a page that includes their outcome."""
+        """Settle the ranges. Return the earliest time at which a read includes the outcome of the ranges."""
         began = time.monotonic()
         pause, patient_until = FIRST_PAUSE, began + PATIENCE
         while ranges:

@@ -110,7 +110,10 @@ class ParcelController:
         return int(found[0]["t"]) / 1000 if found else 0.0
 
     def _find_deleted(self, project: str, queues: Sequence[QueueParcel]) -> str:
-        """Return the name of the first deleted queue whose floors would hide imported items, or ""."""
+        """Return the name of the first deleted queue whose floors would hide imported items.
+
+        If there is no such queue, return "".
+        """
         keys = {layout.key(QueueRef(project, one.queue)).counter: one.queue for one in queues}
         with_floor = [{field: {"$exists": True}} for field in ("m0", "h0", "g", "g1")]
         shards = self._client.shards(layout.key(QueueRef(project, name)).shard for name in keys.values())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions that remove popped messages, shared by concurrent pops of a process across queues."""
+"""Transactions that remove popped messages. Concurrent pops of a process, even from several queues, share one."""
 
 import time
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Pop(NamedTuple):
 
 
 class Pops:
-    """The executor of pops in one process.
+    """The component that removes popped messages for all threads of a process.
 
     Concurrent requests share a transaction. If another process has changed a message, the transaction is aborted. Each
     request of the group then runs in its own transaction. For the next ``APART`` seconds, new requests do not share

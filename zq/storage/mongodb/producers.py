@@ -125,7 +125,7 @@ def completed_document(commit: Commit, attempt: str, published: int, deleted: in
 def preparing_document(
     commit: Commit, attempt: str, stages: list[BsonDocument], former: BsonDocument, now: int, due: int
 ) -> BsonDocument:
-    """Return the producer's document at the start of a commit of several steps; ``due`` is in milliseconds."""
+    """Return the producer's document at the start of a commit that needs several steps. ``due`` is in milliseconds."""
     record = {
         **identity(commit.project, commit.producer),
         "attempt": attempt,

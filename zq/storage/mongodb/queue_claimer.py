@@ -81,7 +81,10 @@ class QueueClaimer:
         return self._group_commit.submit(attempt)
 
     def invalidate(self) -> None:
-        """Make the next search start at the beginning. Call this after a message's available-at became earlier."""
+        """Make the next search start at the beginning.
+
+        Call this method if a message becomes available earlier than before.
+        """
         self._head_hint.invalidate()
         self.group_claimer.head_hint.invalidate()
 
@@ -227,7 +230,7 @@ class QueueClaimer:
 
 
 class QueueClaimers:
-    """The ``QueueClaimer`` objects of one process, one for each queue in use. Thread-safe."""
+    """A thread-safe collection of the ``QueueClaimer`` objects of one process, one for each queue in use."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client

@@ -176,7 +176,7 @@ class StoreStats:
         self._client = client
 
     def depths(self, now: int, queues: int, max_count: int) -> list[tuple[QueueRef, Depth]]:
-        """Return the depths (message counts by state) of the first ``queues`` queues, by project and name."""
+        """Return the depths (message counts by state) of up to ``queues`` queues, in the order of project and name."""
         if not queues:
             return []
         with self._client.verb():

@@ -61,7 +61,7 @@ def find_visible_held(
 
 
 class Reservations:
-    """The executor that reserves claimed messages for commits, and finishes or releases these messages."""
+    """The component that reserves claimed messages for commits, and later finishes or releases these messages."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -160,8 +160,8 @@ class Reservations:
     def finish(self, claims: Sequence[ClaimRef], attempt: str, most: int, now: int, session: Session) -> int:
         """Finish up to ``most`` messages of the commit attempt, and return the number of completed claims.
 
-        One call processes only claims at the start of the list, up to the first claim with another queue or another
-        history retention. If the call reaches its limit of messages, it returns 0, because some of the claims may still
+        One call processes the claims at the start of the list that have the queue and the history retention of the
+        first claim. If the call reaches its limit of messages, it returns 0, because some of the claims may still
         hold messages. The caller then repeats the call with the same claims.
         """
         first = claims[0]

@@ -76,7 +76,11 @@ class StageRequest(NamedTuple):
 
 
 class StageResult(NamedTuple):
-    """The result of a staging transaction: the stored drafts, or an expired stage that must be dropped first."""
+    """The result of a transaction that adds drafts to a stage.
+
+    ``documents`` are the stored drafts. If an expired stage must be dropped first, ``expired`` is this stage, and
+    no drafts were stored.
+    """
 
     documents: Sequence[BsonDocument]
     expired: BsonDocument | None
@@ -224,7 +228,7 @@ class Stages:
             self._client.delete([{"q": exact_filter(stage), "limit": 1}])
 
     def remove_small(self, stages: Sequence[BsonDocument], session: Session) -> None:
-        """Remove the stages of a small commit and their drafts, in the session's transaction."""
+        """Remove the stages of a small commit, together with the drafts in the stages, in the session's transaction."""
         if stages:
             drafts = [{"q": self._within(stage), "limit": 0, "hint": layout.OBSERVERS} for stage in stages]
             self._client.delete([*drafts, {"q": self._any(stages), "limit": 0}], session)
@@ -306,7 +310,10 @@ def fits(stages: Sequence[BsonDocument], others: int, most: int) -> bool:
 def next_drafts(
     stage_store: Stages, stages: Sequence[BsonDocument], progress: Progress, most: int, session: Session | None = None
 ) -> tuple[list[BsonDocument], Progress]:
-    """Return up to ``most`` drafts to publish next, and the progress after them."""
+    """Return up to ``most`` drafts to publish next.
+
+    Also return the progress of the commit after these drafts are published.
+    """
     chosen: list[BsonDocument] = []
     weight = 0
     index, order = progress

@@ -57,7 +57,10 @@ class Address(Struct, frozen=True):
 
 
 def parse(uri: str, timeout: float, database: str, write_concern: str, journal: bool) -> Address:
-    """Return the address for a URI and the settings, or raise ``StartRefused`` for invalid values."""
+    """Combine a URI and the settings into an address.
+
+    Raises ``StartRefused`` if a value is invalid, and ``Unavailable`` if the DNS records of the URI cannot be read.
+    """
     if not timeout > 0:
         raise StartRefused(f"[storage:mongodb] timeout must be greater than 0 seconds; it is {timeout}.")
     try:
@@ -170,7 +173,10 @@ def _refusal(address: Address, error: PyMongoError) -> StartRefused | Unavailabl
 
 
 def _set_name(address: Address) -> str | None:
-    """Return the name of the hosts' replica set, "" if there is none, or None if no host replies."""
+    """Return the name of the replica set to which the hosts belong.
+
+    If the hosts do not belong to a replica set, return "". If no host replies, return None.
+    """
     for host, port in address.hosts:
         tls = {name: value for name, value in address.options.items() if name.startswith("tls")}
         probe: MongoClient[BsonDocument] = MongoClient(
@@ -217,7 +223,7 @@ def check_layout(client: Client, database: str, initial: Initial = levels.initia
 
 
 def store_layout(client: Client, database: str, initial: Initial = levels.initial) -> None:
-    """Write the layout version and the level into a store that has none.
+    """Write the layout version and the level into a store that does not contain them yet.
 
     Raises ``StartRefused`` if this version of zq cannot use the store, and ``Unavailable`` if the command fails.
     """

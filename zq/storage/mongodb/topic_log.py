@@ -61,7 +61,11 @@ OVERHEAD: Final = 64
 
 
 class LogPosition(NamedTuple):
-    """The position of a batch in the log: its first sequence, the bytes published before, and the writer's id."""
+    """The position of a batch in the log.
+
+    ``sequence`` is the first sequence of the batch. ``before`` is the number of bytes that were published before the
+    batch. ``writer`` is the id of the transaction that stores the batch.
+    """
 
     sequence: int
     before: int
@@ -70,7 +74,7 @@ class LogPosition(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def key(project: str) -> QueueKey:
-    """Return the ``QueueKey`` under which the project's log is stored; it differs from the keys of all queues."""
+    """Return the ``QueueKey`` under which the project's log is stored. No queue has this key."""
     prefix = project_prefix(project)
     name = LOG + prefix
     return QueueKey(QueueRef(project, ""), name, name, name, prefix)
@@ -81,7 +85,7 @@ def project_of(shard: str) -> str:
 
 
 def purge_note(key: QueueKey, topic: str) -> BsonDocument:
-    """Return a filter that matches a topic's purge record; an upsert with this filter creates a missing record."""
+    """Return a filter that matches a topic's purge record. An upsert with this filter can create the record."""
     return {"_id": PURGE + key.project + encode_text(topic), "s": key.shard}
 
 
@@ -166,7 +170,7 @@ class Reader:
         return int(found[0]["k1"]) if found else 0
 
     def floor(self, key: QueueKey, topic: str) -> int:
-        """Return the last sequence that a trim of the log or a purge of the topic has removed; 0 = none."""
+        """Return the last sequence that a trim of the log or a purge of the topic has removed, or 0."""
         floors = self._floors(key)
         return max(floors.trimmed, floors.purged.get(encode_text(topic), 0))
 
@@ -220,7 +224,11 @@ class Reader:
 
 
 class Floors(NamedTuple):
-    """The last sequence of a log, its last trimmed sequence, and the last purged sequence of each topic."""
+    """The limits of a log's readable part.
+
+    ``last`` is the last sequence of the log, and ``trimmed`` is the last trimmed sequence. ``purged`` maps each purged
+    topic to the last purged sequence.
+    """
 
     last: int
     trimmed: int

@@ -67,7 +67,7 @@ class PublishResult(NamedTuple):
 
 
 class Publisher:
-    """The publisher of one process.
+    """A publisher, which stores the batches of all threads of a process in the topic logs of their projects.
 
     Before ``publish`` returns, ``notify`` is called with the project and the stored documents of each log, in order.
     """
@@ -119,7 +119,10 @@ class Publisher:
 
 
 class LogTrimmer:
-    """The trimmer of a topic log, which works in the transaction that updates the log's counter."""
+    """A trimmer, which marks the oldest messages of a topic log as removed.
+
+    It works in the transaction that updates the log's counter.
+    """
 
     def __init__(self, client: StoreClient, session: Session, key: QueueKey, counter: BsonDocument) -> None:
         self._client = client

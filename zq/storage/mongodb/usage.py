@@ -62,7 +62,7 @@ class Totals(Struct, frozen=True):
         return Totals(self.messages + other.messages, self.bytes + other.bytes)
 
     def since(self, before: "Totals") -> "Totals":
-        """Return the growth since ``before``; 0 for a total that has decreased because queues were deleted."""
+        """Return the growth since ``before``. If a total has decreased because queues were deleted, its growth is 0."""
         return Totals(max(0, self.messages - before.messages), max(0, self.bytes - before.bytes))
 
 
@@ -149,8 +149,8 @@ class UsageEstimates:
     def _total(self, project: str, entered: Totals, most: int = 0) -> tuple[Totals, bool]:
         """Return the message count and data size of a project, and whether the count was completed.
 
-        The count ends early if the project has more than ``most`` messages, history entries or idempotency keys; 0 = no
-        limit. The numbers are then too low.
+        If the project has more than ``most`` messages, history entries or idempotency keys, the count ends early, and
+        the numbers are too low. If ``most`` is 0, there is no limit.
         """
         mean = entered.bytes // entered.messages if entered.messages else OVERHEAD
         found = Totals()

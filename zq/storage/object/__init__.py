@@ -115,10 +115,10 @@ def restore(uri: str, to: str, at: float | None = None, position: int | None = N
 
 
 def ship(uri: str, to: str, check: Callable[[Storage], object]) -> int:
-    """Upload the embedded store at ``uri`` to the object store at ``to``, and return the store's number of files.
+    """Upload the embedded store at ``uri`` to the object store at ``to``, and return the number of files.
 
     ``check`` is called with the open store before the upload. Raises the same errors as ``check``, and ``StartRefused``
-    if there is no store at ``uri`` or already a store at ``to``.
+    if ``uri`` has no store or ``to`` already has a store.
     """
 
     def admit(path: Path) -> None:
@@ -131,7 +131,7 @@ def ship(uri: str, to: str, check: Callable[[Storage], object]) -> int:
 
 
 def owner(uri: str) -> Mapping[str, str | int]:
-    """Return the name, the epoch and the progress of the store's owner, as a mapping from label to value."""
+    """Return a mapping from label to value that describes the store's owner and the positions in the log."""
     epoch, opening, head = offline.owner(_client(uri))
     now = layout.ms(StorageClock().now())
     return {

@@ -156,7 +156,7 @@ def download(objects: Objects, mark: CheckpointRef, folder: Path) -> Manifest:
 
 
 class Checkpointer:
-    """The background threads of the server that owns a store: checkpoints, heartbeats and removals."""
+    """The background threads of a store's owner, which create checkpoints, write heartbeats and remove old data."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class Checkpointer:
 
     @property
     def age(self) -> float:
-        """Seconds since this owner's last checkpoint, or since its takeover if there is none."""
+        """The time in seconds since this owner's last checkpoint, or since the takeover if it has no checkpoint yet."""
         return time.monotonic() - self._made
 
     def stop(self) -> None:

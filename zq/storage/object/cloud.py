@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects in S3-compatible stores, Google Cloud Storage and Azure, over obstore.
+"""Objects in S3-compatible stores, Google Cloud Storage and Azure, accessed with the package obstore.
 
-If several clients create an object with a conditional write (``If-None-Match: *``, or generation 0), only one succeeds.
-The driver uses conditional writes for leader election. Because some S3-compatible stores let several clients succeed,
-the driver tests a new store. With the option ``fencing=look``, an owner checks for a successor before each
+If several clients create an object with a conditional write (``If-None-Match: *``, or generation 0), only one client
+succeeds. The driver uses conditional writes for leader election. Because some S3-compatible stores let several clients
+succeed, the driver tests a new store. With the option ``fencing=look``, an owner checks for a successor before each
 acknowledgement. Acknowledged changes are then safe even if the test misses a faulty store.
 """
 

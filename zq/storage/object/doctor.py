@@ -25,7 +25,7 @@ AGE: Final = "seconds since the last report"
 
 @contextmanager
 def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[Sequence[Check]]:
-    """Provide the health checks of a store in an object store; a context manager. See ``zq.storage.diagnose``."""
+    """Return a context manager that provides the health checks of a store. See ``zq.storage.diagnose``."""
     chosen = ObjectOptions(**options)
     check_choices(chosen)
     try:

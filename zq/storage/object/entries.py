@@ -38,8 +38,8 @@ class Entry(NamedTuple):
     """A decoded log record.
 
     ``acknowledged`` is the last acknowledged position when the record was created. ``moment`` is the time of creation
-    by the owner's clock, in milliseconds since the Unix epoch. ``before`` is the checksum of the preceding record; 0
-    for the first record of an epoch. ``value`` is the encoded record.
+    by the owner's clock, in milliseconds since the Unix epoch. ``before`` is the checksum of the preceding record, or
+    0 for the first record of an epoch. ``value`` is the encoded record.
     """
 
     epoch: int

@@ -39,7 +39,7 @@ RECENT: Final = 1.0
 
 
 class TakenOver(Exception):
-    """The error if another server takes over the store during this server's takeover."""
+    """An error that is raised if another server takes over the store during this server's takeover."""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
@@ -111,7 +111,10 @@ def fence_name(epoch: int) -> str:
 
 
 def read(objects: Objects, name: str, kind: type[T]) -> T | None:
-    """Read and decode an object, or return None if there is none. Raises ``StoreDamaged`` if decoding fails."""
+    """Read and decode an object. If the object does not exist, return None.
+
+    Raises ``StoreDamaged`` if decoding fails.
+    """
     value = objects.get(name)
     try:
         return None if value is None else msgspec.msgpack.decode(value, type=kind)
@@ -233,11 +236,11 @@ class Proof:
             raise Deposed
 
     def after_put(self, by_position: bool) -> None:
-        """Confirm, after a record was stored, that this server still owned the store.
+        """Confirm that this server owned the store when it stored a record.
 
-        With fencing by position, a successor writes its fence under the name of the next record. A record that could be
-        created therefore proves that there was no fence. If the proof has expired, check for a fence anyway: the
-        successor may have written a fence and removed it again.
+        With fencing by position, a successor writes its fence under the name of the next record. If this server was
+        able to create the record, there was no fence under this name. If the proof has expired, check for a fence
+        anyway: the successor may have written a fence and removed it again.
 
         Raises the same errors as ``check_fence``.
         """
@@ -257,7 +260,7 @@ class Proof:
     def extend(self, moment: float) -> None:
         """Make the proof valid for ``lease`` seconds from ``moment``, minus a safety margin.
 
-        ``moment`` is a time at which this server owned the store, by the clock of ``now``.
+        ``moment`` is a reading of this proof's clock from a time at which this server owned the store.
         """
         self._until = max(self._until, moment + self._lease * (1 - MARGIN))
 

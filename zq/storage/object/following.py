@@ -57,7 +57,10 @@ class Tail:
         """The epoch and position of the last record that was read, even if it was not yielded."""
 
     def read_new(self, epoch: int, opening: Opening, head: Head | None) -> Iterator[Entry]:
-        """Yield the new records that every later owner will keep, or raise ``StoreDamaged``."""
+        """Yield the new records that every later owner will keep.
+
+        Raises ``StoreDamaged`` if a record is damaged or missing.
+        """
         if not is_confirmed(head):
             return
         yield from self._noted(read_chain(self._objects, self.position, opening.chain))

@@ -13,7 +13,7 @@ from zq.errors import Unavailable
 
 
 class ObjectStoreRejection(Unavailable):
-    """The error if the object store rejects a request for a lasting reason, such as missing permissions or a quota."""
+    """An error that is raised if the object store rejects a request for a lasting reason, such as an exceeded quota."""
 
 
 class Requests:
@@ -33,7 +33,7 @@ class Requests:
 
 
 class Objects(Protocol):
-    """The objects of one store. Names are relative to the store's prefix. Thread-safe.
+    """The thread-safe client of an object store. Names of objects are relative to the prefix of the zq store.
 
     Each method raises ``Unavailable`` if the request fails or times out. The outcome of a write is then unknown.
     """

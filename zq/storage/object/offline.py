@@ -96,7 +96,7 @@ def restore(
 
 
 def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
-    """Upload the embedded store in the directory ``path`` to an unused prefix, and return the number of its files.
+    """Upload the embedded store in the directory ``path`` to an unused prefix. Return the store's file count.
 
     ``moment`` is the current time in milliseconds since the Unix epoch. Raises ``StartRefused`` if the prefix has been
     used or the directory has no store.
@@ -136,7 +136,7 @@ def owner(objects: Objects) -> tuple[int, Opening, Head]:
 
 @contextmanager
 def restore_temporarily(objects: Objects, shape: StoreFormat) -> Iterator[Path]:
-    """Restore the store to a temporary directory; a context manager that returns the path of the restored store."""
+    """Return a context manager that restores the store to a temporary directory and provides the store's path."""
     with tempfile.TemporaryDirectory(prefix="zq-check-") as folder:
         restore(objects, Path(folder, "store"), shape)
         yield Path(folder, "store")

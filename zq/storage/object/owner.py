@@ -88,7 +88,7 @@ class LocalDirectory:
         """The name of the directory's last owner, which has certainly stopped."""
 
     def take(self, owner: str) -> None:
-        """Lock the directory, store ``owner`` as the name of its owner, and delete its content."""
+        """Lock the directory, record ``owner`` as the owner's name, and delete the directory's content."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = self.path.with_name(f"{self.path.name}.owner").open("a+")
         try:
@@ -171,7 +171,10 @@ class Owner(Directory):
         return Standby(self._objects, self._path, lambda: ShippedStore(self._path, self._families, "", Damage()))
 
     def _fall_behind(self, cause: Exception | None = None) -> None:
-        """Handle a takeover by another server: log a warning if this server may wait again, else raise ``Deposed``."""
+        """Handle a takeover by another server.
+
+        If this server may wait again, log a warning. Otherwise, raise ``Deposed``.
+        """
         if self._terms.takeover != "wait" or self._proof is not None:
             raise Deposed(TAKEN) from cause
         LOG.warning(OVERTAKEN)

@@ -152,5 +152,5 @@ def close_log_by_position(
 
 
 def acknowledged_position(kept: object) -> int:
-    """Return the last acknowledged position in an owner's progress record; 0 if ``kept`` is not a ``Head``."""
+    """Return the last acknowledged position in an owner's progress record, or 0 if ``kept`` is not a ``Head``."""
     return max(kept.acknowledged, kept.released) if isinstance(kept, Head) else 0

@@ -81,7 +81,7 @@ class Shipper:
     ) -> None:
         """Prepare the upload threads without starting them.
 
-        ``position`` is the last position of the log so far, and ``uploads`` the number of threads. ``linger`` is the
+        ``position`` is the last position of the log so far. ``uploads`` is the number of threads. ``linger`` is the
         minimum time in seconds between the starts of two uploads. ``patience`` is the timeout of ``wait`` in seconds.
         ``now`` returns the Unix time in seconds.
         """
@@ -295,7 +295,7 @@ class Shipper:
             self._cuts.popleft().position = position
 
     def _pause(self) -> float:
-        """Return the seconds until the next upload may begin or the next check is due.
+        """Return the time in seconds until the next upload may begin or the next check is due.
 
         A value of 0 or less means that an upload may begin now.
         """

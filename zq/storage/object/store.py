@@ -78,7 +78,7 @@ class ShippedStore(Store):
         flush_all(self._views.values())
 
     def measures(self) -> Iterator[Measure]:
-        """Yield the metrics of uploads, checkpoints and ownership. Before ``serve``, there are none."""
+        """Yield the metrics of uploads, checkpoints and ownership. Yield nothing before ``serve`` is called."""
         if self._proof is None or self._shipper is None or self._checkpointer is None:
             return
         yield Measure("object_epoch", self._proof.epoch)

@@ -168,7 +168,10 @@ class SwiftObjects(Objects):
         return reply
 
     def _get_account(self, former: Account | None) -> Account:
-        """Return the account. Sign in on the first call, and again if the token of ``former`` has expired."""
+        """Return the account's URL and token. Sign in on the first call, and again if the token has expired.
+
+        ``former`` is the account whose token has expired, or None.
+        """
         with self._lock:
             if self._account is None or self._account == former:
                 try:

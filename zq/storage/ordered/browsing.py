@@ -41,7 +41,10 @@ class Match(NamedTuple):
 def page(
     store: Store, state: QueueState, wanted: State, after: Position, limit: int, now: int, max_bytes: int
 ) -> BrowsePage:
-    """Return up to ``limit`` messages in the state ``wanted`` after a position, at least one if any exists."""
+    """Return up to ``limit`` messages in the state ``wanted`` after a position.
+
+    The page is empty only if no such message exists.
+    """
     matches = (
         _claimed(store, state, after, now) if wanted is State.CLAIMED else _unclaimed(store, state, wanted, after, now)
     )

@@ -2,7 +2,7 @@
 """Atomic changes to messages. All operations write messages through this module.
 
 A ``Change`` collects writes. ``commit`` applies them in one batch and then updates the queue states in memory. The
-caller holds the locks of all affected queues from before its first read until after ``commit``.
+caller must acquire the locks of all affected queues before its first read and release them after ``commit``.
 """
 
 from collections import defaultdict

@@ -313,7 +313,11 @@ class ClaimPage:
             yield key[len(prefix) :].decode("utf-8", "surrogatepass")
 
     def _add(self, state: QueueState, after: str) -> str | None:
-        """Add the queue's claims with ids above ``after``. If the page ends within the queue, return the last id."""
+        """Add claims of the queue to this page, in the order of their ids. The ids are greater than ``after``.
+
+        If the page becomes full before all claims of the queue are added, return the id of the last added claim.
+        Otherwise, return None.
+        """
         lower, upper = state.bounds()
         if after:
             lower = layout.prefix_end(layout.claim_prefix(state.number, after))

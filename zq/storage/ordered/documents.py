@@ -66,7 +66,11 @@ class DocumentController:
         return self._change(ref, now, expected, None)
 
     def _change(self, ref: DocumentRef, now: Seconds, expected: str | None, new: StoredDocument | None) -> bool:
-        """Replace a document, or delete it if ``new`` is None. Return whether the document was changed."""
+        """Replace a document, or delete it if ``new`` is None. Return whether the document was changed.
+
+        Do nothing if the document does not have the version ``expected``. If ``expected`` is "", the document must not
+        exist. If ``expected`` is None, any version is accepted.
+        """
         key = _key(ref)
         with self._handle as (store, _):
             with self._stripes.locked(lock_name(key)):

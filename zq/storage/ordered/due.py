@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The index ``due``: the expiry of history entries, idempotency keys, stages, producers, documents and batches.
 
-The key of an entry has the expiry, the family and the key of one record. The value of the entry is called its *note*.
-With the note, active expiry removes the record without reading it.
+Each entry belongs to one record. The key of the entry consists of the record's expiry, family and key. The value of the
+entry is called the *note*. It has all data that active expiry needs to remove the record without reading the record.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ KIND: Final = 8
 
 
 def writes(family: str, key: bytes, value: bytes, expires: int, note: bytes = b"") -> list[Write]:
-    """Return the writes that store an expiring record and its entry in ``due`` with the value ``note``."""
+    """Return the writes that store an expiring record and its entry in ``due``. The entry has the value ``note``."""
     return [(family, key, value), ("due", _entry(family, key, expires), note)]
 
 
@@ -66,12 +66,18 @@ def history_traces(key: bytes, note: bytes) -> list[Write]:
 
 
 def size_note(size: int) -> bytes:
-    """Build the value that ``due`` stores for an idempotency key: the size of its result in bytes; b"" if it is 0."""
+    """Build the value that ``due`` stores for an idempotency key: the size of the key's result in bytes.
+
+    If the size is 0, the value is b"".
+    """
     return layout.number.pack(size) if size else b""
 
 
 def parse_size(family: str, note: bytes) -> int:
-    """Decode the size in bytes of a history entry or idempotency key from ``note``, its value in ``due``."""
+    """Return the size in bytes of a history entry or of an idempotency key's result.
+
+    ``note`` is the value that ``due`` stores for the entry or key.
+    """
     return int.from_bytes(note if family == "keys" else note[8:].partition(b"\0")[2])
 
 

@@ -207,9 +207,9 @@ class LazyExpiry:
 
 
 def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moments]]:
-    """Group pairs of message key and time by the number of the queue.
+    """Group (message key, time) pairs by queue number.
 
-    The time is a Unix time in milliseconds at which the message had already expired.
+    Each message expired at or before the time in its pair, in Unix milliseconds.
     """
     grouped: defaultdict[bytes, Moments] = defaultdict(dict)
     for key, moment in expired:
@@ -218,7 +218,9 @@ def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, 
 
 
 def remove_expired(session: Session, number: int, moments: Moments, sweeping: bool) -> tuple[int, QueueRef | None]:
-    """Remove expired messages of the queue with this number in one change. Return their number and the queue.
+    """Remove expired messages of a queue in one change. Return the count of removed messages, and the queue.
+
+    ``number`` is the queue's number. If no such queue exists, return (0, None).
 
     Args:
         moments: A time for each message key, in Unix milliseconds. A message is removed only if it expires by this

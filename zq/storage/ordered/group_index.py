@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The indexes of the message groups in grouped queues, and their entries in ``available``; see decision 0129.
+"""The indexes of message groups, and the entries of the groups in ``available``; see decision 0129.
 
 The index of a group contains its messages in claim order. Its key consists of the queue number and the group's hash.
 The position of a message in the index is its *slot* (order, sequence). The order is 0 in an ordered queue, and the
@@ -49,7 +49,8 @@ class ScannedRecords:
     """The records that a claim has read in one message group.
 
     Attributes:
-        head: The time of the group's entry in ``available`` and the position of its first message, before the claim.
+        head: The group's head before the claim. It consists of the time of the group's entry in ``available`` and the
+            position of the group's first message.
         records: Records by position (slot), in the order of the group; None if removed or unreadable.
     """
 
@@ -107,7 +108,8 @@ class GroupIndexChanges:
     def add_scanned(self, state: QueueState, key: bytes, scanned: ScannedRecords) -> None:
         """Add the records that a claim has read in the group.
 
-        After the claim, the group may have a different first message. ``writes`` searches these records for it.
+        After the claim, the group may have a different first message. ``writes`` searches these records for the new
+        first message.
         """
         self._indexes.setdefault(key, _GroupIndexChange(state, key)).scanned = scanned
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for ready messages in grouped queues, which have message groups; see the module ``group_index``.
+"""The search for ready messages in queues with message groups; see the module ``group_index``.
 
 The caller of ``take`` holds the queue's lock.
 """
@@ -114,7 +114,10 @@ class GroupScan:
             yield key, group, head
 
     def ready(self, group: bytes, scanned: ScannedRecords, want: int) -> Iterator[Found]:
-        """Yield (sequence, record) of the first ready messages of a group. Add each record read to ``scanned``."""
+        """Yield (sequence, record) of the ready messages at the start of a group. Add each record read to ``scanned``.
+
+        ``want`` is the number of messages that the caller needs.
+        """
         state, now = self._state, self._now
         lower = group + (scanned.head[layout.number.size :] or b"\0")
         places = self._store.scan("lines", lower, layout.prefix_end(group), spare=True)

@@ -37,7 +37,10 @@ class StoreHandle:
     """A handle that reopens the store after failures. Operations run within ``with handle as (store, registry):``."""
 
     def __init__(self, open_store: Callable[[], Store], context: EngineContext, admit: Callable[[Store], None]) -> None:
-        """Open the store. Before any operation, ``admit`` raises ``StartRefused`` if the store must not be used."""
+        """Open the store, and check it with ``admit`` before the first operation.
+
+        ``admit`` raises ``StartRefused`` if the store must not be used.
+        """
         self._open_store = open_store
         self._gate = threading.Condition(threading.Lock())
         self._active = 0

@@ -17,7 +17,10 @@ from zq.storage.ordered.store import Store
 
 
 class LazyExpiryQueue:
-    """A bounded queue of the keys of expired messages that readers have found, without duplicates."""
+    """A bounded queue of message keys. Readers add the keys of the expired messages that they find.
+
+    The queue contains each key only once.
+    """
 
     def __init__(self) -> None:
         self._keys: dict[bytes, int] = {}
@@ -52,7 +55,10 @@ class LazyExpiryQueue:
             return not self._closed
 
     def take(self, most: int) -> dict[bytes, int]:
-        """Remove up to ``most`` keys, oldest first. Return each key with a time by which its message had expired."""
+        """Remove and return up to ``most`` keys, oldest first.
+
+        The value of each key is a time. The key's message expired at or before this time.
+        """
         with self._changed:
             taken = dict(islice(self._keys.items(), most))
             for key in taken:

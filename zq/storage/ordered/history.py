@@ -108,9 +108,10 @@ def _first_since(store: Store, state: QueueState, start: int, since: Seconds) ->
 def _read_stretch(
     store: Store, state: QueueState, start: int, want: int, max_bytes: int, now: int
 ) -> tuple[list[HistoryEntry], int]:
-    """Return up to ``want`` live messages and history entries from the sequence ``start``, and the next sequence.
+    """Return up to ``want`` live messages and history entries, beginning at the sequence ``start``.
 
-    The first item is returned even if it exceeds ``max_bytes``. The caller holds the queue's lock.
+    Also return the sequence at which the next call must begin. The first item is returned even if it exceeds
+    ``max_bytes``. The caller holds the queue's lock.
     """
     most = max(want, STRETCH)
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)

@@ -18,7 +18,10 @@ from zq.storage.ordered.store import Store, Write
 
 
 class Owner(Protocol):
-    """A queue or log that owns idempotency keys. The number ``history`` is the prefix of its keys in the store."""
+    """A queue or log that owns idempotency keys.
+
+    In the store, the owner's idempotency keys begin with the number ``history``.
+    """
 
     @property
     def history(self) -> int: ...

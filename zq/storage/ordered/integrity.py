@@ -310,10 +310,10 @@ class Integrity(Findings):
                     )
 
     def _probe_damage(self, family: str, keys: Iterable[bytes]) -> None:
-        """Read these entries until one of them is damaged.
+        """Read these entries one by one, and stop at the first damaged entry.
 
-        A scan skips damaged entries, so they look like missing ones. After damage is found, the next call of
-        ``contradict`` reports an effect of the damage instead of a contradiction.
+        A scan skips damaged entries, so a damaged entry looks like a missing one. If this method finds damage, the next
+        call of ``contradict`` counts an impossible comparison instead of a contradiction.
         """
         for key in keys:
             self.store.get(family, key)

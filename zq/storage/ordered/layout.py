@@ -233,7 +233,10 @@ class NewMessage(Struct, array_like=True):
 
 
 class StoredMessage(NewMessage):
-    """The stored form of any message. ``first`` is the time of the first claim in Unix milliseconds; 0 = none."""
+    """The stored form of any message.
+
+    ``first`` is the time of the first claim in Unix milliseconds, or 0 if the message was never claimed.
+    """
 
     first: int = 0
     attributes: bytes = b""
@@ -291,7 +294,10 @@ class Staged(Struct, array_like=True):
 
 
 class Batch(Struct, array_like=True):
-    """A producer's last commit. ``decided`` is its time in Unix milliseconds; 0 in records of older versions of zq."""
+    """A producer's last commit.
+
+    ``decided`` is the time of the commit in Unix milliseconds, or 0 if an older version of zq stored the record.
+    """
 
     batch: int
     published: int

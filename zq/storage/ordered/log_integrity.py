@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The findings of an integrity check, and the checks of topic logs and documents."""
+"""The integrity check of topic logs and documents, and the class that collects the findings of a check."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -84,7 +84,10 @@ class Findings:
         return self.decode(lambda stored: entries.record_entries(family, key, stored), family, key, value) or []
 
     def read_numbers(self, kind: bytes) -> set[bytes]:
-        """Return the numbers of queues, histories or logs in the keys of ``default`` with the prefix ``kind``."""
+        """Return the encoded numbers of queues, histories or logs that the family ``default`` lists under ``kind``.
+
+        ``kind`` is a key prefix. The rest of each key is a number.
+        """
         return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.prefix_end(kind))}
 
     def report(self) -> Report:

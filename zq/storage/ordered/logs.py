@@ -90,7 +90,10 @@ def decode_topic(key: bytes) -> str:
 
 
 def batch_writes(batch: Batch, before: LogRecord) -> list[Write]:
-    """Return the writes that store a batch and its index entries. ``before`` is the log's record before the batch."""
+    """Return the writes that store a batch and its index entries.
+
+    ``before`` is the log's record before the batch is appended.
+    """
     topic = batch.topic.encode("utf-8", "surrogatepass")
     entries = Raw(layout.encode(batch.entries))
     created = layout.ms(batch.created)
@@ -133,7 +136,7 @@ MIN_COMPACTED: Final = 8 << 20
 
 
 class LogView(NamedTuple):
-    """An immutable view of a log for readers, except for ``floors``, which later purges update.
+    """The state of a log that readers use. A view is immutable, except that later purges update ``floors``.
 
     ``floors`` maps the name of each purged topic to the last purged sequence.
     """
@@ -146,8 +149,8 @@ class Log:
     """The topic log of a project: one sequence of messages in memory and in the store, which all topics share.
 
     Attributes:
-        pending: The notifications to send once their sequence is durable, as (sequence, batch). For a purge, the batch
-            is None.
+        pending: The notifications that are not sent yet, as (sequence, batch). A notification is sent when the log is
+            durable up to this sequence. For a purge, the batch is None.
         notifying: The lock that a thread holds while it sends notifications.
     """
 
@@ -196,7 +199,10 @@ class Log:
             self._heads[topic] = head
 
     def head(self, topic: str | None) -> int:
-        """Return the sequence up to which a topic (None = the log) is known to have no batches; 0 = unknown."""
+        """Return the sequence up to which a topic is known to have no batches, or 0 if it is unknown.
+
+        If ``topic`` is None, return the sequence for the whole log.
+        """
         try:  # not a check followed by a read, because another thread may remove the entry in between
             return self._heads[topic]
         except KeyError:

@@ -189,7 +189,7 @@ class MessageController:
 
 
 def _check_holders(state: QueueState, found: Sequence[Found], claims: Sequence[str], now: int) -> None:
-    """Raise the same errors as ``MessageController.delete`` if the caller may not delete all messages.
+    """Raise the same errors as ``MessageController.delete`` if there is a message that the caller may not delete.
 
     A message that an open commit will delete counts as claimed by another consumer.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The migration of an ordered store: export of its projects, and adoption (import) of projects of other stores.
+"""The export of an ordered store's projects, and the adoption (import) of projects from other stores.
 
 All adopted messages have entries in the index ``available``, because their claim order may differ from the order of
 their sequences.
@@ -121,7 +121,10 @@ def _adopt_queue(session: Session, queue: QueueRef, parcel: QueueParcel, now: in
 
 
 def _adopt_content(store: Store, change: Change, state: QueueState, parcels: Sequence[Parcel]) -> None:
-    """Add to the change the messages, history entries and idempotency keys that the queue does not have yet."""
+    """Add messages, history entries and idempotency keys from parcels to ``change``.
+
+    Skip the items that the queue already has.
+    """
     messages, history = only(MessageParcel, parcels), only(HistoryParcel, parcels)
     places = [layout.id_key(state.project, one.message.id) for one in messages]
     for parcel, place in zip(messages, store.get_many("ids", places), strict=True):

@@ -104,7 +104,10 @@ class PendingDeletes:
 
 
 def delete_unused_hidden(session: Session) -> None:
-    """Delete the states that remained of deleted queues, if they have no idempotency keys left."""
+    """Delete each hidden state without idempotency keys.
+
+    A hidden state keeps the idempotency keys of a deleted queue.
+    """
     for key, _ in session.store.scan("hidden", b"", layout.END):
         ref = layout.decode_queue_key(key)
         with session.registry.locked_or_hidden(ref) as state:

@@ -170,7 +170,10 @@ class Registry:
         return self._states.get(ref) or self._load(ref)
 
     def find_hidden(self, ref: QueueRef) -> QueueState | None:
-        """Return the hidden state of a missing queue, or None if there is none. It owns only idempotency keys."""
+        """Return the hidden state of a missing queue, or None if the queue has no hidden state.
+
+        A hidden state keeps only idempotency keys.
+        """
         return self._hidden.get(ref)
 
     def find_by_number(self, number: int) -> QueueState | None:
@@ -182,12 +185,18 @@ class Registry:
         return state if state is not None and state.number == number else None
 
     def locked(self, *refs: QueueRef) -> "LockedQueues":
-        """Lock the queues; a context manager that returns their states, with None for a missing queue."""
+        """Lock the queues within a ``with`` block.
+
+        The context manager returns the states of the queues. The state of a missing queue is None.
+        """
         return LockedQueues(self.find, self._states, refs)
 
     @contextmanager
     def locked_or_hidden(self, ref: QueueRef) -> Iterator[QueueState | None]:
-        """Lock the queue, or the hidden state of a missing queue; a context manager that returns the state or None."""
+        """Lock a queue, or the hidden state of a missing queue, within a ``with`` block.
+
+        The context manager returns the locked state, or None if neither exists.
+        """
         while True:
             state = self.find(ref) or self._hidden.get(ref)
             with nullcontext() if state is None else state.lock:
@@ -244,7 +253,10 @@ class Registry:
             state.gone = True
 
     def usage(self, project: str) -> tuple[int, int]:
-        """Return the project's message count, and its bytes including history entries and idempotency results."""
+        """Return the project's message count and its storage use in bytes.
+
+        The bytes include history entries and idempotency results.
+        """
         prefix, scan, get_many = layout.project_prefix(project), self._store.scan, self._store.get_many
         found = chain.from_iterable(scan(family, prefix, layout.prefix_end(prefix)) for family in ("queues", "hidden"))
         owners = [layout.decode_queue(value) for _, value in found]

@@ -36,7 +36,9 @@ MAX_WRITE_BYTES: Final = 4 << 20
 def resume(
     store: Store, clock: StorageClock, moment: Seconds, shift: Postpone | None, force_clock: bool
 ) -> RestoreResult:
-    """Prepare the store for its next start. The caller sets ``tokens`` in the result.
+    """Prepare the store for its next start.
+
+    In the result, ``tokens`` is 0. The caller sets it to the number of access tokens in the store.
 
     Args:
         moment: The time of the backup, as Unix time in seconds.

@@ -27,7 +27,7 @@ LOST_NUMBERS: Final = 1_000_000
 
 
 class Salvage(SalvageState):
-    """Copies the readable records of a damaged store to a new store. See ``SalvageState`` for the results."""
+    """The salvage of a damaged store, which copies the readable records to a new store; see ``SalvageState``."""
 
     def run(self) -> None:
         startup.check_readable(self.source)
@@ -57,7 +57,10 @@ class Salvage(SalvageState):
         self.flush()
 
     def _find_level(self) -> bytes | None:
-        """Return the record of the store's level. If the record is damaged, return the highest level."""
+        """Return the encoded level of the damaged store, or None if it has no level.
+
+        If the level is unreadable, return the highest level.
+        """
         with suppress(StoreDamaged):
             return self.source.get("default", startup.LEVEL)
         return levels.initial()
@@ -108,7 +111,10 @@ class LogSalvage:
             self._salvage.raise_top(log)
 
     def _names(self) -> dict[bytes, bytes]:
-        """Return the number of each log by its key in ``logs``. The sources are ``floors`` and ``default``."""
+        """Find the numbers of logs in the families ``floors`` and ``default``.
+
+        Return a mapping from each log's key in ``logs`` to the log's number.
+        """
         floors = {value[8:]: key[:8] for key, value in self._source.scan("floors", b"", TOP)}
         notes = self._source.scan("default", layout.TRIMMED_LOG, layout.prefix_end(layout.TRIMMED_LOG))
         return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}

@@ -46,7 +46,7 @@ class DamagedStore(Readable, Protocol):
 
 
 class SalvageState:
-    """State of a running salvage. ``saved`` counts the copied records by kind; ``lost`` has a message for each loss."""
+    """The state of a running salvage. ``saved`` counts the copied records by kind. ``lost`` describes each loss."""
 
     def __init__(self, source: DamagedStore, store: Store, now: int) -> None:
         self.source = source

@@ -28,7 +28,10 @@ class IndexedFields(Struct):
     available: int = 0
 
     def read(self, family: str, key: bytes) -> None:
-        """Set the field of the message that the key of an entry in the index ``family`` contains."""
+        """Decode a field of the message from an index entry, and set it.
+
+        ``key`` is the key of the entry in the index ``family``.
+        """
         if family == "ids":
             self.id = key[len(layout.extract_project_prefix(key)) :].decode("utf-8", "surrogatepass")
         elif family == "expiry":
@@ -125,9 +128,9 @@ class QueueSalvage:
 
     @cached_property
     def _traces(self) -> dict[bytes, IndexedFields]:
-        """The known fields of messages with unreadable records, by key in ``messages``.
+        """The known fields of each message whose record is unreadable. Index entries provide the fields.
 
-        The fields come from index entries.
+        The keys of the mapping are the messages' keys in the family ``messages``.
         """
         spans = self._source.gaps("messages")
         traces: defaultdict[bytes, IndexedFields] = defaultdict(IndexedFields)
@@ -250,7 +253,10 @@ class QueueSalvage:
 
     @cached_property
     def _orphans(self) -> dict[bytes, bytes]:
-        """The replacements of lost queues: the key in ``queues`` of each replacement, by number of the lost queue."""
+        """A mapping from the number of each lost queue to the key of its replacement in ``queues``.
+
+        The replacement is a queue with the name ``salvaged-<number>``.
+        """
         found = {}
         for key, value in self._source.scan("ids", b"", TOP):
             if value[:8] not in self._records and value[:8] not in found:

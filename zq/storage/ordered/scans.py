@@ -27,9 +27,9 @@ HANDFUL = 8
 def page(
     store: Store, state: QueueState, marker: int, limit: int, list_filter: ListFilter, now: int, max_bytes: int
 ) -> list[Message]:
-    """Return up to ``limit`` matching messages above the sequence ``marker``, up to a size of ``max_bytes``.
+    """Return at most ``limit`` matching messages above the sequence ``marker``.
 
-    The first message is returned even if it exceeds ``max_bytes``.
+    The total size of the messages is at most ``max_bytes``, except that the first message may exceed this limit.
     """
     messages: list[Message] = []
     left = max_bytes
@@ -53,7 +53,10 @@ def _read_texts(store: Store, queue: int, found: Sequence[Found]) -> Iterator[by
 
 
 def find_edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | None:
-    """Return (sequence, record) of the oldest or, if ``newest`` is true, the newest unexpired message, or None."""
+    """Return (sequence, record) of the oldest unexpired message, or of the newest if ``newest`` is true.
+
+    Return None if the queue has no unexpired message.
+    """
     for key, value in store.scan("messages", *state.bounds(), backwards=newest, spare=True):
         record = layout.decode_record(value)
         if record.expires > now:
@@ -87,7 +90,8 @@ def _advance(
 ) -> int | None:
     """Add up to ``limit`` matching messages to ``found``, beginning at the sequence ``position``.
 
-    If the scan stops early, after ``blocks`` blocks of sequences, return the sequence from which to continue.
+    The scan reads at most ``blocks`` blocks of sequences. If it reaches this limit, return the sequence from which to
+    continue. Otherwise, return None.
     """
     while len(found) < limit:
         position = state.visibility.skip(list_filter, position, now)
@@ -103,9 +107,10 @@ def _advance(
 
 
 def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> int:
-    """Return the earliest time (Unix milliseconds) at which the record may match: 0 = now, ``NEVER`` = expired.
+    """Return the earliest time at which the record may match the filter, in Unix milliseconds.
 
-    The part of the filter that hides a client's own messages is ignored.
+    Return 0 if the record matches now, and ``NEVER`` if it has expired. Do not apply the part of the filter that hides
+    a client's own messages.
     """
     if record.expires <= now:
         return NEVER

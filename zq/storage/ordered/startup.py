@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks and counters of a store's start: layout version, clock, and boot epoch.
+"""The checks before a store is used: layout version, clock, and boot epoch.
 
 **Clock.** Expiry destroys data. The server therefore refuses to start if the clock is days ahead of the store's last
 use. It also refuses if the clock was set back by more than a minute, because times in the store would be in the future.
@@ -215,7 +215,10 @@ STARTS: Final = b"starts"
 
 
 def count_start(store: Store) -> int:
-    """Count this start durably, in every sync mode, and return the boot epoch: the number of starts."""
+    """Increment the number of starts, and return it. This number is the boot epoch.
+
+    The new number is on disk when this function returns, regardless of the sync mode.
+    """
     start = int.from_bytes(store.get("default", STARTS) or b"") + 1
     store.write([("default", STARTS, layout.number.pack(start))])
     store.wait_durable(always=True)

@@ -49,7 +49,8 @@ class OrderedStorage:
         """Open the storage.
 
         ``open_store`` is called again after the store has failed. At most ``max_clock_jump`` seconds may have passed
-        since the store's last use; 0 = no limit. ``initial`` is called if the store is new.
+        since the store's last use. If ``max_clock_jump`` is 0, there is no limit. ``initial`` is called if the store is
+        new.
 
         Raises ``StartRefused`` if the store has another version, or the clock is implausible.
         """
@@ -200,7 +201,7 @@ MAX_EXPIRED: Final = 100_000
 
 
 class StoreMetrics:
-    """The reader of message counts and metrics. The sources are the store, active expiry and lazy expiry."""
+    """The message counts and metrics of a store, including the metrics of active and lazy expiry."""
 
     def __init__(self, handle: StoreHandle, active_expiry: ActiveExpiry, lazy_expiry: LazyExpiry) -> None:
         self._handle = handle
@@ -321,6 +322,9 @@ def _count_delayed(store: Store, state: QueueState, now: int, max_count: int) ->
 
 
 def _count_live(entries: Iterator[tuple[bytes, bytes]], now: int, max_count: int) -> tuple[int, bool]:
-    """Count unexpired messages among the first ``max_count`` entries. Also return whether there are fewer entries."""
+    """Count the unexpired messages among the first ``max_count`` entries.
+
+    Also return whether there are fewer than ``max_count`` entries.
+    """
     ends = [layout.number.unpack(value)[0] > now for _, value in islice(entries, max_count)]
     return sum(ends), len(ends) < max_count

@@ -64,8 +64,8 @@ class Store(Protocol):
         """Whether operations that read few entries may run on the event loop's thread.
 
         If so, no method waits for anything slower than the local disk. On the event loop's thread, ``wait_durable``
-        returns immediately. Instead, it passes a function that waits to the request's ticket
-        (``zq.storage.inline.current()``).
+        returns immediately. It passes a function to the request's ticket (``zq.storage.inline.current()``). The HTTP
+        server later calls this function, which waits until the writes are durable.
         """
         return False
 
@@ -163,7 +163,7 @@ class Housekeeping:
         """
 
     def snapshot(self, moment: Seconds) -> AbstractContextManager[Snapshot]:
-        """Provide a snapshot labelled with the time ``moment``; a context manager.
+        """Return a context manager that provides a snapshot labelled with the time ``moment``.
 
         The context may outlast the current operation.
         """

@@ -178,7 +178,7 @@ class CommitAttempt:
     def run(self) -> CommitResult:
         """Commit the batch and return its result. A large batch is only recorded as open.
 
-        In two cases, nothing is committed, and the result is that of the producer's last batch:
+        In two cases, commit nothing and return the result of the producer's last batch:
 
         - The last batch is still open.
         - The number of the batch is not above the number of the last batch. The stages of the batch are removed.
@@ -312,8 +312,8 @@ def _find_last(store: Store, producer: bytes, now: int) -> tuple[bytes, CommitRe
 def _describe_commit(producer: bytes, value: bytes) -> UnfinishedCommit:
     """Describe an open commit.
 
-    The description of the progress consists of the length and the checksum of the commit's entry. Each slice of the
-    commit changes the entry.
+    The progress is described by the length and the checksum of the commit's entry, because each completed slice changes
+    the entry.
     """
     prefix = layout.extract_project_prefix(producer)
     return UnfinishedCommit(

@@ -61,7 +61,7 @@ class PooledStorage:
         self.documents = catalogue.documents
 
     def pools(self) -> Mapping[str, Storage | None]:
-        """Return the stores by pool name, without the default pool. An unavailable store is None."""
+        """Return the store of each pool except the default pool, by pool name. An unavailable store is None."""
         return self._stores.by_name()
 
     def now(self) -> Seconds:
@@ -108,7 +108,10 @@ class PooledStorage:
         return self._stores.get(self._bindings.find(queue)).depth(queue, now, max_count)
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
-        """Return the live message with its queue or, if it is in no queue, its latest history entry in any store."""
+        """Find a message in all stores. Return the live message and its queue.
+
+        If no queue contains the message, return the latest of its history entries. Return None if there is none.
+        """
         found, absent = list[LocatedMessage](), False
         for store in (self.catalogue, *self._stores.by_name().values()):
             try:

@@ -214,8 +214,8 @@ class Claims(Controller):
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
         """Return a page of the claims of one queue, or of all queues of a project.
 
-        A project's claims are listed pool by pool. Their ``Page.next`` consists of the pool, a slash, and the
-        ``Page.next`` of the pool's store.
+        A project's claims are listed pool by pool. In such a page, ``next`` consists of the pool's name, a slash, and
+        the position at which to continue in the pool's store.
         """
         if queue:
             return self._source_store(QueueRef(project, queue)).claims.list(project, after, limit, now, queue)

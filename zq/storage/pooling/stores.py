@@ -81,7 +81,7 @@ class Stores:
             return [self._catalogue, *(each.storage for each in self._opened.values())]
 
     def by_name(self) -> Mapping[str, Storage | None]:
-        """Return the stores by pool name, without the default pool. An unavailable store is None."""
+        """Return the store of each pool except the default pool, by pool name. An unavailable store is None."""
         found: dict[str, Storage | None] = {}
         for pool in self._bindings.pools():
             try:

@@ -57,7 +57,7 @@ class EncodedBatch(NamedTuple):
 
 @lru_cache(maxsize=8192)
 def keys(project: str) -> Block:
-    """Return the Redis keys of a project's topic log, beginning with the stream."""
+    """Return the Redis keys of a project's topic log. The first key is the stream."""
     return layout.own(project, *layout.LOG_KINDS)
 
 
@@ -69,7 +69,7 @@ def feed(project: str, database: int) -> bytes:
 
 @lru_cache(maxsize=8192)
 def documents(project: str) -> Block:
-    """Return the Redis keys of a project's documents, beginning with the hash."""
+    """Return the Redis keys of a project's documents. The first key is the hash."""
     return layout.own(project, *layout.DOCUMENT_KINDS)
 
 
@@ -90,7 +90,7 @@ def batches(blob: bytes, at: int) -> Iterator[EncodedBatch]:
 
 
 def edges(front: bytes) -> tuple[int, int, Seconds]:
-    """Return the first and the last sequence and the publication time in a batch's header."""
+    """Return the first sequence, the last sequence and the publication time of a batch, given the batch's header."""
     last, created, count, _ = _front(front, 2 + int.from_bytes(front[:2]))
     return last - count + 1, last, created
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims in Redis. Each claimed message stores its claim, and each claim has a list of message sequences."""
+"""Claims in Redis. A message stores its claim, and a claim stores the sequence numbers of its messages."""
 
 from collections.abc import Sequence
 from itertools import repeat

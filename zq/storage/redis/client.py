@@ -106,7 +106,7 @@ class Client:
             return self._ask(keys[0], _call(script.load, keys, arguments), script.confirmed)
 
     def command(self, key: bytes, *arguments: bytes) -> Reply:
-        """Run a command on the server of ``key`` and return the reply, without waiting for replicas."""
+        """Run a command on the server of ``key`` and return the reply. Do not wait for replicas."""
         return self._ask(key, arguments, False)
 
     def try_channel(self, channel: bytes) -> None:
@@ -250,10 +250,10 @@ class Client:
 
 
 def _repeat(ask: Callable[[float], T], deadline: float) -> T:
-    """Call ``ask`` again until the cluster slot has finished moving or the deadline has passed.
+    """Repeat a request with ``ask`` while its cluster slot moves to another server, and return the result.
 
-    The repetition is safe, because a server rejects a request if some of the request's keys have moved to another
-    server.
+    Raise the last error when the deadline passes. The repetition is safe, because a server rejects a request
+    if some of the request's keys have moved to another server.
     """
     pause = FIRST_PAUSE
     while True:

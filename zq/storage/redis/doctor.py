@@ -26,7 +26,7 @@ WRITE_STATUSES: Final = ("aof_last_write_status", "aof_last_bgrewrite_status", "
 
 @contextmanager
 def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[Sequence[Check]]:
-    """Provide the health checks of a Redis store; a context manager. See ``zq.storage.diagnose``."""
+    """Provide the health checks of a Redis store within a ``with`` block; see ``zq.storage.diagnose``."""
     chosen = RedisOptions(**options)
     where = address.parse(uri)
     client = Client(network.reach(where, chosen.timeout), chosen.timeout)

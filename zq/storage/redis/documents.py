@@ -87,12 +87,15 @@ def title(ref: DocumentRef) -> bytes:
 
 
 def packed(expires: int, version: bytes, value: bytes) -> bytes:
-    """Encode the content of a document. ``expires`` is the expiry in milliseconds; 0 = never."""
+    """Encode the stored value of a document.
+
+    ``expires`` is the expiry in milliseconds, or 0 if the document never expires. ``value`` is the content.
+    """
     return DOCUMENT.pack(expires, len(version)) + version + value
 
 
 def unpacked(project: str, title: bytes, packed: bytes) -> Document:
-    """Decode a document from its title and its content."""
+    """Decode a document from its title and its stored value."""
     end = KIND.size + KIND.unpack_from(title)[0]
     return _record(DocumentRef(project, layout.string(title[KIND.size : end]), layout.string(title[end:])), packed)
 

@@ -257,7 +257,10 @@ def content(project: str, stage: str) -> Block:
 
 
 def opened(project: str, producer: str, number: int) -> Block:
-    """Return the Redis key of a message list of a producer's open (incomplete) commit, by the list's number."""
+    """Return the Redis key of a list that an open (incomplete) commit of a producer still has to process.
+
+    ``number`` is the position of the list in the commit.
+    """
     return own(project, f"open:{number}:{producer}")
 
 

@@ -112,7 +112,7 @@ class SweepRound:
         """Remove up to ``size`` expired messages and other items, such as history entries, from the queue.
 
         Return the number of removed messages, the number of other removed items, and the time of the next expiry in
-        milliseconds (0 = none).
+        milliseconds. The time is 0 if the queue has no next expiry.
         """
         terms, keys = [b"%d" % self._now, b"%d" % size], layout.keys(queue)
         script, more = scripts.SWEEP, [keys.answers, keys.history]
@@ -149,7 +149,7 @@ class StoreStats:
         self._client = store.client
 
     def depths(self, now: int, queues: int, max_count: int) -> list[tuple[QueueRef, Depth]]:
-        """Return the message counts by state for up to ``queues`` queues. No count exceeds ``max_count``."""
+        """Return the message counts by state of several queues, at most ``queues``. No count exceeds ``max_count``."""
         named = self._queues(queues)
         terms = b"%d" % now, b"%d" % max_count
         replies = self._client.read_pipelined(

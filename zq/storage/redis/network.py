@@ -155,7 +155,7 @@ class Cluster:
 
 
 def reach(address: Address, timeout: float) -> Network:
-    """Return the ``Network`` for a store's address, without connecting to a server."""
+    """Return the ``Network`` for a store's address. This function does not connect to a server."""
     options = connection_options(timeout)
     own = options | address.credentials
     if address.cluster:

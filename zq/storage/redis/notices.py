@@ -88,7 +88,7 @@ class FollowedProject:
 
 
 class LogSubscriber:
-    """The subscriptions of this process to topic logs, with one reader thread per Redis server in use."""
+    """The subscriptions of this process to topic logs. There is one reader thread for each Redis server in use."""
 
     def __init__(self, network: Network, database: int) -> None:
         self.network, self._database = network, database

@@ -61,9 +61,14 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
 def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int, str]:
     """Decode the optional fields of an entry.
 
-    Return the creation time (``created`` if absent), claim count in the origin queue, checksum, origin queue,
-    dead-letter reason, time of the first claim (0 = none), size of the attributes in bytes, and group. Times are in
-    milliseconds.
+    Return these values:
+
+    - the creation time, or ``created`` if the entry has no creation time;
+    - the claim count in the origin queue, the checksum, the origin queue, and the dead-letter reason;
+    - the time of the first claim, or 0 if the message was never claimed;
+    - the size of the attributes in bytes, and the message group.
+
+    Times are in milliseconds.
     """
     told, count, checksum, origin, reason = MORE.unpack_from(more)
     second = MORE.size + checksum

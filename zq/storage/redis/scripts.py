@@ -38,7 +38,11 @@ def part(name: str) -> str:
 
 
 class Script:
-    """A Lua script: the part ``shared`` (unless ``alone``), then ``parts``, then the script's own section."""
+    """A Lua script.
+
+    The source consists of the part ``shared``, the parts ``parts``, and the script's own section, in this order. If
+    ``alone`` is true, the part ``shared`` is left out.
+    """
 
     def __init__(self, name: str, *parts: str, alone: bool = False, confirmed: bool = True) -> None:
         self.name = name

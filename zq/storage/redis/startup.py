@@ -59,7 +59,10 @@ def check(client: Client, address: Address, wait_replicas: int = 0, initial: Ini
 
 
 def inspect(client: Client, address: Address) -> Mapping[str, str]:
-    """Check the server without writing, try the commands that zq needs, and return the fields of ``INFO``."""
+    """Check the server, and return the fields of its ``INFO`` reply.
+
+    The check tries the commands that zq needs. It does not write any data.
+    """
     reply = _answer(lambda: client.command(layout.VERSION_KEY, b"INFO"), address)
     facts = parse_info(reply)
     _check_server(facts, address)

@@ -67,7 +67,7 @@ class Store:
         return self.client.run(script, (*layout.keys(queue).first, *chain.from_iterable(more)), *arguments)
 
     def read_request(self, script: Script, queue: QueueRef, *arguments: bytes) -> ReadRequest:
-        """Return a read-only script call on a queue, for ``Client.read_pipelined``."""
+        """Build a request that runs a read-only script on a queue. ``Client.read_pipelined`` sends such requests."""
         keys = layout.keys(queue).first
         return ReadRequest(keys[0], arguments, script, keys)
 
@@ -115,7 +115,10 @@ class Store:
                 self._registered[project] = True
 
     def schedule(self, queue: QueueRef, moment: int, done: bytes = b"") -> None:
-        """Schedule a sweep of the queue at ``moment`` (0 = no sweep), and remove the schedule entry ``done``."""
+        """Schedule a sweep of the queue at ``moment``, and remove the schedule entry ``done``.
+
+        If ``moment`` is 0, only remove the entry.
+        """
         key = layout.bucket_of(queue)
         member = layout.schedule_entry(queue, moment)
         self.client.run(scripts.SCHEDULE, (key,), b"%d" % moment, member, done, b"")
@@ -248,7 +251,11 @@ def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -
 
 
 def schedule_arrivals(store: Store, targets: Sequence[QueueRef], blob: bytes, moment: int) -> bytes:
-    """Schedule sweeps of the target queues after moves, and return the script's reply without its header."""
+    """Schedule sweeps of the target queues after moves.
+
+    ``blob`` is the script's reply. It begins with the earliest expiry in each target queue. Return the rest of the
+    reply.
+    """
     at = 0
     for target in targets:
         earliest = layout.MOMENT.unpack_from(blob, at)[0]

@@ -139,7 +139,7 @@ class TopicController:
 
 
 class LogScan:
-    """The progress of a read of a project's topic log, which may take several script calls."""
+    """A read operation on a project's topic log, and its progress. The operation may take several script calls."""
 
     def __init__(self, after: int, limit: int, pattern: Pattern) -> None:
         self._after, self._limit, self._pattern = after, limit, pattern

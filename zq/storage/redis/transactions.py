@@ -53,7 +53,10 @@ PRODUCER: Final = Packing(">QQQ")
 
 
 def min_ttls(stage: bytes) -> dict[str, int]:
-    """Return the minimum TTL, in milliseconds, of a stage's messages by queue name."""
+    """Return the minimum TTL of a stage's messages for each queue, in milliseconds.
+
+    The keys of the result are queue names. ``stage`` is the stored form of the stage.
+    """
     at, found = STAGE.size, {}
     while at < len(stage):
         least, length = STAGED_QUEUE.unpack_from(stage, at)
@@ -252,7 +255,10 @@ class Attempt:
         return OpenCommit(b"%d" % self._commit.batch, claims, list(packed))
 
     def _read_stages(self) -> list[bytes]:
-        """Return the stored form of each stage to publish, in the order of ``_names``; b"" for a missing stage."""
+        """Return the stored form of each stage to publish, in the order of ``_names``.
+
+        The form of a missing stage is b"".
+        """
         publish, beside = dict.fromkeys(self._commit.publish), dict.fromkeys(self._commit.beside)
         if not publish:
             return []

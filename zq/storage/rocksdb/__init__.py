@@ -131,9 +131,10 @@ def salvage(uri: str, to: str) -> SalvageResult:
 
 @contextmanager
 def _replacement(path: Path, to: Path) -> Iterator[Path]:
-    """Provide a folder for a salvage; a context manager.
+    """Provide a temporary folder for a salvage within a ``with`` block.
 
-    If no error occurs, the subfolder ``store`` is then renamed to ``to``. The folder is removed in any case.
+    If the block ends without an error, rename the subfolder ``store`` to ``to``. Remove the temporary folder in any
+    case.
     """
     unfinished = to.with_name(f"{to.name}.unfinished")
     for target in (to, unfinished):

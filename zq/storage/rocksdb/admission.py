@@ -43,7 +43,9 @@ NO_LIST: Final = (
 
 
 def admit(path: Path, check: Check) -> None:
-    """Check that a directory may be opened for writing, without changing it. A missing directory is accepted.
+    """Check that a directory may be opened for writing. The check does not change the directory.
+
+    A missing directory is accepted.
 
     ``check`` receives the names of the column families, and a function that reads a value of the family ``default``.
 

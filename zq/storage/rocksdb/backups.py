@@ -143,7 +143,10 @@ def read(folder: Path) -> Manifest:
 
 
 def find_damage(folder: Path, manifest: Manifest, to: Path | None = None) -> list[str]:
-    """Return one sentence for each missing or changed file of a backup. Copy the files to ``to``, if given."""
+    """Return one sentence for each missing or changed file of a backup.
+
+    If ``to`` is given, also copy the files to this folder.
+    """
     found = []
     for listed in manifest.files:
         try:

@@ -35,7 +35,7 @@ OLD_BACKUP: Final = 93_600
 
 @contextmanager
 def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[Sequence[Check]]:
-    """Provide the health checks of an embedded store; a context manager. See ``zq.storage.diagnose``."""
+    """Provide the health checks of an embedded store within a ``with`` block; see ``zq.storage.diagnose``."""
     chosen = RocksdbOptions(**options)
     check_choices(chosen)
     path = parse_path(uri)

@@ -56,7 +56,10 @@ def is_damage(error: BaseException) -> bool:
 
 
 def damage_location(error: Exception) -> tuple[int, int]:
-    """Return the table file number and the block offset that RocksDB's error message names; -1 = none."""
+    """Return the table file number and the block offset that RocksDB's error message names.
+
+    Each of these numbers is -1 if the message does not contain it.
+    """
     table, offset = TABLE.search(str(error)), OFFSET.search(str(error))
     return int(table[1]) if table else -1, int(offset[1]) if offset else -1
 
@@ -163,9 +166,9 @@ def hold_lock(path: Path) -> IO[bytes]:
 
 @contextmanager
 def create_directory(path: Path) -> Iterator[Path]:
-    """Create a directory under a temporary path; a context manager that returns this path.
+    """Provide a temporary path at which the caller creates a directory within a ``with`` block.
 
-    If no error occurs, the directory is then renamed to ``path``. Otherwise, it is removed.
+    If the block ends without an error, rename the directory to ``path``. Otherwise, remove the directory.
     """
     unfinished = path.with_name(f"{path.name}.unfinished")
     if os.path.lexists(path):

@@ -30,7 +30,10 @@ Known = Callable[[], Iterable[bytes]]
 
 
 def repair(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
-    """Copy a store, except the files ``without``, to the folder ``to``, and let RocksDB rebuild the manifest."""
+    """Copy a store to the folder ``to``, and let RocksDB rebuild the manifest of the copy. Return ``to``.
+
+    ``without`` has the names of files that are not copied.
+    """
     to.mkdir(mode=0o700)
     for file in path.iterdir():
         if file.name not in without and not file.name.startswith(MADE_ANEW) and file.is_file():
@@ -40,7 +43,10 @@ def repair(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
 
 
 def copy_intact(path: Path, to: Path) -> Path:
-    """Copy a store, except for damaged writes in the write-ahead log, to the new folder ``to``, and return ``to``."""
+    """Copy a store to the new folder ``to``, and return ``to``.
+
+    Damaged writes in the write-ahead log are not copied.
+    """
     to.mkdir(mode=0o700)
     for file in path.iterdir():
         if file.suffix == ".log":

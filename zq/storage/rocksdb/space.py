@@ -31,7 +31,11 @@ class DiskUsage(Protocol):
 
 
 class SpaceGuard:
-    """A check for low free space, with hysteresis. ``minimum`` is in bytes; 0 = no check."""
+    """A check for low free disk space.
+
+    ``minimum`` is the minimum free space in bytes. If it is None, the minimum depends on the size of the file system.
+    If it is 0, free space is never low.
+    """
 
     def __init__(
         self, path: Path, minimum: int | None, disk_usage: Callable[[Path], DiskUsage] = shutil.disk_usage

@@ -174,7 +174,10 @@ class Store(ordered.Store):
 
     @property
     def is_prompt(self) -> bool:
-        """Whether short reads may run on the event loop's thread. False during and shortly after a write stall."""
+        """Whether short reads may run on the event loop's thread.
+
+        During a write stall and shortly after it, short reads must not run there.
+        """
         return time.monotonic() - self._stalled_at > STALL_MEMORY
 
     def get(self, family: str, key: bytes) -> bytes | None:

@@ -48,7 +48,10 @@ class Table(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A key range ``lower <= key < upper`` that a scan cannot read. ``entries`` is an estimate; 0 = unknown."""
+    """A key range ``lower <= key < upper`` that a scan cannot read.
+
+    ``entries`` is the estimated number of entries in the range, or 0 if the number is unknown.
+    """
 
     family: str
     file: str
@@ -242,7 +245,7 @@ class _Cursor:
 
 
 def _find_end(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> bytes:
-    """Return the first key between the bounds for which ``fails`` is false, by binary search."""
+    """Find the first key between the bounds for which ``fails`` is false. The search is binary."""
     width = max(len(lower), len(upper)) + SLACK
     low, high = (int.from_bytes(key.ljust(width, b"\0")) for key in (lower, upper))
     while high - low > 1:

@@ -64,7 +64,10 @@ def masked_crc(content: bytes) -> int:
 
 
 class Fragment(NamedTuple):
-    """A record in a log file, with byte offsets. ``kind`` is 0 for a record without content."""
+    """A record in a log file. If the record has no content, ``kind`` is 0.
+
+    ``start``, ``content`` and ``end`` are byte offsets in the file.
+    """
 
     start: int
     content: int
@@ -73,7 +76,10 @@ class Fragment(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A write in a log file, with byte offsets. If the record has no content, ``entries`` is 0."""
+    """A write in a log file. If the record has no content, ``entries`` is 0.
+
+    ``start`` and ``end`` are byte offsets in the file.
+    """
 
     start: int
     end: int
@@ -165,7 +171,9 @@ class LogFile:
         return at
 
     def readable(self, recovered: int) -> tuple[int, int, int]:
-        """Return the end offset of the readable writes, and their first and last sequence numbers (0 = no writes).
+        """Return the end offset, the first sequence number and the last sequence number of the readable writes.
+
+        If there are no readable writes, both sequence numbers are 0.
 
         RocksDB has already read the log up to the sequence number ``recovered``. CRCs are checked only for later
         writes.
@@ -182,8 +190,8 @@ class LogFile:
     def intact_after(self, at: int, known: int) -> Iterator[Batch]:
         """Yield the intact writes that start at or after ``at``, the offset of the damage.
 
-        ``known`` is the last known sequence number. A write is yielded only if its sequence number is above ``known``,
-        by less than ``PLAUSIBLE``.
+        ``known`` is the last known sequence number. A write is yielded only if its sequence number is between ``known``
+        and ``known + PLAUSIBLE``, both exclusive.
         """
         for start in self._possible_starts(at):
             found = self.batch(start)

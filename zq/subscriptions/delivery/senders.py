@@ -112,7 +112,7 @@ class Senders:
     async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: int) -> Outcome:
         """Deliver by HTTP POST. A redirect counts as a failure.
 
-        ``hops`` is the number of subscriptions that the message has passed through, including this one.
+        ``hops`` is the number of subscriptions that the message has passed through, including ``one``.
         """
         try:
             trusted = await self._authority(one)

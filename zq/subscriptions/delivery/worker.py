@@ -80,8 +80,8 @@ MAX_PER_HOST: Final = 20
 class ConnectionLimits:
     """The connection limits of one worker. Use them only in the worker's event loop.
 
-    Subscriptions whose last delivery failed share a reserved part of the connections, so they cannot occupy all of
-    them.
+    Subscriptions whose last delivery failed share one part of the connections. The other part is reserved for all other
+    subscriptions.
 
     Reserve a connection before you claim deliveries: a claim could expire while its task waits for a connection.
     """
@@ -94,7 +94,7 @@ class ConnectionLimits:
 
     @asynccontextmanager
     async def reserve(self, project: str, subscriber: str, *, failed: bool) -> AsyncIterator[None]:
-        """Reserve a connection to the subscriber's host; an async context manager that waits for a free one."""
+        """Reserve a connection to the subscriber's host within an ``async with`` block. Wait until one is free."""
         host = urlsplit(subscriber.removeprefix("trust+")).hostname or ""
         few = self._hosts.setdefault((project, host), asyncio.Semaphore(MAX_PER_HOST))
         async with few, self._doubtful if failed else self._proven:
