@@ -52,9 +52,8 @@ class FairQueue:
     """A queue that shares the event loop's thread fairly among callers.
 
     A step is the work of a request on that thread until the request waits or ends. In one iteration of the event loop,
-    each caller may take ``MAX_STEPS`` steps. To save time, the first ``MAX_STEPS`` steps of an iteration are not
-    counted by caller, so any caller can take them. If only one project has recently sent requests, ``MAX_STEPS_ALONE``
-    replaces ``MAX_STEPS`` in both rules.
+    each caller may take ``MAX_STEPS`` steps. To save time, the first ``MAX_STEPS`` steps of an iteration do not count:
+    any callers may take them. If all recent requests came from one project, both limits are ``MAX_STEPS_ALONE``.
 
     All methods except ``notify`` must be called in the event loop.
     """

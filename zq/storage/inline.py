@@ -35,7 +35,7 @@ class Ticket:
         _thread.ticket = None
 
     def defer(self, wait: Callable[[], object]) -> None:
-        """Set the function that waits for the disk, and replace the function of an earlier call.
+        """Set the function that waits for the disk, replacing any function that was set earlier.
 
         The new function also waits for all earlier writes, so the earlier function is not needed.
         """

@@ -51,10 +51,10 @@ class NotDrawn(Aborted):
 
 
 class Lane:
-    """The lane of one process: a document that one post transaction of the process can use at a time.
+    """The lane of one process: a document that each transaction of a post writes, so only one can be open at a time.
 
     - ``name``: the number of the lane; "" before the first transaction.
-    - ``group``: the number of the transaction's group, if it commits.
+    - ``group``: the number that the current group of posts gets if its transaction commits.
     - ``attempt``: a number that increases with every transaction of the lane, even if the owner of the lane changes.
     """
 

@@ -100,7 +100,7 @@ Found = tuple[Sequence[BsonDocument], BsonDocument]
 
 
 class OpenPosts:
-    """A thread-safe tracker of the open posts of all servers, which reads pages and waits for open posts."""
+    """Reads pages of messages, and waits for posts of all servers that are not committed yet. Thread-safe."""
 
     def __init__(self, client: StoreClient, timer: Callable[[], float] = time.monotonic) -> None:
         self._client = client

@@ -160,7 +160,7 @@ def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None
 
 
 def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
-    """Fence (end) the epochs before ``below``, from the highest down to the newest opened epoch.
+    """End (fence) the newest opened epoch before ``below``, and all later epochs before ``below``, the highest first.
 
     Return the newest opened epoch and its opening record, or (0, None) if no epoch was opened.
     """
@@ -249,7 +249,7 @@ class Proof:
 
     @property
     def now(self) -> float:
-        """The current time in seconds, by the monotonic clock of the proof."""
+        """The current time of the monotonic clock that limits this proof, in seconds."""
         return self._clock()
 
     @property

@@ -274,7 +274,7 @@ class ClaimPage:
     """A page of live claims, ordered by queue name and claim id.
 
     The marker of the next page is ``queue/id`` of the last claim. If the page ends with the last claim of a queue, the
-    next page must begin with the next queue. The marker is then the queue's name, a zero byte and a slash.
+    next page must begin with the next queue. The marker is then that last claim's queue, a zero byte and a slash.
     """
 
     def __init__(self, store: Store, registry: Registry, limit: int, now: int) -> None:

@@ -266,7 +266,7 @@ def _route_to_catalogue(method: str) -> Callable[..., Any]:
 
 
 class Transactions(Controller):
-    """The transaction operations. All stages, and all queues of a commit's claims, must be in the default pool."""
+    """The transaction operations. Stages, and the queues whose claims a commit settles, must be in the default pool."""
 
     advance_fence = _route_to_catalogue("advance_fence")
     drop_stage = _route_to_catalogue("drop_stage")
